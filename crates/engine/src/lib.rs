@@ -1,0 +1,12 @@
+//! Moves bytes: the pool over the memory of every node and the filesystem on it.
+//!
+//! Invariants: no unsafe code, no system call, no thread and no clock of its own. Operations are plain synchronous
+//! functions. Data copied on a node's CPU into that node's memory takes no lock shared with another node.
+#![forbid(unsafe_code)]
+
+pub mod fs;
+mod memory;
+pub mod pool;
+
+pub use homenode_policy::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId};
+pub use memory::{Clock, Memory, Starved};

@@ -1,0 +1,40 @@
+//! What the engine asks of the machine: memory to copy to and from, and the time.
+
+use crate::{Block, MemberId};
+
+/// The bytes of the members. Implemented over mapped memory by `homenode-linux`, and by tests.
+///
+/// Every range starts `offset` bytes behind the start of a block and may run on over the following blocks of the same
+/// member. The engine only names blocks it has taken from the member's allocator, so ranges are within populated memory.
+/// Two threads may copy to and from the same bytes at once: the result is a mix of both, never a fault.
+pub trait Memory: Send + Sync + 'static {
+    /// Copies `to.len()` bytes out of the pool.
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]);
+
+    /// Copies `from` into the pool.
+    fn store(&self, to: Block, offset: usize, from: &[u8]);
+
+    /// Writes `bytes` zeros.
+    fn zero(&self, at: Block, offset: usize, bytes: usize);
+
+    /// Copies `blocks` whole blocks within the pool; the ranges do not overlap.
+    fn copy(&self, from: Block, to: Block, blocks: u64);
+
+    /// Makes `blocks` blocks from block index `first` of `member` present on the member's home, so that no later access
+    /// faults. May take long (milliseconds per 2 MiB). Called with aligned 2 MiB runs (the last may be shorter).
+    ///
+    /// # Errors
+    /// [`Starved`] when the home node has not enough free memory for it now; nothing is populated then.
+    fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved>;
+}
+
+/// The home node has no free memory left to populate blocks with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the node has no free memory left")]
+pub struct Starved;
+
+/// The time of day.
+pub trait Clock: Send + Sync + 'static {
+    /// Nanoseconds since the epoch; a coarse clock (a few ms) is enough.
+    fn now_ns(&self) -> i64;
+}

@@ -1,0 +1,13 @@
+//! Decides where bytes, threads and interrupts belong.
+//!
+//! Invariants: this crate reads no clock, file, random source or hash order; ties break by the lowest id. The same
+//! functions serve the engine inline, the daemon, and tests in virtual time.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+mod ids;
+pub mod pool;
+pub mod topology;
+
+pub use ids::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId};

@@ -1,0 +1,4 @@
+//! Space manager of one member (MBS-LVM section 2.3).
+/// Buddy allocator.
+#[derive(Debug)]
+pub struct Buddy;

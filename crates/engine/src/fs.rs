@@ -1,327 +1,196 @@
-//! The filesystem: inodes, directories and the data path. (Skeleton of the API; bodies come.)
-#![allow(missing_docs, unused_variables, reason = "skeleton")]
+//! The filesystem: inodes, directories and the data path over the pool (mbsfs of MBS-LVM, section 3).
+//!
+//! Locks, in this order: the rename lock; directories, ancestors first; an inode's life, xattrs; a file's appending lock,
+//! its exclusive lock; then the pool's. Reads and writes of placed blocks take none of them.
 
-use crate::pool::Pool;
-use crate::{Clock, CpuId, MemberId, Memory, NodeId};
-use homenode_shared::{Slot, Slots};
+mod acl;
+mod attr;
+mod attributes;
+mod data;
+mod directory;
+mod error;
+mod extents;
+mod inode;
+mod namespace;
+mod placement;
+mod rename;
+mod table;
+mod xattr;
+
+pub use attr::{Attr, NewInode, RenameMode, SetAttr, SetTime, StatFs, Whence, XattrMode};
+pub use error::{Error, Result};
+pub use extents::fallocate_mode;
+pub use inode::Inode;
+pub use namespace::DirEntry;
+pub use xattr::{MAP_XATTR, POLICY_XATTR};
+
+use crate::pool::{Machine, Pool};
+use crate::{Clock, CpuId, Memory, NodeId};
+use homenode_shared::{Nodes, Slot, Slots};
+use inode::{Body, Life};
+use parking_lot::Mutex;
 use std::sync::Arc;
+use table::Table;
+
+/// Threads that can work on one filesystem at a time.
+const SLOTS: usize = 4096;
 
 /// Who asks: given with every operation that may touch data.
 #[derive(Clone, Copy)]
 pub struct Asking<'a> {
     /// The calling thread's slot (claimed once per thread from [`Fs::slots`]).
     pub slot: &'a Slot,
-    /// The CPU that executes the copy: picks the grant.
+    /// The CPU that executes the copy: picks the grant and the row of the access matrix.
     pub cpu: CpuId,
     /// The asking node; called only when blocks are to be placed.
     pub node: &'a dyn Fn() -> NodeId,
 }
 
-/// Number of an inode; the root is 1; never reused.
+impl std::fmt::Debug for Asking<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asking")
+            .field("slot", &self.slot.index())
+            .field("cpu", &self.cpu)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Number of an inode. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ino(pub u64);
+
 impl Ino {
+    /// The root directory.
     pub const ROOT: Self = Self(1);
 }
 
-/// An error of the filesystem. `errno()` gives Linux's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    #[error("no such file or directory")]
-    NotFound, // ENOENT 2
-    #[error("already exists")]
-    Exists, // EEXIST 17
-    #[error("not a directory")]
-    NotDirectory, // ENOTDIR 20
-    #[error("is a directory")]
-    IsDirectory, // EISDIR 21
-    #[error("directory not empty")]
-    NotEmpty, // ENOTEMPTY 39
-    #[error("no space left in the pool")]
-    NoSpace, // ENOSPC 28
-    #[error("name longer than 255 bytes")]
-    NameTooLong, // ENAMETOOLONG 36
-    #[error("invalid argument")]
-    Invalid, // EINVAL 22
-    #[error("operation not permitted")]
-    NotPermitted, // EPERM 1
-    #[error("file offset beyond the maximum")]
-    TooBig, // EFBIG 27
-    #[error("no such extended attribute")]
-    NoAttribute, // ENODATA 61
-    #[error("extended attribute too large")]
-    AttributeTooBig, // E2BIG 7
-    #[error("no data or hole at or beyond that offset")]
-    NoData, // ENXIO 6
-    #[error("the inode is gone")]
-    Stale, // ESTALE 116
-    #[error("too many links")]
-    TooManyLinks, // EMLINK 31
-    #[error("not supported")]
-    NotSupported, // EOPNOTSUPP 95
-    #[error("busy")]
-    Busy, // EBUSY 16
-}
-impl Error {
-    pub fn errno(self) -> i32 {
-        unimplemented!()
-    }
-}
-pub type Result<T> = std::result::Result<T, Error>;
-
-/// What stat(2) tells. `mode` is the full st_mode (type and permission bits); `blocks` in units of 512 bytes; `rdev` in
-/// the kernel's 32-bit encoding as FUSE carries it; times in ns since the epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attr {
-    pub ino: Ino,
-    pub mode: u32,
-    pub nlink: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub rdev: u32,
-    pub size: u64,
-    pub blocks: u64,
-    pub atime_ns: i64,
-    pub mtime_ns: i64,
-    pub ctime_ns: i64,
-    pub btime_ns: i64,
-}
-
-/// A time to set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetTime {
-    Now,
-    At(i64),
-}
-
-/// What to change; `None` leaves as is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SetAttr {
-    pub mode: Option<u32>,
-    pub uid: Option<u32>,
-    pub gid: Option<u32>,
-    pub size: Option<u64>,
-    pub atime: Option<SetTime>,
-    pub mtime: Option<SetTime>,
-    pub ctime: Option<i64>,
-    /// Clear set-uid, set-gid (if group-executable) and security.capability (FUSE_HANDLE_KILLPRIV_V2).
-    pub kill_priv: bool,
-}
-
-/// A new inode. `mode` has type and permission bits; umask and default ACLs of the parent are applied by the engine, as
-/// are set-gid directories.
-#[derive(Clone, Copy, Debug)]
-pub struct NewInode {
-    pub mode: u32,
-    pub umask: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub rdev: u32,
-}
-
-/// A directory entry while reading; `next` is the offset to go on from.
-pub struct DirEntry<'a, M: Memory> {
-    pub name: &'a [u8],
-    pub inode: &'a Arc<Inode<M>>,
-    pub next: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whence {
-    Data,
-    Hole,
-}
-
-/// How setxattr treats an existing attribute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XattrMode {
-    Either,
-    Create,
-    Replace,
-}
-
-/// renameat2's flags.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RenameMode {
-    Replace,
-    NoReplace,
-    Exchange,
-}
-
-/// What statfs(2) tells, in blocks of 4 KiB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatFs {
-    pub blocks: u64,
-    pub free: u64,
-    pub files: u64,
-    pub files_free: u64,
-}
-
-/// An inode. Its fields are the engine's.
-pub struct Inode<M: Memory> {
-    _m: std::marker::PhantomData<M>,
-}
-impl<M: Memory> Inode<M> {
-    pub fn ino(&self) -> Ino {
-        unimplemented!()
-    }
-    /// Full st_mode.
-    pub fn mode(&self) -> u32 {
-        unimplemented!()
-    }
-}
-
 /// One filesystem on one pool.
+#[derive(Debug)]
 pub struct Fs<M: Memory, C: Clock> {
-    _m: std::marker::PhantomData<(M, C)>,
-}
-
-type Ref<M> = Arc<Inode<M>>;
-
-impl<M: Memory, C: Clock> Fs<M, C> {
-    pub fn slots(&self) -> &Arc<Slots> {
-        unimplemented!()
-    }
-    pub fn pool(&self) -> &Pool<M> {
-        unimplemented!()
-    }
-    pub fn root(&self) -> Ref<M> {
-        unimplemented!()
-    }
-    /// The live inode of that number (FUSE's nodeid).
-    pub fn inode(&self, ino: Ino) -> Option<Ref<M>> {
-        unimplemented!()
-    }
-
-    // An inode lives while it is linked or pinned. An open file is one pin, each lookup the kernel remembers is one.
-    // lookup, create and so on return it unpinned.
-    pub fn pin(&self, inode: &Ref<M>) -> Result<()> {
-        unimplemented!()
-    }
-    pub fn unpin(&self, inode: &Ref<M>, pins: u64) {
-        unimplemented!()
-    }
-
-    // Namespace. `.` and `..` are handled by lookup.
-    pub fn lookup(&self, dir: &Ref<M>, name: &[u8]) -> Result<Ref<M>> {
-        unimplemented!()
-    }
-    /// mknod, mkdir, create: any type but symlink.
-    pub fn create(&self, dir: &Ref<M>, name: &[u8], new: NewInode) -> Result<Ref<M>> {
-        unimplemented!()
-    }
-    pub fn symlink(&self, dir: &Ref<M>, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Ref<M>> {
-        unimplemented!()
-    }
-    /// An unnamed file (O_TMPFILE), pinned once.
-    pub fn tmpfile(&self, dir: &Ref<M>, new: NewInode) -> Result<Ref<M>> {
-        unimplemented!()
-    }
-    pub fn link(&self, inode: &Ref<M>, dir: &Ref<M>, name: &[u8]) -> Result<()> {
-        unimplemented!()
-    }
-    pub fn unlink(&self, dir: &Ref<M>, name: &[u8]) -> Result<()> {
-        unimplemented!()
-    }
-    pub fn rmdir(&self, dir: &Ref<M>, name: &[u8]) -> Result<()> {
-        unimplemented!()
-    }
-    pub fn rename(&self, from: &Ref<M>, name: &[u8], to: &Ref<M>, new_name: &[u8], mode: RenameMode) -> Result<()> {
-        unimplemented!()
-    }
-    pub fn readlink(&self, inode: &Ref<M>) -> Result<Box<[u8]>> {
-        unimplemented!()
-    }
-    /// Calls `each` for entries from offset `from` (0: start; `.` and `..` included) until it returns false (that entry
-    /// counts as not taken) or the end. Offsets stay valid while entries come and go.
-    pub fn readdir(&self, dir: &Ref<M>, from: u64, each: &mut dyn FnMut(DirEntry<'_, M>) -> bool) -> Result<()> {
-        unimplemented!()
-    }
-
-    // Attributes.
-    pub fn attr(&self, inode: &Ref<M>) -> Attr {
-        unimplemented!()
-    }
-    pub fn set_attr(&self, asking: &Asking<'_>, inode: &Ref<M>, set: &SetAttr) -> Result<Attr> {
-        unimplemented!()
-    }
-    pub fn xattr(&self, inode: &Ref<M>, name: &[u8]) -> Result<Vec<u8>> {
-        unimplemented!()
-    }
-    /// Names, each followed by a NUL.
-    pub fn xattr_names(&self, inode: &Ref<M>) -> Vec<u8> {
-        unimplemented!()
-    }
-    /// `kill_sgid`: FUSE_SETXATTR_ACL_KILL_SGID.
-    pub fn set_xattr(&self, inode: &Ref<M>, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> Result<()> {
-        unimplemented!()
-    }
-    pub fn remove_xattr(&self, inode: &Ref<M>, name: &[u8]) -> Result<()> {
-        unimplemented!()
-    }
-
-    // Data.
-    /// Bytes read: short only at the end of the file.
-    pub fn read(&self, asking: &Asking<'_>, inode: &Ref<M>, offset: u64, to: &mut [u8]) -> Result<usize> {
-        unimplemented!()
-    }
-    /// Bytes written: short only when the pool is full. `kill_priv` as in [`SetAttr`].
-    pub fn write(
-        &self,
-        asking: &Asking<'_>,
-        inode: &Ref<M>,
-        offset: u64,
-        from: &[u8],
-        kill_priv: bool,
-    ) -> Result<usize> {
-        unimplemented!()
-    }
-    /// Writes at the end; gives the offset written at and the count.
-    pub fn append(&self, asking: &Asking<'_>, inode: &Ref<M>, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
-        unimplemented!()
-    }
-    /// `mode` is fallocate(2)'s FALLOC_FL_ bits, all of them.
-    pub fn fallocate(&self, asking: &Asking<'_>, inode: &Ref<M>, mode: u32, offset: u64, bytes: u64) -> Result<()> {
-        unimplemented!()
-    }
-    pub fn seek(&self, asking: &Asking<'_>, inode: &Ref<M>, offset: u64, whence: Whence) -> Result<u64> {
-        unimplemented!()
-    }
-    pub fn copy_range(
-        &self,
-        asking: &Asking<'_>,
-        from: &Ref<M>,
-        from_offset: u64,
-        to: &Ref<M>,
-        to_offset: u64,
-        bytes: u64,
-    ) -> Result<u64> {
-        unimplemented!()
-    }
-
-    // Placement.
-    /// Bytes of the file on each node, ascending by node, nodes with none left out.
-    pub fn map(&self, asking: &Asking<'_>, inode: &Ref<M>) -> Vec<(NodeId, u64)> {
-        unimplemented!()
-    }
-    /// Moves the file's blocks to members of `node`, live; gives the bytes moved.
-    pub fn move_to(&self, asking: &Asking<'_>, inode: &Ref<M>, node: NodeId) -> Result<u64> {
-        unimplemented!()
-    }
-    /// Moves everything off `member`; it takes no new blocks from then on. Gives the bytes moved. `progress(done, total)`
-    /// in bytes.
-    pub fn drain(&self, asking: &Asking<'_>, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        unimplemented!()
-    }
-    pub fn statfs(&self) -> StatFs {
-        unimplemented!()
-    }
+    pool: Pool<M>,
+    clock: C,
+    slots: Arc<Slots>,
+    nodes: Nodes,
+    table: Table,
+    root: Arc<Inode>,
+    /// Held by renames across directories: the tree's shape changes under it only.
+    renaming: Mutex<()>,
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// An empty filesystem on a pool without members; owner and mode of the root as given.
-    pub fn new(machine: &crate::pool::Machine, memory: M, clock: C, root: NewInode) -> Self {
-        unimplemented!()
+    pub fn new(machine: &Machine, memory: M, clock: C, root: NewInode) -> Self {
+        let table = Table::new(machine.files_max);
+        let now_ns = clock.now_ns();
+        let body = Body::Directory(Box::new(directory::Directory::new(Ino::ROOT)));
+        let root = NewInode {
+            mode: attr::DIRECTORY | root.mode & attr::PERMISSIONS,
+            ..root
+        };
+        let root = table.add(root, body, now_ns).expect("a pool may have an inode");
+        debug_assert_eq!(root.ino, Ino::ROOT);
+        root.life.lock().links = 2;
+        Self {
+            pool: Pool::new(machine, memory, SLOTS),
+            clock,
+            slots: Slots::new(SLOTS),
+            nodes: Nodes::new(machine.nodes.len()),
+            table,
+            root,
+            renaming: Mutex::new(()),
+        }
+    }
+
+    /// Where each thread claims its slot.
+    pub fn slots(&self) -> &Arc<Slots> {
+        &self.slots
+    }
+
+    /// The pool below.
+    pub fn pool(&self) -> &Pool<M> {
+        &self.pool
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Arc<Inode> {
+        Arc::clone(&self.root)
+    }
+
+    /// The live inode of that number (FUSE's nodeid).
+    pub fn inode(&self, ino: Ino) -> Option<Arc<Inode>> {
+        self.table.find(ino)
+    }
+
+    /// Keeps the inode though it may be unlinked: an open file is one pin, each lookup the kernel remembers is one.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] when it is gone already.
+    pub fn pin(&self, inode: &Inode) -> Result<()> {
+        let mut life = inode.life.lock();
+        if life.evicted {
+            return Err(Error::Stale);
+        }
+        life.pins += 1;
+        Ok(())
+    }
+
+    /// Takes `pins` pins back; the inode goes with the last one when nothing links to it.
+    pub fn unpin(&self, inode: &Inode, pins: u64) {
+        self.change_life(inode, |life| life.pins = life.pins.saturating_sub(pins));
+    }
+
+    /// What statfs(2) tells.
+    pub fn statfs(&self) -> StatFs {
+        let status = self.pool.status();
+        let files = self.table.files_max();
+        let files_free = files.saturating_sub(self.table.len());
+        StatFs {
+            blocks: status.capacity,
+            free: status.free(),
+            files,
+            files_free,
+        }
+    }
+
+    /// Changes links or pins, and evicts the inode when neither is left.
+    fn change_life(&self, inode: &Inode, change: impl FnOnce(&mut Life)) {
+        let mut life = inode.life.lock();
+        change(&mut life);
+        if life.links > 0 || life.pins > 0 || life.evicted {
+            return;
+        }
+        life.evicted = true;
+        drop(life);
+        self.table.remove(inode.ino);
+        if let Body::File(file) = &inode.body {
+            self.discard(file);
+        }
+    }
+
+    fn now_ns(&self) -> i64 {
+        self.clock.now_ns()
+    }
+
+    /// Panics when the filesystem's books do not agree. At rest only.
+    pub fn check_invariants(&self) {
+        let (mut placed, mut reserved) = (0, 0);
+        self.table.for_each(|inode| {
+            if let Body::File(file) = &inode.body {
+                let (p, r) = self.count_blocks(file);
+                assert_eq!(p + r, file.blocks.sum(), "st_blocks of inode {} is off", inode.ino.0);
+                placed += p;
+                reserved += r;
+            }
+        });
+        let status = self.pool.status();
+        assert_eq!(
+            status.used, placed,
+            "blocks used by the pool and mapped by files differ"
+        );
+        assert_eq!(
+            status.reserved, reserved,
+            "blocks reserved in the pool and in files differ"
+        );
+        self.pool.check_invariants();
     }
 }

@@ -1,104 +1,198 @@
-//! The pool: one address space over all members. (Skeleton of the API; bodies come.)
-#![allow(missing_docs, unused_variables, reason = "skeleton")]
-use crate::{CpuId, MemberId, Memory, NodeId};
+//! The pool: one address space over all members (the MBS cluster of MBS-LVM, section 2.2).
+//!
+//! Space is counted once: `uncommitted` blocks are those of members in service that hold no data, lie in no grant and are
+//! not reserved. Whoever wants blocks commits them first and then finds them; so a reservation can always be placed, and
+//! writers on different CPUs share a counter once per 2 MiB, not once per block.
+//!
+//! Locks, in this order: grants of a CPU; a member's populating lock; a member's space; the monitor. No two of one kind.
+
+mod accounts;
+mod grants;
+mod member;
+mod space;
+mod status;
+
+pub use accounts::Access;
+pub(crate) use accounts::Direction;
+pub use grants::Spill;
+pub(crate) use space::NoSpace;
+pub use status::{MemberStatus, Status};
+
+use crate::{Block, CpuId, MemberId, Memory, NodeId};
+use accounts::Accounts;
+use grants::Grants;
+use homenode_policy::pool::{Monitor, Thresholds};
+use member::Member;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// What the pool is made on.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The node of each possible CPU, by CPU number.
     pub cpu_nodes: Vec<NodeId>,
-    /// `latency[a][b]`: access latency (or SLIT distance) from node a to node b, by index into `nodes`.
+    /// All nodes: those with memory and those with CPUs. At least one.
     pub nodes: Vec<NodeId>,
+    /// `latency[a][b]`: access latency or distance from `nodes[a]` to `nodes[b]`; only the order matters.
     pub latency: Vec<Vec<u32>>,
+    /// Inodes that may exist at a time.
+    pub files_max: u64,
 }
 
-/// State of one member, for people and tests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberStatus {
-    pub id: MemberId,
-    pub home: NodeId,
-    /// In blocks of 4 KiB. `populated` of `capacity` are backed by memory already; `used` holds data (grants do not count).
-    pub capacity: u64,
-    pub populated: u64,
-    pub used: u64,
-    pub fat: bool,
-    pub draining: bool,
-}
-
-/// Bytes and operations from CPUs of one node to memory of one home.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    pub from: NodeId,
-    pub home: NodeId,
-    pub operations: u64,
-    pub read_bytes: u64,
-    pub written_bytes: u64,
-}
-
-/// Blocks that one node's writers got on another node because nearer members were fat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spill {
-    pub from: NodeId,
-    pub home: NodeId,
-    pub blocks: u64,
-}
-
-#[derive(Clone, Debug)]
-pub struct Status {
-    pub members: Vec<MemberStatus>,
-    /// Non-zero cells only.
-    pub accesses: Vec<Access>,
-    pub spills: Vec<Spill>,
-    /// In blocks: capacity, used by data, promised by fallocate and not yet placed.
-    pub capacity: u64,
-    pub used: u64,
-    pub reserved: u64,
-}
-
+/// Why the pool's members cannot be changed so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
+    /// No such member.
     #[error("{0} is not in the pool")]
     UnknownMember(MemberId),
+    /// It holds data.
     #[error("{0} still holds {1} blocks: drain it first")]
     NotEmpty(MemberId, u64),
-    #[error("{0} is the last member of the pool")]
+    /// A pool has at least one member.
+    #[error("{0} is the last member of the pool that takes data: add another one first")]
     Last(MemberId),
-    #[error("the space left in the pool would not hold what is on {0}")]
+    /// Draining needs room elsewhere.
+    #[error("the other members have no room for what is on {0}: add a member or free space first")]
     NoSpace(MemberId),
+    /// Member numbers are not used twice.
     #[error("the pool has had {} members, the most it can", MemberId::LIMIT)]
     TooMany,
 }
 
+/// One address space over the memory of every node.
 #[derive(Debug)]
 pub struct Pool<M: Memory> {
-    _m: std::marker::PhantomData<M>,
+    memory: M,
+    members: RwLock<Members>,
+    monitor: Mutex<Monitor>,
+    grants: Box<[CpuGrants]>,
+    /// See the module's text. Negative for a moment when two threads commit at once.
+    uncommitted: AtomicI64,
+    /// Reserved and not yet placed, without what the grants' credits say.
+    reserved: AtomicU64,
+    accounts: Accounts,
 }
+
+/// Two cache lines each, so that CPUs do not share them.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct CpuGrants(Mutex<Grants>);
+
+#[derive(Debug, Default)]
+struct Members {
+    /// Ascending by id.
+    list: Vec<Arc<Member>>,
+    next: u16,
+}
+
 impl<M: Memory> Pool<M> {
-    /// A member of `blocks` blocks at home on `home`, none populated yet; the memory behind it must be there already under the id that
-    /// `next_member` told.
-    pub fn add(&self, home: NodeId, blocks: u64) -> Result<MemberId, PoolError> {
-        unimplemented!()
+    /// A pool without members, for at most `slots` threads at a time.
+    pub(crate) fn new(machine: &Machine, memory: M, slots: usize) -> Self {
+        Self {
+            memory,
+            members: RwLock::default(),
+            monitor: Mutex::new(Monitor::new(&machine.nodes, &machine.latency, Thresholds::default())),
+            grants: (0..machine.cpu_nodes.len().max(1))
+                .map(|_| CpuGrants::default())
+                .collect(),
+            uncommitted: AtomicI64::new(0),
+            reserved: AtomicU64::new(0),
+            accounts: Accounts::new(machine, slots),
+        }
     }
-    pub fn next_member(&self) -> MemberId {
-        unimplemented!()
-    }
-    /// Takes an empty member out. Its memory may be unmapped afterwards.
-    pub fn remove(&self, member: MemberId) -> Result<(), PoolError> {
-        unimplemented!()
-    }
-    /// Populates the member's next run (up to 2 MiB; blocking) if fewer than `ahead` blocks are free and populated. True: did something,
-    /// call again. False: enough, or all populated, or the node is starved.
-    pub fn populate_ahead(&self, member: MemberId, ahead: u64) -> bool {
-        unimplemented!()
-    }
-    pub fn status(&self) -> Status {
-        unimplemented!()
-    }
-    pub fn cpu_node(&self, cpu: CpuId) -> NodeId {
-        unimplemented!()
-    }
+
+    /// The memory behind the members.
     pub fn memory(&self) -> &M {
-        unimplemented!()
+        &self.memory
     }
+
+    /// The number [`Pool::add`] will give to the next member.
+    pub fn next_member(&self) -> MemberId {
+        MemberId(self.members.read().next)
+    }
+
+    /// Adds a member of `blocks` blocks at home on `home`, none populated yet. The memory behind it must be there already,
+    /// under the number that [`Pool::next_member`] told.
+    ///
+    /// # Errors
+    /// [`PoolError::TooMany`].
+    pub fn add(&self, home: NodeId, blocks: u64) -> Result<MemberId, PoolError> {
+        let mut members = self.members.write();
+        let id = MemberId(members.next);
+        if usize::from(id.0) >= MemberId::LIMIT {
+            return Err(PoolError::TooMany);
+        }
+        members.next += 1;
+        self.accounts.set_home(id, home);
+        self.monitor.lock().add(id, home);
+        members.list.push(Arc::new(Member::new(id, home, blocks)));
+        self.uncommitted.fetch_add(signed(blocks), Ordering::Relaxed);
+        Ok(id)
+    }
+
+    /// Takes an empty, drained member out. Its memory may be unmapped afterwards.
+    ///
+    /// # Errors
+    /// When it is not there, holds data or was not drained.
+    pub fn remove(&self, id: MemberId) -> Result<(), PoolError> {
+        let mut members = self.members.write();
+        let at = members
+            .list
+            .iter()
+            .position(|member| member.id == id)
+            .ok_or(PoolError::UnknownMember(id))?;
+        let member = &members.list[at];
+        let space = member.space();
+        let used = member.blocks - member.unused(&space);
+        if used > 0 || !space.draining {
+            return Err(PoolError::NotEmpty(id, used));
+        }
+        drop(space);
+        members.list.remove(at);
+        self.monitor.lock().remove(id);
+        Ok(())
+    }
+
+    /// Populates the member's next run (up to 2 MiB; blocks for milliseconds) when fewer than `ahead` blocks are free and
+    /// populated. True: there is more to do, call again. False: enough, or all populated, or its node is starved.
+    pub fn populate_ahead(&self, id: MemberId, ahead: u64) -> bool {
+        let Some(member) = self.member(id) else { return false };
+        let enough = |space: &member::Space| space.draining || space.free_blocks() >= ahead;
+        let result = member.populate_next(&self.memory, enough);
+        self.note_use(&member, &member.space());
+        result == Ok(true) && !enough(&member.space())
+    }
+
+    /// The node of a CPU.
+    #[inline]
+    pub fn cpu_node(&self, cpu: CpuId) -> NodeId {
+        self.accounts.cpu_node(cpu)
+    }
+
+    /// The home of a member that is or was in the pool.
+    #[inline]
+    pub(crate) fn home(&self, member: MemberId) -> NodeId {
+        self.accounts.home(member)
+    }
+
+    /// Index of a node in [`Machine::nodes`].
+    pub(crate) fn node_index(&self, node: NodeId) -> usize {
+        self.accounts.node_index(node)
+    }
+
+    /// Counts one copy by the thread of slot `slot` on `cpu`.
+    #[inline]
+    pub(crate) fn count(&self, slot: usize, cpu: CpuId, block: Block, direction: Direction, bytes: usize) {
+        self.accounts.count(slot, cpu, block.member(), direction, bytes as u64);
+    }
+
+    fn member(&self, id: MemberId) -> Option<Arc<Member>> {
+        self.members.read().list.iter().find(|member| member.id == id).cloned()
+    }
+}
+
+fn signed(blocks: u64) -> i64 {
+    i64::try_from(blocks).expect("a pool has less than 2^60 blocks")
 }

@@ -3,5 +3,5 @@
 mod buddy;
 mod monitor;
 
-pub use buddy::Buddy;
+pub use buddy::{Buddy, HUGE_ORDER, MAX_ORDER, ORDERS};
 pub use monitor::{Monitor, Thresholds};

@@ -1,14 +1,272 @@
-//! slots (skeleton)
+//! Slots: how blocks are taken away from a file while threads copy without locks.
+//!
+//! A thread *enters* an inode's [`Gate`] by writing the inode's number into its own slot and then looking whether the gate
+//! is closed. Whoever takes blocks away *closes* the gate and then waits until no slot names the inode. Each side writes
+//! before it reads, so at least one of them sees the other (Dekker's argument): either the copying thread finds the gate
+//! closed and steps back, or the closing thread finds the slot and waits.
+//!
+//! Invariants: a slot is written by the thread that claimed it only; it names at most one inode; a thread stopped at any
+//! instruction delays only those who take blocks from that inode.
+//! Cost: entering is one exchange on a cache line that no other thread writes.
+
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, Ordering};
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
-/// The table of slots.
-#[derive(Debug, Default)]
-pub struct Slots;
+
+/// What a slot holds while its thread works on no inode.
+const IDLE: u64 = 0;
+
+/// All slots of one pool.
+#[derive(Debug)]
+pub struct Slots {
+    cells: Box<[SlotCell]>,
+    /// Slots ever claimed: those behind it are idle for sure.
+    high: AtomicUsize,
+}
+
+/// 128 bytes: two lines, because adjacent lines are prefetched in pairs.
+#[derive(Debug)]
+#[repr(align(128))]
+struct SlotCell {
+    inode: AtomicU64,
+    claimed: AtomicBool,
+}
+
 impl Slots {
-    /// Claims a slot for the calling thread.
+    /// A table for at most `count` threads at a time.
+    #[must_use]
+    pub fn new(count: usize) -> Arc<Self> {
+        let cell = || SlotCell {
+            inode: AtomicU64::new(IDLE),
+            claimed: AtomicBool::new(false),
+        };
+        Arc::new(Self {
+            cells: (0..count).map(|_| cell()).collect(),
+            high: AtomicUsize::new(0),
+        })
+    }
+
+    /// Most threads that can hold a slot at a time.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Claims a slot for the calling thread; `None` when all are taken.
+    #[must_use]
     pub fn claim(self: &Arc<Self>) -> Option<Slot> {
-        unimplemented!()
+        let free = |cell: &&SlotCell| {
+            // Acquire pairs with the release of the slot by its last thread: its counters are ours now.
+            cell.claimed
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        };
+        let index = self.cells.iter().position(|cell| free(&cell))?;
+        // SeqCst: ordered before this thread's first entry, so that whoever closes a gate and misses the new mark is
+        // seen by that entry.
+        self.high.fetch_max(index + 1, Ordering::SeqCst);
+        Some(Slot {
+            table: Arc::clone(self),
+            index,
+            one_thread: PhantomData,
+        })
+    }
+
+    /// Closes `gate` of inode `number` and waits until no thread is inside. One closer at a time: the caller holds the
+    /// inode's lock. The calling thread itself must not be inside.
+    pub fn close(&self, gate: &Gate, number: u64) {
+        gate.closed.store(true, Ordering::SeqCst);
+        full_fence_for_loom();
+        // SeqCst reads, after the SeqCst store above: a slot entered before the store is seen here.
+        let high = self.high.load(Ordering::SeqCst);
+        for cell in &self.cells[..high] {
+            let mut backoff = Backoff::default();
+            while cell.inode.load(Ordering::SeqCst) == number {
+                backoff.wait();
+            }
+        }
+    }
+
+    /// Opens `gate` again.
+    pub fn open(&self, gate: &Gate) {
+        // Release: what was done while it was closed is visible to whoever enters.
+        gate.closed.store(false, Ordering::Release);
     }
 }
-/// One thread's slot.
+
+/// An inode's door for threads that copy without a lock.
 #[derive(Debug)]
-pub struct Slot;
+pub struct Gate {
+    closed: AtomicBool,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            closed: AtomicBool::new(false),
+        }
+    }
+}
+
+/// One thread's slot; released when dropped. It can move to another thread but not be used by two.
+#[derive(Debug)]
+pub struct Slot {
+    table: Arc<Slots>,
+    index: usize,
+    one_thread: PhantomData<Cell<()>>,
+}
+
+impl Slot {
+    /// Number of this slot in its table: below [`Slots::capacity`], and no other living slot's.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Enters inode `number` (not 0) through its gate; `None` when the gate is closed. Inside until the pass is dropped.
+    ///
+    /// # Panics
+    /// When this slot is inside an inode already.
+    #[inline]
+    #[must_use]
+    pub fn enter<'a>(&'a self, gate: &Gate, number: u64) -> Option<Pass<'a>> {
+        debug_assert_ne!(number, IDLE);
+        let cell = &self.table.cells[self.index];
+        // SeqCst: this store comes before the load of the gate below in the one order all threads agree on.
+        let before = cell.inode.swap(number, Ordering::SeqCst);
+        assert_eq!(before, IDLE, "a slot names one inode at a time");
+        full_fence_for_loom();
+        let pass = Pass { cell };
+        // SeqCst, see above; also acquires what the last closer did.
+        if gate.closed.load(Ordering::SeqCst) {
+            None
+        } else {
+            Some(pass)
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // Release pairs with the acquire in `claim`.
+        self.table.cells[self.index].claimed.store(false, Ordering::Release);
+    }
+}
+
+/// Proof that a thread is inside an inode. Leaves when dropped.
+#[derive(Debug)]
+pub struct Pass<'a> {
+    cell: &'a SlotCell,
+}
+
+impl Drop for Pass<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: our copies are done before anyone sees the slot idle.
+        self.cell.inode.store(IDLE, Ordering::Release);
+    }
+}
+
+/// Loom treats SeqCst accesses as acquire/release only and needs the fence that they imply here.
+#[inline]
+fn full_fence_for_loom() {
+    #[cfg(loom)]
+    crate::sync::fence(Ordering::SeqCst);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_up_to_capacity_and_again_after_release() {
+        let slots = Slots::new(2);
+        let first = slots.claim().expect("free");
+        let second = slots.claim().expect("free");
+        assert!(slots.claim().is_none());
+        assert_ne!(first.index(), second.index());
+        drop(first);
+        assert_eq!(slots.claim().expect("released").index(), 0);
+    }
+
+    #[test]
+    fn a_closed_gate_lets_nobody_in_and_leaves_the_slot_idle() {
+        let slots = Slots::new(1);
+        let slot = slots.claim().expect("free");
+        let gate = Gate::default();
+        slots.close(&gate, 7);
+        assert!(slot.enter(&gate, 7).is_none());
+        slots.open(&gate);
+        assert!(slot.enter(&gate, 7).is_some());
+        slots.close(&gate, 7);
+    }
+
+    #[test]
+    #[should_panic(expected = "one inode at a time")]
+    fn entering_twice_is_a_bug() {
+        let slots = Slots::new(1);
+        let slot = slots.claim().expect("free");
+        let (one, two) = (Gate::default(), Gate::default());
+        let _inside = slot.enter(&one, 1);
+        let _nested = slot.enter(&two, 2);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+
+    /// A copying thread and a thread that takes the bytes away never touch them at once.
+    #[test]
+    fn copying_and_taking_away_exclude_each_other() {
+        loom::model(|| {
+            let slots = Slots::new(2);
+            let gate = Arc::new(Gate::default());
+            let bytes = Arc::new(UnsafeCell::new(0_u32));
+            let writer = {
+                let (slots, gate, bytes) = (slots.clone(), gate.clone(), bytes.clone());
+                loom::thread::spawn(move || {
+                    let slot = slots.claim().expect("two slots");
+                    if let Some(_pass) = slot.enter(&gate, 1) {
+                        // SAFETY: loom checks that nobody else accesses the cell meanwhile: that is the test.
+                        bytes.with_mut(|at| unsafe { *at += 1 });
+                    }
+                })
+            };
+            slots.close(&gate, 1);
+            // SAFETY: as above.
+            bytes.with_mut(|at| unsafe { *at += 10 });
+            slots.open(&gate);
+            writer.join().expect("no panic");
+        });
+    }
+
+    /// A thread that claims its slot only after the closer looked is kept out by the gate.
+    #[test]
+    fn two_entries_around_a_close() {
+        loom::model(|| {
+            let slots = Slots::new(2);
+            let gate = Arc::new(Gate::default());
+            let bytes = Arc::new(UnsafeCell::new(0_u32));
+            let slot = slots.claim().expect("two slots");
+            let closer = {
+                let (slots, gate, bytes) = (slots.clone(), gate.clone(), bytes.clone());
+                loom::thread::spawn(move || {
+                    slots.close(&gate, 1);
+                    // SAFETY: loom checks exclusion.
+                    bytes.with_mut(|at| unsafe { *at += 10 });
+                    slots.open(&gate);
+                })
+            };
+            for _ in 0..2 {
+                if let Some(_pass) = slot.enter(&gate, 1) {
+                    // SAFETY: loom checks exclusion.
+                    bytes.with_mut(|at| unsafe { *at += 1 });
+                }
+            }
+            closer.join().expect("no panic");
+        });
+    }
+}

@@ -1,0 +1,78 @@
+//! stat, chmod, chown, utimens, truncate.
+
+use super::attr::{PERMISSIONS, TYPE_MASK};
+use super::inode::Body;
+use super::{Attr, Error, Fs, Inode, Result, SetAttr, SetTime};
+use crate::{BLOCK_BYTES, Clock, Memory};
+use std::sync::atomic::Ordering;
+
+/// Units of st_blocks in a block.
+const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 512;
+
+impl<M: Memory, C: Clock> Fs<M, C> {
+    /// What stat(2) tells.
+    pub fn attr(&self, inode: &Inode) -> Attr {
+        let (size, blocks) = match &inode.body {
+            Body::File(file) => (file.size.load(Ordering::Acquire), file.blocks.sum()),
+            Body::Symlink(target) => (target.len() as u64, 0),
+            // As tmpfs: something that grows with the entries.
+            Body::Directory(directory) => (directory.size_bytes(), 0),
+            Body::Special => (0, 0),
+        };
+        Attr {
+            ino: inode.ino,
+            mode: inode.mode(),
+            nlink: inode.life.lock().links,
+            uid: inode.uid.load(Ordering::Relaxed),
+            gid: inode.gid.load(Ordering::Relaxed),
+            rdev: inode.rdev,
+            size,
+            blocks: blocks * SECTORS_PER_BLOCK,
+            atime_ns: inode.atime_ns.load(Ordering::Relaxed),
+            mtime_ns: inode.mtime_ns.load(Ordering::Relaxed),
+            ctime_ns: inode.ctime_ns.load(Ordering::Relaxed),
+            btime_ns: inode.btime_ns,
+        }
+    }
+
+    /// Changes what `set` names; gives all attributes as they are then. Who may is the caller's to check.
+    ///
+    /// # Errors
+    /// [`Error::TooBig`], or a size for something that has none. Nothing is changed then.
+    pub fn set_attr(&self, inode: &Inode, set: &SetAttr) -> Result<Attr> {
+        let now_ns = self.now_ns();
+        if let Some(size) = set.size {
+            match &inode.body {
+                Body::File(_) => self.truncate(inode, size)?,
+                Body::Directory(_) => return Err(Error::IsDirectory),
+                _ => return Err(Error::Invalid),
+            }
+        }
+        if let Some(uid) = set.uid {
+            inode.uid.store(uid, Ordering::Relaxed);
+        }
+        if let Some(gid) = set.gid {
+            inode.gid.store(gid, Ordering::Relaxed);
+        }
+        if set.kill_priv {
+            self.kill_privileges(inode);
+        }
+        if let Some(mode) = set.mode {
+            let new = |old: u32| Some(old & TYPE_MASK | mode & PERMISSIONS);
+            let _ = inode.mode.fetch_update(Ordering::Relaxed, Ordering::Relaxed, new);
+            Self::apply_mode_to_list(inode, mode)?;
+        }
+        let time = |time: SetTime| match time {
+            SetTime::Now => now_ns,
+            SetTime::At(ns) => ns,
+        };
+        if let Some(atime) = set.atime {
+            inode.atime_ns.store(time(atime), Ordering::Relaxed);
+        }
+        if let Some(mtime) = set.mtime {
+            inode.mtime_ns.store(time(mtime), Ordering::Relaxed);
+        }
+        inode.touch_changed(set.ctime.unwrap_or(now_ns));
+        Ok(self.attr(inode))
+    }
+}

@@ -1,0 +1,233 @@
+//! The data path: read, write, append.
+//!
+//! Placed blocks are read and overwritten without a lock: the thread names the inode in its slot, finds the blocks, copies.
+//! A first write locks the entries it fills, takes blocks from its CPU's grant, copies, zeroes what it does not cover of
+//! them, and publishes; the size grows last. Bytes of a placed block beyond the file's size are zero.
+
+use super::inode::FileBody;
+use super::{Asking, Error, Fs, Inode, Result};
+use crate::pool::Direction;
+use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
+use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS};
+use std::sync::atomic::Ordering;
+
+/// Largest file: what a signed 64-bit offset reaches, as on tmpfs.
+pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const _: () = assert!(FILE_BYTES_MAX / BLOCK < BlockMap::LIMIT);
+
+impl<M: Memory, C: Clock> Fs<M, C> {
+    /// Reads into `to` from byte `offset` on; gives the bytes read, short only at the end of the file.
+    ///
+    /// # Errors
+    /// When it is not a regular file.
+    pub fn read(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let file = inode.file()?;
+        let _inside = inode.enter(file, asking.slot);
+        // Acquire pairs with the growth of the size: the bytes below it are there.
+        let size = file.size.load(Ordering::Acquire);
+        let Some(left) = size.checked_sub(offset).filter(|left| *left > 0) else {
+            return Ok(0);
+        };
+        let count = usize::try_from(left).map_or(to.len(), |left| left.min(to.len()));
+        let mut rest = &mut to[..count];
+        let mut at = offset;
+        while !rest.is_empty() {
+            let in_block = in_block(at);
+            let most = blocks_of(in_block, rest.len());
+            match file.map.find(&self.nodes, at / BLOCK, most) {
+                Found::Placed { block, blocks } => {
+                    let (now, later) = rest.split_at_mut(bytes_of(blocks, in_block, rest.len()));
+                    self.pool.memory().load(block, in_block, now);
+                    self.pool
+                        .count(asking.slot.index(), asking.cpu, block, Direction::Read, now.len());
+                    at += now.len() as u64;
+                    rest = later;
+                }
+                Found::Empty { blocks } => {
+                    let (now, later) = rest.split_at_mut(bytes_of(blocks, in_block, rest.len()));
+                    now.fill(0);
+                    at += now.len() as u64;
+                    rest = later;
+                }
+            }
+        }
+        inode.touch_accessed(self.now_ns());
+        Ok(count)
+    }
+
+    /// Writes `from` at byte `offset`; gives the bytes written, short only when the pool is full. `kill_priv` as in
+    /// [`super::SetAttr`].
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when nothing could be written, [`Error::TooBig`] beyond the largest file, or not a regular file.
+    pub fn write(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        offset: u64,
+        from: &[u8],
+        kill_priv: bool,
+    ) -> Result<usize> {
+        let file = inode.file()?;
+        if from.is_empty() {
+            return Ok(0);
+        }
+        let room = FILE_BYTES_MAX
+            .checked_sub(offset)
+            .filter(|room| *room > 0)
+            .ok_or(Error::TooBig)?;
+        let from = &from[..usize::try_from(room).map_or(from.len(), |room| room.min(from.len()))];
+        if kill_priv {
+            self.kill_privileges(inode);
+        }
+        let written = {
+            let _inside = inode.enter(file, asking.slot);
+            let written = self.write_inside(asking, inode, file, offset, from)?;
+            let end = offset + written as u64;
+            if file.size.load(Ordering::Relaxed) < end {
+                // Release: whoever sees the size sees the bytes.
+                file.size.fetch_max(end, Ordering::Release);
+            }
+            written
+        };
+        inode.touch_modified(self.now_ns());
+        Ok(written)
+    }
+
+    /// Writes `from` at the end of the file; gives the offset it went to and the bytes written. Appends do not mix.
+    ///
+    /// # Errors
+    /// As [`Fs::write`].
+    pub fn append(&self, asking: &Asking<'_>, inode: &Inode, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
+        let file = inode.file()?;
+        let _one_at_a_time = file.appending.lock();
+        let offset = file.size.load(Ordering::Acquire);
+        self.write(asking, inode, offset, from, kill_priv)
+            .map(|written| (offset, written))
+    }
+
+    /// Writes with the gate entered (or closed by the caller): fails only when nothing was written.
+    pub(super) fn write_inside(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &FileBody,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
+        let mut done = 0;
+        while done < from.len() {
+            let at = offset + done as u64;
+            let rest = &from[done..];
+            let in_block = in_block(at);
+            let most = blocks_of(in_block, rest.len());
+            match file.map.find(&self.nodes, at / BLOCK, most) {
+                Found::Placed { block, blocks } => {
+                    let now = &rest[..bytes_of(blocks, in_block, rest.len())];
+                    self.pool.memory().store(block, in_block, now);
+                    self.pool
+                        .count(asking.slot.index(), asking.cpu, block, Direction::Write, now.len());
+                    done += now.len();
+                }
+                Found::Empty { blocks } => match self.fill(asking, inode, file, at, rest, blocks) {
+                    Ok(filled) => done += filled,
+                    Err(_) if done > 0 => break,
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+        Ok(done)
+    }
+
+    /// First write at byte `at`: places up to `most` blocks and fills them from `from`. Gives the bytes written; 0 when
+    /// another thread was faster and the blocks are there now.
+    fn fill(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &FileBody,
+        at: u64,
+        from: &[u8],
+        most: u64,
+    ) -> Result<usize> {
+        let node = self.node_for(inode, at / BLOCK, asking);
+        let home = self.pool.node_index(node);
+        let in_block = in_block(at);
+        if (at / BLOCK).is_multiple_of(RUN_BLOCKS) && in_block == 0 && most >= RUN_BLOCKS {
+            let run_bytes = BLOCK_BYTES * 512;
+            if from.len() >= run_bytes
+                && let Some(filled) = self.fill_run(asking, file, node, home, at, &from[..run_bytes])?
+            {
+                return Ok(filled);
+            }
+        }
+        let Some(mut places) = file.map.lock_empty(&self.nodes, home, at / BLOCK, most)? else {
+            return Ok(0);
+        };
+        let reserved = places.reserved();
+        let (block, blocks) = self.pool.take(asking.cpu, node, places.blocks(), reserved)?;
+        places.shorten(blocks);
+        let bytes = bytes_of(blocks, in_block, from.len());
+        let memory = self.pool.memory();
+        let tail = (in_block + bytes) % BLOCK_BYTES;
+        if in_block > 0 {
+            memory.zero(block, 0, in_block);
+        }
+        memory.store(block, in_block, &from[..bytes]);
+        if tail > 0 {
+            memory.zero(block.plus(blocks - 1), tail, BLOCK_BYTES - tail);
+        }
+        self.published(asking, file, places, block, bytes);
+        Ok(bytes)
+    }
+
+    /// First write of a whole aligned 2 MiB. `None` when something is in the way or no such run is free.
+    fn fill_run(
+        &self,
+        asking: &Asking<'_>,
+        file: &FileBody,
+        node: NodeId,
+        home: usize,
+        at: u64,
+        from: &[u8],
+    ) -> Result<Option<usize>> {
+        let Some(places) = file.map.lock_empty_run(&self.nodes, home, at / BLOCK)? else {
+            return Ok(None);
+        };
+        let Some(block) = self.pool.take_run(asking.cpu, node, places.reserved()) else {
+            return Ok(None);
+        };
+        self.pool.memory().store(block, 0, from);
+        self.published(asking, file, places, block, from.len());
+        Ok(Some(from.len()))
+    }
+
+    fn published(&self, asking: &Asking<'_>, file: &FileBody, places: Places<'_>, block: crate::Block, bytes: usize) {
+        if !places.reserved() {
+            file.blocks.add(asking.cpu.0, places.blocks());
+        }
+        places.publish(block);
+        self.pool
+            .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
+    }
+}
+
+/// Byte `at`'s offset within its block.
+#[inline]
+pub(super) fn in_block(at: u64) -> usize {
+    usize::try_from(at % BLOCK).expect("below 4096")
+}
+
+/// Blocks that `bytes` bytes touch which start `in_block` bytes behind a block's start.
+#[inline]
+pub(super) fn blocks_of(in_block: usize, bytes: usize) -> u64 {
+    (in_block + bytes).div_ceil(BLOCK_BYTES) as u64
+}
+
+/// How many of `most` bytes lie in `blocks` blocks, `in_block` bytes behind the first's start.
+#[inline]
+fn bytes_of(blocks: u64, in_block: usize, most: usize) -> usize {
+    usize::try_from(blocks * BLOCK).map_or(most, |bytes| (bytes - in_block).min(most))
+}

@@ -1,0 +1,99 @@
+//! Why an operation of the filesystem failed.
+
+use homenode_shared::NodesExhausted;
+
+use crate::pool::NoSpace;
+
+/// An error of the filesystem, as POSIX names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// ENOENT
+    #[error("no such file or directory")]
+    NotFound,
+    /// EEXIST
+    #[error("already exists")]
+    Exists,
+    /// ENOTDIR
+    #[error("not a directory")]
+    NotDirectory,
+    /// EISDIR
+    #[error("is a directory")]
+    IsDirectory,
+    /// ENOTEMPTY
+    #[error("directory not empty")]
+    NotEmpty,
+    /// ENOSPC
+    #[error("no space left in the pool")]
+    NoSpace,
+    /// ENAMETOOLONG
+    #[error("name longer than 255 bytes")]
+    NameTooLong,
+    /// EINVAL
+    #[error("invalid argument")]
+    Invalid,
+    /// EPERM
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// EFBIG
+    #[error("file offset beyond the maximum")]
+    TooBig,
+    /// ENODATA
+    #[error("no such extended attribute")]
+    NoAttribute,
+    /// E2BIG
+    #[error("extended attribute larger than 64 KiB")]
+    AttributeTooBig,
+    /// ENXIO
+    #[error("no data or hole at or beyond that offset")]
+    NoData,
+    /// ESTALE
+    #[error("the inode is gone")]
+    Stale,
+    /// EMLINK
+    #[error("too many links")]
+    TooManyLinks,
+    /// EOPNOTSUPP
+    #[error("not supported")]
+    NotSupported,
+}
+
+/// Result of an operation of the filesystem.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Linux's number for it (asm-generic/errno-base.h and errno.h).
+    #[must_use]
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::NotPermitted => 1,
+            Self::NotFound => 2,
+            Self::NoData => 6,
+            Self::AttributeTooBig => 7,
+            Self::Exists => 17,
+            Self::NotDirectory => 20,
+            Self::IsDirectory => 21,
+            Self::Invalid => 22,
+            Self::TooBig => 27,
+            Self::NoSpace => 28,
+            Self::TooManyLinks => 31,
+            Self::NameTooLong => 36,
+            Self::NotEmpty => 39,
+            Self::NoAttribute => 61,
+            Self::NotSupported => 95,
+            Self::Stale => 116,
+        }
+    }
+}
+
+impl From<NoSpace> for Error {
+    fn from(_: NoSpace) -> Self {
+        Self::NoSpace
+    }
+}
+
+impl From<NodesExhausted> for Error {
+    fn from(_: NodesExhausted) -> Self {
+        Self::NoSpace
+    }
+}

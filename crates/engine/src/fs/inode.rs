@@ -1,0 +1,221 @@
+//! An inode: what every type has, and the bodies of files and directories.
+
+use super::attr::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
+use super::directory::Directory;
+use super::placement::Policy;
+use super::{Error, Ino, Result};
+use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// One inode. Lives while it is linked or pinned.
+#[derive(Debug)]
+pub struct Inode {
+    pub(super) ino: Ino,
+    pub(super) mode: AtomicU32,
+    pub(super) uid: AtomicU32,
+    pub(super) gid: AtomicU32,
+    pub(super) rdev: u32,
+    pub(super) policy: Policy,
+    pub(super) atime_ns: AtomicI64,
+    pub(super) mtime_ns: AtomicI64,
+    pub(super) ctime_ns: AtomicI64,
+    pub(super) btime_ns: i64,
+    pub(super) life: Mutex<Life>,
+    pub(super) xattrs: Mutex<Option<Box<Xattrs>>>,
+    pub(super) body: Body,
+}
+
+/// Extended attributes by name.
+pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
+
+/// Why an inode is kept.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) links: u32,
+    /// Open files, and lookups the kernel remembers.
+    pub(super) pins: u64,
+    /// Nothing keeps it; its blocks are going or gone.
+    pub(super) evicted: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    File(FileBody),
+    Directory(Box<Directory>),
+    Symlink(Box<[u8]>),
+    /// Devices, fifos and sockets: the kernel does the rest.
+    Special,
+}
+
+/// What a regular file has.
+#[derive(Debug, Default)]
+pub(super) struct FileBody {
+    pub(super) gate: Gate,
+    pub(super) map: BlockMap,
+    /// In bytes. Grows after the data is there; shrinks with the gate closed only.
+    pub(super) size: AtomicU64,
+    /// Placed and reserved blocks.
+    pub(super) blocks: Count,
+    /// Held by whoever closes the gate.
+    exclusive: Mutex<()>,
+    /// Held by appenders.
+    pub(super) appending: Mutex<()>,
+}
+
+impl Inode {
+    /// Its number.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// Full st_mode.
+    #[must_use]
+    pub fn mode(&self) -> u32 {
+        // Relaxed, here and for owner and times: each stands alone.
+        self.mode.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.mode() & TYPE_MASK == DIRECTORY
+    }
+
+    /// Whether it is a symbolic link.
+    #[must_use]
+    pub fn is_symlink(&self) -> bool {
+        self.mode() & TYPE_MASK == SYMLINK
+    }
+
+    /// Whether it is a regular file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.mode() & TYPE_MASK == REGULAR
+    }
+
+    /// The file's body, or what a data operation on something else answers.
+    #[inline]
+    pub(super) fn file(&self) -> Result<&FileBody> {
+        match &self.body {
+            Body::File(file) => Ok(file),
+            Body::Directory(_) => Err(Error::IsDirectory),
+            _ => Err(Error::Invalid),
+        }
+    }
+
+    pub(super) fn directory(&self) -> Result<&Directory> {
+        match &self.body {
+            Body::Directory(directory) => Ok(directory),
+            _ => Err(Error::NotDirectory),
+        }
+    }
+
+    /// Enters the file to copy without a lock; waits while blocks are being taken away.
+    #[inline]
+    pub(super) fn enter<'a>(&self, file: &FileBody, slot: &'a Slot) -> Pass<'a> {
+        loop {
+            if let Some(pass) = slot.enter(&file.gate, self.ino.0) {
+                return pass;
+            }
+            // Sleeps until the gate is open again, or nearly.
+            drop(file.exclusive.lock());
+        }
+    }
+
+    /// Shuts everyone out who copies without a lock, until dropped.
+    pub(super) fn close<'a>(&'a self, file: &'a FileBody, slots: &'a Slots) -> Closed<'a> {
+        let lock = file.exclusive.lock();
+        slots.close(&file.gate, self.ino.0);
+        Closed {
+            file,
+            slots,
+            _lock: lock,
+        }
+    }
+
+    #[inline]
+    pub(super) fn touch_modified(&self, now_ns: i64) {
+        // The line is written once per tick of the clock, not once per write.
+        if self.mtime_ns.load(Ordering::Relaxed) != now_ns || self.ctime_ns.load(Ordering::Relaxed) != now_ns {
+            self.mtime_ns.store(now_ns, Ordering::Relaxed);
+            self.ctime_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn touch_changed(&self, now_ns: i64) {
+        self.ctime_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// As mounts with `relatime`: only when it would otherwise not show that the data was read since it changed, or once a day.
+    #[inline]
+    pub(super) fn touch_accessed(&self, now_ns: i64) {
+        const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
+        let atime = self.atime_ns.load(Ordering::Relaxed);
+        let changed = self
+            .mtime_ns
+            .load(Ordering::Relaxed)
+            .max(self.ctime_ns.load(Ordering::Relaxed));
+        if atime <= changed && atime != now_ns || now_ns.saturating_sub(atime) >= DAY_NS {
+            self.atime_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The gate of a file is closed; opens when dropped.
+#[derive(Debug)]
+pub(super) struct Closed<'a> {
+    file: &'a FileBody,
+    slots: &'a Slots,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.slots.open(&self.file.gate);
+    }
+}
+
+/// A count of blocks that several CPUs add to at once: one word while it is small, a line per CPU once it is not.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    base: AtomicI64,
+    stripes: OnceLock<Box<[Stripe; STRIPES]>>,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe(AtomicI64);
+
+const STRIPES: usize = 8;
+/// Below this many blocks (64 KiB) a file is one writer's.
+const STRIPED_FROM: i64 = 16;
+
+impl Count {
+    /// Adds; `cpu` spreads the adders.
+    #[inline]
+    pub(super) fn add(&self, cpu: u32, blocks: u64) {
+        let blocks = i64::try_from(blocks).expect("below 2^51");
+        if let Some(stripes) = self.stripes.get() {
+            stripes[cpu as usize % STRIPES].0.fetch_add(blocks, Ordering::Relaxed);
+        } else if self.base.fetch_add(blocks, Ordering::Relaxed) >= STRIPED_FROM {
+            self.stripes.get_or_init(Box::default);
+        }
+    }
+
+    pub(super) fn subtract(&self, blocks: u64) {
+        self.base
+            .fetch_sub(i64::try_from(blocks).expect("below 2^51"), Ordering::Relaxed);
+    }
+
+    pub(super) fn sum(&self) -> u64 {
+        let stripes: i64 = self
+            .stripes
+            .get()
+            .map_or(0, |all| all.iter().map(|one| one.0.load(Ordering::Relaxed)).sum());
+        u64::try_from(self.base.load(Ordering::Relaxed) + stripes).unwrap_or(0)
+    }
+}

@@ -1,0 +1,140 @@
+//! The access matrix: operations and bytes by (CPU's node, home).
+//!
+//! Counters are kept per slot, that is per thread: one writer each, so counting is a load and a store on a line that no
+//! other thread writes. Cost: about 2 ns an operation.
+
+use super::Machine;
+use crate::{CpuId, MemberId, NodeId};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+/// Bytes and operations from CPUs of one node to memory of one home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Node of the CPU that copied.
+    pub from: NodeId,
+    /// Home of the bytes.
+    pub home: NodeId,
+    /// Copies: an operation that meets two homes counts at both.
+    pub operations: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+#[derive(Debug)]
+pub(super) struct Accounts {
+    nodes: Vec<NodeId>,
+    /// Index into `nodes` by CPU.
+    cpu_nodes: Vec<u16>,
+    /// Index into `nodes` by member.
+    member_homes: Box<[AtomicU16]>,
+    /// By slot; made when a slot counts for the first time.
+    slots: Box<[OnceLock<Box<[Cell]>>]>,
+}
+
+#[derive(Debug, Default)]
+struct Cell {
+    operations: AtomicU64,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+impl Accounts {
+    pub(super) fn new(machine: &Machine, slots: usize) -> Self {
+        Self {
+            nodes: machine.nodes.clone(),
+            cpu_nodes: machine
+                .cpu_nodes
+                .iter()
+                .map(|node| index_of(&machine.nodes, *node))
+                .collect(),
+            member_homes: (0..MemberId::LIMIT).map(|_| AtomicU16::new(0)).collect(),
+            slots: (0..slots).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    pub(super) fn node_index(&self, node: NodeId) -> usize {
+        usize::from(index_of(&self.nodes, node))
+    }
+
+    #[inline]
+    fn cpu_index(&self, cpu: CpuId) -> usize {
+        self.cpu_nodes.get(cpu.0 as usize).copied().map_or(0, usize::from)
+    }
+
+    #[inline]
+    pub(super) fn cpu_node(&self, cpu: CpuId) -> NodeId {
+        self.nodes[self.cpu_index(cpu)]
+    }
+
+    pub(super) fn set_home(&self, member: MemberId, home: NodeId) {
+        // Relaxed: the member's blocks are published to other threads by locks that come later.
+        self.member_homes[usize::from(member.0)].store(index_of(&self.nodes, home), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn home(&self, member: MemberId) -> NodeId {
+        self.nodes[self.home_index(member)]
+    }
+
+    #[inline]
+    fn home_index(&self, member: MemberId) -> usize {
+        usize::from(self.member_homes[usize::from(member.0)].load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn count(&self, slot: usize, cpu: CpuId, member: MemberId, direction: Direction, bytes: u64) {
+        let cells = self.slots[slot].get_or_init(|| {
+            (0..self.nodes.len() * self.nodes.len())
+                .map(|_| Cell::default())
+                .collect()
+        });
+        let cell = &cells[self.cpu_index(cpu) * self.nodes.len() + self.home_index(member)];
+        // Relaxed load and store: this slot's thread is the only writer; readers want a recent value, not an exact one.
+        let add = |counter: &AtomicU64, by: u64| counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+        add(&cell.operations, 1);
+        match direction {
+            Direction::Read => add(&cell.read_bytes, bytes),
+            Direction::Write => add(&cell.written_bytes, bytes),
+        }
+    }
+
+    /// The cells that counted anything.
+    pub(super) fn accesses(&self) -> Vec<Access> {
+        let count = self.nodes.len();
+        let sum = |index: usize, counter: fn(&Cell) -> &AtomicU64| -> u64 {
+            self.slots
+                .iter()
+                .filter_map(OnceLock::get)
+                .map(|cells| counter(&cells[index]).load(Ordering::Relaxed))
+                .sum()
+        };
+        (0..count * count)
+            .map(|index| Access {
+                from: self.nodes[index / count],
+                home: self.nodes[index % count],
+                operations: sum(index, |cell| &cell.operations),
+                read_bytes: sum(index, |cell| &cell.read_bytes),
+                written_bytes: sum(index, |cell| &cell.written_bytes),
+            })
+            .filter(|access| access.operations > 0)
+            .collect()
+    }
+}
+
+/// A node that is not in the list (a CPU hot-added on a node that came after us) counts as the first.
+fn index_of(nodes: &[NodeId], node: NodeId) -> u16 {
+    nodes
+        .iter()
+        .position(|n| *n == node)
+        .and_then(|i| u16::try_from(i).ok())
+        .unwrap_or(0)
+}

@@ -1,0 +1,81 @@
+//! Grants: blocks set aside for the writers of one CPU, so that the members' shared locks are rare.
+
+use crate::{Block, NodeId};
+
+/// What one CPU holds.
+#[derive(Debug, Default)]
+pub(super) struct Grants {
+    runs: Vec<Run>,
+    /// Reserved blocks that were placed from grants: as many are owed back to the uncommitted space.
+    pub(super) credit: u64,
+    spills: Vec<Spill>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    asking: NodeId,
+    first: Block,
+    blocks: u64,
+}
+
+/// Blocks that one node's writers got on another node because nearer members were fat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spill {
+    /// The asking node.
+    pub from: NodeId,
+    /// Where the blocks are.
+    pub home: NodeId,
+    /// How many, in blocks of 4 KiB.
+    pub blocks: u64,
+}
+
+impl Grants {
+    /// Up to `want` consecutive blocks that were granted for `asking`.
+    pub(super) fn take(&mut self, asking: NodeId, want: u64) -> Option<(Block, u64)> {
+        let at = self.runs.iter().rposition(|run| run.asking == asking)?;
+        let run = &mut self.runs[at];
+        let (first, got) = (run.first, want.min(run.blocks));
+        run.first = first.plus(got);
+        run.blocks -= got;
+        if run.blocks == 0 {
+            self.runs.swap_remove(at);
+        }
+        Some((first, got))
+    }
+
+    pub(super) fn put(&mut self, asking: NodeId, first: Block, blocks: u64) {
+        if blocks > 0 {
+            self.runs.push(Run { asking, first, blocks });
+        }
+    }
+
+    /// Everything, to be given back to the members.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = (Block, u64)> + use<> {
+        std::mem::take(&mut self.runs)
+            .into_iter()
+            .map(|run| (run.first, run.blocks))
+    }
+
+    /// What lies here.
+    pub(super) fn held(&self) -> impl Iterator<Item = (Block, u64)> {
+        self.runs.iter().map(|run| (run.first, run.blocks))
+    }
+
+    pub(super) fn count_spill(&mut self, from: NodeId, home: NodeId, blocks: u64) {
+        add_spill(&mut self.spills, Spill { from, home, blocks });
+    }
+
+    pub(super) fn spills(&self) -> &[Spill] {
+        &self.spills
+    }
+}
+
+pub(super) fn add_spill(spills: &mut Vec<Spill>, spill: Spill) {
+    match spills
+        .iter_mut()
+        .find(|other| (other.from, other.home) == (spill.from, spill.home))
+    {
+        Some(other) => other.blocks += spill.blocks,
+        None => spills.push(spill),
+    }
+}

@@ -1,0 +1,113 @@
+//! One member: its allocator, and how much of it is backed by memory.
+
+use crate::{Block, MemberId, Memory, NodeId, Starved};
+use homenode_policy::pool::Buddy;
+use homenode_shared::RUN_BLOCKS;
+use parking_lot::{Mutex, MutexGuard};
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: MemberId,
+    pub(super) home: NodeId,
+    pub(super) blocks: u64,
+    /// Held while populating, so that one thread does it at a time.
+    populating: Mutex<()>,
+    space: Mutex<Space>,
+}
+
+#[derive(Debug)]
+pub(super) struct Space {
+    buddy: Buddy,
+    /// Blocks from the start that are backed by memory.
+    pub(super) populated: u64,
+    pub(super) draining: bool,
+    pub(super) starved: bool,
+}
+
+impl Member {
+    pub(super) fn new(id: MemberId, home: NodeId, blocks: u64) -> Self {
+        let space = Space {
+            buddy: Buddy::new(blocks),
+            populated: 0,
+            draining: false,
+            starved: false,
+        };
+        Self {
+            id,
+            home,
+            blocks,
+            populating: Mutex::new(()),
+            space: Mutex::new(space),
+        }
+    }
+
+    pub(super) fn space(&self) -> MutexGuard<'_, Space> {
+        self.space.lock()
+    }
+
+    /// Blocks that are in nobody's hands, populated or not.
+    pub(super) fn unused(&self, space: &Space) -> u64 {
+        space.buddy.free_blocks() + self.blocks - space.populated
+    }
+
+    /// Populates the next run unless `enough` says that it needs not. False: everything is populated.
+    pub(super) fn populate_next<M: Memory>(
+        &self,
+        memory: &M,
+        enough: impl Fn(&Space) -> bool,
+    ) -> Result<bool, Starved> {
+        let _one_at_a_time = self.populating.lock();
+        let first = {
+            let space = self.space.lock();
+            if enough(&space) {
+                return Ok(true);
+            }
+            space.populated
+        };
+        if first == self.blocks {
+            return Ok(false);
+        }
+        let count = RUN_BLOCKS.min(self.blocks - first);
+        let populated = memory.populate(self.id, first, count);
+        let mut space = self.space.lock();
+        space.starved = populated.is_err();
+        populated?;
+        space.populated += count;
+        space.buddy.free(first, count);
+        Ok(true)
+    }
+}
+
+impl Space {
+    pub(super) fn free_blocks(&self) -> u64 {
+        self.buddy.free_blocks()
+    }
+
+    /// A run of at most `blocks`; nothing when the member is being drained.
+    pub(super) fn allocate(&mut self, member: MemberId, blocks: u64) -> Option<(Block, u64)> {
+        if self.draining {
+            return None;
+        }
+        self.buddy
+            .allocate_up_to(blocks)
+            .map(|(start, got)| (Block::new(member, start), got))
+    }
+
+    /// One aligned 2 MiB run.
+    pub(super) fn allocate_run(&mut self, member: MemberId) -> Option<Block> {
+        if self.draining {
+            return None;
+        }
+        self.buddy
+            .allocate(RUN_BLOCKS.ilog2())
+            .map(|start| Block::new(member, start))
+    }
+
+    pub(super) fn free(&mut self, first: Block, blocks: u64) {
+        self.buddy.free(first.index(), blocks);
+    }
+
+    pub(super) fn check_invariants(&self) {
+        self.buddy.check_invariants();
+    }
+}

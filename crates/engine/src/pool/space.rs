@@ -1,0 +1,292 @@
+//! Committing, taking, freeing and reserving blocks; draining a member.
+
+use super::member::{Member, Space};
+use super::{Pool, PoolError, signed};
+use crate::{Block, CpuId, MemberId, Memory, NodeId};
+use homenode_shared::RUN_BLOCKS;
+use std::sync::atomic::Ordering;
+
+/// No block is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoSpace;
+
+impl<M: Memory> Pool<M> {
+    /// Up to `want` (at least 1) consecutive blocks for a writer on `asking`, from the grant of `cpu`. `reserved`: they
+    /// were reserved before, so the pool has room for them.
+    pub(crate) fn take(&self, cpu: CpuId, asking: NodeId, want: u64, reserved: bool) -> Result<(Block, u64), NoSpace> {
+        let grants = &self.grants[cpu.0 as usize % self.grants.len()].0;
+        let granted = grants.lock().take(asking, want);
+        let (first, got) = match granted {
+            Some(run) => run,
+            // Not under the lock: it may populate, and it may have to empty every CPU's grants.
+            None => match self.refill(asking) {
+                Ok((first, blocks)) => {
+                    let got = want.min(blocks);
+                    grants.lock().put(asking, first.plus(got), blocks - got);
+                    (first, got)
+                }
+                Err(NoSpace) if reserved => {
+                    let (first, got) = self.allocate_near(asking, want).ok_or(NoSpace)?;
+                    self.reserved.fetch_sub(got, Ordering::Relaxed);
+                    self.count_spill(cpu, asking, first, got);
+                    return Ok((first, got));
+                }
+                Err(NoSpace) => return Err(NoSpace),
+            },
+        };
+        if reserved {
+            grants.lock().credit += got;
+        }
+        self.count_spill(cpu, asking, first, got);
+        Ok((first, got))
+    }
+
+    /// An aligned 2 MiB run of the member that the monitor names for `asking`, if it has one.
+    pub(crate) fn take_run(&self, cpu: CpuId, asking: NodeId, reserved: bool) -> Option<Block> {
+        if !self.commit_exactly(RUN_BLOCKS) {
+            return None;
+        }
+        let target = self.monitor.lock().target(asking);
+        let run = target.and_then(|id| self.member(id)).and_then(|member| {
+            let enough = |space: &Space| space.free_blocks() >= RUN_BLOCKS;
+            // An error or nothing left to populate: what is free may still do.
+            let _ = member.populate_next(&self.memory, enough);
+            let mut space = member.space();
+            let run = space.allocate_run(member.id);
+            self.note_use(&member, &space);
+            run
+        });
+        match run {
+            Some(first) => {
+                if reserved {
+                    self.unreserve(RUN_BLOCKS);
+                }
+                self.count_spill(cpu, asking, first, RUN_BLOCKS);
+            }
+            None => self.uncommit(RUN_BLOCKS),
+        }
+        run
+    }
+
+    /// Up to `want` consecutive blocks of members whose home is `node`.
+    pub(crate) fn take_on(&self, node: NodeId, want: u64) -> Option<(Block, u64)> {
+        let mut committed = self.commit_up_to(want);
+        if committed == 0 {
+            self.empty_grants();
+            committed = self.commit_up_to(want);
+        }
+        let homed = self
+            .members
+            .read()
+            .list
+            .iter()
+            .filter(|m| m.home == node)
+            .map(|m| m.id)
+            .collect::<Vec<_>>();
+        let run = homed
+            .into_iter()
+            .filter(|_| committed > 0)
+            .find_map(|id| self.allocate_in(id, committed));
+        self.uncommit(committed - run.map_or(0, |(_, blocks)| blocks));
+        run
+    }
+
+    /// Whether a member that takes blocks is at home on `node`.
+    pub(crate) fn has_member_on(&self, node: NodeId) -> bool {
+        self.members
+            .read()
+            .list
+            .iter()
+            .any(|member| member.home == node && !member.space().draining)
+    }
+
+    /// The home of the `n`th member, counted round and round.
+    pub(crate) fn nth_home(&self, n: u64) -> NodeId {
+        let members = self.members.read();
+        let count = members.list.len().max(1) as u64;
+        let at = usize::try_from(n % count).expect("below the count");
+        members.list.get(at).map_or(NodeId(0), |member| member.home)
+    }
+
+    /// Gives blocks back that held data (or were taken for it).
+    pub(crate) fn free(&self, first: Block, blocks: u64) {
+        let member = self
+            .member(first.member())
+            .expect("a member with data stays in the pool");
+        let mut space = member.space();
+        space.free(first, blocks);
+        if !space.draining {
+            self.uncommit(blocks);
+        }
+        space.starved = false;
+        self.note_use(&member, &space);
+    }
+
+    /// Keeps room for `blocks` blocks.
+    pub(crate) fn reserve(&self, blocks: u64) -> Result<(), NoSpace> {
+        if !self.commit_exactly(blocks) {
+            self.empty_grants();
+            if !self.commit_exactly(blocks) {
+                return Err(NoSpace);
+            }
+        }
+        self.reserved.fetch_add(blocks, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The room is not needed any more.
+    pub(crate) fn unreserve(&self, blocks: u64) {
+        self.reserved.fetch_sub(blocks, Ordering::Relaxed);
+        self.uncommit(blocks);
+    }
+
+    /// Takes back what all CPUs were granted and have not used.
+    pub(crate) fn empty_grants(&self) {
+        for cpu in &self.grants {
+            let mut grants = cpu.0.lock();
+            let credit = std::mem::take(&mut grants.credit);
+            let runs = grants.take_all();
+            drop(grants);
+            self.unreserve(credit);
+            runs.for_each(|(first, blocks)| self.free(first, blocks));
+        }
+    }
+
+    /// From now on `id` takes no new blocks; gives how many it holds. Follow with [`Pool::cancel_drain`] if they cannot all
+    /// be moved.
+    pub(crate) fn start_drain(&self, id: MemberId) -> Result<u64, PoolError> {
+        let member = self.member(id).ok_or(PoolError::UnknownMember(id))?;
+        let others = self
+            .members
+            .read()
+            .list
+            .iter()
+            .filter(|other| other.id != id && !other.space().draining)
+            .count();
+        if others == 0 {
+            return Err(PoolError::Last(id));
+        }
+        {
+            let mut space = member.space();
+            if !space.draining {
+                space.draining = true;
+                // Its free blocks leave the pool. What is granted or holds data is committed already, and is not given back to
+                // the uncommitted space when it is freed.
+                self.uncommitted
+                    .fetch_sub(signed(member.unused(&space)), Ordering::Relaxed);
+                self.monitor.lock().set_draining(id, true);
+            }
+        }
+        self.empty_grants();
+        let held = member.blocks - member.unused(&member.space());
+        if self.uncommitted.load(Ordering::Relaxed) < signed(held) {
+            self.cancel_drain(id);
+            return Err(PoolError::NoSpace(id));
+        }
+        Ok(held)
+    }
+
+    /// `id` takes blocks again.
+    pub(crate) fn cancel_drain(&self, id: MemberId) {
+        let Some(member) = self.member(id) else { return };
+        let mut space = member.space();
+        if space.draining {
+            space.draining = false;
+            self.uncommit(member.unused(&space));
+            self.monitor.lock().set_draining(id, false);
+        }
+    }
+
+    /// Tells the monitor how full a member is. With the member's space locked, so that the last one to change it tells last.
+    pub(super) fn note_use(&self, member: &Member, space: &Space) {
+        let mut monitor = self.monitor.lock();
+        monitor.update(member.id, member.blocks - member.unused(space), member.blocks);
+        monitor.set_starved(member.id, space.starved);
+    }
+
+    /// A run of up to 2 MiB for `asking`, committed.
+    fn refill(&self, asking: NodeId) -> Result<(Block, u64), NoSpace> {
+        let committed = match self.commit_up_to(RUN_BLOCKS) {
+            0 => {
+                self.empty_grants();
+                match self.commit_up_to(RUN_BLOCKS) {
+                    0 => return Err(NoSpace),
+                    blocks => blocks,
+                }
+            }
+            blocks => blocks,
+        };
+        let run = self.allocate_near(asking, committed);
+        self.uncommit(committed - run.map_or(0, |(_, blocks)| blocks));
+        run.ok_or(NoSpace)
+    }
+
+    /// Up to `blocks` blocks of the member nearest to `asking` that has any: candidates first (Algorithm 1 of MBS-LVM).
+    fn allocate_near(&self, asking: NodeId, blocks: u64) -> Option<(Block, u64)> {
+        let mut last = None;
+        loop {
+            let target = self.monitor.lock().target(asking);
+            // The same one again: it is still called a candidate, but gave nothing.
+            if target.is_none() || target == last {
+                break;
+            }
+            last = target;
+            if let Some(run) = target.and_then(|id| self.allocate_in(id, blocks)) {
+                return Some(run);
+            }
+        }
+        let nearest: Vec<MemberId> = self.monitor.lock().all_by_latency(asking).collect();
+        nearest.into_iter().find_map(|id| self.allocate_in(id, blocks))
+    }
+
+    fn allocate_in(&self, id: MemberId, blocks: u64) -> Option<(Block, u64)> {
+        let member = self.member(id)?;
+        loop {
+            {
+                let mut space = member.space();
+                let run = space.allocate(id, blocks);
+                self.note_use(&member, &space);
+                if run.is_some() || space.draining {
+                    return run;
+                }
+            }
+            let populated = member.populate_next(&self.memory, |space| space.free_blocks() > 0);
+            if populated != Ok(true) {
+                self.note_use(&member, &member.space());
+                return None;
+            }
+        }
+    }
+
+    fn commit_exactly(&self, blocks: u64) -> bool {
+        let Ok(wanted) = i64::try_from(blocks) else {
+            return false;
+        };
+        let take = |left: i64| (left >= wanted).then(|| left - wanted);
+        self.uncommitted
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok()
+    }
+
+    fn commit_up_to(&self, most: u64) -> u64 {
+        let some = |left: i64| left.clamp(0, signed(most));
+        let before = self
+            .uncommitted
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left - some(left)));
+        some(before.expect("the closure always answers")).unsigned_abs()
+    }
+
+    fn uncommit(&self, blocks: u64) {
+        self.uncommitted.fetch_add(signed(blocks), Ordering::Relaxed);
+    }
+
+    fn count_spill(&self, cpu: CpuId, asking: NodeId, first: Block, blocks: u64) {
+        let home = self.home(first.member());
+        if home != asking {
+            self.grants[cpu.0 as usize % self.grants.len()]
+                .0
+                .lock()
+                .count_spill(asking, home, blocks);
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The block map of an inode: a radix tree like a page table, from the file's blocks to the pool's.
+//!
+//! An entry one level above the leaves maps an aligned 2 MiB run or a node of 512 blocks. Threads inside the inode's gate
+//! read it and fill holes without a lock on the tree: filling locks single entries. Taking blocks away is for whoever
+//! closed the gate ([`crate::Slots::close`]): those methods say *exclusive*.
+//!
+//! Invariants: an entry goes hole → (locked) → placed while the gate is open, and back only while it is closed; nodes are
+//! freed only while it is closed; a locked entry is a hole (or reserved) to readers.
+//! Cost: one load per level; a file of one block needs no node at all.
+
+mod entry;
+mod exclusive;
+mod nodes;
+
+pub use exclusive::Change;
+pub use nodes::{Nodes, NodesExhausted};
+
+use crate::sync::{AtomicU64, Backoff, Ordering};
+use entry::{Entry, Kind};
+use homenode_policy::Block;
+use nodes::{FANOUT, FANOUT_BITS};
+
+/// Blocks of a 2 MiB run.
+pub const RUN_BLOCKS: u64 = FANOUT as u64;
+
+/// The map of one file.
+#[derive(Debug)]
+pub struct BlockMap {
+    root: AtomicU64,
+}
+
+/// What lies at a block of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// `blocks` file blocks from there on lie one behind the other from `block`.
+    Placed {
+        /// The first.
+        block: Block,
+        /// How many, at least 1.
+        blocks: u64,
+    },
+    /// Nothing is placed in `blocks` file blocks from there on.
+    Empty {
+        /// How many, at least 1.
+        blocks: u64,
+    },
+}
+
+/// What was taken out of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// `blocks` blocks from `block` on.
+    Placed {
+        /// The first.
+        block: Block,
+        /// How many.
+        blocks: u64,
+    },
+    /// Room for `blocks` blocks that were never written.
+    Reserved {
+        /// How many.
+        blocks: u64,
+    },
+}
+
+impl Default for BlockMap {
+    fn default() -> Self {
+        Self {
+            root: AtomicU64::new(Entry::HOLE.0),
+        }
+    }
+}
+
+impl BlockMap {
+    /// File blocks a map can name: all that a 63-bit file offset reaches.
+    pub const LIMIT: u64 = 1 << 51;
+
+    /// What lies at file block `at`, and for how long, up to `most` (at least 1) blocks. It may end early; ask again there.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, nodes: &Nodes, at: u64, most: u64) -> Found {
+        // Acquire on every entry: what was written before it was published is visible.
+        let mut value = Entry(self.root.load(Ordering::Acquire));
+        let mut level = value.height();
+        if at >> (FANOUT_BITS * level) != 0 {
+            return Found::Empty { blocks: most };
+        }
+        let mut behind: &[AtomicU64] = &[];
+        while value.kind() == Kind::Node {
+            level -= 1;
+            let slot = slot_of(at, level);
+            let entries = &nodes.node(value.to_node()).entries[slot..];
+            value = Entry(entries[0].load(Ordering::Acquire));
+            behind = &entries[1..];
+        }
+        let rest_of_entry = span(level) - (at & (span(level) - 1));
+        match value.kind() {
+            Kind::Block => Found::Placed {
+                block: value.to_block(),
+                blocks: neighbours(value, behind, most),
+            },
+            Kind::Run => {
+                let block = value.to_block().plus(at & (RUN_BLOCKS - 1));
+                Found::Placed {
+                    block,
+                    blocks: rest_of_entry.min(most),
+                }
+            }
+            _ => Found::Empty {
+                blocks: rest_of_entry.min(most),
+            },
+        }
+    }
+
+    /// Locks up to `most` empty entries of one kind from file block `at` on, within one node. `None` when something is
+    /// placed at `at` by now. `home` is the index of the NUMA node that takes new nodes.
+    ///
+    /// # Errors
+    /// When no map node is left.
+    pub fn lock_empty<'a>(
+        &'a self,
+        nodes: &'a Nodes,
+        home: usize,
+        at: u64,
+        most: u64,
+    ) -> Result<Option<Places<'a>>, NodesExhausted> {
+        let entries = self.entries_at(nodes, home, at, 0)?;
+        Ok(entries.and_then(|entries| Places::lock(entries, most, false)))
+    }
+
+    /// Locks the entry of the aligned 2 MiB at file block `at` when nothing at all is in it.
+    ///
+    /// # Errors
+    /// When no map node is left.
+    pub fn lock_empty_run<'a>(
+        &'a self,
+        nodes: &'a Nodes,
+        home: usize,
+        at: u64,
+    ) -> Result<Option<Places<'a>>, NodesExhausted> {
+        debug_assert_eq!(at % RUN_BLOCKS, 0);
+        let entries = self.entries_at(nodes, home, at, 1)?;
+        Ok(entries.and_then(|entries| Places::lock(entries, 1, true)))
+    }
+
+    /// The entries of level `wanted` from the one of file block `at` to the end of its node; makes what is missing above.
+    /// `None` when something placed, or a node, is in the way.
+    fn entries_at<'a>(
+        &'a self,
+        nodes: &'a Nodes,
+        home: usize,
+        at: u64,
+        wanted: u32,
+    ) -> Result<Option<&'a [AtomicU64]>, NodesExhausted> {
+        debug_assert!(at < Self::LIMIT);
+        let mut backoff = Backoff::default();
+        'root: loop {
+            let root = Entry(self.root.load(Ordering::Acquire));
+            let mut level = root.height();
+            if at >> (FANOUT_BITS * level) != 0 || level < wanted {
+                self.grow(nodes, home, at, wanted, root, &mut backoff)?;
+                continue 'root;
+            }
+            let mut entries = std::slice::from_ref(&self.root);
+            let mut value = root;
+            while level > wanted {
+                match value.kind() {
+                    Kind::Node => {
+                        level -= 1;
+                        entries = &nodes.node(value.to_node()).entries[slot_of(at, level)..];
+                    }
+                    Kind::Block | Kind::Run => return Ok(None),
+                    Kind::Hole | Kind::Reserved if value.is_locked() => backoff.wait(),
+                    Kind::Hole | Kind::Reserved => split_empty(nodes, home, &entries[0], value)?,
+                }
+                value = Entry(entries[0].load(Ordering::Acquire));
+            }
+            return Ok(if value.kind() == Kind::Node {
+                None
+            } else {
+                Some(entries)
+            });
+        }
+    }
+
+    /// Puts one more level on top (or, where the map is empty, as many as `at` needs). May do nothing: look again.
+    fn grow(
+        &self,
+        nodes: &Nodes,
+        home: usize,
+        at: u64,
+        wanted: u32,
+        root: Entry,
+        backoff: &mut Backoff,
+    ) -> Result<(), NodesExhausted> {
+        if root.is_locked() {
+            backoff.wait();
+            return Ok(());
+        }
+        let index = nodes.take(home)?;
+        let height = if root == Entry::HOLE {
+            height_for(at).max(wanted + 1)
+        } else {
+            root.height() + 1
+        };
+        let first = &nodes.node(index).entries[0];
+        if root != Entry::HOLE {
+            let below = if root.kind() == Kind::Node {
+                Entry::node(root.to_node(), 0)
+            } else {
+                root
+            };
+            first.store(below.0, Ordering::Relaxed);
+        }
+        // Release: whoever sees the new root sees the node's first entry.
+        let new = Entry::node(index, height).0;
+        if self
+            .root
+            .compare_exchange(root.0, new, Ordering::Release, Ordering::Relaxed)
+            .is_err()
+        {
+            first.store(Entry::HOLE.0, Ordering::Relaxed);
+            nodes.give_back(index);
+        }
+        Ok(())
+    }
+}
+
+/// Locked entries that are about to be filled. Dropped without [`Places::publish`], they are what they were before.
+#[derive(Debug)]
+#[must_use]
+pub struct Places<'a> {
+    entries: &'a [AtomicU64],
+    before: Entry,
+    run: bool,
+}
+
+impl<'a> Places<'a> {
+    fn lock(entries: &'a [AtomicU64], most: u64, run: bool) -> Option<Self> {
+        let mut backoff = Backoff::default();
+        let before = loop {
+            let value = Entry(entries[0].load(Ordering::Acquire));
+            match value.kind() {
+                Kind::Hole | Kind::Reserved if value.is_locked() => backoff.wait(),
+                Kind::Hole | Kind::Reserved => {
+                    if try_lock(&entries[0], value) {
+                        break value;
+                    }
+                }
+                _ => return None,
+            }
+        };
+        // In ascending order everywhere, so that two writers cannot wait for each other.
+        let more = entries[1..].iter().take(usize::try_from(most - 1).unwrap_or(FANOUT));
+        let count = 1 + more.take_while(|entry| try_lock(entry, before)).count();
+        Some(Self {
+            entries: &entries[..count],
+            before,
+            run,
+        })
+    }
+
+    /// File blocks locked.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        if self.run {
+            RUN_BLOCKS
+        } else {
+            self.entries.len() as u64
+        }
+    }
+
+    /// Whether the pool keeps room for these already.
+    #[must_use]
+    pub fn reserved(&self) -> bool {
+        self.before == Entry::RESERVED
+    }
+
+    /// Leaves only the first `blocks` (at least 1) locked.
+    pub fn shorten(&mut self, blocks: u64) {
+        let keep = if self.run {
+            1
+        } else {
+            usize::try_from(blocks).map_or(self.entries.len(), |n| n.max(1))
+        };
+        let (kept, rest) = self.entries.split_at(keep.min(self.entries.len()));
+        unlock(rest, self.before);
+        self.entries = kept;
+    }
+
+    /// Maps the locked file blocks to consecutive blocks from `block` on, whose bytes are written already.
+    pub fn publish(mut self, block: Block) {
+        // Release: the bytes come before the entry that shows them.
+        for (i, entry) in std::mem::take(&mut self.entries).iter().enumerate() {
+            let value = if self.run {
+                Entry::run(block)
+            } else {
+                Entry::block(block.plus(i as u64))
+            };
+            entry.store(value.0, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Places<'_> {
+    fn drop(&mut self) {
+        unlock(self.entries, self.before);
+    }
+}
+
+fn try_lock(entry: &AtomicU64, empty: Entry) -> bool {
+    // Acquire pairs with the release of the last locker; nothing was written under the lock that we read, but its zeroing
+    // of the same bytes must come first.
+    entry
+        .compare_exchange(empty.0, empty.locked().0, Ordering::Acquire, Ordering::Relaxed)
+        .is_ok()
+}
+
+fn unlock(entries: &[AtomicU64], before: Entry) {
+    for entry in entries {
+        entry.store(before.0, Ordering::Release);
+    }
+}
+
+/// Puts a node in place of the empty entry `value`, all of the same kind. May do nothing: look again.
+fn split_empty(nodes: &Nodes, home: usize, entry: &AtomicU64, value: Entry) -> Result<(), NodesExhausted> {
+    let index = nodes.take(home)?;
+    let children = &nodes.node(index).entries;
+    let fill = |value: Entry| {
+        children
+            .iter()
+            .for_each(|child| child.store(value.0, Ordering::Relaxed))
+    };
+    if value != Entry::HOLE {
+        fill(value);
+    }
+    // Release: whoever sees the node sees its entries.
+    if entry
+        .compare_exchange(value.0, Entry::node(index, 0).0, Ordering::Release, Ordering::Relaxed)
+        .is_err()
+    {
+        fill(Entry::HOLE);
+        nodes.give_back(index);
+    }
+    Ok(())
+}
+
+/// How many file blocks lie one behind the other: `first` and those of the entries behind it, up to `most`.
+#[inline]
+fn neighbours(first: Entry, behind: &[AtomicU64], most: u64) -> u64 {
+    let mut count = 1;
+    let mut next = first.0.wrapping_add(Entry::NEXT_BLOCK);
+    for entry in behind {
+        if count == most || entry.load(Ordering::Acquire) != next {
+            break;
+        }
+        count += 1;
+        next = next.wrapping_add(Entry::NEXT_BLOCK);
+    }
+    count
+}
+
+/// File blocks that an entry of `level` covers.
+#[inline]
+const fn span(level: u32) -> u64 {
+    1 << (FANOUT_BITS * level)
+}
+
+/// Which entry of a node of that level is file block `at`'s.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "nine bits remain")]
+const fn slot_of(at: u64, level: u32) -> usize {
+    (at >> (FANOUT_BITS * level)) as usize & (FANOUT - 1)
+}
+
+/// Height of the lowest tree that covers file block `at`.
+const fn height_for(at: u64) -> u32 {
+    (u64::BITS - at.leading_zeros()).div_ceil(FANOUT_BITS)
+}

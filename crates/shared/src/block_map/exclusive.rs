@@ -1,0 +1,270 @@
+//! What may be done to a map only by whoever closed the inode's gate.
+
+use super::entry::{Entry, Kind};
+use super::nodes::{FANOUT, Nodes, NodesExhausted};
+use super::{BlockMap, Extent, RUN_BLOCKS, slot_of, span, split_empty};
+use crate::sync::{AtomicU64, Backoff, Ordering};
+use homenode_policy::Block;
+use std::ops::Range;
+
+/// What becomes of a placed extent in [`BlockMap::update`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It stays.
+    Keep,
+    /// Its bytes are now in as many blocks from here on.
+    To(Block),
+    /// Show its blocks one by one (a run only).
+    Split,
+}
+
+impl BlockMap {
+    /// Takes everything in `range` (file blocks) out and shows it to `taken` with its file block. *Exclusive.*
+    ///
+    /// # Errors
+    /// When a run must be split and no map node is left: what was shown is out, the rest is untouched.
+    pub fn remove(
+        &self,
+        nodes: &Nodes,
+        range: Range<u64>,
+        taken: &mut dyn FnMut(u64, Extent),
+    ) -> Result<(), NodesExhausted> {
+        let (level, range) = self.within(&range);
+        remove(nodes, &self.root, level, 0, &range, taken)
+    }
+
+    /// Reserves what is a hole in `range`; gives how many blocks that were. *Exclusive.*
+    ///
+    /// # Errors
+    /// When no map node is left; some of the range may be reserved then, and `count` holds how much.
+    pub fn reserve(
+        &self,
+        nodes: &Nodes,
+        home: usize,
+        range: Range<u64>,
+        count: &mut u64,
+    ) -> Result<(), NodesExhausted> {
+        while range.end > range.start && (range.end - 1) >> (9 * self.height()) != 0 {
+            let root = Entry(self.root.load(Ordering::Relaxed));
+            self.grow(nodes, home, range.end - 1, 0, root, &mut Backoff::default())?;
+        }
+        let (level, range) = self.within(&range);
+        reserve(nodes, home, &self.root, level, 0, &range, count)
+    }
+
+    /// Holes in `range`, in blocks. *Exclusive.*
+    #[must_use]
+    pub fn holes(&self, nodes: &Nodes, range: Range<u64>) -> u64 {
+        let (level, inside) = self.within(&range);
+        let beyond = range.end.saturating_sub(range.start.max(span(level)));
+        beyond + holes(nodes, &self.root, level, 0, &inside)
+    }
+
+    /// Shows every placed extent in `range` to `change`, which may move it. *Exclusive.*
+    ///
+    /// # Errors
+    /// The error of `change`, or a run must be split and no map node is left.
+    pub fn update<E: From<NodesExhausted>>(
+        &self,
+        nodes: &Nodes,
+        range: Range<u64>,
+        change: &mut dyn FnMut(Block, u64) -> Result<Change, E>,
+    ) -> Result<(), E> {
+        let (level, range) = self.within(&range);
+        update(nodes, &self.root, level, 0, &range, change)
+    }
+
+    /// Panics when the tree is not as it must be at rest: entries of a kind that their level cannot have, or locked.
+    pub fn check_invariants(&self, nodes: &Nodes) {
+        check(nodes, &self.root, self.height());
+    }
+
+    fn height(&self) -> u32 {
+        Entry(self.root.load(Ordering::Relaxed)).height()
+    }
+
+    /// The root's level, and the part of `range` the tree covers.
+    fn within(&self, range: &Range<u64>) -> (u32, Range<u64>) {
+        let level = self.height();
+        (level, range.start..range.end.min(span(level)))
+    }
+}
+
+/// The children of a node entry that overlap `range`, with their first file blocks.
+fn children<'a>(
+    nodes: &'a Nodes,
+    entry: Entry,
+    level: u32,
+    base: u64,
+    range: &Range<u64>,
+) -> impl Iterator<Item = (&'a AtomicU64, u64)> + use<'a> {
+    let below = level - 1;
+    let start = range.start.max(base);
+    let end = range.end.min(base + span(level));
+    let slots = if start < end {
+        slot_of(start, below)..slot_of(end - 1, below) + 1
+    } else {
+        0..0
+    };
+    let first = slots.start as u64;
+    let entries = &nodes.node(entry.to_node()).entries[slots];
+    entries
+        .iter()
+        .enumerate()
+        .map(move |(i, child)| (child, base + (first + i as u64) * span(below)))
+}
+
+fn covers(range: &Range<u64>, base: u64, level: u32) -> bool {
+    range.start <= base && base + span(level) <= range.end
+}
+
+fn remove(
+    nodes: &Nodes,
+    entry: &AtomicU64,
+    level: u32,
+    base: u64,
+    range: &Range<u64>,
+    taken: &mut dyn FnMut(u64, Extent),
+) -> Result<(), NodesExhausted> {
+    let value = Entry(entry.load(Ordering::Relaxed));
+    debug_assert!(!value.is_locked());
+    if range.is_empty() {
+        return Ok(());
+    }
+    let extent = match value.kind() {
+        Kind::Hole => return Ok(()),
+        Kind::Node => {
+            for (child, base) in children(nodes, value, level, base, range) {
+                remove(nodes, child, level - 1, base, range, taken)?;
+            }
+            if covers(range, base, level) {
+                entry.store(Entry::HOLE.0, Ordering::Relaxed);
+                nodes.give_back(value.to_node());
+            }
+            return Ok(());
+        }
+        Kind::Run | Kind::Reserved if !covers(range, base, level) => {
+            split(nodes, entry, value)?;
+            return remove(nodes, entry, level, base, range, taken);
+        }
+        Kind::Reserved => Extent::Reserved { blocks: span(level) },
+        Kind::Run | Kind::Block => Extent::Placed {
+            block: value.to_block(),
+            blocks: span(level),
+        },
+    };
+    entry.store(Entry::HOLE.0, Ordering::Relaxed);
+    taken(base, extent);
+    Ok(())
+}
+
+fn reserve(
+    nodes: &Nodes,
+    home: usize,
+    entry: &AtomicU64,
+    level: u32,
+    base: u64,
+    range: &Range<u64>,
+    count: &mut u64,
+) -> Result<(), NodesExhausted> {
+    let value = Entry(entry.load(Ordering::Relaxed));
+    debug_assert!(!value.is_locked());
+    match value.kind() {
+        Kind::Hole if covers(range, base, level) => {
+            entry.store(Entry::RESERVED.0, Ordering::Relaxed);
+            *count += span(level);
+            Ok(())
+        }
+        Kind::Hole if range.is_empty() => Ok(()),
+        Kind::Hole => {
+            split_empty(nodes, home, entry, value)?;
+            reserve(nodes, home, entry, level, base, range, count)
+        }
+        Kind::Node => children(nodes, value, level, base, range)
+            .try_for_each(|(child, base)| reserve(nodes, home, child, level - 1, base, range, count)),
+        Kind::Reserved | Kind::Block | Kind::Run => Ok(()),
+    }
+}
+
+fn holes(nodes: &Nodes, entry: &AtomicU64, level: u32, base: u64, range: &Range<u64>) -> u64 {
+    let value = Entry(entry.load(Ordering::Relaxed));
+    match value.kind() {
+        Kind::Hole => range.end.min(base + span(level)).saturating_sub(range.start.max(base)),
+        Kind::Node => children(nodes, value, level, base, range)
+            .map(|(child, base)| holes(nodes, child, level - 1, base, range))
+            .sum(),
+        Kind::Reserved | Kind::Block | Kind::Run => 0,
+    }
+}
+
+fn update<E: From<NodesExhausted>>(
+    nodes: &Nodes,
+    entry: &AtomicU64,
+    level: u32,
+    base: u64,
+    range: &Range<u64>,
+    change: &mut dyn FnMut(Block, u64) -> Result<Change, E>,
+) -> Result<(), E> {
+    let value = Entry(entry.load(Ordering::Relaxed));
+    debug_assert!(!value.is_locked());
+    match value.kind() {
+        Kind::Hole | Kind::Reserved => Ok(()),
+        Kind::Node => children(nodes, value, level, base, range)
+            .try_for_each(|(child, base)| update(nodes, child, level - 1, base, range, change)),
+        Kind::Block | Kind::Run if range.is_empty() => Ok(()),
+        Kind::Block => {
+            match change(value.to_block(), 1)? {
+                Change::Keep => {}
+                Change::To(block) => entry.store(Entry::block(block).0, Ordering::Release),
+                Change::Split => unreachable!("one block cannot be split"),
+            }
+            Ok(())
+        }
+        Kind::Run => {
+            if covers(range, base, level) {
+                match change(value.to_block(), RUN_BLOCKS)? {
+                    Change::Keep => return Ok(()),
+                    Change::To(block) => {
+                        entry.store(Entry::run(block).0, Ordering::Release);
+                        return Ok(());
+                    }
+                    Change::Split => {}
+                }
+            }
+            split(nodes, entry, value)?;
+            update(nodes, entry, level, base, range, change)
+        }
+    }
+}
+
+/// Puts a node in place of a run or a reserved entry.
+fn split(nodes: &Nodes, entry: &AtomicU64, value: Entry) -> Result<(), NodesExhausted> {
+    if value.kind() == Kind::Reserved {
+        return split_empty(nodes, 0, entry, value);
+    }
+    let index = nodes.take(0)?;
+    for (i, child) in nodes.node(index).entries.iter().enumerate() {
+        child.store(Entry::block(value.to_block().plus(i as u64)).0, Ordering::Relaxed);
+    }
+    entry.store(Entry::node(index, 0).0, Ordering::Release);
+    Ok(())
+}
+
+fn check(nodes: &Nodes, entry: &AtomicU64, level: u32) {
+    let value = Entry(entry.load(Ordering::Relaxed));
+    assert!(!value.is_locked(), "an entry is locked at rest");
+    match value.kind() {
+        Kind::Block => assert_eq!(level, 0, "a block is mapped at level {level}"),
+        Kind::Run => assert_eq!(level, 1, "a run is mapped at level {level}"),
+        Kind::Node => {
+            assert!(level > 0, "a node hangs below a leaf");
+            assert_eq!(nodes.node(value.to_node()).entries.len(), FANOUT);
+            nodes
+                .node(value.to_node())
+                .entries
+                .iter()
+                .for_each(|child| check(nodes, child, level - 1));
+        }
+        Kind::Hole | Kind::Reserved => {}
+    }
+}

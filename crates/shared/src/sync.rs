@@ -1,0 +1,32 @@
+//! Atomics: the standard library's, or loom's when it explores interleavings.
+
+#[cfg(loom)]
+pub(crate) use loom::{
+    hint::spin_loop,
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
+    thread::yield_now,
+};
+#[cfg(not(loom))]
+pub(crate) use std::{
+    hint::spin_loop,
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    thread::yield_now,
+};
+
+/// Waits a little: spins first, then lets other threads run.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff(u32);
+
+impl Backoff {
+    /// Rounds of spinning (a few hundred ns) before the CPU is offered to others.
+    const SPINS: u32 = 64;
+
+    pub(crate) fn wait(&mut self) {
+        self.0 += 1;
+        if self.0 < Self::SPINS && cfg!(not(loom)) {
+            spin_loop();
+        } else {
+            yield_now();
+        }
+    }
+}

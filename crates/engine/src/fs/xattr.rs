@@ -208,7 +208,7 @@ fn put(inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> 
         .iter()
         .flat_map(|all| all.iter())
         .filter(|(n, _)| ***n != *name)
-        .map(cost)
+        .map(|(name, value)| name.len() + value.len())
         .sum();
     if others + name.len() + value.len() > TOTAL_BYTES_MAX {
         return Err(Error::NoSpace);

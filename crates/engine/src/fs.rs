@@ -167,6 +167,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
+    /// Nodes of 4 KiB that all block maps use together: 0 when no file has more than its first block.
+    pub fn map_nodes_used(&self) -> usize {
+        self.nodes.used()
+    }
+
     fn now_ns(&self) -> i64 {
         self.clock.now_ns()
     }

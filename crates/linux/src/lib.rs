@@ -1,1 +1,9 @@
-//! linux
+//! Senses and acts on Linux: memory of every node, CPUs, clocks, topology.
+
+pub mod clock;
+pub mod copy;
+pub mod cpu;
+pub mod discover;
+pub mod memory;
+pub mod process;
+pub mod topology;

@@ -11,6 +11,7 @@
 mod entry;
 mod exclusive;
 mod nodes;
+mod region;
 
 pub use exclusive::Change;
 pub use nodes::{Nodes, NodesExhausted};
@@ -75,40 +76,59 @@ impl BlockMap {
     /// File blocks a map can name: all that a 63-bit file offset reaches.
     pub const LIMIT: u64 = 1 << 51;
 
+    // Inlined always: see `Fs::read`, whose speed for small copies is the count of its instructions.
     /// What lies at file block `at`, and for how long, up to `most` (at least 1) blocks. It may end early; ask again there.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn find(&self, nodes: &Nodes, at: u64, most: u64) -> Found {
         // Acquire on every entry: what was written before it was published is visible.
-        let mut value = Entry(self.root.load(Ordering::Acquire));
-        let mut level = value.height();
+        let root = Entry(self.root.load(Ordering::Acquire));
+        let mut level = root.height();
         if at >> (FANOUT_BITS * level) != 0 {
             return Found::Empty { blocks: most };
         }
-        let mut behind: &[AtomicU64] = &[];
-        while value.kind() == Kind::Node {
-            level -= 1;
-            let slot = slot_of(at, level);
-            let entries = &nodes.node(value.to_node()).entries[slot..];
-            value = Entry(entries[0].load(Ordering::Acquire));
-            behind = &entries[1..];
+        if level == 0 {
+            return match root.kind() {
+                Kind::Block => Found::Placed {
+                    block: root.to_block(),
+                    blocks: 1,
+                },
+                _ => Found::Empty { blocks: 1 },
+            };
         }
-        let rest_of_entry = span(level) - (at & (span(level) - 1));
-        match value.kind() {
-            Kind::Block => Found::Placed {
-                block: value.to_block(),
-                blocks: neighbours(value, behind, most),
-            },
-            Kind::Run => {
-                let block = value.to_block().plus(at & (RUN_BLOCKS - 1));
-                Found::Placed {
-                    block,
-                    blocks: rest_of_entry.min(most),
+        let mut node = root.to_node();
+        loop {
+            level -= 1;
+            let entries = &nodes.node(node).entries;
+            let slot = slot_of(at, level);
+            let value = Entry(entries[slot].load(Ordering::Acquire));
+            match value.kind() {
+                Kind::Node => node = value.to_node(),
+                Kind::Block => {
+                    let blocks = if most == 1 {
+                        1
+                    } else {
+                        neighbours(value, &entries[slot + 1..], most)
+                    };
+                    return Found::Placed {
+                        block: value.to_block(),
+                        blocks,
+                    };
+                }
+                Kind::Run => {
+                    let inside = at & (RUN_BLOCKS - 1);
+                    let blocks = most.min(RUN_BLOCKS - inside);
+                    return Found::Placed {
+                        block: value.to_block().plus(inside),
+                        blocks,
+                    };
+                }
+                Kind::Hole | Kind::Reserved => {
+                    return Found::Empty {
+                        blocks: most.min(span(level) - (at & (span(level) - 1))),
+                    };
                 }
             }
-            _ => Found::Empty {
-                blocks: rest_of_entry.min(most),
-            },
         }
     }
 

@@ -11,7 +11,6 @@
 
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, Ordering};
 use std::cell::Cell;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// What a slot holds while its thread works on no inode.
@@ -69,7 +68,7 @@ impl Slots {
         Some(Slot {
             table: Arc::clone(self),
             index,
-            one_thread: PhantomData,
+            turns: Cell::new(0),
         })
     }
 
@@ -114,7 +113,7 @@ impl Default for Gate {
 pub struct Slot {
     table: Arc<Slots>,
     index: usize,
-    one_thread: PhantomData<Cell<()>>,
+    turns: Cell<u32>,
 }
 
 impl Slot {
@@ -122,6 +121,15 @@ impl Slot {
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// Counts the calls, round and round: for what is to be done now and then only.
+    #[inline]
+    #[must_use]
+    pub fn turn(&self) -> u32 {
+        let turn = self.turns.get().wrapping_add(1);
+        self.turns.set(turn);
+        turn
     }
 
     /// Enters inode `number` (not 0) through its gate; `None` when the gate is closed. Inside until the pass is dropped.

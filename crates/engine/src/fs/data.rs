@@ -7,12 +7,15 @@
 use super::inode::FileBody;
 use super::{Asking, Error, Fs, Inode, Result};
 use crate::pool::Direction;
-use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
+use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS};
 use std::sync::atomic::Ordering;
 
 /// Largest file: what a signed 64-bit offset reaches, as on tmpfs.
 pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Reads of a thread between two looks at whether a file's access time is a day old.
+const TURNS: u32 = 64;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const _: () = assert!(FILE_BYTES_MAX / BLOCK < BlockMap::LIMIT);
@@ -22,10 +25,78 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Errors
     /// When it is not a regular file.
+    #[inline]
     pub fn read(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
         let file = inode.file()?;
-        let _inside = inode.enter(file, asking.slot);
+        if let Some(_inside) = asking.slot.enter(&file.gate, inode.ino.0)
+            && let Some(block) = self.find_whole(file, offset, to.len())
+        {
+            self.pool.memory().load(block, in_block(offset), to);
+            self.pool
+                .count(asking.slot.index(), asking.cpu, block, Direction::Read, to.len());
+            inode.touch_accessed(asking.slot.turn().is_multiple_of(TURNS), || self.now_ns());
+            return Ok(to.len());
+        }
+        self.read_pieces(asking, inode, file, offset, to)
+    }
+
+    /// Writes `from` at byte `offset`; gives the bytes written, short only when the pool is full. `kill_priv` as in
+    /// [`super::SetAttr`].
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when nothing could be written, [`Error::TooBig`] beyond the largest file, or not a regular file.
+    #[inline]
+    pub fn write(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        offset: u64,
+        from: &[u8],
+        kill_priv: bool,
+    ) -> Result<usize> {
+        let file = inode.file()?;
+        if !kill_priv
+            && let Some(_inside) = asking.slot.enter(&file.gate, inode.ino.0)
+            && let Some(block) = self.find_whole(file, offset, from.len())
+        {
+            self.pool.memory().store(block, in_block(offset), from);
+            self.pool
+                .count(asking.slot.index(), asking.cpu, block, Direction::Write, from.len());
+            inode.touch_modified(self.now_ns());
+            return Ok(from.len());
+        }
+        self.write_pieces(asking, inode, file, offset, from, kill_priv)
+    }
+
+    /// The common case, in few instructions: a small copy is over before the processor has more than a few hundred of them
+    /// in flight, and then the next copy waits for memory by itself. The block where `bytes` bytes at `offset` start, if
+    /// they lie within the file and one behind the other.
+    #[inline]
+    fn find_whole(&self, file: &FileBody, offset: u64, bytes: usize) -> Option<Block> {
         // Acquire pairs with the growth of the size: the bytes below it are there.
+        let end = offset.checked_add(bytes as u64)?;
+        if bytes == 0 || end > file.size.load(Ordering::Acquire) {
+            return None;
+        }
+        let most = blocks_of(in_block(offset), bytes);
+        match file.map.find(&self.nodes, offset / BLOCK, most) {
+            Found::Placed { block, blocks } if blocks >= most => Some(block),
+            _ => None,
+        }
+    }
+
+    /// Any read: of several extents, of holes, at the end of the file, while blocks are being taken away.
+    #[inline(never)]
+    fn read_pieces(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &FileBody,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<usize> {
+        let _inside = inode.enter(file, asking.slot);
+        // Acquire: as in `find_whole`.
         let size = file.size.load(Ordering::Acquire);
         let Some(left) = size.checked_sub(offset).filter(|left| *left > 0) else {
             return Ok(0);
@@ -36,41 +107,34 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         while !rest.is_empty() {
             let in_block = in_block(at);
             let most = blocks_of(in_block, rest.len());
-            match file.map.find(&self.nodes, at / BLOCK, most) {
-                Found::Placed { block, blocks } => {
-                    let (now, later) = rest.split_at_mut(bytes_of(blocks, in_block, rest.len()));
-                    self.pool.memory().load(block, in_block, now);
-                    self.pool
-                        .count(asking.slot.index(), asking.cpu, block, Direction::Read, now.len());
-                    at += now.len() as u64;
-                    rest = later;
-                }
-                Found::Empty { blocks } => {
-                    let (now, later) = rest.split_at_mut(bytes_of(blocks, in_block, rest.len()));
-                    now.fill(0);
-                    at += now.len() as u64;
-                    rest = later;
-                }
+            let found = file.map.find(&self.nodes, at / BLOCK, most);
+            let (Found::Placed { blocks, .. } | Found::Empty { blocks }) = found;
+            let (now, later) = rest.split_at_mut(bytes_of(blocks, in_block, rest.len()));
+            if let Found::Placed { block, .. } = found {
+                self.pool.memory().load(block, in_block, now);
+                self.pool
+                    .count(asking.slot.index(), asking.cpu, block, Direction::Read, now.len());
+            } else {
+                now.fill(0);
             }
+            at += now.len() as u64;
+            rest = later;
         }
-        inode.touch_accessed(self.now_ns());
+        inode.touch_accessed(true, || self.now_ns());
         Ok(count)
     }
 
-    /// Writes `from` at byte `offset`; gives the bytes written, short only when the pool is full. `kill_priv` as in
-    /// [`super::SetAttr`].
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`] when nothing could be written, [`Error::TooBig`] beyond the largest file, or not a regular file.
-    pub fn write(
+    /// Any write: first writes, beyond the end, of several extents, while blocks are being taken away.
+    #[inline(never)]
+    fn write_pieces(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
+        file: &FileBody,
         offset: u64,
         from: &[u8],
         kill_priv: bool,
     ) -> Result<usize> {
-        let file = inode.file()?;
         if from.is_empty() {
             return Ok(0);
         }
@@ -204,7 +268,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(Some(from.len()))
     }
 
-    fn published(&self, asking: &Asking<'_>, file: &FileBody, places: Places<'_>, block: crate::Block, bytes: usize) {
+    fn published(&self, asking: &Asking<'_>, file: &FileBody, places: Places<'_>, block: Block, bytes: usize) {
         if !places.reserved() {
             file.blocks.add(asking.cpu.0, places.blocks());
         }

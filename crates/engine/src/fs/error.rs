@@ -47,6 +47,9 @@ pub enum Error {
     /// ENXIO
     #[error("no data or hole at or beyond that offset")]
     NoData,
+    /// EBUSY
+    #[error("busy")]
+    Busy,
     /// ESTALE
     #[error("the inode is gone")]
     Stale,
@@ -70,6 +73,7 @@ impl Error {
             Self::NotFound => 2,
             Self::NoData => 6,
             Self::AttributeTooBig => 7,
+            Self::Busy => 16,
             Self::Exists => 17,
             Self::NotDirectory => 20,
             Self::IsDirectory => 21,

@@ -138,10 +138,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         to_offset: u64,
         bytes: u64,
     ) -> Result<u64> {
-        if from.ino == to.ino && from_offset < to_offset + bytes && to_offset < from_offset + bytes {
+        to.file()?;
+        // To the end as it is now: what is copied behind it must not be copied again.
+        let size = from.file()?.size.load(Ordering::Acquire);
+        let bytes = bytes.min(size.saturating_sub(from_offset));
+        let overlap = from_offset < to_offset.saturating_add(bytes) && to_offset < from_offset.saturating_add(bytes);
+        if from.ino == to.ino && bytes > 0 && overlap {
             return Err(Error::Invalid);
         }
-        to.file()?;
         // A stage of one run: a slot names one inode at a time.
         let mut stage = vec![0; usize::try_from(bytes).map_or(STAGE_BYTES, |bytes| bytes.min(STAGE_BYTES))];
         let mut done = 0;
@@ -238,7 +242,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Moves what lies from the start of `range` on to its end; whole blocks only, and inside the file.
-    fn insert(&self, _closed: &Closed<'_>, file: &FileBody, range: Range<u64>) -> Result<()> {
+    fn insert(&self, closed: &Closed<'_>, file: &FileBody, range: Range<u64>) -> Result<()> {
         let size = file.size.load(Ordering::Relaxed);
         if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.start >= size {
             return Err(Error::Invalid);
@@ -247,6 +251,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .checked_add(range.end - range.start)
             .filter(|s| *s <= FILE_BYTES_MAX)
             .ok_or(Error::TooBig)?;
+        // Room reserved at the far end would be pushed out of the map.
+        let blocks = (range.end - range.start) / BLOCK;
+        self.take_out(closed, file, BlockMap::LIMIT - blocks..BlockMap::LIMIT)?;
         self.shift(file, range.start / BLOCK, range.end / BLOCK)?;
         file.size.store(longer, Ordering::Release);
         Ok(())

@@ -150,17 +150,21 @@ impl Inode {
         self.ctime_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// As mounts with `relatime`: only when it would otherwise not show that the data was read since it changed, or once a day.
+    /// As mounts with `relatime`: only when it would otherwise not show that the data was read since it changed, or once a
+    /// day. Whether a day has passed is looked at only when `is_turn`: asking the clock costs more than a small copy.
     #[inline]
-    pub(super) fn touch_accessed(&self, now_ns: i64) {
+    pub(super) fn touch_accessed(&self, is_turn: bool, now_ns: impl Fn() -> i64) {
         const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
         let atime = self.atime_ns.load(Ordering::Relaxed);
         let changed = self
             .mtime_ns
             .load(Ordering::Relaxed)
             .max(self.ctime_ns.load(Ordering::Relaxed));
-        if atime <= changed && atime != now_ns || now_ns.saturating_sub(atime) >= DAY_NS {
-            self.atime_ns.store(now_ns, Ordering::Relaxed);
+        if atime <= changed || is_turn {
+            let now_ns = now_ns();
+            if atime <= changed && atime != now_ns || now_ns.saturating_sub(atime) >= DAY_NS {
+                self.atime_ns.store(now_ns, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -177,7 +177,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn readlink(&self, inode: &Inode) -> Result<Box<[u8]>> {
         match &inode.body {
             Body::Symlink(target) => {
-                inode.touch_accessed(self.now_ns());
+                inode.touch_accessed(true, || self.now_ns());
                 Ok(target.clone())
             }
             _ => Err(Error::Invalid),
@@ -191,7 +191,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Error::NotDirectory`].
     pub fn readdir(&self, dir: &Arc<Inode>, from: u64, each: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         let directory = dir.directory()?;
-        dir.touch_accessed(self.now_ns());
+        dir.touch_accessed(true, || self.now_ns());
         if from == 0
             && !each(DirEntry {
                 name: b".",

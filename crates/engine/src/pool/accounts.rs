@@ -110,10 +110,11 @@ impl Accounts {
     /// The cells that counted anything.
     pub(super) fn accesses(&self) -> Vec<Access> {
         let count = self.nodes.len();
+        // Few of the slots were ever used.
+        let slots: Vec<_> = self.slots.iter().filter_map(OnceLock::get).collect();
         let sum = |index: usize, counter: fn(&Cell) -> &AtomicU64| -> u64 {
-            self.slots
+            slots
                 .iter()
-                .filter_map(OnceLock::get)
                 .map(|cells| counter(&cells[index]).load(Ordering::Relaxed))
                 .sum()
         };

@@ -29,8 +29,12 @@ impl BlockMap {
         range: Range<u64>,
         taken: &mut dyn FnMut(u64, Extent),
     ) -> Result<(), NodesExhausted> {
-        let (level, range) = self.within(&range);
-        remove(nodes, &self.root, level, 0, &range, taken)
+        let (level, mut inside) = self.within(&range);
+        if range.end >= Self::LIMIT {
+            // The highest tree covers more than that: the whole of it goes, or its root would be left.
+            inside.end = span(level);
+        }
+        remove(nodes, &self.root, level, 0, &inside, taken)
     }
 
     /// Reserves what is a hole in `range`; gives how many blocks that were. *Exclusive.*

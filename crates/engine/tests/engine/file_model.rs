@@ -1,0 +1,386 @@
+//! Files against a slow, obvious model: random operations, then bytes, holes and the space they take must agree.
+
+mod model;
+
+use crate::support::{
+    BLOCK, Caller, RUN, TestFs, add_member, assert_empty, filesystem, new_file, pattern, remove_member, seeded,
+};
+use homenode_engine::fs::{Error, Inode, SetAttr, Whence, XattrMode, fallocate_mode as mode};
+use homenode_engine::pool::PoolError;
+use homenode_engine::{CpuId, MemberId, NodeId};
+use model::{LARGEST, Model};
+use proptest::prelude::*;
+use proptest::sample::select;
+use std::sync::Arc;
+
+const CASES: u32 = 450;
+const OPERATIONS: usize = 250;
+const _: () = assert!(CASES as usize * OPERATIONS >= 100_000);
+
+const NODES: u16 = 3;
+/// Not a multiple of 2 MiB; and so few that the pool is often full.
+const MEMBER_BLOCKS: u64 = 1300;
+const FILES: usize = 4;
+
+#[derive(Clone, Debug)]
+struct Step {
+    file: usize,
+    cpu: u32,
+    operation: Operation,
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Write {
+        offset: u64,
+        bytes: u64,
+        seed: u64,
+    },
+    Append {
+        bytes: u64,
+        seed: u64,
+    },
+    Read {
+        offset: u64,
+        bytes: u64,
+    },
+    Truncate {
+        size: u64,
+    },
+    Fallocate {
+        mode: u32,
+        offset: u64,
+        bytes: u64,
+    },
+    Seek {
+        offset: u64,
+        whence: Whence,
+    },
+    CopyRange {
+        to: usize,
+        from: u64,
+        offset: u64,
+        bytes: u64,
+    },
+    MoveTo {
+        node: u16,
+    },
+    Policy {
+        value: &'static str,
+    },
+    Replace,
+    Drain {
+        member: usize,
+    },
+    Compare,
+}
+
+/// Offsets near each other, at the edges of blocks, 2 MiB runs and the levels of the block map, and at the far end.
+fn offset() -> impl Strategy<Value = u64> {
+    let edge = select(vec![
+        0,
+        1,
+        511,
+        512,
+        513,
+        1024,
+        512 * 512,
+        512 * 512 * 512,
+        LARGEST / BLOCK,
+    ]);
+    prop_oneof![
+        4 => 0..20_000u64,
+        4 => (0..64u64).prop_map(|block| block * BLOCK),
+        3 => 0..3 * RUN * BLOCK,
+        3 => (0..4u64).prop_map(|run| run * RUN * BLOCK),
+        1 => (edge, 0..3 * BLOCK).prop_map(|(block, more)| block * BLOCK + more),
+        1 => (0..20_000u64).prop_map(|before| LARGEST - before),
+    ]
+}
+
+fn length() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => 0..200u64,
+        4 => 1..20_000u64,
+        4 => (1..20u64).prop_map(|blocks| blocks * BLOCK),
+        1 => Just(RUN * BLOCK),
+        1 => 1..5 * RUN / 2 * BLOCK,
+    ]
+}
+
+fn fallocate() -> impl Strategy<Value = Operation> {
+    let modes = vec![
+        0,
+        mode::KEEP_SIZE,
+        mode::PUNCH_HOLE | mode::KEEP_SIZE,
+        mode::ZERO_RANGE,
+        mode::ZERO_RANGE | mode::KEEP_SIZE,
+        mode::UNSHARE_RANGE,
+        mode::PUNCH_HOLE,
+        1 << 7,
+    ];
+    let free = (select(modes), offset(), length()).prop_map(|(mode, offset, bytes)| Operation::Fallocate {
+        mode,
+        offset,
+        bytes,
+    });
+    // Most of them aligned: the others are refused.
+    let aligned = (0..8u64, prop_oneof![9 => 0..1500u64, 1 => Just(1u64 << 50)], 1..600u64);
+    let shift = select(vec![mode::COLLAPSE_RANGE, mode::INSERT_RANGE]);
+    let shifting = (shift, aligned).prop_map(|(mode, (odd, block, blocks))| Operation::Fallocate {
+        mode,
+        offset: block * BLOCK + u64::from(odd == 0),
+        bytes: blocks * BLOCK,
+    });
+    prop_oneof![3 => free, 1 => shifting]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let whence = select(vec![Whence::Data, Whence::Hole]);
+    let policy = select(vec!["local", "interleave", "node:0", "node:2"]);
+    prop_oneof![
+        24 => (offset(), length(), any::<u64>()).prop_map(|(offset, bytes, seed)| Operation::Write { offset, bytes, seed }),
+        4 => (length(), any::<u64>()).prop_map(|(bytes, seed)| Operation::Append { bytes, seed }),
+        10 => (offset(), length()).prop_map(|(offset, bytes)| Operation::Read { offset, bytes }),
+        6 => offset().prop_map(|size| Operation::Truncate { size }),
+        14 => fallocate(),
+        4 => (offset(), whence).prop_map(|(offset, whence)| Operation::Seek { offset, whence }),
+        4 => (0..FILES, offset(), offset(), prop_oneof![9 => length(), 1 => Just(u64::MAX)])
+            .prop_map(|(to, from, offset, bytes)| Operation::CopyRange { to, from, offset, bytes }),
+        2 => (0..NODES).prop_map(|node| Operation::MoveTo { node }),
+        1 => policy.prop_map(|value| Operation::Policy { value }),
+        2 => Just(Operation::Replace),
+        1 => (0..usize::from(NODES)).prop_map(|member| Operation::Drain { member }),
+        1 => Just(Operation::Compare),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    (0..FILES, 0..u32::from(NODES) * 2, operation()).prop_map(|(file, cpu, operation)| Step { file, cpu, operation })
+}
+
+#[test]
+fn files_agree_with_the_model() {
+    seeded::check(CASES, prop::collection::vec(step(), OPERATIONS), |steps| {
+        let mut run = Run::new();
+        for step in &steps {
+            run.step(step);
+        }
+        run.finish();
+        Ok(())
+    });
+}
+
+/// The filesystem and the model, side by side.
+struct Run {
+    fs: TestFs,
+    callers: Vec<Caller>,
+    files: Vec<Arc<Inode>>,
+    model: Model,
+    names: u64,
+}
+
+impl Run {
+    fn new() -> Self {
+        let (fs, _) = filesystem(NODES, MEMBER_BLOCKS);
+        let callers = (0..u32::from(NODES) * 2).map(|cpu| Caller::on_cpu(&fs, cpu)).collect();
+        let files = (0..FILES).map(|file| new_file(&fs, &format!("{file}"))).collect();
+        Self {
+            model: Model::new(FILES, u64::from(NODES) * MEMBER_BLOCKS),
+            fs,
+            callers,
+            files,
+            names: 0,
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let (fs, inode, number) = (&self.fs, &*self.files[step.file], step.file);
+        let asking = &self.callers[step.cpu as usize].asking();
+        let model = &mut self.model;
+        match step.operation {
+            Operation::Write { offset, bytes, seed } => {
+                let data = pattern::bytes(seed, bytes as usize);
+                let wanted = model.write(number, offset, &data);
+                assert_eq!(fs.write(asking, inode, offset, &data, false), wanted);
+            }
+            Operation::Append { bytes, seed } => {
+                let data = pattern::bytes(seed, bytes as usize);
+                let offset = model.files[number].size;
+                let wanted = model.write(number, offset, &data).map(|written| (offset, written));
+                assert_eq!(fs.append(asking, inode, &data, false), wanted);
+            }
+            Operation::Read { offset, bytes } => {
+                let mut data = vec![0xaa; bytes as usize];
+                let read = fs.read(asking, inode, offset, &mut data).expect("a file");
+                assert!(
+                    data[..read] == model.files[number].read(offset, bytes),
+                    "read of other bytes"
+                );
+                assert!(
+                    data[read..].iter().all(|byte| *byte == 0xaa),
+                    "bytes behind the end were touched"
+                );
+            }
+            Operation::Truncate { size } => {
+                let size = size.min(LARGEST);
+                model.files[number].truncate(size);
+                let set = SetAttr {
+                    size: Some(size),
+                    ..SetAttr::default()
+                };
+                let attr = fs.set_attr(inode, &set).expect("within the largest size");
+                assert_eq!(attr.size, size);
+            }
+            Operation::Fallocate { mode, offset, bytes } => {
+                let wanted = model.fallocate(number, mode, offset, bytes);
+                assert_eq!(fs.fallocate(asking, inode, mode, offset, bytes), wanted);
+            }
+            Operation::Seek { offset, whence } => {
+                let wanted = model.files[number].seek(offset, whence);
+                assert_eq!(fs.seek(asking, inode, offset, whence), wanted);
+            }
+            Operation::CopyRange {
+                to,
+                from,
+                offset,
+                bytes,
+            } => {
+                let wanted = model.copy_range((number, from), (to, offset), bytes);
+                let copied = fs.copy_range(asking, inode, from, &self.files[to], offset, bytes);
+                assert_eq!(copied, wanted);
+            }
+            Operation::MoveTo { node } => self.move_to(number, NodeId(node)),
+            Operation::Policy { value } => {
+                let name = homenode_engine::fs::POLICY_XATTR;
+                fs.set_xattr(inode, name, value.as_bytes(), XattrMode::Either, false)
+                    .expect("every node has a member");
+            }
+            Operation::Replace => self.replace(number),
+            Operation::Drain { member } => self.drain(member),
+            Operation::Compare => self.compare(),
+        }
+        self.compare_space();
+    }
+
+    /// Contents stay; and when the move succeeds everything is there.
+    fn move_to(&self, number: usize, node: NodeId) {
+        let placed = self.model.files[number].placed.len() as u64;
+        match self
+            .fs
+            .move_to(&self.files[number], node, &mut |done, all| assert!(done <= all))
+        {
+            Ok(_) if placed == 0 => assert_eq!(self.fs.map(&self.files[number]), []),
+            Ok(_) => assert_eq!(self.fs.map(&self.files[number]), [(node, placed * BLOCK)]),
+            Err(error) => assert_eq!(error, Error::NoSpace),
+        }
+    }
+
+    fn replace(&mut self, number: usize) {
+        let old = Arc::clone(&self.files[number]);
+        self.names += 1;
+        let new = new_file(&self.fs, &format!("new {}", self.names));
+        let root = self.fs.root();
+        let names = names_of(&self.fs, &old);
+        assert_eq!(names.len(), 1);
+        self.fs.unlink(&root, &names[0]).expect("it is there");
+        // Unlinked, and open still.
+        self.compare();
+        self.files[number] = new;
+        self.fs.unpin(&old, 1);
+        self.model.files[number] = model::File::default();
+    }
+
+    /// Succeeds exactly when what the others have free is enough; the member is replaced by a new one then.
+    fn drain(&mut self, nth: usize) {
+        let status = self.fs.pool().status();
+        let (id, home) = (status.members[nth].id, status.members[nth].home);
+        let fits = self.model.free() >= MEMBER_BLOCKS;
+        match self.fs.drain(CpuId(0), id, &mut |done, all| assert!(done <= all)) {
+            Ok(bytes) => {
+                assert!(fits, "more was drained than there is room for");
+                assert_eq!(bytes, status.members[nth].used * BLOCK);
+                remove_member(&self.fs, id);
+                add_member(&self.fs, home, MEMBER_BLOCKS);
+            }
+            Err(error) => {
+                assert_eq!(error, PoolError::NoSpace(id));
+                assert!(!fits, "there was room to drain {id} into: {status:?}");
+                assert!(!self.fs.pool().status().members[nth].draining, "it is in service again");
+            }
+        }
+    }
+
+    /// st_blocks of each file, and statfs.
+    fn compare_space(&self) {
+        for (inode, file) in self.files.iter().zip(&self.model.files) {
+            let attr = self.fs.attr(inode);
+            assert_eq!(attr.size, file.size);
+            assert_eq!(attr.blocks, file.blocks() * (BLOCK / 512), "st_blocks");
+        }
+        let statfs = self.fs.statfs();
+        assert_eq!(statfs.blocks, u64::from(NODES) * MEMBER_BLOCKS);
+        assert_eq!(statfs.free, self.model.free(), "free blocks");
+    }
+
+    /// All bytes, holes and books.
+    fn compare(&self) {
+        self.fs.check_invariants();
+        let asking = &self.callers[0].asking();
+        for (inode, file) in self.files.iter().zip(&self.model.files) {
+            let mut page = [0; BLOCK as usize];
+            for (at, bytes) in &file.placed {
+                let read = self.fs.read(asking, inode, at * BLOCK, &mut page).expect("a file");
+                assert_eq!(read as u64, BLOCK.min(file.size - at * BLOCK));
+                assert!(page[..read] == bytes[..read], "block {at} has other bytes");
+            }
+            self.compare_holes(inode, file);
+            let bytes: u64 = self.fs.map(inode).iter().map(|(_, bytes)| bytes).sum();
+            assert_eq!(bytes, file.placed.len() as u64 * BLOCK, "the map's bytes");
+        }
+    }
+
+    /// Walks through the file from hole to data to hole.
+    fn compare_holes(&self, inode: &Inode, file: &model::File) {
+        let asking = &self.callers[0].asking();
+        let mut at = 0;
+        let mut whence = Whence::Data;
+        loop {
+            let found = self.fs.seek(asking, inode, at, whence);
+            assert_eq!(found, file.seek(at, whence), "{whence:?} from {at}");
+            let Ok(next) = found else { break };
+            at = next;
+            whence = if whence == Whence::Data {
+                Whence::Hole
+            } else {
+                Whence::Data
+            };
+        }
+    }
+
+    /// Everything is freed with the last file.
+    fn finish(mut self) {
+        self.compare();
+        for inode in std::mem::take(&mut self.files) {
+            for name in names_of(&self.fs, &inode) {
+                self.fs.unlink(&self.fs.root(), &name).expect("it is there");
+            }
+            self.fs.unpin(&inode, 1);
+        }
+        assert_empty(&self.fs);
+        let used: Vec<MemberId> = self.fs.pool().status().members.iter().map(|member| member.id).collect();
+        assert_eq!(used.len(), usize::from(NODES));
+    }
+}
+
+fn names_of(fs: &TestFs, inode: &Arc<Inode>) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    fs.readdir(&fs.root(), 2, &mut |entry| {
+        if entry.inode.ino() == inode.ino() {
+            names.push(entry.name.to_vec());
+        }
+        true
+    })
+    .expect("a directory");
+    names
+}

@@ -1,0 +1,6 @@
+//! The engine driven with memory that fails on purpose and a clock that stands still, against slow, obvious models.
+
+#![allow(clippy::cast_possible_truncation, reason = "sizes of a test")]
+
+mod file_model;
+mod support;

@@ -1,0 +1,148 @@
+//! A machine without hardware: memory, time and callers for the engine.
+
+mod clock;
+mod memory;
+pub(crate) mod pattern;
+pub(crate) mod seeded;
+
+pub(crate) use clock::ManualClock;
+pub(crate) use memory::TestMemory;
+
+use homenode_engine::fs::{Asking, Fs, Ino, Inode, NewInode};
+use homenode_engine::pool::Machine;
+use homenode_engine::{CpuId, MemberId, NodeId};
+use homenode_shared::Slot;
+use std::sync::Arc;
+
+pub(crate) const BLOCK: u64 = homenode_engine::BLOCK_BYTES as u64;
+pub(crate) const RUN: u64 = homenode_shared::RUN_BLOCKS;
+pub(crate) const FILES_MAX: u64 = 1 << 20;
+pub(crate) const CPUS_PER_NODE: u32 = 4;
+
+pub(crate) type TestFs = Fs<TestMemory, ManualClock>;
+
+/// `nodes` nodes of [`CPUS_PER_NODE`] CPUs each, numbered in turn. Latencies are asymmetric: the memory of the next node
+/// is the nearest, that of the one before the farthest, as on a ring of one-way links.
+pub(crate) fn machine(nodes: u16) -> Machine {
+    let all: Vec<NodeId> = (0..nodes).map(NodeId).collect();
+    let latency = |from: u16, to: u16| 10 + 7 * u32::from((to + nodes - from) % nodes);
+    Machine {
+        cpu_nodes: (0..u32::from(nodes) * CPUS_PER_NODE)
+            .map(|cpu| node_of(cpu, nodes))
+            .collect(),
+        latency: all
+            .iter()
+            .map(|from| all.iter().map(|to| latency(from.0, to.0)).collect())
+            .collect(),
+        nodes: all,
+        files_max: FILES_MAX,
+    }
+}
+
+fn node_of(cpu: u32, nodes: u16) -> NodeId {
+    NodeId((cpu % u32::from(nodes)) as u16)
+}
+
+/// A filesystem with a member of `blocks` blocks on each of `nodes` nodes, and the clock it reads.
+pub(crate) fn filesystem(nodes: u16, blocks: u64) -> (TestFs, ManualClock) {
+    let (fs, clock) = empty_filesystem(nodes);
+    for node in 0..nodes {
+        add_member(&fs, NodeId(node), blocks);
+    }
+    (fs, clock)
+}
+
+/// A filesystem on a pool without members.
+pub(crate) fn empty_filesystem(nodes: u16) -> (TestFs, ManualClock) {
+    let clock = ManualClock::default();
+    let root = NewInode {
+        mode: 0o755,
+        ..regular(0o755)
+    };
+    let fs = Fs::new(&machine(nodes), TestMemory::default(), clock.clone(), root);
+    (fs, clock)
+}
+
+pub(crate) fn add_member(fs: &TestFs, home: NodeId, blocks: u64) -> MemberId {
+    let pool = fs.pool();
+    pool.memory().add(pool.next_member(), blocks);
+    pool.add(home, blocks).expect("not that many members")
+}
+
+/// Takes a drained member out, and its memory away.
+pub(crate) fn remove_member(fs: &TestFs, member: MemberId) {
+    fs.pool().remove(member).expect("it is drained");
+    fs.pool().memory().remove(member);
+}
+
+pub(crate) fn regular(permissions: u32) -> NewInode {
+    of_mode(0o100_000 | permissions)
+}
+
+pub(crate) fn directory(permissions: u32) -> NewInode {
+    of_mode(0o040_000 | permissions)
+}
+
+pub(crate) fn of_mode(mode: u32) -> NewInode {
+    NewInode {
+        mode,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+    }
+}
+
+/// A new file in the root directory, pinned once.
+pub(crate) fn new_file(fs: &TestFs, name: &str) -> Arc<Inode> {
+    let inode = fs
+        .create(&fs.root(), name.as_bytes(), regular(0o644))
+        .expect("the name is free");
+    fs.pin(&inode).expect("just made");
+    inode
+}
+
+/// Panics unless nothing is used: no block, no map node, no inode but the root.
+pub(crate) fn assert_empty(fs: &TestFs) {
+    fs.check_invariants();
+    let status = fs.pool().status();
+    assert_eq!(
+        (status.used, status.reserved),
+        (0, 0),
+        "blocks are left without a file: {status:?}"
+    );
+    assert_eq!(fs.map_nodes_used(), 0, "nodes of block maps are left without a file");
+    assert_eq!(fs.statfs().files_free, FILES_MAX - 1, "inodes are left without a name");
+    assert!(fs.inode(Ino::ROOT).is_some());
+}
+
+/// Someone who asks: a slot, a CPU and its node.
+pub(crate) struct Caller {
+    slot: Slot,
+    cpu: CpuId,
+    node: Box<dyn Fn() -> NodeId + Send>,
+}
+
+impl Caller {
+    pub(crate) fn on_cpu(fs: &TestFs, cpu: u32) -> Self {
+        let node = fs.pool().cpu_node(CpuId(cpu));
+        Self {
+            slot: fs.slots().claim().expect("enough slots"),
+            cpu: CpuId(cpu),
+            node: Box::new(move || node),
+        }
+    }
+
+    /// On the first CPU of `node`.
+    pub(crate) fn on_node(fs: &TestFs, node: u16) -> Self {
+        Self::on_cpu(fs, u32::from(node))
+    }
+
+    pub(crate) fn asking(&self) -> Asking<'_> {
+        Asking {
+            slot: &self.slot,
+            cpu: self.cpu,
+            node: &*self.node,
+        }
+    }
+}

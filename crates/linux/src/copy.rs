@@ -1,0 +1,100 @@
+//! Every copy to, from and within the pool: the one place that touches the pool's bytes.
+//!
+//! The pool's bytes are shared: other threads, and later other processes, may copy to and from the same bytes at the
+//! same time. A reader then gets a mix of old and new bytes, as with two `pwrite` calls; that must be all. So no
+//! reference to the pool's bytes ever exists, and on x86-64 the bytes move in inline assembly only: the compiler knows
+//! nothing of these accesses but that memory may change, so it can neither assume that a byte stays the same nor invent
+//! a second read of it. Other processors get the C library's `memcpy`, which is as opaque to the compiler.
+//!
+//! Which instructions move the bytes depends on the size, the direction and the processor, chosen from measurements:
+//! `docs/decisions/001-copies.md`; `cargo run --release -p homenode-linux --example copy` repeats them.
+//!
+//! Ordering: when a function here returns, its stores are ordered before every later store of the thread (string
+//! instructions order themselves against later stores, and non-temporal stores are followed by `sfence`), so a block
+//! that is published after it was filled is seen filled.
+
+#[cfg(not(target_arch = "x86_64"))]
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(not(target_arch = "x86_64"))]
+use portable as processor;
+#[cfg(target_arch = "x86_64")]
+use x86 as processor;
+
+/// Copies `bytes` out of the pool at `from`.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `bytes`; they do not overlap, and no other thread uses the bytes at `to`.
+#[inline]
+pub unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: the caller promises the same.
+    unsafe { processor::load(to, from, bytes) }
+}
+
+/// Copies `bytes` into the pool at `to`.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `bytes`; they do not overlap, and no other thread changes the bytes at
+/// `from`.
+#[inline]
+pub unsafe fn store(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: the caller promises the same.
+    unsafe { processor::store(to, from, bytes) }
+}
+
+/// Copies `bytes` from one place in the pool to another.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `bytes`; they do not overlap.
+#[inline]
+pub unsafe fn within(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: the caller promises the same.
+    unsafe { processor::within(to, from, bytes) }
+}
+
+/// Writes `bytes` zeros into the pool at `at`.
+///
+/// # Safety
+/// `at` is writable for `bytes`.
+#[inline]
+pub unsafe fn zero(at: *mut u8, bytes: usize) {
+    // SAFETY: the caller promises the same.
+    unsafe { processor::zero(at, bytes) }
+}
+
+/// One way to move bytes, 64 at least, for measuring it against the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    /// What it is made of.
+    pub name: &'static str,
+    /// Copies out of the pool: to, from, bytes, under the terms of [`load`].
+    pub load: Copying,
+    /// Copies into the pool: to, from, bytes, under the terms of [`store`].
+    pub store: Copying,
+    /// Zeroes: at, bytes, under the terms of [`zero`].
+    pub zero: Zeroing,
+}
+
+/// To, from, bytes.
+pub type Copying = unsafe fn(*mut u8, *const u8, usize);
+/// At, bytes.
+pub type Zeroing = unsafe fn(*mut u8, usize);
+
+/// The ways this processor can move bytes; the first is the one in use, which picks among the others by size (and takes
+/// every size).
+#[must_use]
+pub fn methods() -> Vec<Method> {
+    let mut methods = vec![Method {
+        name: "in use",
+        load,
+        store,
+        zero,
+    }];
+    methods.extend(processor::methods());
+    methods
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! CPUs: where a thread runs, where it may run, and keeping it there.
+//!
+//! [`current_cpu`] is on the data path (about 2 ns: the C library reads it from the thread's rseq area); the rest is for
+//! start-up, except [`thread_cpu`], which reads one /proc file without touching the heap.
+
+use homenode_engine::CpuId;
+use std::ffi::CStr;
+use std::io::{self, Write};
+use std::mem::size_of;
+
+/// The CPU this thread runs on, now; it may be another one by the time the caller looks.
+#[inline]
+#[must_use]
+pub fn current_cpu() -> CpuId {
+    // SAFETY: takes nothing and touches no memory of ours.
+    let cpu = unsafe { libc::sched_getcpu() };
+    // Fails only where the kernel lacks the call (before 2.6.19): any CPU is as good then.
+    CpuId(u32::try_from(cpu).unwrap_or(0))
+}
+
+/// Keeps the calling thread on `cpu`.
+///
+/// # Errors
+/// The errno of `sched_setaffinity`: EINVAL when the CPU is offline or outside the thread's cpuset.
+pub fn pin_to_cpu(cpu: CpuId) -> io::Result<()> {
+    pin_to_node_cpus(&[cpu])
+}
+
+/// Keeps the calling thread on `cpus`: those of a node.
+///
+/// # Errors
+/// The errno of `sched_setaffinity`: EINVAL when none of them is online and in the thread's cpuset.
+pub fn pin_to_node_cpus(cpus: &[CpuId]) -> io::Result<()> {
+    let mut mask = CpuMask::empty();
+    for cpu in cpus {
+        mask.insert(*cpu)?;
+    }
+    // SAFETY: the mask is readable for the length given; 0 names the calling thread.
+    let status = unsafe { libc::sched_setaffinity(0, CpuMask::BYTES, mask.words.as_ptr().cast()) };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The CPUs the calling thread may run on, ascending.
+///
+/// # Errors
+/// The errno of `sched_getaffinity`: EINVAL on a machine of more than 8192 CPUs.
+pub fn allowed_cpus() -> io::Result<Vec<CpuId>> {
+    let mut mask = CpuMask::empty();
+    // SAFETY: the mask is writable for the length given; 0 names the calling thread.
+    let status = unsafe { libc::sched_getaffinity(0, CpuMask::BYTES, mask.words.as_mut_ptr().cast()) };
+    if status == 0 {
+        Ok(mask.cpus())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Every CPU the kernel has room for, ascending, online or not: what per-CPU tables are sized by.
+///
+/// # Errors
+/// When /sys/devices/system/cpu/possible cannot be read or holds no list.
+pub fn possible_cpus() -> io::Result<Vec<CpuId>> {
+    const PATH: &str = "/sys/devices/system/cpu/possible";
+    let text = std::fs::read_to_string(PATH).map_err(|e| io::Error::new(e.kind(), format!("reading {PATH}: {e}")))?;
+    parse_list(text.trim())
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{PATH} holds no list: {text:?}")))
+}
+
+/// The CPU that thread `tid` last ran on; none when there is no such thread (any more). No heap, three system calls.
+#[must_use]
+pub fn thread_cpu(tid: u32) -> Option<CpuId> {
+    let mut path = [0_u8; 24];
+    // "/proc/4294967295/stat" and its zero are 22 bytes, so the rest of the array stays zero.
+    write!(&mut path[..], "/proc/{tid}/stat").ok()?;
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    // 52 numbers of at most 20 digits and a name of at most 64 bytes.
+    let mut stat = [0_u8; 1536];
+    let filled = read_file(path, &mut stat)?;
+    stat_cpu(&stat[..filled])
+}
+
+/// Field 39 of a /proc stat line. The name (field 2) may hold spaces and parentheses, but the last `)` is its end.
+fn stat_cpu(stat: &[u8]) -> Option<CpuId> {
+    const PROCESSOR: usize = 39;
+    const FIRST_AFTER_NAME: usize = 3;
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let field = stat[name_end + 1..]
+        .split(u8::is_ascii_whitespace)
+        .filter(|field| !field.is_empty())
+        .nth(PROCESSOR - FIRST_AFTER_NAME)?;
+    std::str::from_utf8(field).ok()?.parse().ok().map(CpuId)
+}
+
+/// Reads the start of a file in one read, without the heap.
+fn read_file(path: &CStr, to: &mut [u8]) -> Option<usize> {
+    // SAFETY: the path ends in a zero byte.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: `to` is writable for its length.
+    let filled = unsafe { libc::read(fd, to.as_mut_ptr().cast(), to.len()) };
+    // SAFETY: the descriptor is ours and not used again.
+    unsafe { libc::close(fd) };
+    usize::try_from(filled).ok()
+}
+
+/// Numbers and ranges as the kernel lists them: `0-3,8,10-11`.
+fn parse_list(text: &str) -> Option<Vec<CpuId>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend((first.parse().ok()?..=last.parse().ok()?).map(CpuId));
+    }
+    Some(cpus)
+}
+
+/// A set of CPUs in the form of the affinity calls. The kernel's own limit (`NR_CPUS`) is 8192.
+struct CpuMask {
+    words: [libc::c_ulong; Self::CPUS / Self::WORD_BITS],
+}
+
+impl CpuMask {
+    const CPUS: usize = 8192;
+    const WORD_BITS: usize = libc::c_ulong::BITS as usize;
+    const BYTES: usize = Self::CPUS / Self::WORD_BITS * size_of::<libc::c_ulong>();
+
+    fn empty() -> Self {
+        Self {
+            words: [0; Self::CPUS / Self::WORD_BITS],
+        }
+    }
+
+    fn insert(&mut self, cpu: CpuId) -> io::Result<()> {
+        let word = self
+            .words
+            .get_mut(cpu.0 as usize / Self::WORD_BITS)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        *word |= 1 << (cpu.0 as usize % Self::WORD_BITS);
+        Ok(())
+    }
+
+    fn cpus(&self) -> Vec<CpuId> {
+        (0..)
+            .zip(self.words)
+            .flat_map(|(index, word)| {
+                let first = index * libc::c_ulong::BITS;
+                (0..libc::c_ulong::BITS)
+                    .filter(move |bit| word >> bit & 1 == 1)
+                    .map(move |bit| CpuId(first + bit))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pinning_moves_the_thread() {
+        for cpu in allowed_cpus().unwrap() {
+            std::thread::spawn(move || {
+                pin_to_cpu(cpu).unwrap();
+                assert_eq!(current_cpu(), cpu);
+                assert_eq!(allowed_cpus().unwrap(), vec![cpu]);
+            })
+            .join()
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn pinning_to_a_set_keeps_within_it() {
+        let cpus = allowed_cpus().unwrap();
+        std::thread::spawn(move || {
+            pin_to_node_cpus(&cpus).unwrap();
+            assert_eq!(allowed_cpus().unwrap(), cpus);
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn impossible_cpus_are_refused() {
+        assert_eq!(pin_to_cpu(CpuId(8191)).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(
+            pin_to_cpu(CpuId(1 << 20)).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+    }
+
+    #[test]
+    fn allowed_cpus_are_possible() {
+        let possible = possible_cpus().unwrap();
+        assert!(allowed_cpus().unwrap().iter().all(|cpu| possible.contains(cpu)));
+        assert!(possible.contains(&current_cpu()));
+    }
+
+    #[test]
+    fn lists() {
+        let ids = |text| parse_list(text).map(|cpus| cpus.into_iter().map(|cpu| cpu.0).collect::<Vec<_>>());
+        assert_eq!(ids("0"), Some(vec![0]));
+        assert_eq!(ids("0-3,8,10-11"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        assert_eq!(ids(""), None);
+        assert_eq!(ids("a-b"), None);
+    }
+
+    #[test]
+    fn another_threads_cpu_with_a_nasty_name() {
+        let cpu = *allowed_cpus().unwrap().last().unwrap();
+        let (told, tid) = std::sync::mpsc::channel();
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            pin_to_cpu(cpu).unwrap();
+            // SAFETY: the name ends in a zero byte.
+            unsafe { libc::prctl(libc::PR_SET_NAME, c"a) b (c) 1 2".as_ptr()) };
+            // SAFETY: takes nothing.
+            told.send(unsafe { libc::gettid() }).unwrap();
+            wait.recv().unwrap();
+        });
+        let tid = u32::try_from(tid.recv().unwrap()).unwrap();
+        assert_eq!(thread_cpu(tid), Some(cpu));
+        go_on.send(()).unwrap();
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn no_such_thread() {
+        assert_eq!(thread_cpu(u32::MAX), None);
+        assert_eq!(thread_cpu(0), None);
+    }
+
+    #[test]
+    fn a_longest_stat_line_fits() {
+        let mut stat = format!("{} ({}) S", i32::MAX, ") ".repeat(32));
+        for _ in 4..39 {
+            stat.push_str(&format!(" {}", u64::MAX));
+        }
+        stat.push_str(" 77");
+        for _ in 40..=52 {
+            stat.push_str(&format!(" {}", u64::MAX));
+        }
+        assert!(stat.len() < 1536, "{}", stat.len());
+        assert_eq!(stat_cpu(stat.as_bytes()), Some(CpuId(77)));
+        assert_eq!(stat_cpu(b"1 (x) S 0"), None);
+        assert_eq!(stat_cpu(b""), None);
+    }
+}

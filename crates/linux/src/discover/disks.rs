@@ -1,0 +1,98 @@
+//! Disks, and whether somebody uses them.
+
+use super::{InUse, Offer, OfferKind};
+use crate::topology::sysfs::{Tree, number_after};
+use homenode_policy::NodeId;
+
+const DISKS: &str = "sys/block";
+/// sysfs counts the size of disks in these, whatever the disk's own sectors are.
+const SECTOR_BYTES: u64 = 512;
+
+/// The NVMe disks. With several paths to a disk the kernel shows the paths too (`nvme0c1n1`), hidden: they are no disks.
+pub(super) fn nvme(tree: &Tree) -> Vec<Offer> {
+    named(tree, OfferKind::Nvme, |name| {
+        name.starts_with("nvme") && tree.number::<u8>(format!("{DISKS}/{name}/hidden")) != Some(1)
+    })
+}
+
+/// The disks whose name is `wanted` and that are not empty.
+pub(super) fn named(tree: &Tree, kind: OfferKind, wanted: impl Fn(&str) -> bool) -> Vec<Offer> {
+    let names = tree.names(DISKS).into_iter().filter(|name| wanted(name));
+    let disk = |name: String| {
+        let sectors: u64 = tree.number(format!("{DISKS}/{name}/size"))?;
+        let bytes = sectors.checked_mul(SECTOR_BYTES).filter(|bytes| *bytes > 0)?;
+        Some(Offer {
+            path: Some(format!("/dev/{name}").into()),
+            home: tree
+                .home(format!("{DISKS}/{name}"))
+                .or_else(|| home_of_paths(tree, &name)),
+            in_use: in_use(tree, &name),
+            free_bytes: None,
+            kind,
+            bytes,
+            name,
+        })
+    };
+    names.filter_map(disk).collect()
+}
+
+/// A disk with several paths is at home where all its paths are.
+fn home_of_paths(tree: &Tree, disk: &str) -> Option<NodeId> {
+    let subsystem = number_after(disk, "nvme")?;
+    let namespace = disk.rsplit_once('n')?.1;
+    let is_path = |name: &String| {
+        name.starts_with(&format!("nvme{subsystem}c"))
+            && name.rsplit_once('n').is_some_and(|(_, last)| last == namespace)
+    };
+    let mut homes = tree
+        .names(DISKS)
+        .into_iter()
+        .filter(is_path)
+        .map(|path| tree.home(format!("{DISKS}/{path}")));
+    let first = homes.next()??;
+    homes.all(|home| home == Some(first)).then_some(first)
+}
+
+/// Whether somebody uses the disk, or one of its partitions.
+fn in_use(tree: &Tree, disk: &str) -> Option<InUse> {
+    let directory = format!("{DISKS}/{disk}");
+    let is_partition = |name: &String| tree.exists(format!("{directory}/{name}/partition"));
+    let partitions: Vec<String> = tree.names(&directory).into_iter().filter(is_partition).collect();
+    let parts = || partitions.iter().map(String::as_str).chain([disk]);
+    if let Some(at) = parts().find_map(|part| mounted(tree, part)) {
+        return Some(InUse::Mounted(at));
+    }
+    if parts().any(|part| has_line(tree, "proc/swaps", part)) {
+        return Some(InUse::Swap);
+    }
+    let below = partitions
+        .iter()
+        .map(|part| format!("{directory}/{part}"))
+        .chain([directory.clone()]);
+    let holders: Vec<String> = below.flat_map(|path| tree.names(format!("{path}/holders"))).collect();
+    if !holders.is_empty() {
+        return Some(InUse::Held(holders));
+    }
+    (!partitions.is_empty()).then_some(InUse::Partitioned)
+}
+
+/// Where a device is mounted. mountinfo has its number, whatever name it was mounted by.
+fn mounted(tree: &Tree, part: &str) -> Option<String> {
+    let number = tree.text(format!("sys/class/block/{part}/dev"));
+    let mounts = tree.text("proc/self/mountinfo")?;
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let device = fields.nth(2)?;
+        let at = fields.nth(1)?;
+        let source = line.split_once(" - ")?.1.split(' ').nth(1)?;
+        let same = number.as_deref() == Some(device) || source == format!("/dev/{part}");
+        // Spaces in paths are written as \040.
+        same.then(|| at.replace("\\040", " "))
+    })
+}
+
+fn has_line(tree: &Tree, file: &str, part: &str) -> bool {
+    let device = format!("/dev/{part}");
+    let text = tree.text(file).unwrap_or_default();
+    text.lines().any(|line| line.split_whitespace().next() == Some(&device))
+}

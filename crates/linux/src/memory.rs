@@ -1,0 +1,330 @@
+//! The DRAM members of a pool: memory of every node, mapped into this process.
+//!
+//! Owns the mappings and the table the copies look them up in. A member lies in a file on a private tmpfs of its own
+//! (2 MiB pages, bound to the home, never swapped, visible in no mount table), or in a memfd where mounting is not
+//! permitted. Nothing is present until it is populated, and that only while the home keeps a reserve, because a bound
+//! allocation on a full node calls the OOM killer.
+//!
+//! Invariants: a copy takes no lock and costs one table lookup and a bounds check besides its bytes; a wrong block
+//! panics and reaches no memory outside its member; addresses of removed members are not used again.
+
+mod backing;
+mod cgroup;
+mod error;
+mod headroom;
+mod mapping;
+mod table;
+
+pub use backing::{Backing, Swap};
+pub use error::Error;
+pub use headroom::{free_bytes, total_bytes};
+
+use crate::copy;
+use cgroup::Limits;
+use headroom::Headroom;
+use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, NodeId, Starved};
+use mapping::{HUGE_BYTES, Mapping};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use table::Table;
+
+/// The memory of every node that is in the pool.
+#[derive(Debug)]
+pub struct NodeMemory {
+    table: Table,
+    members: RwLock<Members>,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    present: BTreeMap<MemberId, Arc<Member>>,
+    /// Removed members: without memory, but their addresses are kept so that nothing else ever lies there.
+    vacant: Vec<Arc<Member>>,
+    nodes: BTreeMap<NodeId, Arc<Headroom>>,
+}
+
+#[derive(Debug)]
+struct Member {
+    mapping: Mapping,
+    home: NodeId,
+    bytes: u64,
+    /// Bytes populated so far.
+    populated: AtomicU64,
+    backing: Backing,
+    headroom: Arc<Headroom>,
+}
+
+impl NodeMemory {
+    /// Memory without members.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            table: Table::new(),
+            members: RwLock::default(),
+        }
+    }
+
+    /// Makes `bytes` of the memory of `home` addressable as `member`. None of it is present yet: see
+    /// [`Memory::populate`].
+    ///
+    /// # Errors
+    /// See [`Error`]; nothing is left behind.
+    pub fn add(&self, member: MemberId, home: NodeId, bytes: u64) -> Result<Backing, Error> {
+        self.add_on(member, home, bytes, backing::tmpfs)
+    }
+
+    fn add_on(&self, id: MemberId, home: NodeId, bytes: u64, preferred: Preferred) -> Result<Backing, Error> {
+        if usize::from(id.0) >= MemberId::LIMIT {
+            return Err(Error::Number(id));
+        }
+        if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES as u64) {
+            return Err(Error::Size { member: id, bytes });
+        }
+        let mut members = self.members.write();
+        if members.present.contains_key(&id) {
+            return Err(Error::Present(id));
+        }
+        members.check_room(home, bytes)?;
+        let failed = |doing| {
+            move |source| Error::Map {
+                member: id,
+                home,
+                bytes,
+                doing,
+                source,
+            }
+        };
+        let too_large = Error::Size { member: id, bytes };
+        let Ok(length) = usize::try_from(bytes) else {
+            return Err(too_large);
+        };
+        let Some(mapped_bytes) = length.checked_next_multiple_of(HUGE_BYTES) else {
+            return Err(too_large);
+        };
+        let mapping = Mapping::reserve(mapped_bytes).map_err(failed("reserving addresses"))?;
+        let backing = back(&mapping, home, mapped_bytes as u64, preferred).map_err(|(doing, e)| failed(doing)(e))?;
+        // Only the size of core dumps depends on it.
+        let _ = mapping.advise(libc::MADV_DONTDUMP);
+        self.table.insert(id, mapping.base(), length);
+        let headroom = members
+            .nodes
+            .entry(home)
+            .or_insert_with(|| Arc::new(Headroom::new(home, Limits::of_this_process())))
+            .clone();
+        let member = Member {
+            mapping,
+            home,
+            bytes,
+            populated: AtomicU64::new(0),
+            backing,
+            headroom,
+        };
+        members.present.insert(id, Arc::new(member));
+        Ok(backing)
+    }
+
+    /// Gives the memory of `member` back. The caller guarantees that nobody names its blocks any more: a copy that
+    /// does panics, or, when it began before, faults.
+    ///
+    /// # Errors
+    /// [`Error::Absent`], or [`Error::Unmap`]: the member is gone then, but its memory is not.
+    pub fn remove(&self, member: MemberId) -> Result<(), Error> {
+        let mut members = self.members.write();
+        let removed = members.present.remove(&member).ok_or(Error::Absent(member))?;
+        self.table.clear(member);
+        let vacated = removed.mapping.vacate();
+        members.vacant.push(removed);
+        vacated.map_err(|source| Error::Unmap { member, source })
+    }
+
+    /// The address of `bytes` bytes from `offset` behind the start of `block`, for copies by other means. What goes for
+    /// [`crate::copy`] goes for them: others use the bytes at the same time, so no reference to them may be made.
+    ///
+    /// # Panics
+    /// When they are not all within the block's member.
+    #[must_use]
+    pub fn address(&self, block: Block, offset: usize, bytes: usize) -> *mut u8 {
+        self.table.range(block, offset, bytes)
+    }
+
+    /// What the bytes of `member` lie on; none when it is not here.
+    #[must_use]
+    pub fn backing(&self, member: MemberId) -> Option<Backing> {
+        self.members.read().present.get(&member).map(|member| member.backing)
+    }
+
+    /// Bytes of `member` that this process reaches through pages of 2 MiB, from /proc/self/smaps (slow: it walks the
+    /// page tables); none when it is not here or the file cannot be read.
+    #[must_use]
+    pub fn huge_bytes(&self, member: MemberId) -> Option<u64> {
+        let member = self.members.read().present.get(&member)?.clone();
+        member.mapping.huge_bytes()
+    }
+}
+
+impl Default for NodeMemory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Memory for NodeMemory {
+    #[inline]
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) {
+        let from = self.table.range(from, offset, to.len());
+        // SAFETY: `range` answers for `to.len()` mapped bytes at `from`; `to` is ours and no part of the pool.
+        unsafe { copy::load(to.as_mut_ptr(), from, to.len()) }
+    }
+
+    #[inline]
+    fn store(&self, to: Block, offset: usize, from: &[u8]) {
+        let to = self.table.range(to, offset, from.len());
+        // SAFETY: `range` answers for `from.len()` mapped bytes at `to`; `from` is a slice and no part of the pool.
+        unsafe { copy::store(to, from.as_ptr(), from.len()) }
+    }
+
+    #[inline]
+    fn zero(&self, at: Block, offset: usize, bytes: usize) {
+        let at = self.table.range(at, offset, bytes);
+        // SAFETY: `range` answers for `bytes` mapped bytes at `at`.
+        unsafe { copy::zero(at, bytes) }
+    }
+
+    fn copy(&self, from: Block, to: Block, blocks: u64) {
+        // More blocks than an address has bits for are within no member: `range` panics.
+        let bytes = usize::try_from(blocks)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(BLOCK_BYTES);
+        let (from, to) = (self.table.range(from, 0, bytes), self.table.range(to, 0, bytes));
+        // SAFETY: `range` answers for `bytes` mapped bytes at both.
+        unsafe { copy::within(to, from, bytes) }
+    }
+
+    fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved> {
+        let Some(member) = self.members.read().present.get(&member).cloned() else {
+            return Err(Starved);
+        };
+        let (offset, bytes) = member.range(first, blocks);
+        if !member.headroom.take(bytes as u64) {
+            return Err(Starved);
+        }
+        // Whatever the errno (ENOMEM, EHWPOISON, EFAULT ...), the pages did not come: the node has none for us now.
+        member.mapping.populate(offset, bytes).map_err(|_| Starved)?;
+        // Relaxed: a figure for `check_room`, which orders nothing.
+        member.populated.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Member {
+    /// The bytes of a run of blocks.
+    ///
+    /// # Panics
+    /// When they are not all within the member.
+    fn range(&self, first: u64, blocks: u64) -> (usize, usize) {
+        let all = self.bytes / BLOCK_BYTES as u64;
+        assert!(
+            first <= all && blocks <= all - first,
+            "{blocks} blocks from {first} are not within {all}"
+        );
+        let bytes = |blocks| {
+            usize::try_from(blocks)
+                .unwrap_or(usize::MAX)
+                .saturating_mul(BLOCK_BYTES)
+        };
+        (bytes(first), bytes(blocks))
+    }
+
+    /// Bytes that were promised and are not present yet.
+    fn owed_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(self.populated.load(Ordering::Relaxed))
+    }
+}
+
+impl Members {
+    /// Whether `home` can give `bytes` besides what its members are still to get.
+    fn check_room(&self, home: NodeId, bytes: u64) -> Result<(), Error> {
+        let read = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => Error::UnknownNode(home),
+            _ => Error::Node { node: home, source },
+        };
+        let total = total_bytes(home).map_err(read)?;
+        if total == 0 {
+            return Err(Error::Memoryless(home));
+        }
+        let owed: u64 = self
+            .present
+            .values()
+            .filter(|member| member.home == home)
+            .map(|member| member.owed_bytes())
+            .sum();
+        let free = free_bytes(home).map_err(read)?.saturating_sub(owed);
+        if bytes > free {
+            Err(Error::Room {
+                node: home,
+                bytes,
+                free,
+                total,
+            })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// How to make a member's file when everything is permitted; a test puts one here that is refused.
+type Preferred = fn(Option<NodeId>, u64) -> io::Result<backing::Tmpfs>;
+
+/// Puts memory of `home` behind `mapping`; an error says what was being done.
+fn back(
+    mapping: &Mapping,
+    home: NodeId,
+    bytes: u64,
+    preferred: Preferred,
+) -> Result<Backing, (&'static str, io::Error)> {
+    // A kernel without NUMA has one node and no way to name it.
+    let bind_to = headroom::has_nodes().then_some(home);
+    let failed = |doing| move |error| (doing, error);
+    let backing = match preferred(bind_to, bytes) {
+        Ok(tmpfs) => {
+            mapping
+                .attach(tmpfs.file.as_fd())
+                .map_err(failed("mapping a file of its tmpfs"))?;
+            let swap = if tmpfs.noswap { Swap::NoSwap } else { lock(mapping) };
+            if tmpfs.huge {
+                Backing::HugeTmpfs { swap }
+            } else {
+                Backing::Tmpfs { swap }
+            }
+        }
+        Err(refusal) => {
+            let file = backing::memfd(bytes).map_err(failed("making a memfd"))?;
+            mapping.attach(file.as_fd()).map_err(failed("mapping a memfd"))?;
+            if let Some(home) = bind_to {
+                mapping.bind(home).map_err(failed("binding a memfd to its home"))?;
+            }
+            Backing::Memfd {
+                swap: lock(mapping),
+                refusal: refusal.raw_os_error().unwrap_or(0),
+            }
+        }
+    };
+    // Populating then takes the trouble to make a free huge page where none is; where there are none it is refused.
+    let _ = mapping.advise(libc::MADV_HUGEPAGE);
+    Ok(backing)
+}
+
+fn lock(mapping: &Mapping) -> Swap {
+    if mapping.lock().is_ok() {
+        Swap::Locked
+    } else {
+        Swap::Swappable
+    }
+}
+
+#[cfg(test)]
+mod tests;

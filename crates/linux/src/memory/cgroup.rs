@@ -1,0 +1,203 @@
+//! What the memory control groups above this process still allow, version 1 and 2.
+//!
+//! Pages of a member are charged to the group of the thread that populates them. A group at its limit calls its own OOM
+//! killer, so the room is asked before.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The groups whose limits hold for this process: its own and those above.
+#[derive(Debug, Default)]
+pub(super) struct Limits {
+    groups: Vec<Group>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Group {
+    limit: PathBuf,
+    usage: PathBuf,
+    stat: PathBuf,
+    /// Names in the stat file of page cache that can be dropped.
+    cache: &'static [&'static str],
+}
+
+impl Limits {
+    /// None where there are no groups, or they cannot be read.
+    pub(super) fn of_this_process() -> Self {
+        let text = |path| fs::read_to_string(path).unwrap_or_default();
+        Self::of(&directories(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo")))
+    }
+
+    /// Of the groups at these directories.
+    pub(super) fn of(directories: &[PathBuf]) -> Self {
+        let groups = directories.iter().filter_map(|directory| Group::at(directory));
+        Self {
+            groups: groups.collect(),
+        }
+    }
+
+    /// Bytes that every group still allows; [`u64::MAX`] without a limit.
+    pub(super) fn room(&self) -> u64 {
+        self.groups.iter().filter_map(Group::room).min().unwrap_or(u64::MAX)
+    }
+}
+
+impl Group {
+    fn at(directory: &Path) -> Option<Self> {
+        let version_2 = directory.join("memory.max");
+        let version_1 = directory.join("memory.limit_in_bytes");
+        let stat = directory.join("memory.stat");
+        if version_2.exists() {
+            let usage = directory.join("memory.current");
+            Some(Self {
+                limit: version_2,
+                usage,
+                stat,
+                cache: &["inactive_file", "active_file"],
+            })
+        } else if version_1.exists() {
+            let usage = directory.join("memory.usage_in_bytes");
+            Some(Self {
+                limit: version_1,
+                usage,
+                stat,
+                cache: &["total_inactive_file", "total_active_file"],
+            })
+        } else {
+            None
+        }
+    }
+
+    /// None when the group sets no limit (`max`).
+    fn room(&self) -> Option<u64> {
+        let number = |path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let limit = number(&self.limit)?;
+        // Version 1 says "no limit" with the largest number of whole pages.
+        if limit > 1 << 62 {
+            return None;
+        }
+        let cache = fs::read_to_string(&self.stat).map_or(0, |text| sum(&text, self.cache));
+        // A group keeps one part in 64 for what the process allocates besides.
+        let kept = limit / 64;
+        Some(
+            limit
+                .saturating_sub(kept)
+                .saturating_sub(number(&self.usage)?.saturating_sub(cache)),
+        )
+    }
+}
+
+/// The sum of the named lines of a stat file.
+fn sum(text: &str, names: &[&str]) -> u64 {
+    let values = text.lines().filter_map(|line| line.split_once(' '));
+    values
+        .filter(|(name, _)| names.contains(name))
+        .filter_map(|(_, value)| value.trim().parse::<u64>().ok())
+        .sum()
+}
+
+/// The directories of the groups of a process, innermost first, from its /proc cgroup and mountinfo.
+fn directories(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for line in cgroup.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let version_2 = controllers.is_empty();
+        if !version_2 && !controllers.split(',').any(|name| name == "memory") {
+            continue;
+        }
+        let Some((root, mounted)) = mountinfo.lines().find_map(|line| mount(line, version_2)) else {
+            continue;
+        };
+        // Inside a container the mount may show a part of the hierarchy only; what lies above cannot be read.
+        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        found.extend(below.ancestors().map(|group| Path::new(mounted).join(group)));
+    }
+    found
+}
+
+/// Root and place of a mount of the memory controller.
+fn mount(line: &str, version_2: bool) -> Option<(&str, &str)> {
+    let (place, kind) = line.split_once(" - ")?;
+    let mut kind = kind.split(' ');
+    let name = kind.next()?;
+    let options = kind.nth(1)?;
+    let fits = if version_2 {
+        name == "cgroup2"
+    } else {
+        name == "cgroup" && options.split(',').any(|option| option == "memory")
+    };
+    let mut place = place.split(' ').skip(3);
+    fits.then_some((place.next()?, place.next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
+        33 31 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+        35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+        41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+
+    fn paths(found: &[PathBuf]) -> Vec<&str> {
+        found
+            .iter()
+            .map(|path| path.to_str().unwrap().trim_end_matches('/'))
+            .collect()
+    }
+
+    #[test]
+    fn finds_both_versions() {
+        let found = directories("5:cpu:/x\n4:memory:/a/b\n0::/c\n", MOUNTS);
+        assert_eq!(
+            paths(&found),
+            [
+                "/sys/fs/cgroup/memory/a/b",
+                "/sys/fs/cgroup/memory/a",
+                "/sys/fs/cgroup/memory",
+                "/sys/fs/cgroup/unified/c",
+                "/sys/fs/cgroup/unified"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_mount_of_a_part_of_the_hierarchy() {
+        let mounts = "41 31 0:38 /docker/1 /sys/fs/cgroup rw,relatime - cgroup2 cgroup rw\n";
+        assert_eq!(
+            paths(&directories("0::/docker/1/inner\n", mounts)),
+            ["/sys/fs/cgroup/inner", "/sys/fs/cgroup"]
+        );
+        assert_eq!(paths(&directories("0::/elsewhere\n", mounts)), ["/sys/fs/cgroup"]);
+        assert!(directories("0::/\n", "").is_empty());
+    }
+
+    #[test]
+    fn room_of_a_group() {
+        let directory = std::env::temp_dir().join(format!("homenode-cgroup-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let write = |name: &str, text: &str| fs::write(directory.join(name), text).unwrap();
+        write("memory.max", "max\n");
+        write("memory.current", "5000\n");
+        write(
+            "memory.stat",
+            "anon 1000\ninactive_file 600\nactive_file 400\nfile 9999\n",
+        );
+        let group = Group::at(&directory).unwrap();
+        assert_eq!(group.room(), None);
+        write("memory.max", "64000\n");
+        assert_eq!(group.room(), Some(64_000 - 1_000 - 4_000));
+        write("memory.current", "70000\n");
+        assert_eq!(group.room(), Some(0));
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(Group::at(&directory), None);
+    }
+
+    #[test]
+    fn this_process_has_room() {
+        assert!(Limits::of_this_process().room() > 0);
+    }
+}

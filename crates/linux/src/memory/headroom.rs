@@ -1,0 +1,215 @@
+//! How much memory a node can still give, so that `mpol=bind` never meets a full node.
+//!
+//! An allocation bound to a full node calls the OOM killer, whatever the other nodes have. So members are populated
+//! only while the node would keep a reserve, and while the process's memory control group has room too. Both are the
+//! kernel's figures, read again every few milliseconds and counted down in between.
+
+use crate::memory::cgroup::Limits;
+use homenode_engine::NodeId;
+use parking_lot::Mutex;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const NODES: &str = "/sys/devices/system/node";
+
+/// How long the kernel's figures are believed. A node fills at some GB/s at most: 20 ms are well within the reserve.
+const AGE_MAX: Duration = Duration::from_millis(20);
+/// The least a node keeps: above the kernel's own watermarks, and room for what populates at the same time elsewhere.
+const RESERVE_BYTES_MIN: u64 = 64 << 20;
+/// Of a large node, one part in this many is kept.
+const RESERVE_PART: u64 = 50;
+
+/// Bytes of the memory of `node`.
+///
+/// # Errors
+/// `NotFound` when there is no such node; otherwise what reading its meminfo said.
+pub fn total_bytes(node: NodeId) -> io::Result<u64> {
+    meminfo(node).map(|info| info.total)
+}
+
+/// Bytes that members can still take on `node`: free memory and page cache that can be dropped, less a reserve of 2 %
+/// (64 MiB at least), and no more than the process's memory control group allows.
+///
+/// # Errors
+/// `NotFound` when there is no such node; otherwise what reading its meminfo said.
+pub fn free_bytes(node: NodeId) -> io::Result<u64> {
+    room(node, &Limits::of_this_process())
+}
+
+fn room(node: NodeId, limits: &Limits) -> io::Result<u64> {
+    Ok(meminfo(node)?.room().min(limits.room()))
+}
+
+/// Counts down the room on one node.
+#[derive(Debug)]
+pub(super) struct Headroom {
+    node: NodeId,
+    limits: Limits,
+    last: Mutex<Reading>,
+}
+
+#[derive(Debug)]
+struct Reading {
+    left: u64,
+    at: Option<Instant>,
+}
+
+impl Headroom {
+    pub(super) fn new(node: NodeId, limits: Limits) -> Self {
+        let last = Mutex::new(Reading { left: 0, at: None });
+        Self { node, limits, last }
+    }
+
+    /// Takes `bytes` if the node has them.
+    pub(super) fn take(&self, bytes: u64) -> bool {
+        let mut last = self.last.lock();
+        let stale = last.at.is_none_or(|at| at.elapsed() > AGE_MAX);
+        if stale || last.left < bytes {
+            // A node whose figures cannot be read (taken offline) has none.
+            last.left = room(self.node, &self.limits).unwrap_or(0);
+            last.at = Some(Instant::now());
+        }
+        let enough = last.left >= bytes;
+        if enough {
+            last.left -= bytes;
+        }
+        enough
+    }
+}
+
+/// The figures of a meminfo file, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Meminfo {
+    total: u64,
+    free: u64,
+    file: u64,
+    dirty: u64,
+    slab: u64,
+}
+
+impl Meminfo {
+    /// Reads the lines of a node's meminfo (`Node 0 MemFree: 8 kB`) or of the machine's (`MemFree: 8 kB`).
+    fn parse(text: &str) -> Self {
+        let mut info = Self::default();
+        for line in text.lines() {
+            let Some((name, value)) = line.split_once(':') else {
+                continue;
+            };
+            let kilobytes = value
+                .split_whitespace()
+                .next()
+                .and_then(|number| number.parse::<u64>().ok())
+                .unwrap_or(0);
+            let bytes = kilobytes.saturating_mul(1024);
+            match name.split_whitespace().next_back().unwrap_or(name) {
+                "MemTotal" => info.total = bytes,
+                "MemFree" => info.free = bytes,
+                "Active(file)" | "Inactive(file)" => info.file += bytes,
+                "Dirty" | "Writeback" => info.dirty += bytes,
+                "SReclaimable" => info.slab = bytes,
+                _ => {}
+            }
+        }
+        info
+    }
+
+    fn room(&self) -> u64 {
+        let reclaimable = self.file.saturating_sub(self.dirty) + self.slab / 2;
+        let reserve = (self.total / RESERVE_PART).max(RESERVE_BYTES_MIN);
+        (self.free + reclaimable).saturating_sub(reserve)
+    }
+}
+
+/// Whether the kernel knows nodes; one without NUMA has the machine's memory only, here called node 0.
+pub(super) fn has_nodes() -> bool {
+    Path::new(NODES).exists()
+}
+
+/// The figures of `node`. Where it is the only node with memory they are the machine's: a kernel that initialises
+/// memory on demand counts it for the machine at once, but for the node only when it is first needed.
+fn meminfo(node: NodeId) -> io::Result<Meminfo> {
+    let machine = Path::new("/proc/meminfo");
+    if !has_nodes() {
+        return if node == NodeId(0) {
+            read(machine)
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        };
+    }
+    let own = read(Path::new(&format!("{NODES}/node{}/meminfo", node.0)))?;
+    let with_memory = fs::read_to_string(format!("{NODES}/has_memory"));
+    let only = with_memory.is_ok_and(|list| list.trim() == node.0.to_string());
+    if only { read(machine) } else { Ok(own) }
+}
+
+fn read(path: &Path) -> io::Result<Meminfo> {
+    fs::read_to_string(path).map(|text| Meminfo::parse(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: &str = "\nNode 3 MemTotal:        4096000 kB\nNode 3 MemFree:         1024000 kB\n\
+        Node 3 Active(anon):       100 kB\nNode 3 Active(file):     20000 kB\nNode 3 Inactive(file):   30000 kB\n\
+        Node 3 Dirty:             5000 kB\nNode 3 Writeback:         1000 kB\nNode 3 SReclaimable:     8000 kB\n";
+
+    #[test]
+    fn reads_a_nodes_figures() {
+        let info = Meminfo::parse(NODE);
+        let kb = |n: u64| n * 1024;
+        assert_eq!(
+            info,
+            Meminfo {
+                total: kb(4_096_000),
+                free: kb(1_024_000),
+                file: kb(50_000),
+                dirty: kb(6_000),
+                slab: kb(8_000)
+            }
+        );
+        assert_eq!(info.room(), kb(1_024_000 + 44_000 + 4_000 - 81_920));
+    }
+
+    #[test]
+    fn the_machines_figures_have_the_same_names() {
+        assert_eq!(Meminfo::parse(&NODE.replace("Node 3 ", "")), Meminfo::parse(NODE));
+    }
+
+    #[test]
+    fn a_small_node_keeps_the_least_reserve() {
+        let info = Meminfo {
+            total: 256 << 20,
+            free: 100 << 20,
+            ..Meminfo::default()
+        };
+        assert_eq!(info.room(), 36 << 20);
+        assert_eq!(Meminfo { free: 10 << 20, ..info }.room(), 0);
+    }
+
+    #[test]
+    fn nodes_of_this_machine() {
+        let (total, free) = (total_bytes(NodeId(0)).unwrap(), free_bytes(NodeId(0)).unwrap());
+        assert!(free < total, "{free} of {total}");
+        assert_eq!(total_bytes(NodeId(999)).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn room_is_counted_down_between_readings() {
+        let headroom = Headroom::new(NodeId(0), Limits::default());
+        assert!(headroom.take(0));
+        {
+            let mut last = headroom.last.lock();
+            *last = Reading {
+                left: 10,
+                at: Some(Instant::now() + Duration::from_secs(60)),
+            };
+        }
+        assert!(headroom.take(7));
+        assert_eq!(headroom.last.lock().left, 3);
+        assert!(!headroom.take(u64::MAX));
+        assert!(headroom.last.lock().left > 3, "asking too much reads again");
+    }
+}

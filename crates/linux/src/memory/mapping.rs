@@ -1,0 +1,181 @@
+//! A range of this process's addresses, and the calls that put memory behind it.
+//!
+//! Invariant: the range belongs to its [`Mapping`] until that is dropped. [`Mapping::vacate`] takes the memory away but
+//! keeps the addresses, so a late copy faults; it never reaches bytes that someone else was given.
+
+use homenode_engine::NodeId;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+/// Bytes of a huge page: what every mapping starts and ends at.
+pub(super) const HUGE_BYTES: usize = 2 << 20;
+/// Mappings of at least this size start at a multiple of it, so that they fill whole page-table pages.
+const GIGABYTE: usize = 1 << 30;
+
+/// Reserved addresses, with or without memory behind them.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is a range of addresses of the process, the same for every thread; the calls on it are thread-safe.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `&Mapping` gives out the pointer, and whoever reads or writes through it answers for that.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Reserves addresses for `bytes` (a multiple of [`HUGE_BYTES`]), without memory behind them.
+    pub(super) fn reserve(bytes: usize) -> io::Result<Self> {
+        let align = if bytes >= GIGABYTE { GIGABYTE } else { HUGE_BYTES };
+        let all = bytes.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new range wherever the kernel likes touches nothing that exists.
+        let start = unsafe { libc::mmap(ptr::null_mut(), all, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = start.cast::<u8>();
+        let before = start.align_offset(align);
+        let base = start.wrapping_add(before);
+        unmap(start, before);
+        unmap(base.wrapping_add(bytes), align - before);
+        Ok(Self { base, bytes })
+    }
+
+    /// Where the range starts.
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Puts the start of `file` behind the whole range.
+    pub(super) fn attach(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.replace(libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    /// Takes the memory away; the addresses stay reserved.
+    pub(super) fn vacate(&self) -> io::Result<()> {
+        self.replace(
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+        )
+    }
+
+    fn replace(&self, protection: i32, flags: i32, fd: i32) -> io::Result<()> {
+        let base = self.base.cast();
+        // SAFETY: MAP_FIXED replaces exactly our own range, which nobody else was given and no reference points into.
+        let mapped = unsafe { libc::mmap(base, self.bytes, protection, flags | libc::MAP_FIXED, fd, 0) };
+        if mapped == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// `madvise` over the whole range.
+    pub(super) fn advise(&self, advice: i32) -> io::Result<()> {
+        // SAFETY: the range is ours, and callers give advice that keeps its bytes.
+        check(unsafe { libc::madvise(self.base.cast(), self.bytes, advice) })
+    }
+
+    /// Makes the bytes from `offset` on present, writable and zero where they are new.
+    pub(super) fn populate(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        assert!(
+            offset <= self.bytes && bytes <= self.bytes - offset,
+            "populating {bytes} bytes at {offset}"
+        );
+        let start = self.base.wrapping_add(offset).cast();
+        loop {
+            // SAFETY: the range lies in ours; the advice changes no byte.
+            match check(unsafe { libc::madvise(start, bytes, libc::MADV_POPULATE_WRITE) }) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Binds the pages still to come to `node`, for everyone who maps the same file.
+    pub(super) fn bind(&self, node: NodeId) -> io::Result<()> {
+        const WORD_BITS: usize = libc::c_ulong::BITS as usize;
+        let mut nodes = [0 as libc::c_ulong; 1024 / WORD_BITS];
+        let word = nodes
+            .get_mut(usize::from(node.0) / WORD_BITS)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        *word = 1 << (usize::from(node.0) % WORD_BITS);
+        // The kernel takes one bit less than it is told.
+        let bits = nodes.len() * WORD_BITS + 1;
+        let (base, mask) = (self.base, nodes.as_ptr());
+        // SAFETY: the range is ours; the mask is readable for the bits given.
+        let status = unsafe { libc::syscall(libc::SYS_mbind, base, self.bytes, libc::MPOL_BIND, mask, bits, 0) };
+        if status == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// Bytes of the range that the page tables reach through huge pages.
+    pub(super) fn huge_bytes(&self) -> Option<u64> {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+        let start = format!("{:x}-", self.base.addr());
+        let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&start)).skip(1);
+        let line = lines.find_map(|line| line.strip_prefix("ShmemPmdMapped:"))?;
+        let kilobytes = line.split_whitespace().next()?.parse::<u64>().ok()?;
+        Some(kilobytes * 1024)
+    }
+
+    /// Keeps pages from being swapped out once they are present.
+    pub(super) fn lock(&self) -> io::Result<()> {
+        // SAFETY: locking changes no byte of the range.
+        check(unsafe { libc::mlock2(self.base.cast(), self.bytes, libc::MLOCK_ONFAULT) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        unmap(self.base, self.bytes);
+    }
+}
+
+fn unmap(base: *mut u8, bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
+    // SAFETY: called with ranges of a `Mapping` that nobody uses any more (it is being made or dropped).
+    let status = unsafe { libc::munmap(base.cast(), bytes) };
+    debug_assert_eq!(status, 0, "munmap: {}", io::Error::last_os_error());
+}
+
+fn check(status: i32) -> io::Result<()> {
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_aligned_and_apart() {
+        let small = Mapping::reserve(3 * HUGE_BYTES).unwrap();
+        let large = Mapping::reserve(GIGABYTE + HUGE_BYTES).unwrap();
+        assert_eq!(small.base().addr() % HUGE_BYTES, 0);
+        assert_eq!(large.base().addr() % GIGABYTE, 0);
+        let (small, large) = (small.base().addr(), large.base().addr());
+        assert!(small + 3 * HUGE_BYTES <= large || large + GIGABYTE + HUGE_BYTES <= small);
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused() {
+        assert!(Mapping::reserve(usize::MAX / HUGE_BYTES * HUGE_BYTES).is_err());
+        assert_eq!(
+            Mapping::reserve(1 << 56).unwrap_err().raw_os_error(),
+            Some(libc::ENOMEM)
+        );
+    }
+}

@@ -1,0 +1,75 @@
+//! Where each member's bytes are: read on every copy, without a lock.
+//!
+//! Invariant: a range given out lies within memory that was mapped for that member and whose addresses stay reserved as
+//! long as the table's owner lives. A wrong block panics; it never reaches other memory.
+
+use homenode_engine::{BLOCK_BYTES, Block, MemberId};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// Base and length by member number.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Box<[Slot]>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    base: AtomicPtr<u8>,
+    bytes: AtomicUsize,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        let empty = || Slot {
+            base: AtomicPtr::new(ptr::null_mut()),
+            bytes: AtomicUsize::new(0),
+        };
+        Self {
+            slots: (0..MemberId::LIMIT).map(|_| empty()).collect(),
+        }
+    }
+
+    /// From now on `member` is `bytes` bytes at `base`.
+    pub(super) fn insert(&self, member: MemberId, base: *mut u8, bytes: usize) {
+        let slot = &self.slots[usize::from(member.0)];
+        slot.base.store(base, Ordering::Relaxed);
+        // Release: who sees the length sees the base, and the mapping behind it.
+        slot.bytes.store(bytes, Ordering::Release);
+    }
+
+    /// From now on every range of `member` panics.
+    pub(super) fn clear(&self, member: MemberId) {
+        // The base stays: a copy that has seen the length still finds the reserved addresses.
+        // Relaxed: the caller promised that nobody names the member any more.
+        self.slots[usize::from(member.0)].bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// The address of `bytes` bytes from `offset` behind the start of `block`.
+    ///
+    /// # Panics
+    /// When they are not all within the block's member.
+    #[inline]
+    pub(super) fn range(&self, block: Block, offset: usize, bytes: usize) -> *mut u8 {
+        let Some(slot) = self.slots.get(usize::from(block.member().0)) else {
+            out_of_bounds(block, offset, bytes, 0)
+        };
+        // Acquire: pairs with the release in `insert`.
+        let member_bytes = slot.bytes.load(Ordering::Acquire);
+        // An index is below 2^48, so only the offset can be large enough to saturate; then it is out of bounds too.
+        let index = usize::try_from(block.index()).unwrap_or(usize::MAX);
+        let start = index.saturating_mul(BLOCK_BYTES).saturating_add(offset);
+        if start > member_bytes || bytes > member_bytes - start {
+            out_of_bounds(block, offset, bytes, member_bytes);
+        }
+        // Relaxed: stored before the length that was seen.
+        slot.base.load(Ordering::Relaxed).wrapping_add(start)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn out_of_bounds(block: Block, offset: usize, bytes: usize, member_bytes: usize) -> ! {
+    let (member, index) = (block.member(), block.index());
+    panic!("{bytes} bytes at {offset} behind block {index} are not within the {member_bytes} bytes of {member}");
+}

@@ -1,0 +1,109 @@
+//! One long stretch of addresses for map nodes: a node's address is a shift and an addition away from its index.
+//!
+//! Memory is there once a node is touched, on the node of the thread that touches it first.
+
+#[cfg(not(any(loom, miri)))]
+pub(super) use mapped::Region;
+#[cfg(any(loom, miri))]
+pub(super) use owned::Region;
+
+#[cfg(not(any(loom, miri)))]
+mod mapped {
+    use super::super::nodes::Node;
+    use std::ptr::NonNull;
+
+    /// Nodes at most: 16 Mi (64 GiB of addresses) map 32 TiB of whole 2 MiB runs.
+    const NODES_MAX: usize = 1 << 24;
+    /// Tried last, where addresses are limited.
+    const NODES_MIN: usize = 1 << 14;
+
+    /// Zeroed nodes.
+    #[derive(Debug)]
+    pub(in super::super) struct Region {
+        base: NonNull<Node>,
+        nodes: usize,
+    }
+
+    // SAFETY: the region is plain memory of atomics that lives as long as this value.
+    unsafe impl Send for Region {}
+    // SAFETY: as above; it hands out shared references only.
+    unsafe impl Sync for Region {}
+
+    impl Region {
+        /// # Panics
+        /// When the process may not have 64 MiB more of addresses.
+        pub(in super::super) fn new() -> Self {
+            let mut nodes = NODES_MAX;
+            loop {
+                if let Some(base) = map(nodes) {
+                    return Self { base, nodes };
+                }
+                assert!(
+                    nodes > NODES_MIN,
+                    "no addresses for the block map: raise the limit of address space (ulimit -v)"
+                );
+                nodes /= 2;
+            }
+        }
+
+        pub(in super::super) fn nodes(&self) -> usize {
+            self.nodes
+        }
+
+        #[inline]
+        pub(in super::super) fn node(&self, index: u32) -> &Node {
+            assert!((index as usize) < self.nodes);
+            // SAFETY: the index is within the mapping.
+            let node = unsafe { self.base.add(index as usize) };
+            // SAFETY: mapped and zeroed, which is a valid Node; only atomics in it change; unmapped by Drop only.
+            unsafe { node.as_ref() }
+        }
+    }
+
+    impl Drop for Region {
+        fn drop(&mut self) {
+            // SAFETY: our own mapping, which nobody refers to any more.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.nodes * size_of::<Node>()) };
+        }
+    }
+
+    fn map(nodes: usize) -> Option<NonNull<Node>> {
+        let bytes = nodes * size_of::<Node>();
+        let (read_write, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        );
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, read_write, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        // Only core dumps depend on it.
+        // SAFETY: the range is the mapping just made.
+        unsafe { libc::madvise(base, bytes, libc::MADV_DONTDUMP) };
+        // A page-aligned address is aligned for a Node.
+        NonNull::new(base.cast())
+    }
+}
+
+#[cfg(any(loom, miri))]
+mod owned {
+    use super::super::nodes::{Node, SLAB_NODES};
+
+    #[derive(Debug)]
+    pub(in super::super) struct Region(Box<[Node]>);
+
+    impl Region {
+        pub(in super::super) fn new() -> Self {
+            Self((0..SLAB_NODES * 4).map(|_| Node::default()).collect())
+        }
+
+        pub(in super::super) fn nodes(&self) -> usize {
+            self.0.len()
+        }
+
+        pub(in super::super) fn node(&self, index: u32) -> &Node {
+            &self.0[index as usize]
+        }
+    }
+}

@@ -20,7 +20,7 @@ fn file(name: &str) -> PathBuf {
 }
 
 fn machine(name: &str) -> Topology {
-    read(&Source::Xml(file(name))).unwrap()
+    read(&Source::Xml(file(name))).expect("recorded machines can be read")
 }
 
 fn ids(numbers: &[u16]) -> Vec<NodeId> {

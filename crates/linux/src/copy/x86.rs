@@ -7,9 +7,11 @@
 
 mod repeat;
 mod vector;
+mod wide;
 
 use super::{Copying, Method, Zeroing};
 use std::arch::is_x86_feature_detected;
+use std::sync::atomic::{AtomicU8, Ordering};
 use vector::{LINE_BYTES, PAGE_BYTES};
 
 /// String instructions are faster than plain vectors from here.
@@ -19,9 +21,17 @@ const PAGED_MAX: usize = 48 << 10;
 /// Without fast string instructions: stores that bypass the cache are faster from here, and zeros from half of it.
 const STREAM_MIN: usize = 16 << 10;
 
+/// 64-byte vectors read faster than the others from [`wide::TURN_BYTES`] up to here.
+const WIDE_LOAD_MAX: usize = 8 << 10;
+
 /// What this processor has.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 enum Plan {
+    /// Nobody asked yet.
+    Unknown,
+    /// AVX-512, AVX2 and fast string instructions.
+    Wide,
     /// AVX2 and fast string instructions.
     Repeat,
     /// AVX2.
@@ -36,26 +46,56 @@ fn aliased(to: *mut u8, from: *const u8) -> bool {
     (1..LINE_BYTES).contains(&(to.addr().wrapping_sub(from.addr()) % PAGE_BYTES))
 }
 
-/// Tests flags that the standard library keeps after the first call.
+/// The plan once it is known: one load, because a small copy is a few dozen instructions in all.
+static PLAN: AtomicU8 = AtomicU8::new(Plan::Unknown as u8);
+
 #[inline]
 fn plan() -> Plan {
-    if !is_x86_feature_detected!("avx2") {
+    // Relaxed: every thread finds the same plan.
+    match PLAN.load(Ordering::Relaxed) {
+        1 => Plan::Wide,
+        2 => Plan::Repeat,
+        3 => Plan::Stream,
+        4 => Plan::Basic,
+        _ => find_plan(),
+    }
+}
+
+#[cold]
+fn find_plan() -> Plan {
+    let plan = if !is_x86_feature_detected!("avx2") {
         Plan::Basic
-    } else if is_x86_feature_detected!("ermsb") {
+    } else if !is_x86_feature_detected!("ermsb") {
+        Plan::Stream
+    } else if !is_x86_feature_detected!("avx512f") {
         Plan::Repeat
     } else {
-        Plan::Stream
-    }
+        Plan::Wide
+    };
+    PLAN.store(plan as u8, Ordering::Relaxed);
+    plan
 }
 
 /// # Safety
 /// As [`super::load`].
 #[inline]
 pub(super) unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
+    if plan() == Plan::Wide && (wide::TURN_BYTES..=WIDE_LOAD_MAX).contains(&bytes) {
+        // SAFETY: the caller promises the same; AVX-512 is there and a turn at least to copy.
+        unsafe { wide::load(to, from, bytes) }
+    } else {
+        // SAFETY: the caller promises the same.
+        unsafe { load_otherwise(to, from, bytes) }
+    }
+}
+
+/// # Safety
+/// As [`super::load`].
+unsafe fn load_otherwise(to: *mut u8, from: *const u8, bytes: usize) {
     let chosen: Copying = match plan() {
-        Plan::Repeat | Plan::Stream if (PAGE_BYTES..PAGED_MAX).contains(&bytes) => vector::paged,
-        Plan::Repeat if bytes >= REPEAT_MIN && !aliased(to, from) => repeat::copy,
-        Plan::Repeat | Plan::Stream if bytes >= LINE_BYTES => vector::copy,
+        Plan::Wide | Plan::Repeat | Plan::Stream if (PAGE_BYTES..PAGED_MAX).contains(&bytes) => vector::paged,
+        Plan::Wide | Plan::Repeat if bytes >= REPEAT_MIN && !aliased(to, from) => repeat::copy,
+        Plan::Wide | Plan::Repeat | Plan::Stream if bytes >= LINE_BYTES => vector::copy,
         _ => repeat::copy,
     };
     // SAFETY: the caller promises the same; where vectors were chosen AVX2 is there and a line at least to copy.
@@ -66,13 +106,25 @@ pub(super) unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
 /// As [`super::store`].
 #[inline]
 pub(super) unsafe fn store(to: *mut u8, from: *const u8, bytes: usize) {
+    if plan() == Plan::Wide && (wide::TURN_BYTES..REPEAT_MIN).contains(&bytes) {
+        // SAFETY: the caller promises the same; AVX-512 is there and a turn at least to copy.
+        unsafe { wide::copy(to, from, bytes) }
+    } else {
+        // SAFETY: the caller promises the same.
+        unsafe { store_otherwise(to, from, bytes) }
+    }
+}
+
+/// # Safety
+/// As [`super::store`].
+unsafe fn store_otherwise(to: *mut u8, from: *const u8, bytes: usize) {
     let chosen: Copying = match plan() {
-        Plan::Repeat if bytes >= REPEAT_MIN && !aliased(to, from) => repeat::copy,
-        Plan::Repeat | Plan::Stream if bytes >= STREAM_MIN => vector::stream,
-        Plan::Repeat | Plan::Stream if bytes >= LINE_BYTES => vector::copy,
+        Plan::Wide | Plan::Repeat if bytes >= REPEAT_MIN && !aliased(to, from) => repeat::copy,
+        Plan::Wide | Plan::Repeat | Plan::Stream if bytes >= STREAM_MIN => vector::stream,
+        Plan::Wide | Plan::Repeat | Plan::Stream if bytes >= LINE_BYTES => vector::copy,
         _ => repeat::copy,
     };
-    // SAFETY: as in `load`.
+    // SAFETY: as in `load_otherwise`.
     unsafe { chosen(to, from, bytes) }
 }
 
@@ -90,9 +142,9 @@ pub(super) unsafe fn within(to: *mut u8, from: *const u8, bytes: usize) {
 #[inline]
 pub(super) unsafe fn zero(at: *mut u8, bytes: usize) {
     let chosen: Zeroing = match plan() {
-        Plan::Repeat if bytes >= REPEAT_MIN => repeat::zero,
+        Plan::Wide | Plan::Repeat if bytes >= REPEAT_MIN => repeat::zero,
         Plan::Stream if bytes >= STREAM_MIN / 2 => vector::stream_zero,
-        Plan::Repeat | Plan::Stream if bytes >= LINE_BYTES => vector::zero,
+        Plan::Wide | Plan::Repeat | Plan::Stream if bytes >= LINE_BYTES => vector::zero,
         _ => repeat::zero,
     };
     // SAFETY: as in `load`.

@@ -1,2 +1,47 @@
-//! bench
-fn main() {}
+//! `homenode-bench`: every claimed number of the project, A against B, interleaved in one run.
+//!
+//! Each bench prints a table for people and writes rows for machines (`--json`). Ratios say how many times faster (or
+//! smaller) homenode is than a peer of the same run; nothing is ever compared with a stored number.
+
+mod cpus;
+mod error;
+mod fs;
+mod interleave;
+mod interrupt;
+mod metadata;
+mod private_tmpfs;
+mod report;
+mod shuffle;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Measures homenode against what it replaces, interleaved in one run.
+#[derive(Debug, Parser)]
+#[command(name = "homenode-bench", version)]
+struct Command {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// Reads and writes: the library against tmpfs, tmpfs with huge pages, and a bare memcpy.
+    Fs(fs::Arguments),
+    /// Names: create, stat, rename, readdir, unlink and the memory of an empty file, against tmpfs.
+    Metadata(metadata::Arguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Command::parse().bench {
+        Bench::Fs(arguments) => fs::run(&arguments),
+        Bench::Metadata(arguments) => metadata::run(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("homenode-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,2 +1,114 @@
-//! cli
-fn main() {}
+//! The `homenode` command: brings pools up and down, tells where bytes lie, and moves them.
+//!
+//! One file per verb. A command prints what it was asked for on standard output and everything else on standard error;
+//! it exits with 0, with 1 and one message when it could not do it, with 2 when it was not understood.
+#![forbid(unsafe_code)]
+
+mod control;
+mod directory;
+mod down;
+mod failure;
+mod file;
+mod handler;
+mod holders;
+mod member_list;
+mod mountinfo;
+mod pool;
+mod progress;
+mod serve;
+mod status;
+mod topology;
+mod up;
+
+use clap::{Parser, Subcommand};
+use failure::{Failure, Result, fail};
+use serde::Serialize;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// One filesystem over the memory of every NUMA node: bytes lie on the node of the CPU that writes them.
+#[derive(Debug, Parser)]
+#[command(name = "homenode", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Up(up::UpArgs),
+    Down(down::DownArgs),
+    Status(status::StatusArgs),
+    #[command(subcommand)]
+    File(file::FileCommand),
+    #[command(subcommand)]
+    Pool(pool::PoolCommand),
+    Topology(topology::Args),
+    #[command(subcommand)]
+    Member(MemberCommand),
+}
+
+/// What this machine offers to pools.
+#[derive(Debug, Subcommand)]
+enum MemberCommand {
+    List(member_list::Args),
+}
+
+fn main() -> ExitCode {
+    let verb = Cli::parse().verb;
+    log_to_stderr();
+    match run(&verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("homenode: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: &Verb) -> Result<()> {
+    let boxed = |error: Box<dyn std::error::Error>| Failure::new(failure::chain(&*error));
+    match verb {
+        Verb::Up(args) => up::run(args),
+        Verb::Down(args) => down::run(args),
+        Verb::Status(args) => status::run(args),
+        Verb::File(command) => file::run(command),
+        Verb::Pool(command) => pool::run(command),
+        Verb::Topology(args) => topology::run(args).map_err(boxed),
+        Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
+    }
+}
+
+/// Lines from `info` on, or as `HOMENODE_LOG` says (`debug`, `homenode_fuse=trace` …). The server's standard error is
+/// its log file.
+fn log_to_stderr() {
+    let filter = EnvFilter::builder()
+        .with_env_var("HOMENODE_LOG")
+        .with_default_directive(tracing::Level::INFO.into());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.from_env_lossy())
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .init();
+}
+
+/// Prints text on standard output. A reader that has seen enough (`| head`) is no failure.
+fn print_text(text: &str) -> Result<()> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail!("cannot write the output: {error}"),
+        _ => Ok(()),
+    }
+}
+
+fn print_line(line: &str) -> Result<()> {
+    print_text(&format!("{line}\n"))
+}
+
+fn print_json(value: &impl Serialize) -> Result<()> {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => print_line(&text),
+        Err(error) => fail!("cannot write the output as JSON: {error}"),
+    }
+}

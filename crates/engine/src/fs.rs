@@ -163,7 +163,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         drop(life);
         self.table.remove(inode.ino);
         if let Body::File(file) = &inode.body {
-            self.discard(file);
+            self.discard(inode, file);
         }
     }
 

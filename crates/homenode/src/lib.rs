@@ -1,1 +1,52 @@
-//! homenode
+//! One filesystem over the memory of every node, inside your process: bytes lie on the node of the CPU that wrote them.
+//!
+//! ```no_run
+//! use homenode::{Pool, PoolOptions};
+//! let pool = Pool::create(&PoolOptions::new().size_per_node("256M".parse()?))?;
+//! let file = pool.create_file("hello")?;
+//! file.write_all_at(b"near", 0)?;
+//! println!("{:?}", file.map());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A [`Pool`] is private to its process, unless it is [mounted](Pool::mount). Calls are plain and synchronous: a read or a
+//! write is a copy by the calling thread, which takes no lock, allocates nothing and enters the kernel only to learn
+//! nothing (the CPU's number comes from memory that the kernel keeps for each thread).
+//!
+//! Threads: any number may use a pool, its files and clones of them. Each claims one of the pool's slots on first use and
+//! gives it back when it ends; where there are more threads than slots, the rest share one and wait for each other. Do not
+//! call the library from a signal handler, nor after fork(2) in the child.
+#![forbid(unsafe_code)]
+
+mod asking;
+mod error;
+mod file;
+mod machine;
+mod metadata;
+mod mount;
+mod namespace;
+mod open;
+mod options;
+mod path;
+mod pool;
+mod populate;
+mod read_dir;
+mod size;
+mod status;
+
+pub use error::{Error, PathProblem};
+pub use file::{Allocate, File};
+pub use homenode_engine::fs::{Error as FsError, StatFs};
+pub use homenode_engine::pool::PoolError;
+pub use homenode_engine::{BLOCK_BYTES, CpuId, MemberId, NodeId};
+pub use homenode_fuse::{Error as MountError, Statistics as MountStatistics};
+pub use homenode_linux::memory::Error as MemoryError;
+pub use homenode_linux::topology::Error as TopologyError;
+pub use metadata::{FileType, Metadata};
+pub use mount::Mount;
+pub use open::OpenOptions;
+pub use options::{MEMBER_BYTES_MIN, Owner, PoolOptions};
+pub use pool::Pool;
+pub use read_dir::{DirEntry, ReadDir};
+pub use size::{Size, SizeError};
+pub use status::{Access, MemberStatus, Spill, Status};

@@ -68,15 +68,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.write_pieces(asking, inode, file, offset, from, kill_priv)
     }
 
-    /// The common case, in few instructions: a small copy is over before the processor has more than a few hundred of them
-    /// in flight, and then the next copy waits for memory by itself. The block where `bytes` bytes at `offset` start, if
-    /// they lie within the file and one behind the other.
-    #[inline]
+    /// The common case, in few instructions: while a small copy waits for memory the processor goes on with the next
+    /// one, as far as the few hundred instructions reach that it holds. The block where `bytes` bytes at `offset` start,
+    /// if they lie within the file and one behind the other.
+    #[inline(always)]
     fn find_whole(&self, file: &FileBody, offset: u64, bytes: usize) -> Option<Block> {
-        // Acquire pairs with the growth of the size: the bytes below it are there.
         let end = offset.checked_add(bytes as u64)?;
-        if bytes == 0 || end > file.size.load(Ordering::Acquire) {
+        // Acquire pairs with the growth of the size: the bytes below it are there.
+        if end > file.size.load(Ordering::Acquire) || bytes == 0 {
             return None;
+        }
+        if in_block(offset) + bytes <= BLOCK_BYTES {
+            return file.map.find_one(&self.nodes, offset / BLOCK);
         }
         let most = blocks_of(in_block(offset), bytes);
         match file.map.find(&self.nodes, offset / BLOCK, most) {

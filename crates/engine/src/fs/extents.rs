@@ -169,8 +169,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Frees all that a file has, when nobody can reach it any more.
-    pub(super) fn discard(&self, file: &FileBody) {
-        self.take_out_unshared(file, 0..BlockMap::LIMIT)
+    pub(super) fn discard(&self, inode: &Inode, file: &FileBody) {
+        // Somebody may still look at it who found it by its number: a drain does.
+        let closed = inode.close(file, &self.slots);
+        self.take_out(&closed, file, 0..BlockMap::LIMIT)
             .expect("the whole map goes without splitting a run");
         file.size.store(0, Ordering::Relaxed);
     }
@@ -285,10 +287,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Frees what is placed or reserved in `range` (file blocks).
     fn take_out(&self, _closed: &Closed<'_>, file: &FileBody, range: Range<u64>) -> Result<()> {
-        self.take_out_unshared(file, range)
-    }
-
-    fn take_out_unshared(&self, file: &FileBody, range: Range<u64>) -> Result<()> {
         let (mut gone, mut reserved) = (0, 0);
         // Blocks that lie one behind the other are freed together.
         let mut pending: Option<(crate::Block, u64)> = None;

@@ -247,7 +247,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
         }
         let inode = self.table.add(NewInode { mode, gid, ..new }, body, self.now_ns())?;
-        inode.policy.store(dir.policy.load());
+        // Others have no data, and may have no `user.` attributes: it would be listed and could not be read.
+        if matches!(kind, REGULAR | DIRECTORY) {
+            inode.policy.store(dir.policy.load());
+        }
         if kind == DIRECTORY {
             inode.life.lock().links = 2;
         }
@@ -259,8 +262,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Puts a new inode's first name into `dir`; evicts it again when that fails.
     fn enter_name(&self, dir: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>) -> Result<()> {
-        let entered = {
-            let mut entries = dir.directory()?.entries.write();
+        let entered = dir.directory().and_then(|directory| {
+            let mut entries = directory.entries.write();
             if entries.removed {
                 Err(Error::NotFound)
             } else if entries.find(name).is_some() {
@@ -268,7 +271,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             } else {
                 entries.insert(name, Arc::clone(inode))
             }
-        };
+        });
         if let Err(error) = entered {
             self.change_life(inode, |life| life.links = 0);
             return Err(error);

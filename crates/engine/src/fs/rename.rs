@@ -133,21 +133,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if inode.is_directory() && from.ino != to.ino && self.is_within(to, &inode) {
             return Err(Error::Invalid);
         }
+        // Never within one directory; nor could it be asked there, where the tree does not keep its shape.
+        let met_is_above = |met: &Inode| met.is_directory() && from.ino != to.ino && self.is_within(from, met);
         match (&met, mode) {
             (None, RenameMode::Exchange) => return Err(Error::NotFound),
             (Some(_), RenameMode::NoReplace) => return Err(Error::Exists),
-            (Some(met), RenameMode::Exchange)
-                if met.is_directory() && from.ino != to.ino && self.is_within(from, met) =>
-            {
-                return Err(Error::Invalid);
-            }
+            (Some(met), RenameMode::Exchange) if met_is_above(met) => return Err(Error::Invalid),
             (Some(met), RenameMode::Replace) if met.ino != inode.ino => {
                 match (inode.is_directory(), met.is_directory()) {
                     // A directory that holds the one to be moved is not empty; its lock may be one of the pair's.
-                    (true, true) if self.is_within(from, met) => return Err(Error::NotEmpty),
+                    (_, true) if met_is_above(met) => return Err(Error::NotEmpty),
                     (true, true) => mark_removed(met)?,
                     (true, false) => return Err(Error::NotDirectory),
-                    (false, true) if self.is_within(from, met) => return Err(Error::NotEmpty),
                     (false, true) => return Err(Error::IsDirectory),
                     (false, false) => {}
                 }

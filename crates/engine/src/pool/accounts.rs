@@ -32,13 +32,16 @@ pub(crate) enum Direction {
 #[derive(Debug)]
 pub(super) struct Accounts {
     nodes: Vec<NodeId>,
-    /// Index into `nodes` by CPU.
-    cpu_nodes: Vec<u16>,
+    /// Index into `nodes` by CPU. A power of two, so that masking finds a place without a check.
+    cpu_nodes: Box<[u16; CPUS]>,
     /// Index into `nodes` by member.
-    member_homes: Box<[AtomicU16]>,
+    member_homes: Box<[AtomicU16; MemberId::LIMIT]>,
     /// By slot; made when a slot counts for the first time.
     slots: Box<[OnceLock<Box<[Cell]>>]>,
 }
+
+/// CPUs told apart; Linux has at most 8192.
+const CPUS: usize = 8192;
 
 #[derive(Debug, Default)]
 struct Cell {
@@ -49,14 +52,14 @@ struct Cell {
 
 impl Accounts {
     pub(super) fn new(machine: &Machine, slots: usize) -> Self {
+        let mut cpu_nodes = Box::new([0; CPUS]);
+        for (index, node) in cpu_nodes.iter_mut().zip(&machine.cpu_nodes) {
+            *index = index_of(&machine.nodes, *node);
+        }
         Self {
             nodes: machine.nodes.clone(),
-            cpu_nodes: machine
-                .cpu_nodes
-                .iter()
-                .map(|node| index_of(&machine.nodes, *node))
-                .collect(),
-            member_homes: (0..MemberId::LIMIT).map(|_| AtomicU16::new(0)).collect(),
+            cpu_nodes,
+            member_homes: Box::new(std::array::from_fn(|_| AtomicU16::new(0))),
             slots: (0..slots).map(|_| OnceLock::new()).collect(),
         }
     }
@@ -67,7 +70,7 @@ impl Accounts {
 
     #[inline]
     fn cpu_index(&self, cpu: CpuId) -> usize {
-        self.cpu_nodes.get(cpu.0 as usize).copied().map_or(0, usize::from)
+        usize::from(self.cpu_nodes[cpu.0 as usize % CPUS])
     }
 
     #[inline]
@@ -87,7 +90,7 @@ impl Accounts {
 
     #[inline]
     fn home_index(&self, member: MemberId) -> usize {
-        usize::from(self.member_homes[usize::from(member.0)].load(Ordering::Relaxed))
+        usize::from(self.member_homes[usize::from(member.0) % MemberId::LIMIT].load(Ordering::Relaxed))
     }
 
     #[inline]

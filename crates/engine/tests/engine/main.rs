@@ -3,4 +3,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test")]
 
 mod file_model;
+mod namespace_model;
+mod namespace_races;
+mod stamped;
 mod support;

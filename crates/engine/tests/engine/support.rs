@@ -4,6 +4,7 @@ mod clock;
 mod memory;
 pub(crate) mod pattern;
 pub(crate) mod seeded;
+pub(crate) mod threads;
 
 pub(crate) use clock::ManualClock;
 pub(crate) use memory::TestMemory;

@@ -23,6 +23,8 @@ const STREAM_MIN: usize = 16 << 10;
 
 /// 64-byte vectors read faster than the others from [`wide::TURN_BYTES`] up to here.
 const WIDE_LOAD_MAX: usize = 8 << 10;
+/// Up to here the processor reads all lines at once by itself: prefetches would only be in the way.
+const WIDE_PLAIN_MAX: usize = 1 << 10;
 
 /// What this processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,8 +83,11 @@ fn find_plan() -> Plan {
 #[inline]
 pub(super) unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
     if plan() == Plan::Wide && (wide::TURN_BYTES..=WIDE_LOAD_MAX).contains(&bytes) {
+        if bytes > WIDE_PLAIN_MAX {
+            wide::prefetch(from, bytes);
+        }
         // SAFETY: the caller promises the same; AVX-512 is there and a turn at least to copy.
-        unsafe { wide::load(to, from, bytes) }
+        unsafe { wide::copy(to, from, bytes) }
     } else {
         // SAFETY: the caller promises the same.
         unsafe { load_otherwise(to, from, bytes) }

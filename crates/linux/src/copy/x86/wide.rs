@@ -1,20 +1,17 @@
 //! 64-byte vectors (AVX-512) for small copies, in as few instructions as can be.
 //!
 //! A copy of a page or less is mostly waiting for memory, and how much of the next copy the processor starts meanwhile
-//! depends on how many instructions lie between: it holds a few hundred. Prefetches do not hold the others up, so all
-//! lines are asked for before the first is copied.
+//! depends on how many instructions lie between: it holds a few hundred. Prefetches do not hold the others up, so the
+//! lines of a page are asked for before the first is copied.
 
 use std::arch::asm;
 
 /// What one turn of the loops copies.
 pub(super) const TURN_BYTES: usize = 256;
 
-/// Asks for every line, then copies front to back.
-///
-/// # Safety
-/// `from` is readable and `to` writable for `bytes`, at least [`TURN_BYTES`]; they do not overlap; AVX-512F is there.
+/// Asks for every line of `bytes` bytes from `from` on (the last turn in full).
 #[inline]
-pub(in super::super) unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
+pub(in super::super) fn prefetch(from: *const u8, bytes: usize) {
     // SAFETY: a prefetch touches nothing the program can see and cannot fault, whatever the address.
     unsafe {
         asm!(
@@ -30,14 +27,12 @@ pub(in super::super) unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) 
             options(nostack, readonly),
         );
     }
-    // SAFETY: the caller promises the same.
-    unsafe { copy(to, from, bytes) }
 }
 
 /// Front to back.
 ///
 /// # Safety
-/// As [`load`].
+/// `from` is readable and `to` writable for `bytes`, at least [`TURN_BYTES`]; they do not overlap; AVX-512F is there.
 #[inline]
 pub(in super::super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     // The last turn is copied by itself and may overlap the one before it, so no size needs a byte loop.

@@ -1,0 +1,60 @@
+//! What can end a bench early, as a person should read it.
+
+use std::io;
+
+/// Why a bench stopped without (or with unwelcome) results.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Error {
+    /// A system call of a peer or of the bench itself failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried, and on what.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The library under test failed.
+    #[error("the library, {what}: {message}")]
+    Library {
+        /// What was tried.
+        what: &'static str,
+        /// The library's own words.
+        message: String,
+    },
+    /// A contestant lost or changed bytes: its time means nothing.
+    #[error("{case}: {contestant} gave back other bytes than were written")]
+    WrongBytes {
+        /// The case that ran.
+        case: String,
+        /// Who ran it.
+        contestant: &'static str,
+    },
+    /// No case's name holds any of the given substrings.
+    #[error("no case matches {0}: names look like 4k/first/2t/same; run without --case to see all")]
+    NoCase(String),
+    /// `--check` found ratios that fall short.
+    #[error("{missed} of {checked} required numbers were not reached")]
+    Missed {
+        /// How many fell short.
+        missed: usize,
+        /// Of how many.
+        checked: usize,
+    },
+    /// A signal asked for the end.
+    #[error("interrupted")]
+    Interrupted,
+    /// `--check` needs peers that this machine does not give.
+    #[error("nothing can be checked without the {0} peer: run as root")]
+    NoPeer(&'static str),
+}
+
+impl Error {
+    /// Names the operation and object of a failed system call.
+    pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::System {
+            what: what.into(),
+            source: source.into(),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! `homenode-bench fs`: random reads and writes of one block size, the library against tmpfs and a bare memcpy.
+//!
+//! What is alike for all contestants: the files' length, set by truncation before the pass (no fallocate); the random
+//! order of blocks, each touched once; one buffer per thread that stays in its caches; threads pinned to CPUs of one
+//! node, started by a barrier, in parts of their own. For `first` the file is emptied before each pass, for `overwrite`
+//! and `read` it was filled in order before the first. What differs is each one's nature: tmpfs is called through
+//! pread(2) and pwrite(2), the library by function, and the library's pool has its blocks populated before the first
+//! pass, as a pool does ahead of use; the time that takes is printed.
+
+mod case;
+mod contestant;
+mod library;
+mod pass;
+mod requirements;
+
+use crate::cpus;
+use crate::error::Error;
+use crate::interleave::interleave;
+use crate::private_tmpfs::Pages;
+use crate::report::{Report, Row, print_head, print_row};
+use case::{Layout, Operation, SIZES};
+use contestant::{Contestant, FILES, Memcpy, Tmpfs};
+use indicatif::{ProgressBar, ProgressStyle};
+use pass::Pass;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What `homenode-bench fs` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Small files, few sizes and rounds: shows that the bench works, not how fast anything is.
+    #[arg(long, conflicts_with = "check")]
+    smoke: bool,
+    /// Write the rows to FILE as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Run only cases whose name holds SUBSTRING (may be given again: any of them).
+    #[arg(long, value_name = "SUBSTRING")]
+    case: Vec<String>,
+    /// Rounds that count.
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Exit with 1 unless every required ratio of the cases that ran is reached.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs the bench.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let mut bench = Bench::prepare(arguments)?;
+    let groups = bench.groups(&arguments.case);
+    if groups.is_empty() {
+        return Err(Error::NoCase(arguments.case.join(" or ")));
+    }
+    let progress = ProgressBar::new(groups.len() as u64);
+    progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+    let peers = bench.peers();
+    print_head("ns/op", &peers);
+    let mut report = Report::new("fs");
+    for group in &groups {
+        progress.set_message(format!("{}/{}", group.size, group.operation.name()));
+        let rows = bench.run_group(group)?;
+        progress.suspend(|| rows.iter().for_each(|row| print_row(row, &peers)));
+        report.rows.extend(rows);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    if let Some(file) = &arguments.json {
+        report.write_json(file)?;
+    }
+    requirements::print_scaling(&report);
+    if arguments.smoke {
+        Ok(())
+    } else {
+        requirements::judge(&report, arguments.check)
+    }
+}
+
+/// Cases of one size and operation: they run interleaved, so that their threads' scaling is of the same minutes.
+#[derive(Debug)]
+struct Group {
+    size: &'static str,
+    block_bytes: usize,
+    operation: Operation,
+    layouts: Vec<Layout>,
+}
+
+/// The contestants, ready to run.
+struct Bench {
+    smoke: bool,
+    rounds: usize,
+    file_bytes: usize,
+    cpus: Vec<usize>,
+    /// The library first, then its peers.
+    contestants: Vec<Box<dyn Contestant>>,
+}
+
+impl Bench {
+    fn prepare(arguments: &Arguments) -> Result<Self, Error> {
+        let file_bytes = if arguments.smoke { 4 << 20 } else { 64 << 20 };
+        let rounds = if arguments.smoke { 2 } else { arguments.rounds as usize };
+        let cpus = cpus::choose()?;
+        println!(
+            "files of {} MiB, {rounds} rounds, threads on CPUs {cpus:?}",
+            file_bytes >> 20
+        );
+        if cpus.len() < cpus::THREADS_MAX {
+            println!("SKIPPED: cases of two threads: this process may use only one CPU");
+        }
+        let start = Instant::now();
+        let library = library::Library::new(file_bytes, cpus::node(cpus[0]))?;
+        let populated_mib = library.populated_bytes() >> 20;
+        println!(
+            "populating {populated_mib} MiB of the pool ahead of use took {:.2} s",
+            start.elapsed().as_secs_f64()
+        );
+        let mut contestants: Vec<Box<dyn Contestant>> = vec![Box::new(library)];
+        for pages in [Pages::Default, Pages::Huge] {
+            match Tmpfs::new(pages, file_bytes) {
+                Ok(tmpfs) => contestants.push(Box::new(tmpfs)),
+                Err(error) if arguments.check => return Err(error),
+                Err(error) => println!("SKIPPED: a peer: {error}"),
+            }
+        }
+        contestants.push(Box::new(Memcpy::new(file_bytes)?));
+        Ok(Self {
+            smoke: arguments.smoke,
+            rounds,
+            file_bytes,
+            cpus,
+            contestants,
+        })
+    }
+
+    fn peers(&self) -> Vec<&'static str> {
+        self.contestants[1..].iter().map(|peer| peer.name()).collect()
+    }
+
+    /// All groups with at least one case that is wanted.
+    fn groups(&self, wanted: &[String]) -> Vec<Group> {
+        let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part));
+        let mut groups = Vec::new();
+        for (size, block_bytes) in SIZES {
+            if self.smoke && !["4k", "64k"].contains(&size) {
+                continue;
+            }
+            for operation in Operation::ALL {
+                let runs = |layout: &Layout| {
+                    layout.threads <= self.cpus.len() && is_wanted(&case::name(size, operation, *layout))
+                };
+                let layouts: Vec<Layout> = Layout::ALL.into_iter().filter(runs).collect();
+                if !layouts.is_empty() {
+                    groups.push(Group {
+                        size,
+                        block_bytes,
+                        operation,
+                        layouts,
+                    });
+                }
+            }
+        }
+        groups
+    }
+
+    fn run_group(&mut self, group: &Group) -> Result<Vec<Row>, Error> {
+        if group.operation != Operation::First {
+            self.fill_files()?;
+        }
+        let names: Vec<String> = group
+            .layouts
+            .iter()
+            .map(|&layout| case::name(group.size, group.operation, layout))
+            .collect();
+        let Self {
+            rounds,
+            file_bytes,
+            cpus,
+            contestants,
+            ..
+        } = self;
+        let samples = interleave(names.len(), contestants.len(), *rounds, |round, case, contestant| {
+            let pass = Pass {
+                case: &names[case],
+                operation: group.operation,
+                layout: group.layouts[case],
+                block_bytes: group.block_bytes,
+                file_bytes: *file_bytes,
+                cpus,
+                seed: (round * names.len() + case) as u64 * 1000,
+                sequential: false,
+            };
+            let contestant = &mut contestants[contestant];
+            if group.operation == Operation::First {
+                (0..pass.layout.file_count()).try_for_each(|file| contestant.empty(file))?;
+            }
+            contestant.time(&pass)
+        })?;
+        let row = |(name, samples): (String, Vec<crate::interleave::Samples>)| {
+            let peers: Vec<_> = self
+                .contestants
+                .iter()
+                .map(|peer| peer.name())
+                .zip(&samples)
+                .skip(1)
+                .collect();
+            Row::new(name, "ns/op", &samples[0], &peers)
+        };
+        Ok(names.into_iter().zip(samples).map(row).collect())
+    }
+
+    /// Writes every file of every contestant from its start to its end.
+    fn fill_files(&mut self) -> Result<(), Error> {
+        for contestant in &mut self.contestants {
+            (0..FILES).try_for_each(|file| contestant.empty(file))?;
+            let layout = Layout {
+                threads: self.cpus.len(),
+                files: case::Files::Separate,
+            };
+            contestant.time(&Pass {
+                case: "filling the files",
+                operation: Operation::First,
+                layout,
+                block_bytes: 1 << 20,
+                file_bytes: self.file_bytes,
+                cpus: &self.cpus,
+                seed: 1,
+                sequential: true,
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! What the project promises of reads and writes, and whether a report keeps it.
+
+use super::case::{self, Files, Layout, Operation, SIZES};
+use crate::error::Error;
+use crate::report::{HOMENODE, Report, Row};
+
+const ONE: Layout = Layout {
+    threads: 1,
+    files: Files::Separate,
+};
+const ONE_SAME: Layout = Layout {
+    threads: 1,
+    files: Files::Same,
+};
+const TWO_SAME: Layout = Layout {
+    threads: 2,
+    files: Files::Same,
+};
+
+/// Least share of memcpy's scaling from one thread to two on one file.
+const SCALING_SHARE_MIN: f64 = 0.9;
+
+/// Least ratios to tmpfs with huge pages, one thread: first, overwrite, read.
+const HUGE_RATIOS_MIN: [(&str, [f64; 3]); 7] = [
+    ("1k", [3.0, 5.0, 5.0]),
+    ("4k", [1.8, 2.5, 2.2]),
+    ("16k", [1.3, 1.3, 1.3]),
+    ("64k", [0.95, 0.95, 0.95]),
+    ("256k", [0.95, 0.95, 0.95]),
+    ("1m", [0.95, 0.95, 0.95]),
+    ("2m", [0.95, 0.95, 0.95]),
+];
+
+/// Least ratio to default tmpfs at 4k, one thread, any operation.
+const DEFAULT_RATIO_MIN: f64 = 5.0;
+
+/// One promised number and what was found.
+#[derive(Debug)]
+struct Finding {
+    what: String,
+    found: f64,
+    wanted: f64,
+}
+
+/// Prints what each promise found; with `check`, fails if one was missed.
+pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
+    let findings: Vec<Finding> = ratios(report).into_iter().chain(scaling_shares(report)).collect();
+    let missed = findings.iter().filter(|finding| finding.found < finding.wanted).count();
+    println!("\nrequired");
+    for Finding { what, found, wanted } in &findings {
+        let verdict = if found < wanted { "MISSED" } else { "ok" };
+        println!("{what:<46} >= {wanted:<5} {found:>8.2}  {verdict}");
+    }
+    for peer in ["tmpfs", "tmpfs-huge"] {
+        if check && !report.rows.iter().all(|row| row.ratio.contains_key(peer)) {
+            return Err(Error::NoPeer(peer));
+        }
+    }
+    if check && missed > 0 {
+        Err(Error::Missed {
+            missed,
+            checked: findings.len(),
+        })
+    } else {
+        Ok(())
+    }
+}
+
+/// Prints how throughput grows from one thread to two on one file.
+pub(super) fn print_scaling(report: &Report) {
+    let cases = scaling_cases(report);
+    if cases.is_empty() {
+        return;
+    }
+    println!("\nscaling: throughput of 2 threads in one file over 1 thread");
+    println!("{:<26}{HOMENODE:>12}{:>12}{:>12}", "size/operation", "memcpy", "share");
+    for case in cases {
+        println!(
+            "{:<26}{:>12.2}{:>12.2}{:>12.2}",
+            case.name,
+            case.homenode,
+            case.memcpy,
+            case.share()
+        );
+    }
+}
+
+struct Scaling {
+    name: String,
+    homenode: f64,
+    memcpy: f64,
+}
+
+impl Scaling {
+    fn share(&self) -> f64 {
+        self.homenode / self.memcpy
+    }
+}
+
+fn scaling_cases(report: &Report) -> Vec<Scaling> {
+    let mut cases = Vec::new();
+    for (size, _) in SIZES {
+        for operation in Operation::ALL {
+            let row = |layout| report.row(&case::name(size, operation, layout));
+            if let (Some(one), Some(two)) = (row(ONE_SAME), row(TWO_SAME)) {
+                // The rows hold ns per operation of one thread, so two threads do twice as much in that time.
+                let memcpy = |row: &Row| row.peers["memcpy"];
+                cases.push(Scaling {
+                    name: format!("{size}/{}", operation.name()),
+                    homenode: 2.0 * one.homenode / two.homenode,
+                    memcpy: 2.0 * memcpy(one) / memcpy(two),
+                });
+            }
+        }
+    }
+    cases
+}
+
+fn scaling_shares(report: &Report) -> Vec<Finding> {
+    let finding = |case: Scaling| Finding {
+        found: case.share(),
+        what: format!("{} scaling, share of memcpy's", case.name),
+        wanted: SCALING_SHARE_MIN,
+    };
+    scaling_cases(report).into_iter().map(finding).collect()
+}
+
+fn ratios(report: &Report) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut push = |size: &str, operation: Operation, peer: &str, wanted: f64| {
+        let name = case::name(size, operation, ONE);
+        if let Some(&found) = report.row(&name).and_then(|row| row.ratio.get(peer)) {
+            findings.push(Finding {
+                what: format!("{name} against {peer}"),
+                found,
+                wanted,
+            });
+        }
+    };
+    for (size, wanted) in HUGE_RATIOS_MIN {
+        for (operation, wanted) in Operation::ALL.into_iter().zip(wanted) {
+            push(size, operation, "tmpfs-huge", wanted);
+        }
+    }
+    for operation in Operation::ALL {
+        push("4k", operation, "tmpfs", DEFAULT_RATIO_MIN);
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interleave::Samples;
+
+    fn samples(value: f64) -> Samples {
+        let mut samples = Samples::default();
+        samples.push(value);
+        samples
+    }
+
+    fn report(two_threads_ns: f64) -> Report {
+        let mut report = Report::new("fs");
+        for (case, homenode, memcpy) in [
+            ("4k/read/1t/separate", 100.0, 50.0),
+            ("4k/read/1t/same", 100.0, 50.0),
+            ("4k/read/2t/same", two_threads_ns, 50.0),
+        ] {
+            let (tmpfs, huge, memcpy) = (samples(600.0), samples(219.0), samples(memcpy));
+            let peers = [("tmpfs", &tmpfs), ("tmpfs-huge", &huge), ("memcpy", &memcpy)];
+            report
+                .rows
+                .push(Row::new(case.into(), "ns/op", &samples(homenode), &peers));
+        }
+        report
+    }
+
+    #[test]
+    fn a_ratio_below_its_promise_is_missed() {
+        let missed = judge(&report(100.0), true);
+        assert!(
+            matches!(missed, Err(Error::Missed { missed: 1, checked: 3 })),
+            "2.19 < 2.2: {missed:?}"
+        );
+        assert!(judge(&report(100.0), false).is_ok());
+    }
+
+    #[test]
+    fn scaling_is_shared_with_memcpy() {
+        let cases = scaling_cases(&report(125.0));
+        assert_eq!(cases.len(), 1);
+        assert!((cases[0].homenode - 1.6).abs() < 1e-9);
+        assert!((cases[0].memcpy - 2.0).abs() < 1e-9);
+        assert!((cases[0].share() - 0.8).abs() < 1e-9);
+    }
+}

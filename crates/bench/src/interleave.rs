@@ -1,0 +1,101 @@
+//! The runner every bench uses: contestants take turns, round after round, in one process.
+//!
+//! A noisy machine drifts over seconds; contestants that alternate within milliseconds drift together. Who starts
+//! rotates from round to round, so that nobody always inherits the caches of the same predecessor. The first round
+//! warms up and is dropped.
+
+/// The values one contestant showed in one case, a value per round.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples(Vec<f64>);
+
+impl Samples {
+    /// Adds the value of one round.
+    pub(crate) fn push(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    /// How many rounds count.
+    pub(crate) fn runs(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The middle value.
+    pub(crate) fn median(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    /// Interquartile range over median, (p75 - p25) / median.
+    pub(crate) fn spread(&self) -> f64 {
+        (self.quantile(0.75) - self.quantile(0.25)) / self.median()
+    }
+
+    /// Linear interpolation between the two nearest ranks.
+    fn quantile(&self, quantile: f64) -> f64 {
+        assert!(!self.0.is_empty(), "a case that ran has at least one round");
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        #[expect(clippy::cast_precision_loss, reason = "a few dozen rounds are exact in an f64")]
+        let rank = quantile * (sorted.len() - 1) as f64;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the rank is not negative and below the number of rounds"
+        )]
+        let below = rank.floor() as usize;
+        let above = (below + 1).min(sorted.len() - 1);
+        sorted[below] + (sorted[above] - sorted[below]) * rank.fract()
+    }
+}
+
+/// Runs `pass(round, case, contestant)` for each in turn. Gives the samples by case, then by contestant.
+///
+/// Within a round the cases follow each other in order, so a later case may rest on what an earlier one left behind.
+pub(crate) fn interleave<E>(
+    cases: usize,
+    contestants: usize,
+    rounds: usize,
+    mut pass: impl FnMut(usize, usize, usize) -> Result<f64, E>,
+) -> Result<Vec<Vec<Samples>>, E> {
+    let mut samples = vec![vec![Samples::default(); contestants]; cases];
+    for round in 0..=rounds {
+        for (case, samples) in samples.iter_mut().enumerate() {
+            for turn in 0..contestants {
+                let contestant = (turn + round) % contestants;
+                let value = pass(round, case, contestant)?;
+                if round > 0 {
+                    samples[contestant].push(value);
+                }
+            }
+        }
+    }
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    #[test]
+    fn everyone_runs_in_every_round_and_the_first_is_dropped() {
+        let mut log = Vec::new();
+        let samples = interleave(2, 3, 2, |round, case, contestant| {
+            log.push((round, case, contestant));
+            Ok::<_, Infallible>(round as f64)
+        });
+        let samples = samples.unwrap_or_else(|never| match never {});
+        assert_eq!(log.len(), 18);
+        assert_eq!(&log[..4], &[(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0)]);
+        assert_eq!(log[6], (1, 0, 1), "the second round starts with the second contestant");
+        assert!(samples.iter().flatten().all(|samples| samples.0 == [1.0, 2.0]));
+    }
+
+    #[test]
+    fn median_and_spread_of_known_values() {
+        let samples = Samples(vec![4.0, 1.0, 2.0, 3.0, 100.0]);
+        assert!((samples.median() - 3.0).abs() < 1e-9);
+        assert!((samples.spread() - 2.0 / 3.0).abs() < 1e-9);
+        let even = Samples(vec![1.0, 2.0]);
+        assert!((even.median() - 1.5).abs() < 1e-9);
+    }
+}

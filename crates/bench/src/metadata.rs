@@ -1,0 +1,226 @@
+//! `homenode-bench metadata`: names instead of bytes. The library against tmpfs, and a mount if there is one.
+//!
+//! All contestants work in one directory, one thread, the same names in the same orders: created and listed in order;
+//! examined, renamed and removed at random. tmpfs and the mount are called with paths relative to an open directory, the
+//! library with paths from its root. `readdir` counts per entry. The memory of an empty file is measured first, on a pool
+//! of its own.
+
+mod directory;
+mod footprint;
+mod mount;
+mod namespace;
+
+use crate::error::Error;
+use crate::interleave::interleave;
+use crate::private_tmpfs::{self, Pages};
+use crate::report::{Report, Row, print_head, print_row};
+use crate::shuffle::permutation;
+use crate::{cpus, interrupt};
+use directory::Directory;
+use indicatif::{ProgressBar, ProgressStyle};
+use mount::Mount;
+use namespace::{Library, Namespace};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// What `homenode-bench metadata` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Few files and rounds: shows that the bench works, not how fast anything is.
+    #[arg(long, conflicts_with = "check")]
+    smoke: bool,
+    /// Write the rows to FILE as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Measure this mounted homenode filesystem too; without it root gets one of its own for the time of the bench.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_mount")]
+    mount: Option<PathBuf>,
+    /// Measure no mounted filesystem.
+    #[arg(long)]
+    no_mount: bool,
+    /// Rounds that count.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Exit with 1 unless every required number is reached.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Least ratio of the library to tmpfs, for every operation.
+const RATIO_MIN: f64 = 1.5;
+/// Most memory that an empty file may take besides its name.
+const FILE_BYTES_MAX: f64 = 512.0;
+
+/// Runs the bench.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let (files, footprint_files) = if arguments.smoke {
+        (2_000, 20_000)
+    } else {
+        (100_000, 1_000_000)
+    };
+    let rounds = if arguments.smoke { 1 } else { arguments.rounds as usize };
+    interrupt::watch()?;
+    let mut report = Report::new("metadata");
+    println!("{files} files, {rounds} rounds; memory with {footprint_files} empty files");
+    // Before anything else has used the heap.
+    let footprint = footprint::measure(footprint_files)?;
+    // Everything that starts threads or processes comes before the pinning, which they would inherit.
+    let mount = match &arguments.mount {
+        Some(directory) => Some(Mount::given(directory)),
+        None if arguments.no_mount => None,
+        None => mount::bring_up()
+            .map_err(|reason| println!("SKIPPED: a mount: {reason}"))
+            .ok(),
+    };
+    let mut contestants: Vec<Box<dyn Namespace>> = vec![Box::new(Library::new(files)?)];
+    let has_tmpfs = match private_tmpfs::mount(Pages::Default, 1 << 30) {
+        Ok(root) => {
+            contestants.push(Box::new(Directory::new("tmpfs", root, files)));
+            true
+        }
+        Err(error) if arguments.check => return Err(error),
+        Err(error) => {
+            println!("SKIPPED: a peer: {error}");
+            false
+        }
+    };
+    if let Some(mount) = &mount {
+        contestants.push(Box::new(Directory::new("mount", mount.open()?, files)));
+    }
+    cpus::pin(cpus::choose()?[0])?;
+    let samples = measure(&mut contestants, files, rounds)?;
+    let peers: &[&str] = if has_tmpfs { &["tmpfs"] } else { &[] };
+    for (operation, samples) in Operation::ALL.into_iter().zip(&samples) {
+        let peers: Vec<_> = peers.iter().map(|&peer| (peer, &samples[1])).collect();
+        report
+            .rows
+            .push(Row::new(operation.name().into(), "ns/op", &samples[0], &peers));
+        if mount.is_some() {
+            let mounted = samples.last().expect("there is at least the library");
+            report.rows.push(Row::new(
+                format!("mount/{}", operation.name()),
+                "ns/op",
+                mounted,
+                &peers,
+            ));
+        }
+    }
+    report.rows.push(footprint);
+    print_head("ns/op or B/file", peers);
+    report.rows.iter().for_each(|row| print_row(row, peers));
+    if let Some(file) = &arguments.json {
+        report.write_json(file)?;
+    }
+    if arguments.smoke {
+        Ok(())
+    } else {
+        judge(&report, arguments.check)
+    }
+}
+
+/// What is done to every file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Create,
+    Stat,
+    Rename,
+    Readdir,
+    Unlink,
+}
+
+impl Operation {
+    /// In the order of a round: each rests on what the one before left.
+    const ALL: [Self; 5] = [Self::Create, Self::Stat, Self::Rename, Self::Readdir, Self::Unlink];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Stat => "stat",
+            Self::Rename => "rename",
+            Self::Readdir => "readdir",
+            Self::Unlink => "unlink",
+        }
+    }
+}
+
+fn measure(
+    contestants: &mut [Box<dyn Namespace>],
+    files: usize,
+    rounds: usize,
+) -> Result<Vec<Vec<crate::interleave::Samples>>, Error> {
+    let progress = ProgressBar::new(((rounds + 1) * Operation::ALL.len() * contestants.len()) as u64);
+    progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+    let samples = interleave(
+        Operation::ALL.len(),
+        contestants.len(),
+        rounds,
+        |round, case, contestant| {
+            interrupt::check()?;
+            let operation = Operation::ALL[case];
+            let contestant = &mut contestants[contestant];
+            progress.set_message(format!("{} on {}", operation.name(), contestant.name()));
+            let elapsed_ns = time(contestant.as_mut(), operation, files, round as u64)?;
+            progress.inc(1);
+            Ok(elapsed_ns)
+        },
+    );
+    progress.finish_and_clear();
+    samples
+}
+
+/// Does the operation to every file; gives ns per file.
+fn time(contestant: &mut dyn Namespace, operation: Operation, files: usize, seed: u64) -> Result<f64, Error> {
+    let order = permutation(files, seed);
+    let start = Instant::now();
+    match operation {
+        Operation::Create => (0..files).try_for_each(|file| contestant.create(file))?,
+        Operation::Stat => order.iter().try_for_each(|&file| contestant.stat(file as usize))?,
+        Operation::Rename => order.iter().try_for_each(|&file| contestant.rename(file as usize))?,
+        Operation::Unlink => order.iter().try_for_each(|&file| contestant.unlink(file as usize))?,
+        Operation::Readdir => {
+            let listed = contestant.readdir()?;
+            if listed != files {
+                let what = format!("listing the directory on {}", contestant.name());
+                let wrong = format!("{listed} entries instead of {files}");
+                return Err(Error::system(what, std::io::Error::other(wrong)));
+            }
+        }
+    }
+    let elapsed_ns = start.elapsed().as_secs_f64() * 1e9;
+    #[expect(clippy::cast_precision_loss, reason = "counts of files are far below 2^52")]
+    let files = files as f64;
+    Ok(elapsed_ns / files)
+}
+
+/// Prints what each promise found; with `check`, fails if one was missed.
+fn judge(report: &Report, check: bool) -> Result<(), Error> {
+    println!("\nrequired");
+    let (mut missed, mut checked) = (0, 0);
+    let mut print = |what: String, found: f64, kept: bool| {
+        println!("{what:<46} {found:>8.2}  {}", if kept { "ok" } else { "MISSED" });
+        missed += usize::from(!kept);
+        checked += 1;
+    };
+    for operation in Operation::ALL {
+        let ratio = report.row(operation.name()).and_then(|row| row.ratio.get("tmpfs"));
+        if let Some(&ratio) = ratio {
+            print(
+                format!("{} against tmpfs >= {RATIO_MIN}", operation.name()),
+                ratio,
+                ratio >= RATIO_MIN,
+            );
+        }
+    }
+    if let Some(row) = report.row(footprint::CASE) {
+        print(
+            format!("bytes of an empty file <= {FILE_BYTES_MAX}"),
+            row.homenode,
+            row.homenode <= FILE_BYTES_MAX,
+        );
+    }
+    if check && missed > 0 {
+        Err(Error::Missed { missed, checked })
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! A tmpfs of the bench's own, attached nowhere.
+//!
+//! The mount is only a file descriptor: no path leads to it, no mount table shows it, and however the process ends, the
+//! kernel takes it down with the descriptor.
+
+use crate::error::Error;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
+
+/// Which tmpfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// As `mount -t tmpfs` gives it.
+    Default,
+    /// With `huge=always`.
+    Huge,
+}
+
+/// Mounts a tmpfs of at most `bytes` bytes and gives its root directory.
+pub(crate) fn mount(pages: Pages, bytes: u64) -> Result<OwnedFd, Error> {
+    let what = || match pages {
+        Pages::Default => "mounting a private tmpfs (this needs root)".to_string(),
+        Pages::Huge => "mounting a private tmpfs with huge=always (this needs root)".to_string(),
+    };
+    let system = |error: rustix::io::Errno| Error::system(what(), error);
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(system)?;
+    fsconfig_set_string(&context, "size", bytes.to_string()).map_err(system)?;
+    if pages == Pages::Huge {
+        fsconfig_set_string(&context, "huge", "always").map_err(system)?;
+    }
+    fsconfig_create(&context).map_err(system)?;
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).map_err(system)?;
+    // The mount's own descriptor only names it; one that can be listed has to be opened, and keeps the mount alive.
+    openat(
+        &mount,
+        ".",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(system)
+}

@@ -1,0 +1,160 @@
+//! Rows of results: printed as a table for people, written as JSON for machines. All benches share this format.
+
+use crate::error::Error;
+use crate::interleave::Samples;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The library under test, in every bench.
+pub(crate) const HOMENODE: &str = "homenode";
+
+/// One case: homenode's value, each peer's, and how many times better homenode is.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    /// Name of the case, such as `4k/first/2t/same`.
+    pub(crate) case: String,
+    /// Unit of `homenode` and `peers`; less is better.
+    pub(crate) unit: &'static str,
+    /// Median over the runs.
+    pub(crate) homenode: f64,
+    /// Median over the runs, by name of the peer.
+    pub(crate) peers: BTreeMap<&'static str, f64>,
+    /// Peer's median over homenode's: above 1, homenode is better.
+    pub(crate) ratio: BTreeMap<&'static str, f64>,
+    /// Rounds that count.
+    pub(crate) runs: usize,
+    /// (p75 - p25) / median of the contestant for which that is largest.
+    pub(crate) spread: f64,
+}
+
+impl Row {
+    /// Sums up the samples of homenode and its peers in one case.
+    pub(crate) fn new(
+        case: String,
+        unit: &'static str,
+        homenode: &Samples,
+        peers: &[(&'static str, &Samples)],
+    ) -> Self {
+        let value = homenode.median();
+        let spread = peers
+            .iter()
+            .map(|(_, samples)| samples.spread())
+            .fold(homenode.spread(), f64::max);
+        Self {
+            case,
+            unit,
+            homenode: rounded(value),
+            peers: peers
+                .iter()
+                .map(|&(name, samples)| (name, rounded(samples.median())))
+                .collect(),
+            ratio: peers
+                .iter()
+                .map(|&(name, samples)| (name, rounded(samples.median() / value)))
+                .collect(),
+            runs: homenode.runs(),
+            spread: rounded(spread),
+        }
+    }
+}
+
+/// Everything one bench found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    output_version: u32,
+    bench: &'static str,
+    /// In the order they ran.
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Report {
+    /// An empty report of the named bench.
+    pub(crate) fn new(bench: &'static str) -> Self {
+        Self {
+            output_version: 1,
+            bench,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Writes the report as one JSON object.
+    pub(crate) fn write_json(&self, file: &Path) -> Result<(), Error> {
+        let mut text = serde_json::to_string(self).expect("the report holds only numbers and strings");
+        text.push('\n');
+        std::fs::write(file, text).map_err(|error| Error::system(format!("writing {}", file.display()), error))
+    }
+
+    /// The row of that case, if it ran.
+    pub(crate) fn row(&self, case: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.case == case)
+    }
+}
+
+/// Prints the head of a table with a column for each peer.
+pub(crate) fn print_head(unit: &str, peers: &[&'static str]) {
+    print!("{:<26}{:>12}", format!("case ({unit})"), HOMENODE);
+    for peer in peers {
+        print!("{peer:>12}{:>8}", "ratio");
+    }
+    println!("{:>9}", "spread");
+}
+
+/// Prints one row under [`print_head`]'s columns.
+pub(crate) fn print_row(row: &Row, peers: &[&'static str]) {
+    print!("{:<26}{:>12}", row.case, number(row.homenode));
+    for peer in peers {
+        match (row.peers.get(peer), row.ratio.get(peer)) {
+            (Some(&value), Some(&ratio)) => print!("{:>12}{:>8}", number(value), format!("{ratio:.2}x")),
+            _ => print!("{:>12}{:>8}", "-", "-"),
+        }
+    }
+    println!("{:>9}", format!("{:.0} %", row.spread * 100.0));
+}
+
+/// Small numbers with a decimal, large ones without.
+fn number(value: f64) -> String {
+    if value < 1000.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
+    }
+}
+
+/// Three decimals: more would only be noise in the file.
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(values: &[f64]) -> Samples {
+        let mut samples = Samples::default();
+        values.iter().for_each(|&value| samples.push(value));
+        samples
+    }
+
+    #[test]
+    fn the_json_has_the_promised_shape() {
+        let mut report = Report::new("fs");
+        let tmpfs = samples(&[900.0, 1000.0, 1100.0]);
+        let memcpy = samples(&[100.0, 100.0, 100.0]);
+        let peers = [("tmpfs", &tmpfs), ("memcpy", &memcpy)];
+        report.rows.push(Row::new(
+            "4k/read/1t/same".into(),
+            "ns/op",
+            &samples(&[200.0, 200.0, 200.0]),
+            &peers,
+        ));
+        let text = serde_json::to_string(&report).expect("plain data");
+        assert_eq!(
+            text,
+            concat!(
+                r#"{"output_version":1,"bench":"fs","rows":[{"case":"4k/read/1t/same","unit":"ns/op","homenode":200.0,"#,
+                r#""peers":{"memcpy":100.0,"tmpfs":1000.0},"ratio":{"memcpy":0.5,"tmpfs":5.0},"runs":3,"spread":0.1}]}"#
+            )
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! How commands talk to the server of a mount: a unix socket per mount, one JSON line there, JSON lines back.
+//!
+//! The socket is named by the device number of the mounted filesystem, so any path on the mount leads to it; the kernel
+//! gives a number to one filesystem at a time. Directory and sockets belong to root alone.
+
+pub(crate) mod client;
+pub(crate) mod protocol;
+pub(crate) mod server;
+
+use crate::failure::{Result, fail};
+use crate::mountinfo::Device;
+use rustix::fs::FlockOperation;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+const DIRECTORY: &str = "/run/homenode";
+const SOCKET_SUFFIX: &str = ".sock";
+
+/// Where the server of `device` listens.
+pub(crate) fn socket_path(device: Device) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{device}{SOCKET_SUFFIX}"))
+}
+
+/// Where the server of `device` writes its log.
+pub(crate) fn log_path(device: Device) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{device}.log"))
+}
+
+/// The devices that sockets are named for, dead servers' too.
+pub(crate) fn devices() -> Result<Vec<Device>> {
+    let entries = match fs::read_dir(DIRECTORY) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => fail!("cannot list the servers in {DIRECTORY}: {error}{}", root_hint(&error)),
+    };
+    let name = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
+    let device = |name: String| name.strip_suffix(SOCKET_SUFFIX)?.parse().ok();
+    let mut devices: Vec<Device> = entries.filter_map(name).filter_map(device).collect();
+    devices.sort_unstable_by_key(|device| (device.major, device.minor));
+    Ok(devices)
+}
+
+/// Makes the directory, for root only.
+pub(crate) fn make_directory() -> Result<()> {
+    let result = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(DIRECTORY)
+        .and_then(|()| {
+            let found = fs::symlink_metadata(DIRECTORY)?;
+            if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
+                return Err(io::Error::other("it is not a directory of this user"));
+            }
+            if found.mode() & 0o077 != 0 {
+                fs::set_permissions(DIRECTORY, Permissions::from_mode(0o700))
+            } else {
+                Ok(())
+            }
+        });
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) => fail!(
+            "cannot use {DIRECTORY} for the server's socket: {error}{}",
+            root_hint(&error)
+        ),
+    }
+}
+
+/// Keeps other commands from clearing dead mounts until the lock is dropped: one that another command has just replaced
+/// must not be taken for dead.
+pub(crate) fn lock() -> Result<File> {
+    make_directory()?;
+    let path = Path::new(DIRECTORY).join("lock");
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(&path);
+    match lock.and_then(|file| {
+        rustix::fs::flock(&file, FlockOperation::LockExclusive)
+            .map(|()| file)
+            .map_err(Into::into)
+    }) {
+        Ok(file) => Ok(file),
+        Err(error) => fail!("cannot lock {}: {error}{}", path.display(), root_hint(&error)),
+    }
+}
+
+/// What to do about an error that root would not have met.
+pub(crate) fn root_hint(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        " (run as root)"
+    } else {
+        ""
+    }
+}

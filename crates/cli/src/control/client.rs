@@ -1,0 +1,168 @@
+//! A command's end of the socket.
+
+use super::protocol::{Outcome, Refusal, Reply, Request, StatusReport};
+use super::{root_hint, socket_path};
+use crate::directory::is_dead;
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::{Device, Located, locate, shown};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// What a living server needs at most to tell its status.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An open connection to a server.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: BufReader<UnixStream>,
+}
+
+/// Why a request failed.
+#[derive(Debug)]
+pub(crate) enum RequestError {
+    /// The server said no.
+    Refused(Refusal),
+    /// The conversation broke.
+    Broken(Failure),
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) enum ConnectError {
+    /// Nobody listens.
+    Dead,
+    /// Something is in the way.
+    Other(io::Error),
+}
+
+impl Connection {
+    /// Connects to the server of `device`.
+    pub(crate) fn open(device: Device) -> std::result::Result<Self, ConnectError> {
+        match UnixStream::connect(socket_path(device)) {
+            Ok(stream) => Ok(Self {
+                stream: BufReader::new(stream),
+            }),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Err(ConnectError::Dead),
+                _ => Err(ConnectError::Other(error)),
+            },
+        }
+    }
+
+    /// Connects to the server of the mount that `path` lies on.
+    pub(crate) fn to_server_of(path: &Path) -> Result<(Self, Located)> {
+        let located = on_homenode(path)?;
+        match Self::open(located.mount.device) {
+            Ok(connection) => Ok((connection, located)),
+            Err(ConnectError::Dead) if is_dead(&located) => fail!(
+                "the server of {0} is dead: `homenode down {0}` clears the mount, what it held is lost",
+                shown(&located.mount.mount_point)
+            ),
+            Err(ConnectError::Dead) => fail!(
+                "the server of {} does not answer on {}: was it started in another container, or is it ending?",
+                shown(&located.mount.mount_point),
+                socket_path(located.mount.device).display(),
+            ),
+            Err(ConnectError::Other(error)) => fail!(
+                "cannot talk to the server of {}: {error}{}",
+                shown(&located.mount.mount_point),
+                root_hint(&error)
+            ),
+        }
+    }
+
+    /// Sends `request` and waits for what comes of it. `progress` takes bytes done and to do.
+    pub(crate) fn request(
+        &mut self,
+        request: &Request,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> std::result::Result<Outcome, RequestError> {
+        let broken = |error: io::Error| {
+            RequestError::Broken(Failure::new(format!(
+                "the server broke off: {error}; its log is beside its socket"
+            )))
+        };
+        let timeout = if *request == Request::Status {
+            Some(STATUS_TIMEOUT)
+        } else {
+            None
+        };
+        self.stream.get_ref().set_read_timeout(timeout).map_err(broken)?;
+        let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line).map_err(broken)?;
+        loop {
+            let mut line = String::new();
+            if self.stream.read_line(&mut line).map_err(broken)? == 0 {
+                return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+            }
+            match serde_json::from_str(&line) {
+                Ok(Reply::Progress {
+                    done_bytes,
+                    total_bytes,
+                }) => progress(done_bytes, total_bytes),
+                Ok(Reply::Done(outcome)) => return Ok(outcome),
+                Ok(Reply::Failed(refusal)) => return Err(RequestError::Refused(refusal)),
+                Err(error) => {
+                    let version = env!("CARGO_PKG_VERSION");
+                    let text = format!("the server's answer is not of this version ({version}): {error}");
+                    return Err(RequestError::Broken(Failure::new(text)));
+                }
+            }
+        }
+    }
+
+    /// The state of the server's pool.
+    pub(crate) fn status(&mut self) -> Result<StatusReport> {
+        match self.request(&Request::Status, &mut |_, _| {})? {
+            Outcome::Status(report) => Ok(*report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Waits until the server's process has ended, and with it gave its memory back.
+    pub(crate) fn wait_for_end(mut self) {
+        // Any answer, end or error will do: it is gone, or does not talk to us any more.
+        let _ = self.stream.get_ref().set_read_timeout(None);
+        let _ = self.stream.read(&mut [0]);
+    }
+}
+
+/// An answer that belongs to another request.
+pub(crate) fn unexpected(outcome: &Outcome) -> Failure {
+    Failure::new(format!("the server answered something else than asked: {outcome:?}"))
+}
+
+/// Finds the homenode mount that `path` lies on.
+pub(crate) fn on_homenode(path: &Path) -> Result<Located> {
+    let located = match locate(path) {
+        Ok(located) => located,
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
+            fail!(
+                "{}: its server is dead; `homenode down` the directory it was mounted on",
+                shown(path)
+            )
+        }
+        Err(error) => fail!("cannot open {}: {error}", shown(path)),
+    };
+    if !located.mount.is_homenode() {
+        fail!(
+            "{} is not on a homenode mount: it lies on {} ({}); `homenode status` lists the mounts there are",
+            shown(path),
+            shown(&located.mount.mount_point),
+            located.mount.filesystem_type
+        );
+    }
+    Ok(located)
+}
+
+impl From<RequestError> for Failure {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::Refused(refusal) => Self::new(refusal.message),
+            RequestError::Broken(failure) => failure,
+        }
+    }
+}

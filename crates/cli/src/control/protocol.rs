@@ -1,0 +1,233 @@
+//! The lines between a command and a server.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of everything that is printed as JSON. Grows when a field changes its meaning or goes.
+pub(crate) const OUTPUT_VERSION: u32 = 1;
+
+/// Longest line of a request.
+pub(crate) const REQUEST_BYTES_MAX: u64 = 64 << 10;
+
+/// What a server can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Request {
+    Status,
+    /// Unmount and end.
+    Down {
+        lazy: bool,
+    },
+    FileMove {
+        inode: u64,
+        node: u16,
+    },
+    PoolAdd {
+        node: u16,
+        size: String,
+    },
+    PoolDrain {
+        member: u16,
+    },
+    PoolRemove {
+        member: u16,
+    },
+}
+
+/// What a server says: any number of `progress`, then one of the others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reply {
+    Progress { done_bytes: u64, total_bytes: u64 },
+    Done(Outcome),
+    Failed(Refusal),
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    Status(Box<StatusReport>),
+    Down,
+    Moved { bytes: u64 },
+    Added { member: u16, bytes: u64 },
+    Drained { bytes: u64 },
+    Removed,
+}
+
+/// Why nothing came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    pub(crate) message: String,
+    /// The mount is in use.
+    #[serde(default)]
+    pub(crate) busy: bool,
+}
+
+/// A pool and its mount, as `homenode status --json` prints it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StatusReport {
+    pub(crate) output_version: u32,
+    /// Where it is mounted.
+    pub(crate) directory: String,
+    /// The server.
+    pub(crate) pid: u32,
+    pub(crate) version: String,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) used_bytes: u64,
+    /// Promised by fallocate and not placed yet.
+    pub(crate) reserved_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) nodes: Vec<NodeReport>,
+    pub(crate) members: Vec<MemberReport>,
+    /// The access matrix without its empty cells.
+    pub(crate) accesses: Vec<AccessReport>,
+    pub(crate) spills: Vec<SpillReport>,
+    pub(crate) fuse: FuseReport,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct NodeReport {
+    pub(crate) node: u16,
+    pub(crate) state: State,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) populated_bytes: u64,
+    pub(crate) used_bytes: u64,
+    /// Written by this node's CPUs to other nodes because members here were fat.
+    pub(crate) spilled_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MemberReport {
+    pub(crate) member: u16,
+    pub(crate) home: u16,
+    pub(crate) state: State,
+    pub(crate) backing: String,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) populated_bytes: u64,
+    pub(crate) used_bytes: u64,
+}
+
+/// What the monitor thinks of a member, or of all members of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    Candidate,
+    Fat,
+    Draining,
+    /// The node has no member in the pool, only CPUs that write to it.
+    NoMember,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AccessReport {
+    pub(crate) from: u16,
+    pub(crate) home: u16,
+    pub(crate) operations: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SpillReport {
+    pub(crate) from: u16,
+    pub(crate) home: u16,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FuseReport {
+    pub(crate) requests: u64,
+    /// Answered with an errno; many are ordinary (a name that is not there).
+    pub(crate) errors: u64,
+    /// Requests that met a bug of the server and were answered with EIO.
+    pub(crate) panics: u64,
+    /// Requests by operation, those that were made.
+    pub(crate) by_operation: BTreeMap<String, u64>,
+}
+
+impl State {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Candidate => "candidate",
+            Self::Fat => "fat",
+            Self::Draining => "draining",
+            Self::NoMember => "no member",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_read_back() {
+        let requests = [
+            (Request::Status, r#"{"request":"status"}"#),
+            (Request::Down { lazy: true }, r#"{"request":"down","lazy":true}"#),
+            (
+                Request::FileMove { inode: 7, node: 1 },
+                r#"{"request":"file_move","inode":7,"node":1}"#,
+            ),
+            (
+                Request::PoolAdd {
+                    node: 1,
+                    size: "2G".into(),
+                },
+                r#"{"request":"pool_add","node":1,"size":"2G"}"#,
+            ),
+            (
+                Request::PoolDrain { member: 3 },
+                r#"{"request":"pool_drain","member":3}"#,
+            ),
+            (
+                Request::PoolRemove { member: 3 },
+                r#"{"request":"pool_remove","member":3}"#,
+            ),
+        ];
+        for (request, line) in requests {
+            assert_eq!(serde_json::to_string(&request).unwrap(), line);
+            assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        let refused = [
+            "",
+            "{}",
+            "[]",
+            "null",
+            r#"{"request":"format"}"#,
+            r#"{"request":"down"}"#,
+            r#"{"request":"file_move","inode":-1,"node":0}"#,
+            r#"{"request":"pool_drain","member":70000}"#,
+            r#"{"request":"down","lazy":true,"force":true}"#,
+        ];
+        for line in refused {
+            assert!(serde_json::from_str::<Request>(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn replies_read_back() {
+        let replies = [
+            Reply::Progress {
+                done_bytes: 1,
+                total_bytes: 2,
+            },
+            Reply::Done(Outcome::Down),
+            Reply::Done(Outcome::Moved { bytes: 4096 }),
+            Reply::Failed(Refusal {
+                message: "a\nb".into(),
+                busy: true,
+            }),
+        ];
+        for reply in replies {
+            let line = serde_json::to_string(&reply).unwrap();
+            assert!(!line.contains('\n'), "{line}");
+            assert_eq!(serde_json::from_str::<Reply>(&line).unwrap(), reply);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The directory a pool is to be mounted on: is it fit, and is it ours alone?
+
+use crate::control;
+use crate::failure::{Result, fail};
+use crate::mountinfo::{Located, absolute, locate, shown};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// An empty directory that nothing is mounted on.
+#[derive(Debug)]
+pub(crate) struct MountDirectory {
+    /// Absolute, without symbolic links.
+    pub(crate) path: PathBuf,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Permission bits.
+    pub(crate) mode: u32,
+    /// Locked: of two commands that want the directory at once, one is told no.
+    _lock: OwnedFd,
+}
+
+/// Dead mounts that may lie upon one another.
+const DEAD_MOUNTS_MAX: usize = 16;
+
+/// Makes sure that `directory` can be mounted on; clears a dead mount of ours there.
+pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<MountDirectory> {
+    let name = shown(&absolute(directory));
+    let path = clear_dead(directory, notice)?.path;
+    let lock = match rustix::fs::open(
+        &path,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    ) {
+        Ok(fd) => fd,
+        Err(Errno::NOTDIR) => fail!("{name} is not a directory: give an empty directory to mount on"),
+        Err(error) => fail!("cannot open {name}: {error}"),
+    };
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            fail!("another `homenode up` is working on {name}: wait for it, or choose another directory")
+        }
+        Err(error) => fail!("cannot lock {name}: {error}"),
+    }
+    // Only now: a mount made before the lock was ours is seen.
+    refuse_mounted(&find(&path)?, &name)?;
+    let entries = fs::read_dir(&path).and_then(|mut entries| entries.next().transpose());
+    match entries {
+        Ok(None) => {}
+        Ok(Some(entry)) => fail!(
+            "{name} is not empty (it holds {}): give an empty directory, what is in it would be hidden",
+            shown(Path::new(&entry.file_name()))
+        ),
+        Err(error) => fail!("cannot list {name}: {error}"),
+    }
+    match fs::metadata(&path) {
+        Ok(found) => Ok(MountDirectory {
+            uid: found.uid(),
+            gid: found.gid(),
+            mode: found.mode() & 0o7777,
+            path,
+            _lock: lock,
+        }),
+        Err(error) => fail!("cannot look at {name}: {error}"),
+    }
+}
+
+/// Takes dead homenode mounts off `directory`, with a word about it. Gives what is there then.
+pub(crate) fn clear_dead(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<Located> {
+    for _ in 0..DEAD_MOUNTS_MAX {
+        let located = find(directory)?;
+        if !is_dead(&located) {
+            return Ok(located);
+        }
+        let _alone = control::lock()?;
+        let located = find(directory)?;
+        if !is_dead(&located) {
+            return Ok(located);
+        }
+        let name = shown(&located.path);
+        // Nobody can use it any more, and who still has files open there must not keep it.
+        match rustix::mount::unmount(&located.path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) | Err(Errno::INVAL) => {}
+            Err(Errno::PERM) => fail!("cannot clear the dead mount on {name}: run as root"),
+            Err(error) => fail!("cannot clear the dead mount on {name}: {error}; try `umount -l` on it"),
+        }
+        let socket = control::socket_path(located.mount.device);
+        match fs::remove_file(&socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                notice(&format!("cannot remove {}: {error}", socket.display()));
+            }
+            _ => {}
+        }
+        notice(&format!(
+            "cleared a dead mount on {name}: its server had been killed, what it held is lost"
+        ));
+    }
+    fail!(
+        "more than {DEAD_MOUNTS_MAX} dead mounts on {}: unmount them with `umount -l`",
+        shown(directory)
+    )
+}
+
+/// A homenode mount whose server is gone.
+pub(crate) fn is_dead(located: &Located) -> bool {
+    let gone =
+        || rustix::fs::statfs(&located.path).is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED));
+    located.mount.is_homenode() && located.is_mount_point() && gone()
+}
+
+fn find(directory: &Path) -> Result<Located> {
+    let name = shown(&absolute(directory));
+    match locate(directory) {
+        Ok(located) => Ok(located),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fail!("{name} does not exist: make it first (mkdir -p)")
+        }
+        Err(error) => fail!("cannot open {name}: {error}"),
+    }
+}
+
+fn refuse_mounted(located: &Located, name: &str) -> Result<()> {
+    if !located.is_mount_point() {
+        return Ok(());
+    }
+    if located.mount.is_homenode() {
+        fail!(
+            "{name} has a homenode filesystem mounted already: `homenode down` it first, or choose another directory"
+        );
+    }
+    fail!(
+        "{name} has a filesystem mounted already ({}): unmount it first, or choose another directory",
+        located.mount.filesystem_type
+    )
+}

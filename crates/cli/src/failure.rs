@@ -1,0 +1,59 @@
+//! Errors as they reach a person: one message that names the object, the reason and the remedy.
+
+use std::fmt;
+
+/// Why a command could not do what it was told. Exits with 1.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Failure(String);
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// As `Display`: what a test or a `main` prints.
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<homenode::Error> for Failure {
+    fn from(error: homenode::Error) -> Self {
+        Self(chain(&error))
+    }
+}
+
+/// The error and those below it that it does not tell itself.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(source) = below {
+        let reason = source.to_string();
+        if !text.contains(&reason) {
+            text.push_str(": ");
+            text.push_str(&reason);
+        }
+        below = source.source();
+    }
+    text
+}
+
+/// Shorthand for `Err(Failure::new(format!(…)))`.
+macro_rules! fail {
+    ($($message:tt)*) => {
+        return Err($crate::failure::Failure::new(format!($($message)*)))
+    };
+}
+pub(crate) use fail;

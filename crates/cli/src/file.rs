@@ -1,0 +1,155 @@
+//! `homenode file`: where a file lies, and moving it.
+
+use crate::control::client::{Connection, on_homenode, unexpected};
+use crate::control::protocol::{OUTPUT_VERSION, Outcome, Request};
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::shown;
+use crate::progress::Progress;
+use clap::{Args, Subcommand};
+use indicatif::HumanBytes;
+use rustix::io::Errno;
+use serde::Serialize;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Where a file lies, and moving it.
+#[derive(Debug, Subcommand)]
+pub(crate) enum FileCommand {
+    Map(MapArgs),
+    Move(MoveArgs),
+}
+
+/// Tell how many bytes of a file lie on each node.
+#[derive(Args, Debug)]
+pub(crate) struct MapArgs {
+    /// A file on a homenode mount.
+    path: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Move a file's bytes to a node, also while it is in use.
+#[derive(Args, Debug)]
+pub(crate) struct MoveArgs {
+    /// A file on a homenode mount.
+    path: PathBuf,
+    /// The node to move it to.
+    #[arg(long, value_name = "N")]
+    node: u16,
+}
+
+/// The attribute that tells bytes per node: `0=8192,1=4096`.
+const MAP_XATTR: &str = "user.homenode.map";
+/// Room for every node a machine can have.
+const MAP_BYTES_MAX: usize = 64 << 10;
+
+#[derive(Debug, Serialize)]
+struct FileMap<'a> {
+    output_version: u32,
+    path: &'a str,
+    /// Ascending; nodes with none left out.
+    nodes: Vec<NodeBytes>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct NodeBytes {
+    node: u16,
+    bytes: u64,
+}
+
+pub(crate) fn run(command: &FileCommand) -> Result<()> {
+    match command {
+        FileCommand::Map(args) => map(args),
+        FileCommand::Move(args) => move_file(args),
+    }
+}
+
+fn map(args: &MapArgs) -> Result<()> {
+    let path = regular_file(&args.path)?.0;
+    let name = shown(&args.path);
+    let mut value = vec![0; MAP_BYTES_MAX];
+    let bytes = match rustix::fs::getxattr(&path, MAP_XATTR, &mut value[..]) {
+        Ok(bytes) => bytes,
+        Err(Errno::ACCESS) => fail!("cannot read where {name} lies: you may not read the file"),
+        Err(error) => fail!("cannot read where {name} lies: {error}"),
+    };
+    let nodes = std::str::from_utf8(&value[..bytes]).ok().and_then(parse_map);
+    let nodes = nodes.ok_or_else(|| Failure::new(format!("the server's map of {name} is not of this version")))?;
+    if args.json {
+        let map = FileMap {
+            output_version: OUTPUT_VERSION,
+            path: &args.path.to_string_lossy(),
+            nodes,
+        };
+        return crate::print_json(&map);
+    }
+    if nodes.is_empty() {
+        crate::print_line(&format!("{name} has no bytes on any node (it is empty, or one hole)"))?;
+    }
+    nodes.iter().try_for_each(|on| {
+        crate::print_line(&format!(
+            "node {} {:>12} {}",
+            on.node,
+            HumanBytes(on.bytes).to_string(),
+            on.bytes
+        ))
+    })
+}
+
+fn parse_map(text: &str) -> Option<Vec<NodeBytes>> {
+    let pairs = text.split(',').filter(|pair| !pair.is_empty());
+    let pair = |pair: &str| {
+        let (node, bytes) = pair.split_once('=')?;
+        Some(NodeBytes {
+            node: node.parse().ok()?,
+            bytes: bytes.parse().ok()?,
+        })
+    };
+    pairs.map(pair).collect()
+}
+
+fn move_file(args: &MoveArgs) -> Result<()> {
+    let (path, inode) = regular_file(&args.path)?;
+    let (mut connection, _) = Connection::to_server_of(&path)?;
+    let name = shown(&args.path);
+    let progress = Progress::new(format!("moving {name} to node {}", args.node));
+    let outcome = connection.request(&Request::FileMove { inode, node: args.node }, &mut |done, total| {
+        progress.set(done, total)
+    });
+    drop(progress);
+    match outcome.map_err(|error| Failure::new(format!("cannot move {name}: {}", Failure::from(error))))? {
+        Outcome::Moved { bytes } => {
+            crate::print_line(&format!("moved {} of {name} to node {}", HumanBytes(bytes), args.node))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The resolved path and the inode number of a regular file on a homenode mount.
+fn regular_file(path: &Path) -> Result<(PathBuf, u64)> {
+    let located = on_homenode(path)?;
+    let found = fs::metadata(&located.path);
+    let found = found.map_err(|error| Failure::new(format!("cannot look at {}: {error}", shown(path))))?;
+    if !found.is_file() {
+        fail!("{} is not a file: only files have bytes on nodes", shown(path));
+    }
+    Ok((located.path, found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_parse() {
+        let on = |node, bytes| NodeBytes { node, bytes };
+        assert_eq!(parse_map(""), Some(vec![]));
+        assert_eq!(parse_map("0=8192"), Some(vec![on(0, 8192)]));
+        assert_eq!(parse_map("0=8192,12=4096"), Some(vec![on(0, 8192), on(12, 4096)]));
+        for text in ["0", "0=", "=1", "0=1;1=2", "0=-1", "99999=1"] {
+            assert_eq!(parse_map(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What the server does when a command asks.
+
+use crate::control::protocol::{
+    AccessReport, FuseReport, MemberReport, NodeReport, OUTPUT_VERSION, Outcome, Refusal, Request, SpillReport, State,
+    StatusReport,
+};
+use crate::control::server::Handler;
+use crate::failure::chain;
+use homenode::{Error, MemberId, Mount, NodeId, Pool, Size, Status};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A pool and its mount.
+pub(crate) struct PoolHandler {
+    pool: Pool,
+    mount: Arc<Mount>,
+}
+
+impl PoolHandler {
+    pub(crate) fn new(pool: Pool, mount: Arc<Mount>) -> Self {
+        Self { pool, mount }
+    }
+
+    fn add(&self, node: u16, size: &str) -> Result<Outcome, Error> {
+        let size: Size = size.parse()?;
+        let member = self.pool.add_member(NodeId(node), size)?;
+        let status = self.pool.status();
+        let bytes = status
+            .members
+            .iter()
+            .find(|status| status.id == member)
+            .map_or(0, |status| status.capacity_bytes);
+        tracing::info!("added {member} of {bytes} bytes on node {node}");
+        Ok(Outcome::Added {
+            member: member.0,
+            bytes,
+        })
+    }
+
+    fn drain(&self, member: u16, progress: &mut dyn FnMut(u64, u64)) -> Result<Outcome, Error> {
+        let bytes = self.pool.drain(MemberId(member), progress)?;
+        tracing::info!("drained member {member}: moved {bytes} bytes");
+        Ok(Outcome::Drained { bytes })
+    }
+
+    fn remove(&self, member: u16) -> Result<Outcome, Error> {
+        self.pool.remove(MemberId(member))?;
+        tracing::info!("removed member {member}");
+        Ok(Outcome::Removed)
+    }
+
+    fn move_file(&self, inode: u64, node: u16, progress: &mut dyn FnMut(u64, u64)) -> Result<Outcome, Error> {
+        let bytes = self.pool.open_inode(inode)?.move_to_with(NodeId(node), progress)?;
+        Ok(Outcome::Moved { bytes })
+    }
+
+    fn status(&self) -> StatusReport {
+        let status = self.pool.status();
+        StatusReport {
+            output_version: OUTPUT_VERSION,
+            directory: self.mount.directory().to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            capacity_bytes: status.capacity_bytes,
+            used_bytes: status.used_bytes,
+            reserved_bytes: status.reserved_bytes,
+            free_bytes: status.free_bytes(),
+            nodes: nodes(&status),
+            members: members(&status),
+            accesses: accesses(&status),
+            spills: spills(&status),
+            fuse: fuse(&self.mount),
+        }
+    }
+}
+
+impl Handler for PoolHandler {
+    fn handle(&self, request: Request, progress: &mut dyn FnMut(u64, u64)) -> Result<Outcome, Refusal> {
+        let done = match request {
+            Request::Status => Ok(Outcome::Status(Box::new(self.status()))),
+            Request::Down { lazy } => self.mount.unmount(lazy).map(|()| Outcome::Down),
+            Request::FileMove { inode, node } => self.move_file(inode, node, progress),
+            Request::PoolAdd { node, size } => self.add(node, &size),
+            Request::PoolDrain { member } => self.drain(member, progress),
+            Request::PoolRemove { member } => self.remove(member),
+        };
+        done.map_err(|error| Refusal {
+            busy: error.errno() == Errno::BUSY.raw_os_error(),
+            message: chain(&error),
+        })
+    }
+}
+
+fn nodes(status: &Status) -> Vec<NodeReport> {
+    let empty = |node: NodeId| NodeReport {
+        node: node.0,
+        state: State::NoMember,
+        capacity_bytes: 0,
+        populated_bytes: 0,
+        used_bytes: 0,
+        spilled_bytes: 0,
+    };
+    let mut nodes: BTreeMap<NodeId, NodeReport> = BTreeMap::new();
+    for member in &status.members {
+        let node = nodes.entry(member.home).or_insert_with(|| empty(member.home));
+        node.capacity_bytes += member.capacity_bytes;
+        node.populated_bytes += member.populated_bytes;
+        node.used_bytes += member.used_bytes;
+        node.state = better(node.state, state(member));
+    }
+    for spill in &status.spills {
+        nodes
+            .entry(spill.from)
+            .or_insert_with(|| empty(spill.from))
+            .spilled_bytes += spill.bytes;
+    }
+    nodes.into_values().collect()
+}
+
+/// A node takes data as long as one of its members does.
+fn better(one: State, other: State) -> State {
+    match (one, other) {
+        (State::Candidate, _) | (_, State::Candidate) => State::Candidate,
+        (State::Fat, _) | (_, State::Fat) => State::Fat,
+        (State::Draining, _) | (_, State::Draining) => State::Draining,
+        (State::NoMember, State::NoMember) => State::NoMember,
+    }
+}
+
+fn state(member: &homenode::MemberStatus) -> State {
+    match (member.draining, member.fat) {
+        (true, _) => State::Draining,
+        (false, true) => State::Fat,
+        (false, false) => State::Candidate,
+    }
+}
+
+fn members(status: &Status) -> Vec<MemberReport> {
+    let report = |member: &homenode::MemberStatus| MemberReport {
+        member: member.id.0,
+        home: member.home.0,
+        state: state(member),
+        backing: member.backing.clone(),
+        capacity_bytes: member.capacity_bytes,
+        populated_bytes: member.populated_bytes,
+        used_bytes: member.used_bytes,
+    };
+    status.members.iter().map(report).collect()
+}
+
+fn accesses(status: &Status) -> Vec<AccessReport> {
+    let report = |cell: &homenode::Access| AccessReport {
+        from: cell.from.0,
+        home: cell.home.0,
+        operations: cell.operations,
+        read_bytes: cell.read_bytes,
+        written_bytes: cell.written_bytes,
+    };
+    status.accesses.iter().map(report).collect()
+}
+
+fn spills(status: &Status) -> Vec<SpillReport> {
+    let report = |spill: &homenode::Spill| SpillReport {
+        from: spill.from.0,
+        home: spill.home.0,
+        bytes: spill.bytes,
+    };
+    status.spills.iter().map(report).collect()
+}
+
+fn fuse(mount: &Mount) -> FuseReport {
+    let statistics = mount.statistics();
+    let named = |(operation, count): &(_, u64)| (format!("{operation:?}"), *count);
+    FuseReport {
+        requests: statistics.request_count(),
+        errors: statistics.errors,
+        panics: statistics.panics,
+        by_operation: statistics.requests.iter().map(named).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_as_good_as_its_best_member() {
+        use State::{Candidate, Draining, Fat, NoMember};
+        assert_eq!(better(NoMember, Draining), Draining);
+        assert_eq!(better(NoMember, NoMember), NoMember);
+        assert_eq!(better(Draining, Fat), Fat);
+        assert_eq!(better(Fat, Candidate), Candidate);
+        assert_eq!(better(Candidate, Draining), Candidate);
+        assert_eq!(better(Draining, Draining), Draining);
+    }
+}

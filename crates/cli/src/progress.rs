@@ -1,0 +1,55 @@
+//! Progress on a terminal, for what takes more than a second.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::thread;
+use std::time::Duration;
+
+/// What takes less needs no bar.
+const REVEAL_AFTER: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(100);
+
+/// A bar that shows itself after a second, if standard error is a terminal. Goes when dropped.
+#[derive(Debug)]
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        bar.set_style(style("{spinner} {msg}"));
+        bar.set_message(what.into());
+        let later = bar.clone();
+        thread::spawn(move || {
+            thread::sleep(REVEAL_AFTER);
+            if !later.is_finished() {
+                later.set_draw_target(ProgressDrawTarget::stderr());
+                later.enable_steady_tick(TICK);
+            }
+        });
+        Self(bar)
+    }
+
+    /// Bytes done and to do.
+    pub(crate) fn set(&self, done_bytes: u64, total_bytes: u64) {
+        if self.0.length() != Some(total_bytes) {
+            self.0
+                .set_style(style("{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {eta}"));
+            self.0.set_length(total_bytes);
+        }
+        self.0.set_position(done_bytes);
+    }
+
+    /// Prints a line without disturbing the bar.
+    pub(crate) fn say(&self, line: &str) {
+        self.0.suspend(|| eprintln!("{line}"));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the templates in this file are well formed")
+}

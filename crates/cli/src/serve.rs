@@ -1,0 +1,198 @@
+//! The server: one pool, one mount, one control socket, until someone ends it.
+//!
+//! However it ends (unmount(8), `homenode down`, SIGTERM, SIGINT, an error while it starts), no mount is left. After
+//! SIGKILL the mount point is dead; the next `up` or `down` clears it.
+
+use crate::control::{self, server::Socket};
+use crate::directory;
+use crate::failure::{Failure, Result, fail};
+use crate::handler::PoolHandler;
+use crate::mountinfo::{Device, locate, shown};
+use crate::up::UpArgs;
+use homenode::{Mount, NodeId, Owner, Pool, PoolOptions};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+/// What a request under way gets to finish when the server ends.
+const LAST_REQUESTS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A mounted pool that answers.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    directory: PathBuf,
+    device: Device,
+    // Dropped in this order: no more commands, then the mount, then the pool.
+    socket: Socket,
+    mount: Mounted,
+    signals: Signals,
+}
+
+/// The mount, shared with the threads that answer commands. Whatever goes wrong here, it is gone when this is.
+#[derive(Debug)]
+struct Mounted(Arc<Mount>);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.stop() {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+enum Event {
+    Signal(i32),
+    /// Unmounted by someone, or broken.
+    Ended(Option<String>),
+}
+
+impl Serving {
+    /// Brings everything up. `notice` takes what a person should know although it is no error.
+    pub(crate) fn start(args: &UpArgs, notice: &mut dyn FnMut(&str)) -> Result<Self> {
+        // From here on a signal is a message, so that none of them leaves a mount behind.
+        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+        let mut signals = signals.map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+        let directory = directory::prepare(&args.directory, notice)?;
+        // So that the server keeps no other filesystem busy.
+        std::env::set_current_dir("/").map_err(|error| Failure::new(format!("cannot go to /: {error}")))?;
+        let options = PoolOptions {
+            size_per_node: args.size_per_node,
+            nodes: args.nodes.iter().copied().map(NodeId).collect(),
+            owner: Some(Owner {
+                uid: directory.uid,
+                gid: directory.gid,
+            }),
+            root_mode: Some(directory.mode),
+            ..PoolOptions::default()
+        };
+        let pool = Pool::create(&options)?;
+        if let Some(signal) = signals.pending().next() {
+            fail!(
+                "interrupted by signal {signal} before {} was mounted",
+                shown(&directory.path)
+            );
+        }
+        let mount = Mounted(Arc::new(pool.mount(&directory.path)?));
+        let located = locate(&directory.path);
+        let located = located.map_err(|error| Failure::new(format!("cannot find the new mount: {error}")))?;
+        let device = located.mount.device;
+        let handler = PoolHandler::new(pool, Arc::clone(&mount.0));
+        let socket = Socket::open(device, Arc::new(handler))?;
+        Ok(Self {
+            directory: directory.path.clone(),
+            device,
+            socket,
+            mount,
+            signals,
+        })
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Serves until it is unmounted or told to end by a signal.
+    pub(crate) fn run(self) -> Result<()> {
+        let Self {
+            directory,
+            device,
+            socket,
+            mount,
+            mut signals,
+        } = self;
+        let (events, next) = mpsc::channel();
+        let waiting = (events.clone(), Arc::clone(&mount.0));
+        spawn("unmounted", move || {
+            let (events, mount) = waiting;
+            let broken = mount.wait().err().map(|error| error.to_string());
+            // Nobody to tell: the server is ending already.
+            let _ = events.send(Event::Ended(broken));
+        })?;
+        spawn("signals", move || {
+            for signal in signals.forever() {
+                if events.send(Event::Signal(signal)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        tracing::info!("{} is up", shown(&directory));
+        spare_from_oom_killer();
+        let event = next
+            .recv()
+            .map_err(|_| Failure::new("the threads that watch the mount are gone"))?;
+        let result = match event {
+            Event::Signal(signal) => {
+                tracing::info!("signal {signal}: taking {} down", shown(&directory));
+                unmount(&mount.0, device)
+            }
+            Event::Ended(None) => Ok(()),
+            Event::Ended(Some(reason)) => Err(Failure::new(reason)),
+        };
+        socket.finish(LAST_REQUESTS_TIMEOUT);
+        drop(socket);
+        if result.is_ok() {
+            tracing::info!("{} is down", shown(&directory));
+            // The log of a server that ended well tells nothing.
+            let _ = std::fs::remove_file(control::log_path(device));
+        }
+        result
+    }
+}
+
+/// The pool's memory counts as this process's, so it would be the first to go, and everything in the pool with it.
+fn spare_from_oom_killer() {
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-1000") {
+        tracing::warn!("the kernel may end this server when memory runs out: {error}");
+    }
+}
+
+/// Takes the mount down, from under its users if need be.
+fn unmount(mount: &Mount, device: Device) -> Result<()> {
+    match mount.unmount(false) {
+        Ok(()) => Ok(()),
+        // Unmounted by someone else in the same moment, or in use: open files get errors once this process is gone.
+        Err(error) => {
+            tracing::warn!("{error}: taking it away all the same; files that are open there get errors");
+            match mount.stop() {
+                // Detached before, by `down --lazy`: what is still open gets errors once this process is gone.
+                Err(_) if !is_mounted(mount.directory(), device) => Ok(()),
+                stopped => Ok(stopped?),
+            }
+        }
+    }
+}
+
+fn is_mounted(directory: &Path, device: Device) -> bool {
+    locate(directory).is_ok_and(|located| located.mount.device == device)
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    match thread::Builder::new().name(name.into()).spawn(run) {
+        Ok(_) => Ok(()),
+        Err(error) => fail!("cannot start a thread: {error}"),
+    }
+}
+
+/// From here on what is logged, and the text of a panic, goes to the log file.
+pub(crate) fn leave_the_terminal(device: Device) -> Result<()> {
+    let path = control::log_path(device);
+    let cannot =
+        |error: &dyn std::fmt::Display| Failure::new(format!("cannot write the log {}: {error}", path.display()));
+    let log = File::create(&path).map_err(|error| cannot(&error))?;
+    rustix::stdio::dup2_stderr(&log).map_err(|error| cannot(&error))
+}
+
+/// The command that started the server has all it waits for.
+pub(crate) fn close_the_pipe() -> Result<()> {
+    let null = File::options().write(true).open("/dev/null");
+    let null = null.map_err(|error| Failure::new(format!("cannot open /dev/null: {error}")))?;
+    rustix::stdio::dup2_stdout(&null).map_err(|error| Failure::new(format!("cannot close the pipe: {error}")))
+}

@@ -1,0 +1,71 @@
+//! `homenode topology`: the machine as Homenode sees it.
+
+mod json;
+mod text;
+
+use homenode_linux::topology::{Source, read};
+use std::error::Error;
+use std::io::{ErrorKind, Write as _, stdout};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+pub(crate) use text::human_bytes;
+
+/// Shows nodes, CPUs, caches, devices and how far the nodes are from each other.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// What to show: `live`, an XML file made with `lstopo FILE.xml`, or a description such as "node:4 core:8 pu:1".
+    #[arg(long, value_name = "SOURCE", default_value = "live")]
+    from: Source,
+    /// Only read it: what the child of [`survives`] does.
+    #[arg(long, hide = true)]
+    read_only: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    if let Source::Xml(path) = &args.from
+        && !args.read_only
+    {
+        survives(path)?;
+    }
+    let topology = read(&args.from)?;
+    if args.read_only {
+        return Ok(());
+    }
+    print(&if args.json {
+        json::of(&topology, &args.from)?
+    } else {
+        text::of(&topology, &args.from)
+    })
+}
+
+/// hwloc trusts what it is told: a file that parses but contradicts itself may kill the process. So a child reads it first.
+fn survives(path: &Path) -> Result<(), Box<dyn Error>> {
+    let mut child = Command::new("/proc/self/exe");
+    child.args(["topology", "--read-only", "--from"]).arg(path);
+    child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let status = child
+        .status()
+        .map_err(|error| format!("cannot start /proc/self/exe: {error}"))?;
+    match status.signal() {
+        Some(_) => Err(format!(
+            "{} contradicts itself so badly that hwloc crashes on it: make a new one with `lstopo FILE.xml`",
+            path.display()
+        )
+        .into()),
+        // It lives; if it failed, we will fail in the same way and say why.
+        None => Ok(()),
+    }
+}
+
+/// Prints what ends with a newline. Somebody who reads only the first lines (`| head`) is no error.
+pub(crate) fn print(text: &str) -> Result<(), Box<dyn Error>> {
+    let mut out = stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot write to stdout: {error}").into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,178 @@
+//! `homenode up`: brings a pool up and mounts it.
+//!
+//! Without `--foreground` the command starts itself again as the server, in a session of its own, and waits on a pipe for
+//! `ready` or the reason why not. The server is the same code in both cases.
+
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::shown;
+use crate::progress::Progress;
+use crate::serve::{self, Serving};
+use clap::Args;
+use homenode::Size;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Bring a pool up and mount it on DIR.
+///
+/// The mount is a filesystem over the memory of every node: bytes lie on the node of the CPU that writes them. Its
+/// contents go with `homenode down`, as those of a tmpfs go with its unmounting. The server's log is in /run/homenode,
+/// named by the mount's device number; HOMENODE_LOG sets its level (warn, info, debug).
+#[derive(Args, Clone, Debug)]
+pub(crate) struct UpArgs {
+    /// An empty directory to mount on. Its owner and mode become those of the mount's root.
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// Size of each node's member: bytes (512M, 1.5G, 2T) or a share of the node's memory (25%). Memory is taken as
+    /// files fill it. Default: 50%, or what is free on the node if that is less.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size_per_node: Option<Size>,
+    /// Take memory of this node only; may be given several times. Default: every node with memory.
+    #[arg(long = "node", value_name = "N")]
+    pub(crate) nodes: Vec<u16>,
+    /// Stay in the foreground; SIGINT or SIGTERM unmounts and ends.
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Serve as the child that `up` starts.
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    detached: bool,
+}
+
+/// What the server tells the command that started it, a JSON line each.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Message {
+    /// For the person: a line on standard error.
+    Notice(String),
+    /// The mount is there.
+    Ready { directory: PathBuf, pid: u32 },
+    /// It is not.
+    Failed(String),
+}
+
+pub(crate) fn run(args: &UpArgs) -> Result<()> {
+    if args.detached {
+        return serve_detached(args);
+    }
+    check_machine()?;
+    if args.foreground {
+        serve_in_foreground(args)
+    } else {
+        start_server(args)
+    }
+}
+
+/// What can be told before anything is begun.
+fn check_machine() -> Result<()> {
+    const CAP_SYS_ADMIN: u32 = 21;
+    if !has_capability(CAP_SYS_ADMIN) {
+        fail!("homenode up needs root (CAP_SYS_ADMIN), because it mounts a filesystem for all users: run it with sudo");
+    }
+    match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => Ok(()),
+        Err(error) => fail!(
+            "cannot open /dev/fuse: {error}: load the kernel's fuse module (modprobe fuse), or give the container the device"
+        ),
+    }
+}
+
+/// Whether this process has an effective capability. What cannot be read is found out by the mount itself.
+fn has_capability(number: u32) -> bool {
+    let Ok(status) = fs::read_to_string("/proc/self/status") else {
+        return true;
+    };
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_none_or(|mask| mask >> number & 1 == 1)
+}
+
+fn serve_in_foreground(args: &UpArgs) -> Result<()> {
+    let serving = Serving::start(args, &mut |notice| eprintln!("homenode: {notice}"))?;
+    eprintln!(
+        "homenode: {} is up; SIGINT (Ctrl-C) or SIGTERM takes it down",
+        shown(serving.directory())
+    );
+    serving.run()
+}
+
+/// Starts the server as a process of its own and waits until it is ready.
+fn start_server(args: &UpArgs) -> Result<()> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("homenode").arg("up").arg("--detached");
+    if let Some(size) = args.size_per_node {
+        command.arg(format!("--size-per-node={size}"));
+    }
+    command.args(args.nodes.iter().map(|node| format!("--node={node}")));
+    command.arg("--").arg(&args.directory);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let cannot = |error: io::Error| Failure::new(format!("cannot start the server: {error}"));
+    homenode_linux::process::close_on_exec_from(3).map_err(cannot)?;
+    let mut child = command.spawn().map_err(cannot)?;
+    let pipe = child
+        .stdout
+        .take()
+        .ok_or_else(|| Failure::new("the server has no pipe to this command"))?;
+    let progress = Progress::new(format!("bringing {} up", shown(&args.directory)));
+    for line in BufReader::new(pipe).lines() {
+        let Ok(line) = line else { break };
+        match serde_json::from_str(&line) {
+            Ok(Message::Notice(notice)) => progress.say(&format!("homenode: {notice}")),
+            Ok(Message::Ready { .. }) => return Ok(()),
+            Ok(Message::Failed(reason)) => {
+                // Gone when this command is, so that whoever reacts finds nothing half done.
+                let _ = child.wait();
+                return Err(Failure::new(reason));
+            }
+            Err(_) => progress.say(&line),
+        }
+    }
+    let ended = child
+        .wait()
+        .map_or_else(|error| error.to_string(), |status| status.to_string());
+    fail!(
+        "the server for {} ended before it was ready ({ended})",
+        shown(&args.directory)
+    )
+}
+
+/// The server's `main`.
+fn serve_detached(args: &UpArgs) -> Result<()> {
+    // Fails only for the leader of a process group, which a process just started is not.
+    let _ = rustix::process::setsid();
+    let started = Serving::start(args, &mut |notice| drop(tell(&Message::Notice(notice.to_owned()))));
+    let serving = match started {
+        Ok(serving) => serving,
+        Err(failure) => {
+            return match tell(&Message::Failed(failure.to_string())) {
+                // The command prints it.
+                Ok(()) => std::process::exit(1),
+                Err(_) => Err(failure),
+            };
+        }
+    };
+    serve::leave_the_terminal(serving.device())?;
+    let ready = Message::Ready {
+        directory: serving.directory().to_owned(),
+        pid: std::process::id(),
+    };
+    if tell(&ready).is_err() {
+        // Dropping it unmounts.
+        fail!(
+            "the command that started the server for {} is gone",
+            shown(serving.directory())
+        );
+    }
+    serve::close_the_pipe()?;
+    serving.run()
+}
+
+fn tell(message: &Message) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    let mut pipe = io::stdout().lock();
+    pipe.write_all(&line)?;
+    pipe.flush()
+}

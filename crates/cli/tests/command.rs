@@ -1,0 +1,13 @@
+//! The `homenode` command as people use it: the real binary, real mounts.
+//!
+//! Needs root and /dev/fuse; says SKIPPED where they are missing. Every test works in a directory of its own, and leaves
+//! no mount behind when it fails.
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+mod command {
+    mod bad_input;
+    mod ending;
+    pub(crate) mod harness;
+    mod members;
+    mod up_and_down;
+}

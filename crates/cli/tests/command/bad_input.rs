@@ -1,0 +1,219 @@
+//! Each mistake gets one clear message, a non-zero exit, and leaves nothing mounted.
+
+use super::harness::*;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn sizes_that_do_not_parse_are_usage_errors() {
+    for size in ["", "0", "abc", "-1", "101%", "99999999999999999999", "1.5", "5X"] {
+        let message = fail(
+            2,
+            homenode(["up", "/nonexistent"]).arg(format!("--size-per-node={size}")),
+        );
+        assert!(
+            message.contains("--size-per-node") && message.contains("512M"),
+            "{message}"
+        );
+    }
+    let nonsense: [&[&str]; 7] = [
+        &[],
+        &["frobnicate"],
+        &["up"],
+        &["down"],
+        &["up", "--node", "x", "/tmp"],
+        &["file", "move", "/tmp/x"],
+        &["pool", "add", "/tmp", "--node", "0"],
+    ];
+    for arguments in nonsense {
+        fail(2, &mut homenode(arguments));
+    }
+}
+
+#[test]
+fn directories_that_cannot_be_mounted_on() {
+    need_mounts!();
+    let scratch = Scratch::new("directories");
+    let missing = scratch.path().join("missing");
+    refused(
+        homenode(["up", SIZE]).arg(&missing),
+        &[missing.to_str().unwrap(), "does not exist", "mkdir"],
+    );
+
+    let file = scratch.path().join("file");
+    fs::write(&file, "").unwrap();
+    refused(
+        homenode(["up", SIZE]).arg(&file),
+        &[file.to_str().unwrap(), "not a directory"],
+    );
+    refused(
+        homenode(["up", SIZE]).arg(file.join("below")),
+        &[file.to_str().unwrap(), "Not a directory"],
+    );
+
+    let full = scratch.dir("full");
+    fs::write(full.join("precious"), "").unwrap();
+    refused(
+        homenode(["up", SIZE]).arg(&full),
+        &[full.to_str().unwrap(), "not empty", "precious"],
+    );
+
+    symlink("loop", scratch.path().join("loop")).unwrap();
+    refused(
+        homenode(["up", SIZE]).arg(scratch.path().join("loop")),
+        &["loop", "symbolic links"],
+    );
+
+    let mounted = scratch.dir("mounted");
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "none"])
+        .arg(&mounted)
+        .status()
+        .unwrap();
+    assert!(mount.success());
+    refused(
+        homenode(["up", SIZE]).arg(&mounted),
+        &[mounted.to_str().unwrap(), "mounted already", "tmpfs"],
+    );
+    assert_eq!(mounts_below(scratch.path()).len(), 1);
+    assert!(Command::new("umount").arg(&mounted).status().unwrap().success());
+
+    up(&mounted);
+    refused(
+        homenode(["up", SIZE]).arg(&mounted),
+        &[mounted.to_str().unwrap(), "mounted already", "homenode down"],
+    );
+    assert_eq!(mounts_below(scratch.path()).len(), 1);
+    down(&mounted);
+    assert_nothing_mounted(scratch.path());
+}
+
+#[test]
+fn nodes_and_sizes_that_are_not_there() {
+    need_mounts!();
+    let scratch = Scratch::new("sizes");
+    let dir = scratch.dir("pool");
+    refused(homenode(["up", "--node", "999"]).arg(&dir), &["node 999", "node 0"]);
+    refused(
+        homenode(["up", "--size-per-node", "100T"]).arg(&dir),
+        &["node 0", "MiB", "ask for less"],
+    );
+    refused(
+        homenode(["up", "--size-per-node", "100%"]).arg(&dir),
+        &["node 0", "MiB", "ask for less"],
+    );
+    refused(
+        homenode(["up", "--size-per-node", "4K"]).arg(&dir),
+        &["node 0", "4096", "at least"],
+    );
+    assert_nothing_mounted(scratch.path());
+}
+
+#[test]
+fn without_root() {
+    need_mounts!();
+    let scratch = Scratch::new("user");
+    fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
+    let binary = scratch.path().join("homenode");
+    fs::copy(BINARY, &binary).unwrap();
+    let dir = scratch.dir("pool");
+    let as_nobody = |arguments: &[&str]| {
+        let mut command = Command::new(&binary);
+        command.args(arguments).arg(&dir).uid(65534).gid(65534).current_dir("/");
+        command
+    };
+    refused(&mut as_nobody(&["up", SIZE]), &["root", "sudo"]);
+    assert_nothing_mounted(scratch.path());
+    up(&dir);
+    refused(&mut as_nobody(&["status"]), &["root"]);
+    refused(&mut as_nobody(&["down"]), &["root"]);
+    assert_eq!(mounts_below(scratch.path()).len(), 1);
+    // Where a file lies is no secret from who may read it.
+    fs::write(dir.join("file"), "x").unwrap();
+    let mut map = Command::new(&binary);
+    assert!(succeed(map.args(["file", "map"]).arg(dir.join("file")).uid(65534).gid(65534)).starts_with("node"));
+    down(&dir);
+}
+
+#[test]
+fn without_the_device() {
+    need_mounts!();
+    let scratch = Scratch::new("device");
+    let dir = scratch.dir("pool");
+    // A /dev of its own, in a mount namespace of its own.
+    let script = r#"mount -t tmpfs none /dev && mknod /dev/null c 1 3 && exec "$1" up "$2" "$3""#;
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            script,
+            "sh",
+            BINARY,
+            SIZE,
+        ])
+        .arg(&dir);
+    refused(&mut command, &["/dev/fuse", "modprobe"]);
+    assert_nothing_mounted(scratch.path());
+}
+
+#[test]
+fn what_is_not_on_a_homenode_mount() {
+    need_mounts!();
+    let scratch = Scratch::new("elsewhere");
+    let dir = scratch.dir("plain");
+    let name = dir.to_str().unwrap();
+    fs::write(dir.join("file"), "x").unwrap();
+    let file = dir.join("file");
+    refused(homenode(["status"]).arg(&dir), &[name, "not on a homenode mount"]);
+    refused(homenode(["down"]).arg(&dir), &[name, "no homenode mount"]);
+    refused(homenode(["file", "map"]).arg(&file), &[name, "not on a homenode mount"]);
+    refused(
+        homenode(["file", "move", "--node", "0"]).arg(&file),
+        &[name, "not on a homenode mount"],
+    );
+    refused(
+        homenode(["pool", "drain"]).arg(&dir).arg("0"),
+        &[name, "not on a homenode mount"],
+    );
+    refused(
+        homenode(["file", "map"]).arg(dir.join("missing")),
+        &["missing", "No such file"],
+    );
+    refused(
+        homenode(["down"]).arg(dir.join("missing")),
+        &["missing", "does not exist"],
+    );
+
+    up(&scratch.dir("pool"));
+    let pool = scratch.path().join("pool");
+    fs::create_dir(pool.join("sub")).unwrap();
+    refused(
+        homenode(["down"]).arg(pool.join("sub")),
+        &["inside", pool.to_str().unwrap()],
+    );
+    refused(homenode(["file", "map"]).arg(pool.join("sub")), &["sub", "not a file"]);
+    fs::write(pool.join("file"), "x").unwrap();
+    refused(
+        homenode(["file", "move", "--node", "999"]).arg(pool.join("file")),
+        &["file", "node 999", "node 0"],
+    );
+    down(&pool);
+}
+
+#[test]
+fn a_failing_topology_has_a_message_too() {
+    refused(
+        &mut homenode(["topology", "--from", "/nonexistent.xml"]),
+        &["/nonexistent.xml"],
+    );
+    assert!(succeed(&mut homenode(["topology"])).contains("node"));
+    assert!(!succeed(&mut homenode(["member", "list"])).is_empty());
+    assert!(Path::new(BINARY).exists());
+}

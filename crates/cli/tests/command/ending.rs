@@ -1,0 +1,191 @@
+//! However a server ends, no mount is left; what SIGKILL leaves is cleared by the next command.
+
+use super::harness::*;
+use rustix::process::{Pid, Signal};
+use std::fs::{self, File};
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+#[test]
+fn signals_end_the_server() {
+    need_mounts!();
+    for sent in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let scratch = Scratch::new("signal");
+        let dir = scratch.dir("pool");
+        up(&dir);
+        let pid = server_pid(&dir).unwrap();
+        signal(pid, sent);
+        wait_for_end(pid);
+        assert_nothing_mounted(scratch.path());
+        up(&dir);
+        down(&dir);
+    }
+}
+
+#[test]
+fn in_the_foreground_signals_exit_with_0() {
+    need_mounts!();
+    for sent in [Signal::TERM, Signal::INT] {
+        let scratch = Scratch::new("foreground");
+        let dir = scratch.dir("pool");
+        let mut server = homenode(["up", SIZE, "--foreground"])
+            .arg(&dir)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        wait_until("it is mounted", || server_pid(&dir).is_some());
+        fs::write(dir.join("file"), "x").unwrap();
+        signal(Pid::from_child(&server), sent);
+        assert_eq!(server.wait().unwrap().code(), Some(0));
+        assert_nothing_mounted(scratch.path());
+    }
+}
+
+#[test]
+fn an_early_signal_leaves_no_mount() {
+    need_mounts!();
+    let scratch = Scratch::new("early");
+    let dir = scratch.dir("pool");
+    for delay_ms in [0, 5, 10, 20, 40, 80] {
+        let mut server = homenode(["up", SIZE, "--foreground"])
+            .arg(&dir)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+        signal(Pid::from_child(&server), Signal::TERM);
+        server.wait().unwrap();
+        assert_nothing_mounted(scratch.path());
+    }
+}
+
+#[test]
+fn umount_ends_the_server() {
+    need_mounts!();
+    let scratch = Scratch::new("umount");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let pid = server_pid(&dir).unwrap();
+    assert!(Command::new("umount").arg(&dir).status().unwrap().success());
+    wait_for_end(pid);
+    assert_nothing_mounted(scratch.path());
+    refused(
+        homenode(["down"]).arg(&dir),
+        &[dir.to_str().unwrap(), "no homenode mount"],
+    );
+}
+
+fn kill_server(scratch: &Scratch) -> std::path::PathBuf {
+    let dir = scratch.dir("pool");
+    up(&dir);
+    fs::write(dir.join("lost"), "x").unwrap();
+    let pid = server_pid(&dir).unwrap();
+    signal(pid, Signal::KILL);
+    wait_for_end(pid);
+    assert_eq!(
+        fs::metadata(&dir).unwrap_err().raw_os_error(),
+        Some(107),
+        "ENOTCONN: the mount is dead"
+    );
+    dir
+}
+
+#[test]
+fn up_clears_a_dead_mount() {
+    need_mounts!();
+    let scratch = Scratch::new("dead-up");
+    let dir = kill_server(&scratch);
+    let output = homenode(["up", SIZE]).arg(dir.join("")).output().unwrap();
+    assert!(output.status.success(), "{}", describe(&output));
+    assert!(
+        describe(&output).contains("cleared a dead mount"),
+        "{}",
+        describe(&output)
+    );
+    assert_eq!(mounts_below(scratch.path()).len(), 1);
+    assert!(!dir.join("lost").exists());
+    down(&dir);
+    assert_nothing_mounted(scratch.path());
+}
+
+#[test]
+fn down_clears_a_dead_mount() {
+    need_mounts!();
+    let scratch = Scratch::new("dead-down");
+    let dir = kill_server(&scratch);
+    refused(
+        homenode(["status"]).arg(&dir),
+        &[dir.to_str().unwrap(), "homenode down"],
+    );
+    succeed(&mut homenode(["status", "--json"]));
+    // A file that was open when the server died must not keep the mount point.
+    let output = homenode(["down", "pool/"])
+        .current_dir(scratch.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", describe(&output));
+    assert!(
+        describe(&output).contains("cleared a dead mount"),
+        "{}",
+        describe(&output)
+    );
+    assert_nothing_mounted(scratch.path());
+}
+
+#[test]
+fn down_on_a_busy_mount_names_who_and_what_to_do() {
+    need_mounts!();
+    let scratch = Scratch::new("busy");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let pid = server_pid(&dir).unwrap();
+    fs::write(dir.join("file"), "held").unwrap();
+    let mut file = File::open(dir.join("file")).unwrap();
+    let own = format!("({})", std::process::id());
+    refused(
+        homenode(["down"]).arg(&dir),
+        &[dir.to_str().unwrap(), "in use", &own, "--lazy"],
+    );
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"held", "it works on");
+
+    succeed(homenode(["down", "--lazy"]).arg(&dir));
+    assert_nothing_mounted(scratch.path());
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "held", "open files work until they are closed");
+    drop(file);
+    wait_for_end(pid);
+}
+
+#[test]
+fn a_signal_ends_a_busy_mount_too() {
+    need_mounts!();
+    let scratch = Scratch::new("busy-signal");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let pid = server_pid(&dir).unwrap();
+    let file = File::create(dir.join("file")).unwrap();
+    signal(pid, Signal::TERM);
+    wait_for_end(pid);
+    assert_nothing_mounted(scratch.path());
+    assert!(file.set_len(1).is_err(), "open files get errors");
+    up(&dir);
+    down(&dir);
+}
+
+/// The command that waits for `ready` was killed: its server must not live on unknown.
+#[test]
+fn a_server_without_its_command_goes() {
+    need_mounts!();
+    let scratch = Scratch::new("orphan");
+    let dir = scratch.dir("pool");
+    let mut server = homenode(["up", SIZE, "--detached"])
+        .arg(&dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(server.stdout.take());
+    assert_eq!(server.wait().unwrap().code(), Some(1));
+    assert_nothing_mounted(scratch.path());
+}

@@ -1,0 +1,183 @@
+//! Directories, processes and mounts that clean up after themselves.
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_homenode");
+/// Small, so that many tests can run at once.
+pub(crate) const SIZE: &str = "--size-per-node=16M";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Whether mounts are possible here; prints why not.
+pub(crate) fn can_mount() -> bool {
+    let missing = if !rustix::process::geteuid().is_root() {
+        "root"
+    } else if !Path::new("/dev/fuse").exists() {
+        "/dev/fuse"
+    } else {
+        return true;
+    };
+    println!("SKIPPED: needs {missing}");
+    false
+}
+
+/// Returns from the test where mounts are not possible.
+macro_rules! need_mounts {
+    () => {
+        if !$crate::command::harness::can_mount() {
+            return;
+        }
+    };
+}
+pub(crate) use need_mounts;
+
+/// A directory for one test. What is mounted below it goes with it.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(test: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("homenode-{test}-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        // As mountinfo will tell it.
+        Self(fs::canonicalize(path).unwrap())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A new directory in it.
+    pub(crate) fn dir(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        let path = self.0.join(Path::new(name.as_ref()));
+        fs::create_dir(&path).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for (mount_point, _) in mounts_below(&self.0) {
+            let pid = server_pid(&mount_point);
+            let _ = rustix::mount::unmount(&mount_point, rustix::mount::UnmountFlags::DETACH);
+            if let Some(pid) = pid {
+                signal(pid, Signal::KILL);
+            }
+        }
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Mount points and types below a directory, by the kernel's table.
+pub(crate) fn mounts_below(directory: &Path) -> Vec<(PathBuf, String)> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let parse = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let point = left
+            .split(' ')
+            .nth(4)?
+            .replace("\\040", " ")
+            .replace("\\012", "\n")
+            .replace("\\134", "\\");
+        Some((PathBuf::from(point), right.split(' ').next()?.to_owned()))
+    };
+    table
+        .lines()
+        .filter_map(parse)
+        .filter(|(point, _)| point.starts_with(directory))
+        .collect()
+}
+
+pub(crate) fn homenode<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(arguments);
+    command
+}
+
+/// Runs a command that must succeed; gives what it printed on standard output.
+pub(crate) fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", describe(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs a command that must fail with exit code `code`; gives its message.
+pub(crate) fn fail(code: i32, command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{command:?}: {}", describe(&output));
+    assert!(
+        output.stdout.is_empty(),
+        "a failure prints on standard error only: {}",
+        describe(&output)
+    );
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(!message.contains("panicked"), "{message}");
+    message
+}
+
+/// As [`fail`] with code 1: one line, naming everything in `parts`.
+pub(crate) fn refused(command: &mut Command, parts: &[&str]) {
+    let message = fail(1, command);
+    assert_eq!(message.trim_end().lines().count(), 1, "one message: {message}");
+    for part in parts {
+        assert!(message.contains(part), "{part:?} is missing in: {message}");
+    }
+}
+
+pub(crate) fn describe(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr))
+}
+
+pub(crate) fn up(directory: &Path) {
+    succeed(homenode(["up", SIZE]).arg(directory));
+}
+
+pub(crate) fn down(directory: &Path) {
+    succeed(homenode(["down"]).arg(directory));
+}
+
+pub(crate) fn status(directory: &Path) -> Value {
+    serde_json::from_str(&succeed(homenode(["status", "--json"]).arg(directory))).unwrap()
+}
+
+/// The server of a mount, if it answers.
+pub(crate) fn server_pid(directory: &Path) -> Option<Pid> {
+    let output = homenode(["status", "--json"]).arg(directory).output().unwrap();
+    let status: Value = serde_json::from_slice(&output.stdout).ok()?;
+    Pid::from_raw(status["pid"].as_u64()?.try_into().ok()?)
+}
+
+pub(crate) fn signal(pid: Pid, signal: Signal) {
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// Waits until a process is gone, a zombie at most.
+pub(crate) fn wait_for_end(pid: Pid) {
+    let stat = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+    // The first thread is a zombie as long as others are still ending.
+    let alone = || fs::read_dir(&tasks).map_or(true, |tasks| tasks.count() <= 1);
+    let ended = || fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ") && alone());
+    wait_until("the server ends", ended);
+}
+
+pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited too long until {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn assert_nothing_mounted(directory: &Path) {
+    assert_eq!(mounts_below(directory), [], "nothing is mounted");
+}

@@ -1,0 +1,81 @@
+//! Members come and go while files are in use.
+
+use super::harness::*;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+#[test]
+fn add_drain_remove_under_a_writer() {
+    need_mounts!();
+    let scratch = Scratch::new("members");
+    let dir = scratch.dir("pool");
+    succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
+    let content: Vec<u8> = (0..6_000_000_u32).map(|at| (at % 251) as u8).collect();
+    fs::write(dir.join("still"), &content).unwrap();
+
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut round = 0_u8;
+            while !stop.load(Ordering::Relaxed) {
+                round = round.wrapping_add(1);
+                fs::write(dir.join("moving"), vec![round; 500_000]).unwrap();
+                assert_eq!(fs::read(dir.join("moving")).unwrap(), vec![round; 500_000]);
+            }
+        });
+        let said = succeed(homenode(["pool", "add", "--node", "0", "--size", "32M"]).arg(&dir));
+        assert!(said.contains("member 1"), "{said}");
+        let said = succeed(homenode(["pool", "drain"]).arg(&dir).arg("0"));
+        assert!(said.contains("member 0"), "{said}");
+        assert_eq!(status(&dir)["members"][0]["state"], "draining");
+        assert_eq!(status(&dir)["members"][0]["used_bytes"], 0);
+        succeed(homenode(["pool", "remove"]).arg(&dir).arg("0"));
+        stop.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+    });
+    let status = status(&dir);
+    assert_eq!(status["members"].as_array().unwrap().len(), 1, "{status}");
+    assert_eq!(status["members"][0]["member"], 1);
+    assert_eq!(status["capacity_bytes"], 32 << 20);
+    assert_eq!(fs::read(dir.join("still")).unwrap(), content);
+    assert_eq!(status["fuse"]["panics"], 0);
+    down(&dir);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_and_changes_nothing() {
+    need_mounts!();
+    let scratch = Scratch::new("refusals");
+    let dir = scratch.dir("pool");
+    succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
+    let pool = |verb: &str, rest: &[&str]| {
+        let mut command = homenode(["pool", verb]);
+        command.arg(&dir).args(rest);
+        command
+    };
+    refused(&mut pool("drain", &["7"]), &["member 7"]);
+    refused(&mut pool("remove", &["7"]), &["member 7"]);
+    refused(&mut pool("drain", &["0"]), &["member 0", "last", "add"]);
+    refused(&mut pool("remove", &["0"]), &["member 0", "drain"]);
+    refused(
+        &mut pool("add", &["--node", "999", "--size", "8M"]),
+        &["node 999", "node 0"],
+    );
+    refused(&mut pool("add", &["--node", "0", "--size", "100T"]), &["node 0", "MiB"]);
+    refused(
+        &mut pool("add", &["--node", "0", "--size", "1K"]),
+        &["node 0", "at least"],
+    );
+    fail(2, &mut pool("add", &["--node", "0", "--size", "0"]));
+
+    // More than the other member can hold.
+    succeed(&mut pool("add", &["--node", "0", "--size", "4M"]));
+    fs::write(dir.join("large"), vec![1; 12 << 20]).unwrap();
+    refused(&mut pool("drain", &["0"]), &["member 0", "room"]);
+    let status = status(&dir);
+    assert_eq!(status["members"].as_array().unwrap().len(), 2, "{status}");
+    assert_ne!(status["members"][0]["state"], "draining", "it takes data again");
+    assert_eq!(fs::read(dir.join("large")).unwrap(), vec![1; 12 << 20]);
+    down(&dir);
+}

@@ -1,0 +1,236 @@
+//! Bringing up, looking, taking down.
+
+use super::harness::*;
+use serde_json::Value;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn up_write_read_status_down() {
+    need_mounts!();
+    let scratch = Scratch::new("up");
+    let dir = scratch.dir("pool");
+    fs::set_permissions(&dir, Permissions::from_mode(0o1777)).unwrap();
+    up(&dir);
+    assert_eq!(
+        mounts_below(scratch.path()),
+        [(dir.clone(), "fuse.homenode".to_owned())]
+    );
+    assert_eq!(
+        fs::metadata(&dir).unwrap().mode() & 0o7777,
+        0o1777,
+        "the directory's mode is the root's"
+    );
+
+    fs::write(dir.join("file"), vec![7; 300_000]).unwrap();
+    assert_eq!(fs::read(dir.join("file")).unwrap(), vec![7; 300_000]);
+
+    let status = status(&dir);
+    assert_eq!(status["output_version"], 1);
+    assert_eq!(status["directory"], dir.to_str().unwrap());
+    let capacity = status["capacity_bytes"].as_u64().unwrap();
+    assert_eq!(capacity, status["nodes"].as_array().unwrap().len() as u64 * (16 << 20));
+    assert!(
+        (300_000..=400_000).contains(&status["used_bytes"].as_u64().unwrap()),
+        "{status}"
+    );
+    assert_eq!(
+        capacity,
+        status["free_bytes"].as_u64().unwrap() + status["used_bytes"].as_u64().unwrap()
+    );
+    assert!(
+        status["members"][0]["backing"].as_str().unwrap().contains("swap"),
+        "{status}"
+    );
+    assert_eq!(status["members"][0]["state"], "candidate");
+    let written: u64 = status["accesses"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cell| cell["written_bytes"].as_u64().unwrap())
+        .sum();
+    assert_eq!(written, 300_000);
+    assert!(status["fuse"]["requests"].as_u64().unwrap() > 0);
+    assert_eq!(status["fuse"]["panics"], 0);
+
+    let text = succeed(homenode(["status"]).arg(dir.join("file")));
+    assert!(
+        text.contains(dir.to_str().unwrap()) && text.contains("candidate") && text.contains("0 panics"),
+        "{text}"
+    );
+    let all: Value = serde_json::from_str(&succeed(&mut homenode(["status", "--json"]))).unwrap();
+    assert_eq!(all["output_version"], 1);
+    let listed = all["pools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|pool| pool["directory"] == dir.to_str().unwrap());
+    assert!(listed, "{all}");
+
+    let pid = server_pid(&dir).unwrap();
+    down(&dir);
+    assert_nothing_mounted(scratch.path());
+    assert!(
+        fs::read_dir(&dir).unwrap().next().is_none(),
+        "the directory is as it was"
+    );
+    wait_for_end(pid);
+}
+
+#[test]
+fn where_a_file_lies() {
+    need_mounts!();
+    let scratch = Scratch::new("map");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let file = dir.join("file");
+    fs::write(&file, vec![1; 8192]).unwrap();
+    symlink("file", dir.join("link")).unwrap();
+    for path in [&file, &dir.join("link")] {
+        let map: Value = serde_json::from_str(&succeed(homenode(["file", "map", "--json"]).arg(path))).unwrap();
+        assert_eq!(map["output_version"], 1);
+        let total: u64 = map["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|on| on["bytes"].as_u64().unwrap())
+            .sum();
+        assert_eq!(total, 8192, "{map}");
+    }
+    let text = succeed(homenode(["file", "map"]).arg(&file));
+    assert!(text.starts_with("node ") && text.contains("8192"), "{text}");
+
+    let home = status(&dir)["members"][0]["home"].to_string();
+    succeed(homenode(["file", "move", "--node", &home]).arg(&file));
+    let text = succeed(homenode(["file", "map"]).arg(&file));
+    assert!(
+        text.starts_with(&format!("node {home} ")) && text.lines().count() == 1,
+        "{text}"
+    );
+    assert_eq!(fs::read(&file).unwrap(), vec![1; 8192]);
+
+    fs::write(dir.join("empty"), "").unwrap();
+    let text = succeed(homenode(["file", "map"]).arg(dir.join("empty")));
+    assert!(text.contains("no bytes"), "{text}");
+    down(&dir);
+}
+
+#[test]
+fn any_way_to_name_the_directory() {
+    need_mounts!();
+    let scratch = Scratch::new("names");
+    let odd = scratch.dir("with space\nnewline \\ and ünicode");
+    symlink(&odd, scratch.path().join("link")).unwrap();
+    let names = [
+        "link",
+        "./link/",
+        "with space\nnewline \\ and ünicode///",
+        "./with space\nnewline \\ and ünicode/.",
+    ];
+    for (up_name, down_name) in names.iter().zip(names.iter().rev()) {
+        succeed(homenode(["up", SIZE, up_name]).current_dir(scratch.path()));
+        assert_eq!(
+            mounts_below(scratch.path()),
+            [(odd.clone(), "fuse.homenode".to_owned())]
+        );
+        fs::write(odd.join("file"), "x").unwrap();
+        succeed(homenode(["status", up_name]).current_dir(scratch.path()));
+        succeed(homenode(["down", down_name]).current_dir(scratch.path()));
+        assert_nothing_mounted(scratch.path());
+    }
+    let dashed = scratch.dir("-dashed");
+    succeed(homenode(["up", SIZE, "--", "-dashed"]).current_dir(scratch.path()));
+    assert_eq!(mounts_below(scratch.path()).len(), 1);
+    down(&dashed);
+}
+
+#[test]
+fn of_two_that_want_one_directory_one_gets_it() {
+    need_mounts!();
+    let scratch = Scratch::new("race");
+    let dir = scratch.dir("pool");
+    for round in 0..6 {
+        if round % 2 == 1 {
+            // The same with a dead mount that all of them want to clear.
+            up(&dir);
+            let pid = server_pid(&dir).unwrap();
+            signal(pid, rustix::process::Signal::KILL);
+            wait_for_end(pid);
+        }
+        let start = || {
+            homenode(["up", SIZE])
+                .arg(&dir)
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .unwrap()
+        };
+        let racers = [start(), start(), start()];
+        let outputs = racers.map(|racer| racer.wait_with_output().unwrap());
+        let winners = outputs.iter().filter(|output| output.status.success()).count();
+        assert_eq!(winners, 1, "{:?}", outputs.each_ref().map(describe));
+        for loser in outputs.iter().filter(|output| !output.status.success()) {
+            assert_eq!(loser.status.code(), Some(1));
+            let message = describe(loser);
+            assert!(
+                message.contains("another `homenode up`") || message.contains("mounted already"),
+                "{message}"
+            );
+        }
+        assert_eq!(mounts_below(scratch.path()).len(), 1);
+        down(&dir);
+        assert_nothing_mounted(scratch.path());
+    }
+}
+
+#[test]
+fn options_of_up() {
+    need_mounts!();
+    let scratch = Scratch::new("options");
+    let dir = scratch.dir("pool");
+    succeed(homenode(["up", "--node", "0", "--node", "0", "--size-per-node", "1%"]).arg(&dir));
+    let status = status(&dir);
+    assert_eq!(status["members"].as_array().unwrap().len(), 1, "{status}");
+    assert_eq!(status["members"][0]["home"], 0);
+    assert!(status["capacity_bytes"].as_u64().unwrap() > 0);
+    down(&dir);
+    succeed(homenode(["up"]).arg(&dir));
+    assert_eq!(mounts_below(scratch.path()).len(), 1);
+    down(&dir);
+}
+
+/// A daemon that kept its starter's pipes would hang every script that reads them.
+#[test]
+fn the_server_keeps_nothing_of_who_started_it() {
+    need_mounts!();
+    let scratch = Scratch::new("pipes");
+    let dir = scratch.dir("pool");
+    let lock = scratch.path().join("lock");
+    let script = r#"exec 9>"$3"; flock -n 9 || exit 3; "$1" up --size-per-node 16M "$2"; echo started"#;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, "sh", BINARY]).arg(&dir).arg(&lock);
+    // Returns only when nobody holds its standard output and error any more.
+    assert_eq!(succeed(&mut shell), "started\n");
+    let relock = Command::new("flock")
+        .args(["-n", lock.to_str().unwrap(), "true"])
+        .status()
+        .unwrap();
+    assert!(relock.success(), "the server does not hold the script's lock");
+    let pid = server_pid(&dir).unwrap().as_raw_nonzero();
+    assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
+    down(&dir);
+}
+
+#[test]
+fn version_and_help() {
+    assert!(succeed(&mut homenode(["--version"])).contains(env!("CARGO_PKG_VERSION")));
+    let help = succeed(&mut homenode(["--help"]));
+    for verb in ["up", "down", "status", "file", "pool", "topology", "member"] {
+        assert!(
+            help.lines().any(|line| line.trim_start().starts_with(verb)),
+            "{verb} is missing in: {help}"
+        );
+    }
+    assert!(!succeed(&mut homenode(["up", "--help"])).contains("detached"));
+}

@@ -1,0 +1,174 @@
+//! One request carried out on the filesystem.
+//!
+//! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It never waits for anything
+//! outside the engine, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
+//! more of them. The same answer to FLUSH, FSYNC and OPENDIR tells the kernel that there is nothing to do on this
+//! filesystem (it is volatile; reading a directory needs no handle), and saves those trips for good.
+//!
+//! Open files are not pinned: a lookup pins, and the kernel forgets an inode only after its last close.
+
+mod attributes;
+mod data;
+mod directories;
+mod names;
+mod xattrs;
+
+use crate::host::Host;
+use crate::negotiate::Agreed;
+use crate::statistics::Counters;
+use crate::wire::{Full, InHeader, Reply, Request};
+use crate::writers::Writers;
+use homenode_engine::fs::{self, Asking, Fs, Ino, Inode};
+use homenode_engine::{Clock, CpuId, Memory, NodeId};
+use homenode_shared::Slot;
+use std::sync::Arc;
+
+/// What all calls of a mount share.
+#[derive(Debug)]
+pub(crate) struct Service<M: Memory, C: Clock, H> {
+    pub(crate) fs: Arc<Fs<M, C>>,
+    pub(crate) host: Arc<H>,
+    pub(crate) agreed: Agreed,
+    pub(crate) writers: Writers,
+}
+
+/// One request under way.
+pub(crate) struct Call<'a, M: Memory, C: Clock, H> {
+    pub(crate) service: &'a Service<M, C, H>,
+    pub(crate) slot: &'a Slot,
+    pub(crate) counters: &'a Counters,
+    pub(crate) header: &'a InHeader,
+}
+
+/// Linux's number of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) i32);
+
+impl From<fs::Error> for Errno {
+    fn from(error: fs::Error) -> Self {
+        Self(error.errno())
+    }
+}
+
+impl From<Full> for Errno {
+    /// Answers of fixed size always fit: the kernel asked for more than was negotiated.
+    fn from(_: Full) -> Self {
+        Self(libc::EINVAL)
+    }
+}
+
+/// Whether an answer is due; the answer itself is in the [`Reply`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Answer,
+    Silence,
+}
+
+impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
+    /// Carries out `request` and writes the payload of its answer to `reply`.
+    pub(crate) fn carry_out(&self, request: Request<'_>, reply: &mut Reply<'_>) -> Result<Outcome, Errno> {
+        match request {
+            Request::Forget(input) => {
+                self.forget(self.header.nodeid, input.nlookup);
+                return Ok(Outcome::Silence);
+            }
+            Request::BatchForget(forgets) => {
+                for one in forgets {
+                    self.forget(one.nodeid, one.nlookup);
+                }
+                return Ok(Outcome::Silence);
+            }
+            Request::Read(input) => self.read(&input, reply),
+            Request::Write { input, data } => self.write(&input, data, reply),
+            Request::Lookup { name } => self.lookup(name, reply),
+            Request::GetAttr(_) => self.get_attr(reply),
+            Request::StatX(_) => self.stat_x(reply),
+            Request::SetAttr(input) => self.set_attr(&input, reply),
+            Request::ReadLink => self.read_link(reply),
+            Request::SymLink { name, target } => self.sym_link(name, target, reply),
+            Request::MkNod { input, name } => self.make_node(&input, name, reply),
+            Request::MkDir { input, name } => self.make_dir(&input, name, reply),
+            Request::Unlink { name } => self.unlink(name),
+            Request::RmDir { name } => self.remove_dir(name),
+            Request::Rename { input, name, new_name } => self.rename(&input, name, new_name),
+            Request::Link { input, name } => self.link(&input, name, reply),
+            Request::Open(input) => self.open(&input, reply),
+            Request::Create { input, name } => self.create(&input, name, reply),
+            Request::TmpFile(input) => self.temporary_file(&input, reply),
+            Request::OpenDir(_) => self.open_dir(reply),
+            Request::ReadDir(input) => self.read_dir(&input, reply),
+            Request::ReadDirPlus(input) => self.read_dir_plus(&input, reply),
+            Request::StatFs => self.stat_fs(reply),
+            Request::SetXattr { input, name, value } => self.set_xattr(&input, name, value),
+            Request::GetXattr { input, name } => self.get_xattr(&input, name, reply),
+            Request::ListXattr(input) => self.list_xattrs(&input, reply),
+            Request::RemoveXattr { name } => self.remove_xattr(name),
+            Request::FAllocate(input) => self.allocate(&input),
+            Request::LSeek(input) => self.seek(&input, reply),
+            Request::CopyFileRange(input) => self.copy_range(&input, reply),
+            Request::CopyFileRange64(input) => self.copy_range_64(&input, reply),
+            Request::Release(_) | Request::ReleaseDir(_) | Request::Destroy => Ok(()),
+            Request::Flush(_) | Request::FSync(_) | Request::FSyncDir(_) | Request::SyncFs => Err(Errno(libc::ENOSYS)),
+            // The kernel checks permissions itself; there is nothing to interrupt; nobody offered the rest.
+            Request::Access(_) | Request::Interrupt(_) | Request::Unserved(_) => Err(Errno(libc::ENOSYS)),
+            // Answered before the threads started: the kernel sends one.
+            Request::Init(_) => Err(Errno(libc::EIO)),
+        }
+        .map(|()| Outcome::Answer)
+    }
+
+    fn fs(&self) -> &Fs<M, C> {
+        &self.service.fs
+    }
+
+    /// The inode the request is about.
+    fn inode(&self) -> Result<Arc<Inode>, Errno> {
+        self.inode_of(self.header.nodeid)
+    }
+
+    fn inode_of(&self, nodeid: u64) -> Result<Arc<Inode>, Errno> {
+        self.fs().inode(Ino(nodeid)).ok_or(Errno(libc::ESTALE))
+    }
+
+    /// Takes `lookups` pins off an inode. The root is never pinned: it has no name to look up.
+    fn forget(&self, nodeid: u64, lookups: u64) {
+        if let Some(inode) = self.fs().inode(Ino(nodeid)).filter(|inode| inode.ino() != Ino::ROOT) {
+            self.fs().unpin(&inode, lookups);
+        }
+    }
+
+    /// Runs `work` for the thread that made the call.
+    fn asking<R>(&self, work: impl FnOnce(&Asking<'_>) -> R) -> R {
+        self.asking_for(self.header.pid, work)
+    }
+
+    /// Runs `work` on behalf of thread `tid` (0: nobody known).
+    fn asking_for<R>(&self, tid: u32, work: impl FnOnce(&Asking<'_>) -> R) -> R {
+        let cpu = self.service.host.current_cpu();
+        let node = || self.node(tid, cpu);
+        work(&Asking {
+            slot: self.slot,
+            cpu,
+            node: &node,
+        })
+    }
+
+    /// The node thread `tid` asks from; where it cannot be known, that of the serving CPU, which the scheduler chooses near
+    /// the caller.
+    fn node(&self, tid: u32, serving: CpuId) -> NodeId {
+        let host = &self.service.host;
+        let asking = if tid == 0 || host.has_one_node() {
+            None
+        } else {
+            host.thread_cpu(tid)
+        };
+        host.cpu_node(asking.unwrap_or(serving))
+    }
+
+    /// Remembers the caller as the inode's writer, for when the kernel writes its mapped pages back.
+    fn note_writer(&self, nodeid: u64) {
+        if self.header.pid != 0 && !self.service.host.has_one_node() {
+            self.service.writers.note(nodeid, self.header.pid);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! GETATTR, STATX, SETATTR, STATFS, and how attributes look on the wire.
+//!
+//! How long the kernel may keep what it is told: everything that changes files goes through the kernel, so names (also
+//! those that do not exist) and attributes stay right for as long as it remembers them, [`VALID_SECONDS`]. Where the server
+//! changes attributes on its own, the kernel knows: it drops size, times and blocks after writes, fallocate and copies,
+//! link counts and times after operations on names, everything after an ACL is set; answers to SETATTR carry the new ones.
+//! The one thing it does not drop is the mode after a write, which clears set-uid and set-gid (HANDLE_KILLPRIV_V2): so
+//! the attributes of regular files with those bits are never kept. They are asked for before each exec, too.
+
+use super::{Call, Errno};
+use crate::host::Host;
+use crate::wire::flags::{set_attr, statx};
+use crate::wire::{
+    AttrOut, AttrRecord, EntryOut, Reply, SetAttrIn, StatFsOut, StatXOut, StatXRecord, StatXTime, Zeros,
+};
+use homenode_engine::fs::{Attr, Inode, SetAttr, SetTime};
+use homenode_engine::{BLOCK_BYTES, Clock, Memory};
+use std::sync::Arc;
+
+/// How long the kernel may keep names and attributes: a year, for ever as far as a mount goes.
+pub(super) const VALID_SECONDS: u64 = 365 * 24 * 60 * 60;
+
+const NAME_BYTES_MAX: u32 = 255;
+const NS_PER_SECOND: i64 = 1_000_000_000;
+#[expect(clippy::cast_possible_truncation, reason = "4096")]
+const BLOCK_BYTES_WIRE: u32 = BLOCK_BYTES as u32;
+
+impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
+    pub(super) fn get_attr(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let attr = self.fs().attr(&*self.inode()?);
+        Ok(reply.put(attr_out(&attr))?)
+    }
+
+    pub(super) fn stat_x(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let attr = self.fs().attr(&*self.inode()?);
+        let stat = stat_x_record(&attr);
+        Ok(reply.put(StatXOut {
+            attr_valid: valid_seconds(&attr),
+            stat,
+            ..StatXOut::default()
+        })?)
+    }
+
+    pub(super) fn set_attr(&self, input: &SetAttrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let inode = self.inode()?;
+        let attr = self.fs().set_attr(&inode, &changes(input))?;
+        Ok(reply.put(attr_out(&attr))?)
+    }
+
+    pub(super) fn stat_fs(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let stat = self.fs().statfs();
+        Ok(reply.put(StatFsOut {
+            blocks: stat.blocks,
+            bfree: stat.free,
+            bavail: stat.free,
+            files: stat.files,
+            ffree: stat.files_free,
+            bsize: BLOCK_BYTES_WIRE,
+            namelen: NAME_BYTES_MAX,
+            frsize: BLOCK_BYTES_WIRE,
+            ..StatFsOut::default()
+        })?)
+    }
+
+    /// The answer that gives the kernel an inode, which it pins.
+    pub(super) fn entry(&self, inode: &Arc<Inode>) -> Result<EntryOut, Errno> {
+        self.fs().pin(inode)?;
+        Ok(self.entry_of_pinned(inode))
+    }
+
+    pub(super) fn entry_of_pinned(&self, inode: &Arc<Inode>) -> EntryOut {
+        let attr = self.fs().attr(inode);
+        EntryOut {
+            nodeid: attr.ino.0,
+            entry_valid: VALID_SECONDS,
+            attr_valid: valid_seconds(&attr),
+            attr: attr_record(&attr),
+            // Numbers are never used twice: one generation is enough.
+            ..EntryOut::default()
+        }
+    }
+}
+
+fn valid_seconds(attr: &Attr) -> u64 {
+    let regular = attr.mode & libc::S_IFMT == libc::S_IFREG;
+    let killable = attr.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+    if regular && killable { 0 } else { VALID_SECONDS }
+}
+
+fn attr_out(attr: &Attr) -> AttrOut {
+    AttrOut {
+        attr_valid: valid_seconds(attr),
+        attr: attr_record(attr),
+        ..AttrOut::default()
+    }
+}
+
+fn attr_record(attr: &Attr) -> AttrRecord {
+    let (atime, atimensec) = split(attr.atime_ns);
+    let (mtime, mtimensec) = split(attr.mtime_ns);
+    let (ctime, ctimensec) = split(attr.ctime_ns);
+    AttrRecord {
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime,
+        mtime,
+        ctime,
+        atimensec,
+        mtimensec,
+        ctimensec,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: BLOCK_BYTES_WIRE,
+        flags: 0,
+    }
+}
+
+fn stat_x_record(attr: &Attr) -> StatXRecord {
+    let time = |ns| {
+        let (tv_sec, tv_nsec) = split(ns);
+        StatXTime {
+            tv_sec,
+            tv_nsec,
+            reserved: Zeros::default(),
+        }
+    };
+    StatXRecord {
+        mask: statx::BASIC_STATS | statx::BTIME,
+        blksize: BLOCK_BYTES_WIRE,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: (attr.mode & 0xFFFF) as u16,
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime_ns),
+        btime: time(attr.btime_ns),
+        ctime: time(attr.ctime_ns),
+        mtime: time(attr.mtime_ns),
+        // The kernel's 32-bit form: 8 low bits of the minor number, 12 bits major, the rest of the minor.
+        rdev_major: attr.rdev >> 8 & 0xFFF,
+        rdev_minor: attr.rdev & 0xFF | attr.rdev >> 12 & 0xF_FF00,
+        ..StatXRecord::default()
+    }
+}
+
+fn changes(input: &SetAttrIn) -> SetAttr {
+    let given = |bit: u32| input.valid & bit != 0;
+    let time = |bit, now, seconds, nanoseconds| {
+        let at = || {
+            if given(now) {
+                SetTime::Now
+            } else {
+                SetTime::At(join(seconds, nanoseconds))
+            }
+        };
+        given(bit).then(at)
+    };
+    SetAttr {
+        mode: given(set_attr::MODE).then_some(input.mode),
+        uid: given(set_attr::UID).then_some(input.uid),
+        gid: given(set_attr::GID).then_some(input.gid),
+        size: given(set_attr::SIZE).then_some(input.size),
+        atime: time(set_attr::ATIME, set_attr::ATIME_NOW, input.atime, input.atimensec),
+        mtime: time(set_attr::MTIME, set_attr::MTIME_NOW, input.mtime, input.mtimensec),
+        ctime: given(set_attr::CTIME).then(|| join(input.ctime, input.ctimensec)),
+        kill_priv: given(set_attr::KILL_SUIDGID),
+    }
+}
+
+/// Whole seconds (rounded down, also before 1970) and the rest.
+fn split(ns: i64) -> (i64, u32) {
+    let rest = u32::try_from(ns.rem_euclid(NS_PER_SECOND)).expect("less than a second in ns fits 32 bits");
+    (ns.div_euclid(NS_PER_SECOND), rest)
+}
+
+/// The nearest time that can be kept: years 1677 to 2262.
+fn join(seconds: i64, nanoseconds: u32) -> i64 {
+    seconds
+        .saturating_mul(NS_PER_SECOND)
+        .saturating_add(i64::from(nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use homenode_engine::fs::Ino;
+
+    fn attr(mode: u32) -> Attr {
+        Attr {
+            ino: Ino(9),
+            mode,
+            nlink: 1,
+            uid: 2,
+            gid: 3,
+            rdev: 0x1234_5678,
+            size: 4,
+            blocks: 8,
+            atime_ns: -1,
+            mtime_ns: 1_500_000_000,
+            ctime_ns: 0,
+            btime_ns: 5,
+        }
+    }
+
+    #[test]
+    fn times_before_1970_have_positive_nanoseconds() {
+        assert_eq!(split(-1), (-1, 999_999_999));
+        assert_eq!(join(-1, 999_999_999), -1);
+        assert_eq!(split(1_500_000_000), (1, 500_000_000));
+        assert_eq!(join(i64::MAX, 0), i64::MAX);
+        assert_eq!(join(i64::MIN, 5), i64::MIN + 5);
+    }
+
+    #[test]
+    fn attributes_that_a_write_changes_unseen_are_not_kept() {
+        assert_eq!(valid_seconds(&attr(0o10_4755)), 0);
+        assert_eq!(valid_seconds(&attr(0o10_2755)), 0);
+        assert_eq!(valid_seconds(&attr(0o10_0755)), VALID_SECONDS);
+        assert_eq!(
+            valid_seconds(&attr(0o04_2755)),
+            VALID_SECONDS,
+            "set-gid directories keep their bit"
+        );
+    }
+
+    #[test]
+    fn device_numbers_are_taken_apart_as_the_kernel_does() {
+        let record = stat_x_record(&attr(0o06_0600));
+        let device = libc::makedev(record.rdev_major, record.rdev_minor);
+        assert_eq!((libc::major(device), libc::minor(device)), (0x456, 0x12378));
+    }
+
+    #[test]
+    fn set_attr_takes_only_what_is_given() {
+        let none = changes(&SetAttrIn {
+            mode: 1,
+            uid: 2,
+            size: 3,
+            atime: 4,
+            ..SetAttrIn::default()
+        });
+        assert!(none.mode.is_none() && none.uid.is_none() && none.size.is_none() && none.atime.is_none());
+        let valid = set_attr::SIZE | set_attr::ATIME | set_attr::MTIME | set_attr::MTIME_NOW | set_attr::KILL_SUIDGID;
+        let some = changes(&SetAttrIn {
+            valid,
+            size: 3,
+            atime: 4,
+            atimensec: 5,
+            ..SetAttrIn::default()
+        });
+        assert_eq!((some.size, some.kill_priv), (Some(3), true));
+        assert_eq!(some.atime, Some(SetTime::At(4_000_000_005)));
+        assert_eq!(some.mtime, Some(SetTime::Now));
+    }
+}

@@ -1,0 +1,175 @@
+//! OPEN, READ, WRITE and what else touches the bytes of files.
+//!
+//! O_APPEND needs no care here: the kernel holds the inode's lock exclusively for such a write, buffered or direct, takes
+//! the offset from its own size, which it alone changes, and places pages and the new size by that offset. Appending at a
+//! size read here could only disagree with the pages it caches.
+
+use super::{Call, Errno};
+use crate::host::Host;
+use crate::wire::flags::{open, opened, write};
+use crate::wire::{
+    CopyFileRangeIn, CopyFileRangeOut, FAllocateIn, LSeekIn, LSeekOut, OpenIn, OpenOut, ReadIn, Reply, WriteIn,
+    WriteOut, Zeros,
+};
+use homenode_engine::fs::{Inode, SetAttr, SetTime, Whence};
+use homenode_engine::{Clock, Memory};
+use std::sync::Arc;
+
+/// Most bytes one COPY_FILE_RANGE copies, so that it does not hold a thread for long; the kernel reports the short count
+/// and the caller goes on.
+const COPY_BYTES_MAX: u32 = 16 << 20;
+
+const CAPABILITY_XATTR: &[u8] = b"security.capability";
+
+impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
+    pub(super) fn read(&self, input: &ReadIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let inode = self.inode()?;
+        // More than was negotiated is refused: a short answer would say that the file ends there.
+        let to = reply.free().get_mut(..input.size as usize).ok_or(Errno(libc::EINVAL))?;
+        let bytes = self.asking(|asking| self.fs().read(asking, &inode, input.offset, to))?;
+        self.counters.count_read(bytes);
+        Ok(reply.advance(bytes)?)
+    }
+
+    pub(super) fn write(&self, input: &WriteIn, data: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let inode = self.inode()?;
+        let kill_priv = input.write_flags & write::KILL_SUIDGID != 0;
+        let tid = if input.write_flags & write::CACHE == 0 {
+            self.note_writer(self.header.nodeid);
+            self.header.pid
+        } else {
+            self.service.writers.last(self.header.nodeid).unwrap_or(0)
+        };
+        let written = self.asking_for(tid, |asking| {
+            self.fs().write(asking, &inode, input.offset, data, kill_priv)
+        })?;
+        if written == 0 && !data.is_empty() {
+            return Err(Errno(libc::ENOSPC));
+        }
+        self.counters.count_write(written);
+        let size = u32::try_from(written).expect("no more than came in a request");
+        Ok(reply.put(WriteOut {
+            size,
+            padding: Zeros::default(),
+        })?)
+    }
+
+    pub(super) fn open(&self, input: &OpenIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        if self.service.agreed.silent_open {
+            return Err(Errno(libc::ENOSYS));
+        }
+        let inode = self.inode()?;
+        self.opened(&inode, input.flags, input.open_flags & open::KILL_SUIDGID != 0, reply)
+    }
+
+    /// Truncates if the flags say so, and adds the answer of an open.
+    pub(super) fn opened(
+        &self,
+        inode: &Arc<Inode>,
+        flags: u32,
+        kill_priv: bool,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Errno> {
+        if flags & O_TRUNC != 0 {
+            let set = SetAttr {
+                size: Some(0),
+                mtime: Some(SetTime::Now),
+                kill_priv,
+                ..SetAttr::default()
+            };
+            self.fs().set_attr(inode, &set)?;
+        }
+        if flags & O_ACCMODE != O_RDONLY {
+            self.note_writer(inode.ino().0);
+        }
+        Ok(reply.put(OpenOut {
+            fh: 0,
+            open_flags: self.open_flags(inode, flags),
+            backing_id: 0,
+        })?)
+    }
+
+    /// Cached pages are always right, so they are kept. Without FOPEN_DIRECT_IO an O_DIRECT write holds the inode's lock
+    /// exclusively; with it, writes that do not append run in parallel. On that way the kernel does not take a file's
+    /// capabilities away from a writer who may keep set-uid, so files with capabilities go the other one.
+    fn open_flags(&self, inode: &Inode, flags: u32) -> u32 {
+        let direct = flags & O_DIRECT != 0
+            && self.service.agreed.parallel_direct_io
+            && self.fs().xattr(inode, CAPABILITY_XATTR).is_err();
+        opened::KEEP_CACHE
+            | if direct {
+                opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES
+            } else {
+                0
+            }
+    }
+
+    pub(super) fn allocate(&self, input: &FAllocateIn) -> Result<(), Errno> {
+        let inode = self.inode()?;
+        self.asking(|asking| {
+            self.fs()
+                .fallocate(asking, &inode, input.mode, input.offset, input.length)
+        })?;
+        self.kill_privileges(&inode)
+    }
+
+    pub(super) fn seek(&self, input: &LSeekIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let inode = self.inode()?;
+        let whence = match input.whence {
+            SEEK_DATA => Whence::Data,
+            SEEK_HOLE => Whence::Hole,
+            // The kernel does the others by itself.
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let offset = self.asking(|asking| self.fs().seek(asking, &inode, input.offset, whence))?;
+        Ok(reply.put(LSeekOut { offset })?)
+    }
+
+    pub(super) fn copy_range(&self, input: &CopyFileRangeIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let size = self.copy(input)?;
+        Ok(reply.put(WriteOut {
+            size,
+            padding: Zeros::default(),
+        })?)
+    }
+
+    pub(super) fn copy_range_64(&self, input: &CopyFileRangeIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let bytes_copied = self.copy(input)?.into();
+        Ok(reply.put(CopyFileRangeOut { bytes_copied })?)
+    }
+
+    fn copy(&self, input: &CopyFileRangeIn) -> Result<u32, Errno> {
+        if input.flags != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let (from, to) = (self.inode()?, self.inode_of(input.nodeid_out)?);
+        let most = input.len.min(COPY_BYTES_MAX.into());
+        let copied = self.asking(|asking| {
+            self.fs()
+                .copy_range(asking, &from, input.off_in, &to, input.off_out, most)
+        })?;
+        self.kill_privileges(&to)?;
+        Ok(u32::try_from(copied).expect("no more than was asked for"))
+    }
+
+    /// Clears set-uid and set-gid after a change of content that carries no flag for it. Who may keep the bits
+    /// (CAP_FSETID) is known to the kernel only; here it is root.
+    fn kill_privileges(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
+        let killable = inode.mode() & (libc::S_ISUID | libc::S_ISGID) != 0;
+        if killable && self.header.uid != 0 {
+            let set = SetAttr {
+                kill_priv: true,
+                ..SetAttr::default()
+            };
+            self.fs().set_attr(inode, &set)?;
+        }
+        Ok(())
+    }
+}
+
+const SEEK_DATA: u32 = libc::SEEK_DATA as u32;
+const SEEK_HOLE: u32 = libc::SEEK_HOLE as u32;
+const O_TRUNC: u32 = libc::O_TRUNC as u32;
+const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
+const O_RDONLY: u32 = libc::O_RDONLY as u32;
+const O_DIRECT: u32 = libc::O_DIRECT as u32;

@@ -1,0 +1,74 @@
+//! OPENDIR, READDIR and READDIRPLUS.
+//!
+//! Directories have no handles: an entry's offset says by itself where to go on. READDIRPLUS gives attributes with the
+//! names, and each entry is a lookup (a pin) like any other; `.` and `..` are names only. The kernel asks for the plus form
+//! while somebody looks at what it got (READDIRPLUS_AUTO).
+
+use super::{Call, Errno};
+use crate::host::Host;
+use crate::wire::{AttrRecord, EntryOut, Full, OpenOut, ReadIn, Reply};
+use homenode_engine::fs::DirEntry;
+use homenode_engine::{Clock, Memory};
+
+impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
+    /// ENOSYS where the kernel can do without: it then asks no more, and caches entries until the directory changes.
+    pub(super) fn open_dir(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        if self.service.agreed.silent_opendir {
+            Err(Errno(libc::ENOSYS))
+        } else {
+            Ok(reply.put(OpenOut::default())?)
+        }
+    }
+
+    pub(super) fn read_dir(&self, input: &ReadIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        self.entries(input, reply, |reply, entry| {
+            reply.put_dir_entry(entry.inode.ino().0, entry.next, entry.inode.mode(), entry.name)
+        })
+    }
+
+    pub(super) fn read_dir_plus(&self, input: &ReadIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        self.entries(input, reply, |reply, entry| {
+            // Look for room first: what is put is pinned.
+            if reply.free().len() < Reply::dir_entry_bytes(entry.name.len(), true) {
+                return Err(Full);
+            }
+            let own = matches!(entry.name, b"." | b"..");
+            let found = if own { None } else { self.entry(entry.inode).ok() };
+            let name_only = || EntryOut {
+                attr: AttrRecord {
+                    ino: entry.inode.ino().0,
+                    ..AttrRecord::default()
+                },
+                ..EntryOut::default()
+            };
+            reply.put_dir_entry_plus(
+                found.unwrap_or_else(name_only),
+                entry.next,
+                entry.inode.mode(),
+                entry.name,
+            )
+        })
+    }
+
+    /// Puts entries from the offset asked for until one finds no room.
+    fn entries(
+        &self,
+        input: &ReadIn,
+        reply: &mut Reply<'_>,
+        mut put: impl FnMut(&mut Reply<'_>, &DirEntry<'_>) -> Result<(), Full>,
+    ) -> Result<(), Errno> {
+        let dir = self.inode()?;
+        let mut limited = Reply::new(reply.free()).limited(input.size as usize);
+        let mut full = false;
+        self.fs().readdir(&dir, input.offset, &mut |entry| {
+            full = put(&mut limited, &entry).is_err();
+            !full
+        })?;
+        let bytes = limited.used();
+        if full && bytes == 0 {
+            // Not even one entry: an empty answer would say that the directory ends here.
+            return Err(Errno(libc::EINVAL));
+        }
+        Ok(reply.advance(bytes)?)
+    }
+}

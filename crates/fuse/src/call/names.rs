@@ -1,0 +1,113 @@
+//! LOOKUP and the operations that make, move and remove names.
+//!
+//! Every answer with an entry gives the kernel one lookup of the inode, which is one pin; FORGET takes them back.
+
+use super::attributes::VALID_SECONDS;
+use super::{Call, Errno};
+use crate::host::Host;
+use crate::wire::flags::open;
+use crate::wire::{CreateIn, EntryOut, LinkIn, MkDirIn, MkNodIn, Rename2In, Reply};
+use homenode_engine::fs::{Error, Inode, NewInode, RenameMode};
+use homenode_engine::{Clock, Memory};
+use std::sync::Arc;
+
+const PERMISSION_BITS: u32 = 0o7777;
+
+impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
+    pub(super) fn lookup(&self, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        match self.fs().lookup(&self.inode()?, name) {
+            Ok(inode) => Ok(reply.put(self.entry(&inode)?)?),
+            // An entry without an inode: the kernel may remember that there is none.
+            Err(Error::NotFound) => Ok(reply.put(EntryOut {
+                entry_valid: VALID_SECONDS,
+                ..EntryOut::default()
+            })?),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn make_node(&self, input: &MkNodIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let inode = self.make(name, input.mode, input.umask, input.rdev)?;
+        Ok(reply.put(self.entry(&inode)?)?)
+    }
+
+    pub(super) fn make_dir(&self, input: &MkDirIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let inode = self.make(name, libc::S_IFDIR | input.mode & PERMISSION_BITS, input.umask, 0)?;
+        Ok(reply.put(self.entry(&inode)?)?)
+    }
+
+    pub(super) fn create(&self, input: &CreateIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let inode = self.make(name, libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0)?;
+        reply.put(self.entry(&inode)?)?;
+        self.opened(
+            &inode,
+            input.flags & !O_TRUNC,
+            input.open_flags & open::KILL_SUIDGID != 0,
+            reply,
+        )
+    }
+
+    pub(super) fn temporary_file(&self, input: &CreateIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let new = self.new_inode(libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0);
+        // Comes pinned: with neither name nor pin it would be gone already.
+        let inode = self.fs().tmpfile(&self.inode()?, new)?;
+        reply.put(self.entry_of_pinned(&inode))?;
+        self.opened(&inode, input.flags & !O_TRUNC, false, reply)
+    }
+
+    pub(super) fn sym_link(&self, name: &[u8], target: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let inode = self
+            .fs()
+            .symlink(&self.inode()?, name, target, self.header.uid, self.header.gid)?;
+        Ok(reply.put(self.entry(&inode)?)?)
+    }
+
+    pub(super) fn read_link(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let target = self.fs().readlink(&*self.inode()?)?;
+        Ok(reply.put_bytes(&target)?)
+    }
+
+    pub(super) fn link(&self, input: &LinkIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let inode = self.inode_of(input.oldnodeid)?;
+        self.fs().link(&inode, &self.inode()?, name)?;
+        Ok(reply.put(self.entry(&inode)?)?)
+    }
+
+    pub(super) fn unlink(&self, name: &[u8]) -> Result<(), Errno> {
+        Ok(self.fs().unlink(&self.inode()?, name)?)
+    }
+
+    pub(super) fn remove_dir(&self, name: &[u8]) -> Result<(), Errno> {
+        Ok(self.fs().rmdir(&self.inode()?, name)?)
+    }
+
+    pub(super) fn rename(&self, input: &Rename2In, name: &[u8], new_name: &[u8]) -> Result<(), Errno> {
+        let mode = match input.flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            // Whiteouts are for overlays' upper layers, which this is not.
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let (from, to) = (self.inode()?, self.inode_of(input.newdir)?);
+        Ok(self.fs().rename(&from, name, &to, new_name, mode)?)
+    }
+
+    fn make(&self, name: &[u8], mode: u32, umask: u32, rdev: u32) -> Result<Arc<Inode>, Errno> {
+        Ok(self
+            .fs()
+            .create(&self.inode()?, name, self.new_inode(mode, umask, rdev))?)
+    }
+
+    fn new_inode(&self, mode: u32, umask: u32, rdev: u32) -> NewInode {
+        NewInode {
+            mode,
+            umask,
+            uid: self.header.uid,
+            gid: self.header.gid,
+            rdev,
+        }
+    }
+}
+
+const O_TRUNC: u32 = libc::O_TRUNC as u32;

@@ -1,0 +1,96 @@
+//! Extended attributes. Names, limits and the `user.homenode.` attributes are the engine's.
+
+use super::{Call, Errno};
+use crate::host::Host;
+use crate::wire::flags::set_xattr;
+use crate::wire::{GetXattrIn, GetXattrOut, Reply, SetXattrIn, Zeros};
+use homenode_engine::fs::XattrMode;
+use homenode_engine::{Clock, Memory};
+
+const XATTR_CREATE: u32 = libc::XATTR_CREATE as u32;
+const XATTR_REPLACE: u32 = libc::XATTR_REPLACE as u32;
+
+impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
+    pub(super) fn set_xattr(&self, input: &SetXattrIn, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+        let mode = match input.flags {
+            0 => XattrMode::Either,
+            XATTR_CREATE => XattrMode::Create,
+            XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        let kill_sgid = input.setxattr_flags & set_xattr::ACL_KILL_SGID != 0;
+        Ok(self.fs().set_xattr(&*self.inode()?, name, value, mode, kill_sgid)?)
+    }
+
+    pub(super) fn get_xattr(&self, input: &GetXattrIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let value = self.fs().xattr(&*self.inode()?, name)?;
+        answer(input, &value, reply)
+    }
+
+    pub(super) fn list_xattrs(&self, input: &GetXattrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let names = self.fs().xattr_names(&*self.inode()?);
+        if self.header.uid == 0 {
+            return answer(input, &names, reply);
+        }
+        // trusted.* is root's: the kernel guards getting and setting, listing is left to the filesystem.
+        answer(input, &without_trusted(&names), reply)
+    }
+
+    pub(super) fn remove_xattr(&self, name: &[u8]) -> Result<(), Errno> {
+        Ok(self.fs().remove_xattr(&*self.inode()?, name)?)
+    }
+}
+
+/// Asked with size 0, the length; else the bytes, if they fit.
+fn answer(input: &GetXattrIn, bytes: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+    if input.size == 0 {
+        let size = u32::try_from(bytes.len()).map_err(|_| Errno(libc::E2BIG))?;
+        return Ok(reply.put(GetXattrOut {
+            size,
+            padding: Zeros::default(),
+        })?);
+    }
+    if bytes.len() > input.size as usize {
+        return Err(Errno(libc::ERANGE));
+    }
+    Ok(reply.put_bytes(bytes)?)
+}
+
+fn without_trusted(names: &[u8]) -> Vec<u8> {
+    let shown = |name: &&[u8]| !name.starts_with(b"trusted.");
+    names
+        .split_inclusive(|&byte| byte == 0)
+        .filter(shown)
+        .flatten()
+        .copied()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trusted_names_are_left_out() {
+        assert_eq!(
+            without_trusted(b"user.a\0trusted.b\0security.c\0"),
+            b"user.a\0security.c\0"
+        );
+        assert_eq!(without_trusted(b""), b"");
+    }
+
+    #[test]
+    fn size_zero_asks_for_the_length() {
+        let mut memory = [0; 16];
+        let mut reply = Reply::new(&mut memory);
+        let input = |size| GetXattrIn {
+            size,
+            padding: Zeros::default(),
+        };
+        assert_eq!(answer(&input(2), b"abc", &mut reply), Err(Errno(libc::ERANGE)));
+        answer(&input(0), b"abc", &mut reply).unwrap();
+        answer(&input(3), b"abc", &mut reply).unwrap();
+        assert_eq!(reply.used(), 8 + 3);
+        assert_eq!(&memory[8..11], b"abc");
+    }
+}

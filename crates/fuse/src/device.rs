@@ -1,0 +1,95 @@
+//! The classic transport: descriptors of /dev/fuse.
+//!
+//! One read gives one request, one write takes one answer. A cloned descriptor has a list of its own for requests under
+//! way, so threads with one each do not contend for it; an answer must go through the descriptor its request came from.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+
+const DEVICE_PATH: &str = "/dev/fuse";
+
+/// `_IOR(229, 0, uint32_t)`.
+const IOC_CLONE: libc::c_ulong = 0x8004_e500;
+
+/// One descriptor of a FUSE connection.
+#[derive(Debug)]
+pub(crate) struct Device(File);
+
+/// What one read of the device gave.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// A request of that many bytes.
+    Request(usize),
+    /// The filesystem is unmounted, or its connection was aborted.
+    Unmounted,
+}
+
+/// What became of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// The kernel has it.
+    Taken,
+    /// Nobody waits for it any more: what it gave away (pins) must be taken back.
+    Unwanted,
+}
+
+impl Device {
+    /// A descriptor without a connection; mount(2) or [`Self::duplicate`] gives it one.
+    pub(crate) fn open() -> io::Result<Self> {
+        OpenOptions::new().read(true).write(true).open(DEVICE_PATH).map(Self)
+    }
+
+    /// A further descriptor of this one's connection.
+    pub(crate) fn duplicate(&self) -> io::Result<Self> {
+        let new = Self::open()?;
+        let fd: u32 = self
+            .0
+            .as_raw_fd()
+            .try_into()
+            .expect("an open descriptor is not negative");
+        // SAFETY: the request reads the u32 behind the pointer, which lives until the call returns.
+        let result = unsafe { libc::ioctl(new.0.as_raw_fd(), IOC_CLONE, &raw const fd) };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(new)
+        }
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Waits for the next request.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
+        loop {
+            match (&self.0).read(buffer) {
+                Ok(0) => return Ok(Received::Unmounted),
+                Ok(bytes) => return Ok(Received::Request(bytes)),
+                Err(error) => match error.raw_os_error() {
+                    // A signal; another thread was faster; the request was given up between wake-up and read.
+                    Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
+                    Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(Received::Unmounted),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Answers a request with a whole message: header and payload.
+    pub(crate) fn send(&self, message: &[u8]) -> io::Result<Sent> {
+        loop {
+            match (&self.0).write(message) {
+                // The device takes a message whole or not at all.
+                Ok(bytes) if bytes == message.len() => return Ok(Sent::Taken),
+                Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EINTR | libc::EAGAIN) => {}
+                    Some(libc::ENOENT | libc::ENODEV | libc::EPERM | libc::ECONNABORTED) => return Ok(Sent::Unwanted),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What can go wrong while mounting, serving and unmounting.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A mount could not be made, served or taken down.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device cannot be opened.
+    #[error("cannot open /dev/fuse: {source}; {}", device_remedy(source))]
+    OpenDevice {
+        /// The errno of open(2).
+        #[source]
+        source: io::Error,
+    },
+    /// mount(2) failed.
+    #[error("cannot mount on {}: {source}; {}", dir.display(), mount_remedy(source))]
+    Mount {
+        /// Where it should have been mounted.
+        dir: PathBuf,
+        /// The errno of mount(2), or of finding the directory.
+        #[source]
+        source: io::Error,
+    },
+    /// A further descriptor of the mount could not be made.
+    #[error("cannot clone the FUSE descriptor for a further thread: {source}")]
+    Clone {
+        /// The errno of open(2) or ioctl(2).
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel's first request did not come or could not be answered.
+    #[error("the kernel and the server could not agree on the FUSE protocol: {source}")]
+    Negotiate {
+        /// What the device said.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel's protocol is too old.
+    #[error("the kernel speaks FUSE {major}.{minor}, but 7.36 is needed: use Linux 6.1 or newer")]
+    TooOld {
+        /// The kernel's major version.
+        major: u32,
+        /// The kernel's minor version.
+        minor: u32,
+    },
+    /// All slots of the pool are taken by other threads.
+    #[error("no free slot for server thread {thread}: start fewer threads")]
+    Slots {
+        /// Number of the thread that got none.
+        thread: usize,
+    },
+    /// A server thread could not be started.
+    #[error("cannot start server thread {thread}: {source}")]
+    Spawn {
+        /// Number of the thread.
+        thread: usize,
+        /// The errno of clone(2).
+        #[source]
+        source: io::Error,
+    },
+    /// A server thread ended although the filesystem is mounted.
+    #[error("a server thread stopped reading requests: {source}")]
+    Serve {
+        /// What the device said.
+        #[source]
+        source: io::Error,
+    },
+    /// umount2(2) failed.
+    #[error("cannot unmount {}: {source}; {}", dir.display(), unmount_remedy(source))]
+    Unmount {
+        /// The mount point.
+        dir: PathBuf,
+        /// The errno of umount2(2).
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Linux's number for the failure, where a system call failed.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::OpenDevice { source }
+            | Self::Mount { source, .. }
+            | Self::Clone { source }
+            | Self::Negotiate { source }
+            | Self::Spawn { source, .. }
+            | Self::Serve { source }
+            | Self::Unmount { source, .. } => source.raw_os_error(),
+            Self::TooOld { .. } | Self::Slots { .. } => None,
+        }
+    }
+}
+
+fn device_remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => "run as root",
+        Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => {
+            "load the kernel's fuse module (modprobe fuse), or give the container /dev/fuse"
+        }
+        _ => "see that /dev/fuse can be opened for reading and writing",
+    }
+}
+
+fn mount_remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => "run as root",
+        Some(libc::ENOENT) => "create the directory first",
+        Some(libc::ENOTDIR) => "give a directory",
+        Some(libc::ENOTCONN) => "a dead mount lies there: unmount it first",
+        Some(libc::ENODEV) => "the kernel has no FUSE: load its module (modprobe fuse)",
+        _ => "see that nothing else is mounted there",
+    }
+}
+
+fn unmount_remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => {
+            "a process has files open or its working directory there: end it (fuser -m finds it) or detach"
+        }
+        Some(libc::EINVAL) => "nothing is mounted there any more",
+        Some(libc::EPERM) => "run as root",
+        _ => "see that the path still leads to the mount",
+    }
+}

@@ -1,0 +1,19 @@
+//! What the server asks of the machine it runs on; implemented over `homenode-linux` by whoever mounts, and by tests.
+
+use homenode_engine::{CpuId, NodeId};
+
+/// CPUs and nodes of the machine.
+pub trait Host: Send + Sync + 'static {
+    /// The CPU the calling thread runs on. Asked with every request: a few ns.
+    fn current_cpu(&self) -> CpuId;
+
+    /// The CPU that thread `tid` last ran on; `None` when there is no such thread. Asked only when blocks are to be
+    /// placed on a machine with several nodes.
+    fn thread_cpu(&self, tid: u32) -> Option<CpuId>;
+
+    /// The node of a CPU.
+    fn cpu_node(&self, cpu: CpuId) -> NodeId;
+
+    /// Whether all CPUs belong to one node: then nobody needs to be asked where a request came from.
+    fn has_one_node(&self) -> bool;
+}

@@ -1,0 +1,113 @@
+//! Mounting and unmounting through mount(2) and umount2(2): no fusermount, so root only.
+//!
+//! The mount has `allow_other` (every user, as on any filesystem) and `default_permissions` (the kernel checks modes and
+//! ACLs). There is no `nosuid`, `nodev` or `max_read`: like tmpfs, set-uid programs and device nodes work, and the size of
+//! requests is negotiated.
+
+use crate::device::Device;
+use crate::error::Error;
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The type in /proc/mounts; the kernel takes what follows the point as the subtype.
+const FILESYSTEM_TYPE: &str = "fuse.homenode";
+
+/// What an unmount does when the filesystem is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Busy {
+    /// Fails with EBUSY.
+    Refuse,
+    /// Takes the name away; open files live on until they are closed.
+    Detach,
+    /// Takes the name away and fails every request from then on with ECONNABORTED.
+    Abort,
+}
+
+/// Mounts the connection of `device` on `dir`, an absolute path.
+pub(crate) fn mount(device: &Device, source: &str, dir: &Path) -> Result<(), Error> {
+    let failed = |source: io::Error| Error::Mount {
+        dir: dir.to_owned(),
+        source,
+    };
+    let data = format!(
+        "fd={},rootmode={:o},user_id={},group_id={},allow_other,default_permissions",
+        device.raw(),
+        libc::S_IFDIR,
+        effective_user(),
+        effective_group(),
+    );
+    let source = c_string(OsStr::new(source)).map_err(failed)?;
+    let target = c_string(dir.as_os_str()).map_err(failed)?;
+    let kind = c_string(OsStr::new(FILESYSTEM_TYPE)).map_err(failed)?;
+    let data = c_string(OsStr::new(&data)).map_err(failed)?;
+    // SAFETY: four strings that end in NUL and live until the call returns.
+    let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, data.as_ptr().cast()) };
+    if result < 0 {
+        Err(failed(io::Error::last_os_error()))
+    } else {
+        Ok(())
+    }
+}
+
+/// Unmounts what is mounted on `dir`, living or dead. `lazy` takes the name away even when files are open there: they live
+/// on until they are closed.
+///
+/// # Errors
+/// [`Error::Unmount`]: EBUSY when files are open and `lazy` is not given, EINVAL when nothing is mounted on `dir`.
+pub fn unmount(dir: &Path, lazy: bool) -> Result<(), Error> {
+    unmount_busy(dir, if lazy { Busy::Detach } else { Busy::Refuse })
+}
+
+pub(crate) fn unmount_busy(dir: &Path, busy: Busy) -> Result<(), Error> {
+    let failed = |source: io::Error| Error::Unmount {
+        dir: dir.to_owned(),
+        source,
+    };
+    let target = c_string(dir.as_os_str()).map_err(failed)?;
+    let flags = libc::UMOUNT_NOFOLLOW
+        | match busy {
+            Busy::Refuse => 0,
+            Busy::Detach => libc::MNT_DETACH,
+            // FORCE lets FUSE abort the connection before the kernel looks who is using it.
+            Busy::Abort => libc::MNT_FORCE | libc::MNT_DETACH,
+        };
+    // SAFETY: a string that ends in NUL and lives until the call returns.
+    let result = unsafe { libc::umount2(target.as_ptr(), flags) };
+    if result < 0 {
+        Err(failed(io::Error::last_os_error()))
+    } else {
+        Ok(())
+    }
+}
+
+/// The device number of whatever is mounted on `dir`. Asks the kernel only: the answer needs no living server.
+pub(crate) fn device_of(dir: &Path) -> io::Result<u64> {
+    let target = c_string(dir.as_os_str())?;
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: a string that ends in NUL, and room for the structure the call fills.
+    let result = unsafe { libc::statx(libc::AT_FDCWD, target.as_ptr(), flags, 0, found.as_mut_ptr()) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all zeros are a valid structure, and the call may have filled it.
+    let found = unsafe { found.assume_init() };
+    Ok(libc::makedev(found.stx_dev_major, found.stx_dev_minor))
+}
+
+fn c_string(text: &OsStr) -> io::Result<CString> {
+    CString::new(text.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn effective_user() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+fn effective_group() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::getegid() }
+}

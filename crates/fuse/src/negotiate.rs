@@ -1,0 +1,214 @@
+//! INIT: what the kernel offers, what the server takes.
+//!
+//! Not taken, and why:
+//! - POSIX_LOCKS and FLOCK_LOCKS: without them the kernel keeps fcntl, OFD and flock locks itself, as for a local
+//!   filesystem. All users of the mount are on this machine, so its tables are complete, and no lock call costs a trip.
+//! - WRITEBACK_CACHE: writes would reach the server from kernel threads, which say nothing about the writing CPU, and the
+//!   kernel would keep times and sizes of its own.
+//! - AUTO_INVAL_DATA, in favour of EXPLICIT_INVAL_DATA: nothing changes a file behind the kernel's back, so a changed time
+//!   or size is no reason to drop cached pages.
+//! - EXPORT_SUPPORT, in favour of NO_EXPORT_SUPPORT: no NFS handles of a volatile filesystem.
+//! - CREATE_SUPP_GROUP: only for servers that check set-gid rules themselves; the kernel does (`default_permissions`).
+
+use crate::buffer::Buffer;
+use crate::device::{Device, Received};
+use crate::error::Error;
+use crate::options::Options;
+use crate::wire::flags::init;
+use crate::wire::{Field, InHeader, Incoming, InitIn, InitOut, MAJOR, MINOR, MINOR_MIN, OutHeader, Request, WriteIn};
+use std::io;
+
+/// Largest READ and WRITE: as many pages as the kernel lets one request have.
+pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
+const PAGES_MAX: u16 = 256;
+const PAGE_BYTES: usize = 4096;
+const _: () = assert!(PAGES_MAX as usize * PAGE_BYTES == TRANSFER_BYTES_MAX);
+
+/// Asynchronous requests (read-ahead, AIO) in flight; the kernel's default of 12 starves more than a dozen CPUs.
+const BACKGROUND_REQUESTS_MAX: u16 = 512;
+/// Read-ahead stops here and leaves the rest to requests somebody waits for.
+const CONGESTED_REQUESTS: u16 = BACKGROUND_REQUESTS_MAX / 4 * 3;
+
+const WANTED: u64 = init::ASYNC_READ
+    | init::ATOMIC_O_TRUNC
+    | init::BIG_WRITES
+    | init::DONT_MASK
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::POSIX_ACL
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::NO_OPENDIR_SUPPORT
+    | init::EXPLICIT_INVAL_DATA
+    | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
+    | init::INIT_EXT
+    | init::DIRECT_IO_ALLOW_MMAP
+    | init::NO_EXPORT_SUPPORT;
+
+/// From this minor version on the kernel drops cached pages after a direct write, too: a buffered reader that raced with
+/// the write cannot leave old bytes in the page cache.
+const MINOR_DIRECT_WRITES_INVALIDATE: u32 = 45;
+
+/// What both sides will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    /// Whether the kernel may open files without asking (see [`Options::silent_open`]).
+    pub(crate) silent_open: bool,
+    /// Whether the kernel may open directories without asking; it then caches their entries as well.
+    pub(crate) silent_opendir: bool,
+    /// Whether O_DIRECT opens get FOPEN_DIRECT_IO, so that their writers run in parallel.
+    pub(crate) parallel_direct_io: bool,
+}
+
+/// Answers the kernel's INIT, the first request of a connection.
+pub(crate) fn negotiate(device: &Device, options: &Options) -> Result<Agreed, Error> {
+    let failed = |source: io::Error| Error::Negotiate { source };
+    let mut buffer = Buffer::new(InHeader::BYTES + WriteIn::BYTES, TRANSFER_BYTES_MAX);
+    loop {
+        let bytes = match device.receive(buffer.bytes()).map_err(failed)? {
+            Received::Request(bytes) => bytes,
+            Received::Unmounted => return Err(failed(io::Error::from_raw_os_error(libc::ENODEV))),
+        };
+        let request = buffer.bytes().get(..bytes).unwrap_or_default();
+        let Ok(Incoming {
+            header,
+            request: Request::Init(offer),
+        }) = Incoming::parse(request)
+        else {
+            return Err(failed(io::Error::other("the first request is not INIT")));
+        };
+        if offer.major > MAJOR {
+            // A newer kernel sends INIT again in the version it is told.
+            send(
+                device,
+                header.unique,
+                InitOut {
+                    major: MAJOR,
+                    minor: MINOR,
+                    ..InitOut::default()
+                },
+            )
+            .map_err(failed)?;
+            continue;
+        }
+        let (answer, agreed) = agree(&offer, options)?;
+        send(device, header.unique, answer).map_err(failed)?;
+        return Ok(agreed);
+    }
+}
+
+fn send(device: &Device, unique: u64, answer: InitOut) -> io::Result<()> {
+    const BYTES: usize = OutHeader::BYTES + InitOut::BYTES;
+    let mut message = [0; BYTES];
+    let mut to = &mut message[..];
+    let len = u32::try_from(BYTES).expect("80 bytes");
+    OutHeader { len, error: 0, unique }
+        .put(&mut to)
+        .expect("the message has room for the header");
+    answer.put(&mut to).expect("the message has room for the answer");
+    device.send(&message).map(|_| ())
+}
+
+fn agree(offer: &InitIn, options: &Options) -> Result<(InitOut, Agreed), Error> {
+    if offer.major < MAJOR || offer.minor < MINOR_MIN {
+        return Err(Error::TooOld {
+            major: offer.major,
+            minor: offer.minor,
+        });
+    }
+    let offered = u64::from(offer.flags) | u64::from(offer.flags2) << 32;
+    let silent_open = options.silent_open && offered & init::NO_OPEN_SUPPORT != 0;
+    let mut wanted = WANTED;
+    if silent_open {
+        // Nobody tells the server of an O_TRUNC that has no OPEN: the kernel shall send a SETATTR.
+        wanted = wanted & !init::ATOMIC_O_TRUNC | init::NO_OPEN_SUPPORT;
+    }
+    let flags = wanted & offered;
+    let minor = offer.minor.min(MINOR);
+    let answer = InitOut {
+        major: MAJOR,
+        minor,
+        max_readahead: u32::try_from(options.read_ahead_bytes)
+            .unwrap_or(u32::MAX)
+            .max(offer.max_readahead),
+        flags: low(flags),
+        flags2: low(flags >> 32),
+        max_background: BACKGROUND_REQUESTS_MAX,
+        congestion_threshold: CONGESTED_REQUESTS,
+        max_write: u32::try_from(TRANSFER_BYTES_MAX).expect("1 MiB"),
+        time_gran: 1,
+        max_pages: PAGES_MAX,
+        ..InitOut::default()
+    };
+    let agreed = Agreed {
+        silent_open,
+        silent_opendir: flags & init::NO_OPENDIR_SUPPORT != 0,
+        parallel_direct_io: flags & init::DIRECT_IO_ALLOW_MMAP != 0 && minor >= MINOR_DIRECT_WRITES_INVALIDATE,
+    };
+    Ok((answer, agreed))
+}
+
+const fn low(flags: u64) -> u32 {
+    (flags & 0xFFFF_FFFF) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(minor: u32, flags: u64) -> InitIn {
+        InitIn {
+            major: 7,
+            minor,
+            max_readahead: 131_072,
+            flags: low(flags),
+            flags2: low(flags >> 32),
+            ..InitIn::default()
+        }
+    }
+
+    #[test]
+    fn only_what_is_offered_is_taken() {
+        let offered = init::ASYNC_READ | init::POSIX_LOCKS | init::FLOCK_LOCKS | init::DIRECT_IO_ALLOW_MMAP;
+        let (answer, agreed) = agree(&offer(45, offered), &Options::default()).unwrap();
+        assert_eq!(u64::from(answer.flags), init::ASYNC_READ);
+        assert_eq!(u64::from(answer.flags2) << 32, init::DIRECT_IO_ALLOW_MMAP);
+        assert_eq!(
+            agreed,
+            Agreed {
+                silent_open: false,
+                silent_opendir: false,
+                parallel_direct_io: true
+            }
+        );
+        assert_eq!((answer.max_write, answer.max_pages, answer.minor), (1 << 20, 256, 45));
+    }
+
+    #[test]
+    fn kernels_that_keep_old_pages_get_no_direct_io_of_ours() {
+        let (_, agreed) = agree(&offer(40, u64::MAX), &Options::default()).unwrap();
+        assert!(!agreed.parallel_direct_io);
+    }
+
+    #[test]
+    fn silent_open_gives_up_truncation_by_open() {
+        let options = Options {
+            silent_open: true,
+            ..Options::default()
+        };
+        let (answer, agreed) = agree(&offer(45, u64::MAX), &options).unwrap();
+        assert!(agreed.silent_open);
+        assert_eq!(u64::from(answer.flags) & init::ATOMIC_O_TRUNC, 0);
+    }
+
+    #[test]
+    fn old_kernels_are_refused_and_newer_ones_get_our_version() {
+        let too_old = |minor| matches!(agree(&offer(minor, 0), &Options::default()), Err(Error::TooOld { .. }));
+        assert!(too_old(35) && !too_old(36));
+        let (answer, _) = agree(&offer(99, 0), &Options::default()).unwrap();
+        assert_eq!(answer.minor, MINOR);
+    }
+}

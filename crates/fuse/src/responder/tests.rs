@@ -1,0 +1,229 @@
+//! Requests carried out on a filesystem in plain memory, without a kernel.
+
+mod odd;
+
+use super::*;
+use crate::negotiate::Agreed;
+use crate::wire::{CreateIn, EntryOut, ForgetOne, ReadIn};
+use crate::writers::Writers;
+use homenode_engine::fs::{Fs, NewInode};
+use homenode_engine::pool::Machine;
+use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId, Starved};
+use std::sync::Mutex;
+
+const POOL_BLOCKS: usize = 1024;
+
+struct Bytes(Mutex<Vec<u8>>);
+
+impl Bytes {
+    fn with<R>(&self, at: Block, offset: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
+        let start = usize::try_from(at.index()).unwrap() * BLOCK_BYTES + offset;
+        work(&mut self.0.lock().unwrap()[start..])
+    }
+}
+
+impl Memory for Bytes {
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) {
+        self.with(from, offset, |bytes| to.copy_from_slice(&bytes[..to.len()]));
+    }
+
+    fn store(&self, to: Block, offset: usize, from: &[u8]) {
+        self.with(to, offset, |bytes| bytes[..from.len()].copy_from_slice(from));
+    }
+
+    fn zero(&self, at: Block, offset: usize, count: usize) {
+        self.with(at, offset, |bytes| bytes[..count].fill(0));
+    }
+
+    fn copy(&self, from: Block, to: Block, blocks: u64) {
+        let mut bytes = vec![0; usize::try_from(blocks).unwrap() * BLOCK_BYTES];
+        self.load(from, 0, &mut bytes);
+        self.store(to, 0, &bytes);
+    }
+
+    fn populate(&self, _: MemberId, _: u64, _: u64) -> Result<(), Starved> {
+        Ok(())
+    }
+}
+
+struct Midnight;
+
+impl Clock for Midnight {
+    fn now_ns(&self) -> i64 {
+        0
+    }
+}
+
+struct OneCpu;
+
+impl Host for OneCpu {
+    fn current_cpu(&self) -> CpuId {
+        CpuId(0)
+    }
+
+    fn thread_cpu(&self, _: u32) -> Option<CpuId> {
+        None
+    }
+
+    fn cpu_node(&self, _: CpuId) -> NodeId {
+        NodeId(0)
+    }
+
+    fn has_one_node(&self) -> bool {
+        false
+    }
+}
+
+fn responder() -> Responder<Bytes, Midnight, OneCpu> {
+    let machine = Machine {
+        cpu_nodes: vec![NodeId(0)],
+        nodes: vec![NodeId(0)],
+        latency: vec![vec![10]],
+        files_max: 200,
+    };
+    let root = NewInode {
+        mode: 0o755,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+    };
+    let fs = Fs::new(
+        &machine,
+        Bytes(Mutex::new(vec![0xDB; POOL_BLOCKS * BLOCK_BYTES])),
+        Midnight,
+        root,
+    );
+    let member = fs.pool().add(NodeId(0), POOL_BLOCKS as u64).unwrap();
+    while fs.pool().populate_ahead(member, POOL_BLOCKS as u64) {}
+    let slot = fs.slots().claim().unwrap();
+    let agreed = Agreed {
+        silent_open: false,
+        silent_opendir: false,
+        parallel_direct_io: true,
+    };
+    let service = Service {
+        fs: Arc::new(fs),
+        host: Arc::new(OneCpu),
+        agreed,
+        writers: Writers::default(),
+    };
+    Responder {
+        service: Arc::new(service),
+        slot,
+        counters: Arc::default(),
+    }
+}
+
+/// A request with its header.
+fn request(opcode: Opcode, nodeid: u64, uid: u32, arguments: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(InHeader::BYTES + arguments.len()).unwrap();
+    let header = InHeader {
+        len,
+        opcode: opcode as u32,
+        unique: 8,
+        nodeid,
+        uid,
+        pid: 1,
+        ..InHeader::default()
+    };
+    let mut bytes = encode(header);
+    bytes.extend_from_slice(arguments);
+    bytes
+}
+
+fn encode<F: Field>(field: F) -> Vec<u8> {
+    let mut bytes = vec![0; F::BYTES];
+    field.put(&mut &mut bytes[..]).unwrap();
+    bytes
+}
+
+/// The errno of an answer (0: none) and its payload.
+fn ask(responder: &Responder<Bytes, Midnight, OneCpu>, bytes: &[u8]) -> Option<(i32, Vec<u8>)> {
+    let mut message = vec![0; OutHeader::BYTES + (1 << 16)];
+    let length = responder.answer(bytes, &mut message)?;
+    let mut from = &message[..length];
+    let header = OutHeader::take(&mut from).unwrap();
+    assert_eq!((header.len as usize, header.unique), (length, 8));
+    Some((-header.error, from.to_vec()))
+}
+
+#[test]
+fn what_cannot_be_served_gets_an_errno() {
+    let responder = responder();
+    let errno = |bytes: &[u8]| ask(&responder, bytes).map(|(errno, _)| errno);
+    assert_eq!(errno(&request(Opcode::IoCtl, 1, 0, &[0; 32])), Some(libc::ENOSYS));
+    assert_eq!(errno(&request(Opcode::Interrupt, 0, 0, &[0; 8])), Some(libc::ENOSYS));
+    assert_eq!(errno(&request(Opcode::GetAttr, 999, 0, &[0; 16])), Some(libc::ESTALE));
+    assert_eq!(errno(&request(Opcode::Lookup, 1, 0, b"a/b\0")), Some(libc::EIO));
+    assert_eq!(
+        errno(&request(
+            Opcode::Read,
+            1,
+            0,
+            &encode(ReadIn {
+                size: 9,
+                ..ReadIn::default()
+            })
+        )),
+        Some(libc::EISDIR)
+    );
+    assert_eq!(
+        errno(&request(
+            Opcode::ReadDir,
+            1,
+            0,
+            &encode(ReadIn {
+                size: 8,
+                ..ReadIn::default()
+            })
+        )),
+        Some(libc::EINVAL)
+    );
+    assert_eq!(errno(&request(Opcode::Forget, 999, 0, &[1; 8])), None);
+    assert_eq!(errno(&[0; 12]), None, "nobody to answer");
+}
+
+#[test]
+fn a_missing_name_may_be_remembered() {
+    let responder = responder();
+    let (errno, payload) = ask(&responder, &request(Opcode::Lookup, 1, 0, b"missing\0")).unwrap();
+    let entry = EntryOut::take(&mut &payload[..]).unwrap();
+    assert_eq!((errno, entry.nodeid), (0, 0));
+    assert!(entry.entry_valid > 0);
+}
+
+#[test]
+fn lookups_keep_what_is_unlinked() {
+    let responder = responder();
+    let create = encode(CreateIn {
+        mode: 0o644,
+        ..CreateIn::default()
+    });
+    let (errno, payload) = ask(
+        &responder,
+        &request(Opcode::Create, 1, 0, &[&create[..], b"file\0"].concat()),
+    )
+    .unwrap();
+    let entry = EntryOut::take(&mut &payload[..]).unwrap();
+    assert_eq!((errno, payload.len()), (0, 128 + 16));
+    let alive = || {
+        ask(&responder, &request(Opcode::GetAttr, entry.nodeid, 0, &[0; 16]))
+            .unwrap()
+            .0
+            == 0
+    };
+    ask(&responder, &request(Opcode::Lookup, 1, 0, b"file\0"));
+    assert_eq!(ask(&responder, &request(Opcode::Unlink, 1, 0, b"file\0")).unwrap().0, 0);
+    assert!(alive());
+    let forget = |nlookup: u64| ask(&responder, &request(Opcode::Forget, entry.nodeid, 0, &encode(nlookup)));
+    assert_eq!(forget(1), None);
+    assert!(alive(), "one of two lookups is left");
+    let one = ForgetOne {
+        nodeid: entry.nodeid,
+        nlookup: 1,
+    };
+    let batch = [encode(1_u32), encode(0_u32), encode(one)].concat();
+    assert_eq!(ask(&responder, &request(Opcode::BatchForget, 0, 0, &batch)), None);
+    assert!(!alive());
+}

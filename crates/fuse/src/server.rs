@@ -1,0 +1,268 @@
+//! A mounted filesystem and the threads that serve it.
+//!
+//! Threads: one for each CPU the process may use, not pinned. All of them wait on the one queue of the classic device, and
+//! the kernel wakes whichever has slept longest, wherever the request came from. A pinned thread would as a rule sit on
+//! another CPU, often on another node, than the caller; an unpinned one is moved by the scheduler, which prefers a CPU near
+//! the one that wakes it, and can use any idle one when that is busy. Where bytes are *placed* does not depend on it: the
+//! asking node is the caller's. Rings, one for each CPU, are pinned; that is another transport.
+//!
+//! Ending: unmounting makes every read of the device say so, and the threads return. A process that dies takes its
+//! descriptors along; what stays is a mount point that answers ENOTCONN until it is unmounted.
+
+use crate::call::Service;
+use crate::device::Device;
+use crate::error::Error;
+use crate::host::Host;
+use crate::mount::{self, Busy};
+use crate::negotiate;
+use crate::options::Options;
+use crate::responder::Responder;
+use crate::statistics::{Counters, Statistics};
+use crate::worker::Worker;
+use crate::writers::Writers;
+use homenode_engine::fs::Fs;
+use homenode_engine::{Clock, Memory};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::{fs, io, thread};
+
+/// A mounted filesystem. Dropping it while it is served takes it down as [`Server::stop`] does.
+#[derive(Debug)]
+pub struct Server {
+    dir: PathBuf,
+    /// Device number of the mount.
+    device: Option<u64>,
+    counters: Vec<Arc<Counters>>,
+    running: Arc<Running>,
+}
+
+/// The threads still serving.
+#[derive(Debug, Default)]
+struct Running {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    threads: usize,
+    /// Of the first thread that ended in one.
+    error: Option<Error>,
+}
+
+impl Server {
+    /// Mounts `fs` on the directory `dir` and serves it. When this returns, the mount works.
+    ///
+    /// # Errors
+    /// Any [`Error`] but [`Error::Unmount`]; nothing is left mounted then.
+    pub fn mount<M: Memory, C: Clock, H: Host>(
+        fs: Arc<Fs<M, C>>,
+        host: Arc<H>,
+        dir: &Path,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let dir = fs::canonicalize(dir).map_err(|source| Error::Mount {
+            dir: dir.to_owned(),
+            source,
+        })?;
+        let first = Device::open().map_err(|source| Error::OpenDevice { source })?;
+        mount::mount(&first, &options.source, &dir)?;
+        let mounted = Mounted { dir: Some(dir.clone()) };
+        let agreed = negotiate::negotiate(&first, options)?;
+        let service = Arc::new(Service {
+            fs,
+            host,
+            agreed,
+            writers: Writers::default(),
+        });
+        let workers = workers(&service, first, options.thread_count())?;
+        let counters = workers
+            .iter()
+            .map(|worker| Arc::clone(&worker.responder.counters))
+            .collect();
+        let running = Arc::new(Running::default());
+        for (number, worker) in workers.into_iter().enumerate() {
+            start(number, worker, &running)?;
+        }
+        mounted.keep();
+        let device = mount::device_of(&dir).ok();
+        let server = Self {
+            dir,
+            device,
+            counters,
+            running,
+        };
+        server.set_read_ahead(options.read_ahead_bytes);
+        Ok(server)
+    }
+
+    /// Where it is mounted: absolute, without symbolic links.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What was served so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        Statistics::sum(self.counters.iter().map(Arc::as_ref))
+    }
+
+    /// Waits until no thread serves any more: the filesystem is unmounted, by whomever.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] when a thread ended because the device failed (told once).
+    pub fn wait(&self) -> Result<(), Error> {
+        let mut state = self.running.lock();
+        while state.threads > 0 {
+            state = self.running.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Unmounts. The threads end when nothing of the filesystem is open any more: at once, unless `lazy` left open files.
+    ///
+    /// # Errors
+    /// [`Error::Unmount`]: EBUSY when something is open and `lazy` is not given, or something else is mounted on top.
+    pub fn unmount(&self, lazy: bool) -> Result<(), Error> {
+        self.take_down(if lazy { Busy::Detach } else { Busy::Refuse })
+    }
+
+    /// Takes the filesystem down, whoever uses it: their calls fail with ECONNABORTED. The threads end at once.
+    ///
+    /// # Errors
+    /// [`Error::Unmount`] when it is mounted no more but still open, and its connection cannot be aborted.
+    pub fn stop(&self) -> Result<(), Error> {
+        if self.running.lock().threads == 0 {
+            return Ok(());
+        }
+        self.take_down(Busy::Abort)
+            .or_else(|error| self.abort().map_err(|_| error))
+    }
+
+    fn take_down(&self, busy: Busy) -> Result<(), Error> {
+        let top = mount::device_of(&self.dir).ok();
+        if let (Some(top), Some(ours)) = (top, self.device)
+            && top != ours
+        {
+            // Unmounting would hit what lies on top of ours, or whatever is there after ours has gone.
+            let gone = self.running.lock().threads == 0;
+            let source = io::Error::from_raw_os_error(if gone { libc::EINVAL } else { libc::EBUSY });
+            return Err(Error::Unmount {
+                dir: self.dir.clone(),
+                source,
+            });
+        }
+        mount::unmount_busy(&self.dir, busy)
+    }
+
+    /// Aborts the connection of a mount that has no name any more, through the kernel's control filesystem.
+    fn abort(&self) -> io::Result<()> {
+        let device = self.device.ok_or(io::ErrorKind::NotFound)?;
+        fs::write(format!("/sys/fs/fuse/connections/{}/abort", libc::minor(device)), "1")
+    }
+
+    /// The kernel caps what INIT asks for at its default of 128 KiB; root may set more. Only speed depends on it.
+    fn set_read_ahead(&self, bytes: usize) {
+        let Some(device) = self.device.filter(|_| bytes > 0) else {
+            return;
+        };
+        let path = format!(
+            "/sys/class/bdi/{}:{}/read_ahead_kb",
+            libc::major(device),
+            libc::minor(device)
+        );
+        if let Err(error) = fs::write(&path, (bytes / 1024).to_string()) {
+            tracing::debug!(%error, path, "the kernel's read-ahead stays at its default");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            tracing::error!(%error, "the filesystem stays mounted");
+        }
+    }
+}
+
+/// A mount that is taken down again unless it is kept.
+struct Mounted {
+    dir: Option<PathBuf>,
+}
+
+impl Mounted {
+    fn keep(mut self) {
+        self.dir = None;
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Some(dir) = self.dir.take()
+            && let Err(error) = mount::unmount_busy(&dir, Busy::Abort)
+        {
+            tracing::error!(%error, "a half-made mount stays behind");
+        }
+    }
+}
+
+impl Running {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // The state is two plain values: a thread that panicked left them whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Everything the threads need, made before the first one starts, so that failures are the caller's.
+fn workers<M: Memory, C: Clock, H: Host>(
+    service: &Arc<Service<M, C, H>>,
+    first: Device,
+    count: usize,
+) -> Result<Vec<Worker<M, C, H>>, Error> {
+    let clones = (1..count).map(|_| first.duplicate().map_err(|source| Error::Clone { source }));
+    let mut devices = clones.collect::<Result<Vec<_>, _>>()?;
+    devices.push(first);
+    let worker = |(thread, device)| {
+        let slot = service.fs.slots().claim().ok_or(Error::Slots { thread })?;
+        let responder = Responder {
+            service: Arc::clone(service),
+            slot,
+            counters: Arc::default(),
+        };
+        Ok(Worker { device, responder })
+    };
+    devices.into_iter().enumerate().map(worker).collect()
+}
+
+fn start<M: Memory, C: Clock, H: Host>(
+    number: usize,
+    worker: Worker<M, C, H>,
+    running: &Arc<Running>,
+) -> Result<(), Error> {
+    running.lock().threads += 1;
+    let ending = Ending(Arc::clone(running));
+    let serve = move || {
+        if let Err(source) = worker.run() {
+            tracing::error!(error = %source, thread = number, "a server thread ends");
+            ending.0.lock().error.get_or_insert(Error::Serve { source });
+        }
+        // The descriptor before the count: when nobody serves any more, the connection has ended.
+        drop(worker);
+        drop(ending);
+    };
+    let spawned = thread::Builder::new().name(format!("fuse-{number}")).spawn(serve);
+    spawned
+        .map(|_| ())
+        .map_err(|source| Error::Spawn { thread: number, source })
+}
+
+/// Counts a thread off when it ends, however it does.
+struct Ending(Arc<Running>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.lock().threads -= 1;
+        self.0.ended.notify_all();
+    }
+}

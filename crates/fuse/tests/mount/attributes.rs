@@ -1,0 +1,184 @@
+//! Modes, times, extended attributes and where bytes lie.
+
+use crate::support::{Mounted, as_nobody, c_string, check, set_xattr, xattr, xattr_names};
+use homenode_fuse::wire::Opcode;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+#[test]
+fn special_files_and_times() {
+    let Some(mounted) = Mounted::new() else { return };
+    let fifo = mounted.path("fifo");
+    let text = c_string(fifo.to_str().unwrap().as_bytes());
+    // SAFETY: a string that ends in NUL.
+    check(unsafe { libc::mkfifo(text.as_ptr(), 0o640) }.into()).unwrap();
+    assert_eq!(fs::metadata(&fifo).unwrap().mode() & 0o17_7777, 0o01_0640);
+    let device = mounted.path("null");
+    let text = c_string(device.to_str().unwrap().as_bytes());
+    // SAFETY: a string that ends in NUL.
+    check(unsafe { libc::mknod(text.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 3)) }.into()).unwrap();
+    assert_eq!(fs::metadata(&device).unwrap().rdev(), libc::makedev(1, 3));
+    fs::write(&device, b"swallowed").unwrap();
+
+    let path = mounted.path("file");
+    let before = SystemTime::now() - Duration::from_millis(50);
+    let file = File::create(&path).unwrap();
+    let old = UNIX_EPOCH - Duration::from_millis(1500);
+    file.set_modified(old).unwrap();
+    let found = fs::metadata(&path).unwrap();
+    assert_eq!(found.modified().unwrap(), old);
+    assert_eq!((found.mtime(), found.mtime_nsec()), (-2, 500_000_000));
+    let asked = mounted
+        .server
+        .statistics()
+        .requests
+        .iter()
+        .any(|&(opcode, _)| opcode == Opcode::StatX);
+    match found.created() {
+        Ok(born) => assert!(born >= before, "statx tells the time of birth"),
+        Err(error) => assert!(!asked, "{error}, although the kernel (6.6 or newer) asked"),
+    }
+    (&file).write_all(b"x").unwrap();
+    let found = fs::metadata(&path).unwrap();
+    assert!(
+        found.modified().unwrap() >= before,
+        "a write renews the time though it was cached"
+    );
+    assert_eq!((found.len(), found.blocks()), (1, 8));
+    drop(file);
+    mounted.finish();
+}
+
+#[test]
+fn set_uid_goes_with_a_strangers_write() {
+    let Some(mounted) = Mounted::new() else { return };
+    let scripts = [
+        "printf x >> \"$1\"",
+        "truncate -s 5 \"$1\"",
+        ": > \"$1\"",
+        "fallocate -l 8192 \"$1\"",
+        "dd if=/dev/zero of=\"$1\" bs=4096 count=1 oflag=direct conv=notrunc 2>/dev/null",
+    ];
+    for (number, script) in scripts.iter().enumerate() {
+        let path = mounted.path(&format!("program{number}"));
+        fs::write(&path, b"#!/bin/sh\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o6777);
+        assert!(as_nobody(script, &path), "{script}");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "after {script}");
+    }
+    // Root may keep the bits.
+    let path = mounted.path("kept");
+    fs::write(&path, b"1").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
+    fs::write(&path, b"2").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o4755);
+    // What is executed has lost the bit too, though nobody asked for its attributes since.
+    let program = mounted.path("id");
+    fs::copy("/usr/bin/id", &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4777)).unwrap();
+    assert!(as_nobody("test $(\"$1\" -u) = 0", &program), "set-uid works");
+    assert!(
+        as_nobody("printf x >> \"$1\"; test $(\"$1\" -u) = 65534", &program),
+        "until somebody else writes"
+    );
+    // The owner's rights are the kernel's to check.
+    let private = mounted.path("private");
+    fs::write(&private, b"secret").unwrap();
+    fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(!as_nobody("cat \"$1\" 2>/dev/null", &private));
+    mounted.finish();
+}
+
+#[test]
+fn extended_attributes_and_placement() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, b"x").unwrap();
+    set_xattr(&path, "user.color", b"blue", 0).unwrap();
+    set_xattr(&path, "trusted.secret", b"1", 0).unwrap();
+    assert_eq!(xattr(&path, "user.color").unwrap(), b"blue");
+    assert_eq!(
+        set_xattr(&path, "user.color", b"red", libc::XATTR_CREATE)
+            .unwrap_err()
+            .raw_os_error(),
+        Some(libc::EEXIST)
+    );
+    assert_eq!(
+        xattr(&path, "user.none").unwrap_err().raw_os_error(),
+        Some(libc::ENODATA)
+    );
+    let names = xattr_names(&path).unwrap();
+    assert!(names.split(|&byte| byte == 0).any(|name| name == b"user.color"));
+    assert!(!names.windows(4).any(|part| part == b"map\0"), "the map is not listed");
+
+    // Each file on the node of the CPU that wrote it: even CPUs are node 0, odd ones node 1.
+    for cpu in [0, 1].into_iter().filter(|&cpu| allowed(cpu)) {
+        let path = mounted.path(&format!("written on {cpu}"));
+        let script = "dd if=/dev/zero of=\"$1\" bs=64k count=4 2>/dev/null";
+        let status = Command::new("taskset")
+            .args(["-c", &cpu.to_string(), "sh", "-c", script, "sh"])
+            .arg(&path)
+            .status();
+        assert!(status.unwrap().success());
+        let map = String::from_utf8(xattr(&path, "user.homenode.map").unwrap()).unwrap();
+        assert_eq!(map, format!("{cpu}={}", 4 * 65536));
+    }
+    set_xattr(&mounted.dir, "user.homenode.policy", b"node:1", 0).unwrap();
+    let inheriting = mounted.path("inheriting");
+    fs::write(&inheriting, vec![1; 8192]).unwrap();
+    assert_eq!(xattr(&inheriting, "user.homenode.map").unwrap(), b"1=8192");
+    mounted.finish();
+}
+
+#[test]
+fn access_lists_are_kept_to() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("shared");
+    fs::write(&path, b"for some").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let may_read = || as_nobody("cat \"$1\" >/dev/null 2>&1", &path);
+    assert!(!may_read());
+    // Owner rw, user 65534 r, group nothing, mask r, others nothing.
+    let entries: [(u16, u16, u32); 5] = [
+        (1, 6, u32::MAX),
+        (2, 4, 65534),
+        (4, 0, u32::MAX),
+        (16, 4, u32::MAX),
+        (32, 0, u32::MAX),
+    ];
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        list.extend_from_slice(&tag.to_le_bytes());
+        list.extend_from_slice(&permissions.to_le_bytes());
+        list.extend_from_slice(&id.to_le_bytes());
+    }
+    set_xattr(&path, "system.posix_acl_access", &list, 0).unwrap();
+    assert!(may_read());
+    assert_eq!(
+        fs::metadata(&path).unwrap().mode() & 0o777,
+        0o640,
+        "the mask shows as the group's rights"
+    );
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(!may_read(), "chmod takes the mask away");
+
+    let dir = mounted.path("dir");
+    fs::create_dir(&dir).unwrap();
+    set_xattr(&dir, "system.posix_acl_default", &list, 0).unwrap();
+    fs::write(dir.join("inheriting"), b"x").unwrap();
+    assert!(as_nobody("cat \"$1\" >/dev/null", &dir.join("inheriting")));
+    mounted.finish();
+}
+
+fn allowed(cpu: usize) -> bool {
+    // SAFETY: all zeros is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is writable and its size is given.
+    let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    // SAFETY: the set was filled.
+    result == 0 && unsafe { libc::CPU_ISSET(cpu, &set) }
+}

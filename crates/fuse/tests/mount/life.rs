@@ -1,0 +1,197 @@
+//! How a mount begins and ends: busy, lazily, by force, by the death of its server; and what a panic does.
+
+use crate::support::{Mounted, PANIC, TestHost};
+use homenode_fuse::wire::Opcode;
+use homenode_fuse::{Error, Options, Server, unmount};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+fn mount_line(dir: &Path) -> Option<String> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    mounts
+        .lines()
+        .find(|line| line.split(' ').nth(1) == dir.to_str())
+        .map(str::to_owned)
+}
+
+#[test]
+fn the_mount_table_names_it() {
+    let Some(mounted) = Mounted::new() else { return };
+    let line = mount_line(&mounted.dir).unwrap();
+    let fields: Vec<_> = line.split(' ').collect();
+    assert_eq!((fields[0], fields[2]), ("homenode", "fuse.homenode"));
+    let has = |option| fields[3].split(',').any(|one| one == option);
+    assert!(
+        has("allow_other") && has("default_permissions") && !has("nosuid") && !has("nodev"),
+        "{line}"
+    );
+    assert!(!fields[3].contains("max_read"), "{line}");
+    mounted.finish();
+}
+
+#[test]
+fn a_busy_mount_is_not_taken_away_unless_told_so() {
+    let Some(mounted) = Mounted::new() else { return };
+    let mut file = File::create(mounted.path("open")).unwrap();
+    let error = mounted.server.unmount(false).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EBUSY));
+    assert!(error.to_string().contains("fuser"), "{error}");
+    mounted.server.unmount(true).unwrap();
+    assert_eq!(mount_line(&mounted.dir), None);
+    file.write_all(b"still here").unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 10);
+    drop(file);
+    mounted.server.wait().unwrap();
+}
+
+#[test]
+fn stop_ends_a_busy_mount() {
+    let Some(mounted) = Mounted::new() else { return };
+    let mut file = File::create(mounted.path("open")).unwrap();
+    mounted.server.stop().unwrap();
+    mounted.server.wait().unwrap();
+    assert_eq!(mount_line(&mounted.dir), None);
+    assert!(file.write_all(b"too late").is_err());
+    mounted.server.stop().unwrap();
+    assert_eq!(mounted.server.unmount(false).unwrap_err().errno(), Some(libc::EINVAL));
+}
+
+#[test]
+fn many_mounts_of_one_process_are_apart() {
+    let (Some(one), Some(two)) = (Mounted::new(), Mounted::new()) else {
+        return;
+    };
+    fs::write(one.path("file"), b"one").unwrap();
+    fs::write(two.path("file"), b"two").unwrap();
+    drop(one);
+    assert_eq!(fs::read(two.path("file")).unwrap(), b"two");
+    two.finish();
+}
+
+#[test]
+fn a_panic_costs_one_request() {
+    let Some(mounted) = Mounted::new() else { return };
+    fs::write(mounted.path("before"), b"before").unwrap();
+    let error = fs::write(mounted.path("unlucky"), PANIC).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    let statistics = mounted.server.statistics();
+    assert_eq!((statistics.panics, statistics.errors), (1, 1), "{statistics:?}");
+    assert!(
+        statistics
+            .requests
+            .iter()
+            .any(|&(opcode, count)| opcode == Opcode::Write && count >= 2)
+    );
+    assert_eq!(fs::read(mounted.path("before")).unwrap(), b"before");
+    fs::write(mounted.path("unlucky"), b"not any more").unwrap();
+    assert_eq!(fs::read(mounted.path("unlucky")).unwrap(), b"not any more");
+    mounted.server.unmount(true).unwrap();
+    mounted.server.wait().unwrap();
+}
+
+#[test]
+fn bad_mount_points_are_named() {
+    if let Some(reason) = crate::support::obstacle() {
+        println!("SKIPPED: {reason}");
+        return;
+    }
+    let mount = |dir: &Path| {
+        Server::mount(
+            crate::support::filesystem(),
+            Arc::new(TestHost),
+            dir,
+            &Options::default(),
+        )
+    };
+    let missing = Path::new("/nowhere/at all");
+    let Err(error @ Error::Mount { .. }) = mount(missing) else {
+        panic!("{missing:?} must not be mounted on")
+    };
+    assert!(
+        error.to_string().contains("/nowhere/at all") && error.to_string().contains("create the directory"),
+        "{error}"
+    );
+    let file = crate::support::new_dir().join("file");
+    fs::write(&file, b"").unwrap();
+    let error = mount(&file).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ENOTDIR), "{error}");
+    fs::remove_dir_all(file.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn files_opened_without_asking_are_files_all_the_same() {
+    let mut options = Options::default();
+    options.silent_open = true;
+    let Some(mounted) = Mounted::with(&options) else { return };
+    for round in 0..3 {
+        fs::write(mounted.path("file"), format!("round {round}")).unwrap();
+        assert_eq!(
+            fs::read_to_string(mounted.path("file")).unwrap(),
+            format!("round {round}")
+        );
+    }
+    let mut open = File::open(mounted.path("file")).unwrap();
+    fs::remove_file(mounted.path("file")).unwrap();
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "round 2");
+    drop(open);
+    let count = |opcode| {
+        mounted
+            .server
+            .statistics()
+            .requests
+            .iter()
+            .find(|one| one.0 == opcode)
+            .map_or(0, |one| one.1)
+    };
+    assert!(count(Opcode::Open) <= 1, "asked once, then never again");
+    mounted.finish();
+}
+
+/// Set for the process that is killed: where it shall mount.
+const CHILD_DIR: &str = "HOMENODE_TEST_MOUNT_AND_WAIT";
+
+#[test]
+fn a_killed_server_leaves_a_mount_point_that_can_be_cleared() {
+    if let Some(dir) = std::env::var_os(CHILD_DIR) {
+        let options = Options::default();
+        let server = Server::mount(
+            crate::support::filesystem(),
+            Arc::new(TestHost),
+            &PathBuf::from(dir),
+            &options,
+        )
+        .unwrap();
+        println!("\nmounted");
+        server.wait().unwrap();
+        return;
+    }
+    if let Some(reason) = crate::support::obstacle() {
+        println!("SKIPPED: {reason}");
+        return;
+    }
+    let dir = crate::support::new_dir();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "--nocapture",
+            "life::a_killed_server_leaves_a_mount_point_that_can_be_cleared",
+        ])
+        .env(CHILD_DIR, &dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    assert!(lines.map_while(Result::ok).any(|line| line == "mounted"));
+    fs::write(dir.join("file"), b"volatile").unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(fs::metadata(&dir).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    unmount(&dir, false).unwrap();
+    assert_eq!(mount_line(&dir), None);
+    fs::remove_dir(&dir).unwrap();
+}

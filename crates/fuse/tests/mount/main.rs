@@ -1,0 +1,8 @@
+//! The filesystem through the kernel: mounted on a directory, used with ordinary calls. Needs root and /dev/fuse.
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
+
+mod attributes;
+mod data;
+mod life;
+mod names;
+mod support;

@@ -1,0 +1,239 @@
+//! A pool of plain memory on a machine of two made-up nodes, mounted on a directory of its own.
+
+use homenode_engine::fs::{Fs, NewInode};
+use homenode_engine::pool::Machine;
+use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, NodeId, Starved};
+use homenode_fuse::{Host, Options, Server};
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A write of these bytes panics in the memory, as a bug in the engine might.
+pub(crate) const PANIC: &[u8] = b"panic in the middle of a write";
+
+const MEMBER_BLOCKS: u32 = 8192;
+const MEMBER_BYTES: usize = MEMBER_BLOCKS as usize * BLOCK_BYTES;
+
+/// One piece of memory for each of two members.
+pub(crate) struct TestMemory(Vec<RwLock<Vec<u8>>>);
+
+impl TestMemory {
+    fn new() -> Self {
+        Self((0..2).map(|_| RwLock::new(vec![0xDB; MEMBER_BYTES])).collect())
+    }
+
+    fn of(&self, block: Block) -> &RwLock<Vec<u8>> {
+        &self.0[usize::from(block.member().0)]
+    }
+
+    fn at(block: Block, offset: usize) -> usize {
+        usize::try_from(block.index()).expect("a small pool") * BLOCK_BYTES + offset
+    }
+}
+
+impl Memory for TestMemory {
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) {
+        let bytes = self.of(from).read().unwrap_or_else(PoisonError::into_inner);
+        let start = Self::at(from, offset);
+        to.copy_from_slice(&bytes[start..start + to.len()]);
+    }
+
+    fn store(&self, to: Block, offset: usize, from: &[u8]) {
+        assert!(!from.starts_with(PANIC), "told to panic");
+        let mut bytes = self.of(to).write().unwrap_or_else(PoisonError::into_inner);
+        let start = Self::at(to, offset);
+        bytes[start..start + from.len()].copy_from_slice(from);
+    }
+
+    fn zero(&self, at: Block, offset: usize, bytes: usize) {
+        let start = Self::at(at, offset);
+        self.of(at).write().unwrap_or_else(PoisonError::into_inner)[start..start + bytes].fill(0);
+    }
+
+    fn copy(&self, from: Block, to: Block, blocks: u64) {
+        let mut bytes = vec![0; usize::try_from(blocks).expect("a small pool") * BLOCK_BYTES];
+        self.load(from, 0, &mut bytes);
+        self.store(to, 0, &bytes);
+    }
+
+    fn populate(&self, _: MemberId, _: u64, _: u64) -> Result<(), Starved> {
+        Ok(())
+    }
+}
+
+pub(crate) struct TestClock;
+
+impl Clock for TestClock {
+    fn now_ns(&self) -> i64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        i64::try_from(since.as_nanos()).expect("before 2262")
+    }
+}
+
+/// Even CPUs are on node 0, odd ones on node 1.
+pub(crate) struct TestHost;
+
+impl Host for TestHost {
+    fn current_cpu(&self) -> CpuId {
+        // SAFETY: takes nothing.
+        CpuId(unsafe { libc::sched_getcpu() }.try_into().expect("a CPU"))
+    }
+
+    fn thread_cpu(&self, tid: u32) -> Option<CpuId> {
+        let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(')')?;
+        rest.split_whitespace().nth(36)?.parse().ok().map(CpuId)
+    }
+
+    fn cpu_node(&self, cpu: CpuId) -> NodeId {
+        NodeId(u16::try_from(cpu.0 % 2).expect("0 or 1"))
+    }
+
+    fn has_one_node(&self) -> bool {
+        false
+    }
+}
+
+pub(crate) type TestFs = Fs<TestMemory, TestClock>;
+
+/// A filesystem with a member of 32 MiB on each of two nodes.
+pub(crate) fn filesystem() -> Arc<TestFs> {
+    let nodes = vec![NodeId(0), NodeId(1)];
+    let machine = Machine {
+        cpu_nodes: (0..1024).map(|cpu| TestHost.cpu_node(CpuId(cpu))).collect(),
+        nodes: nodes.clone(),
+        latency: vec![vec![10, 20], vec![20, 10]],
+        files_max: 1 << 20,
+    };
+    let root = NewInode {
+        mode: 0o755,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+    };
+    let fs = Fs::new(&machine, TestMemory::new(), TestClock, root);
+    for node in nodes {
+        let member = fs.pool().add(node, MEMBER_BLOCKS.into()).expect("two members fit");
+        while fs.pool().populate_ahead(member, MEMBER_BLOCKS.into()) {}
+    }
+    Arc::new(fs)
+}
+
+/// A mounted filesystem; taken down when dropped.
+pub(crate) struct Mounted {
+    pub(crate) fs: Arc<TestFs>,
+    pub(crate) server: Server,
+    pub(crate) dir: PathBuf,
+}
+
+impl Mounted {
+    /// Mounts a new filesystem, or says why it cannot.
+    pub(crate) fn new() -> Option<Self> {
+        Self::with(&Options::default())
+    }
+
+    pub(crate) fn with(options: &Options) -> Option<Self> {
+        if let Some(reason) = obstacle() {
+            println!("SKIPPED: {reason}");
+            return None;
+        }
+        let (fs, dir) = (filesystem(), new_dir());
+        let server = Server::mount(Arc::clone(&fs), Arc::new(TestHost), &dir, options).expect("mounted");
+        Some(Self { fs, server, dir })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Unmounts, waits for the threads, and checks the filesystem's books.
+    pub(crate) fn finish(self) {
+        let statistics = self.server.statistics();
+        // Another test may be starting a process, which has copies of this one's descriptors until it executes.
+        let patience = Instant::now() + Duration::from_secs(5);
+        while let Err(error) = self.server.unmount(false) {
+            assert!(
+                error.errno() == Some(libc::EBUSY) && Instant::now() < patience,
+                "nothing is open: {error}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.server.wait().expect("threads end without an error");
+        assert_eq!(statistics.panics, 0, "{statistics:?}");
+        self.fs.check_invariants();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // The server may be down already; either way the directory shall go.
+        let _ = self.server.stop();
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// Why nothing can be mounted here.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        return Some("mounting needs root");
+    }
+    (!Path::new("/dev/fuse").exists()).then_some("there is no /dev/fuse")
+}
+
+/// A new directory that every user may pass through.
+pub(crate) fn new_dir() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("homenode-fuse-{}-{number}", std::process::id()));
+    fs::create_dir(&dir).expect("a directory to mount on");
+    dir
+}
+
+/// Runs a shell script as user and group nobody, with an argument; whether it succeeded.
+pub(crate) fn as_nobody(script: &str, path: &Path) -> bool {
+    use std::os::unix::process::CommandExt;
+    let mut command = std::process::Command::new("/bin/sh");
+    command.args(["-c", script, "sh"]).arg(path).uid(65534).gid(65534);
+    command.status().expect("a shell").success()
+}
+
+pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8], flags: i32) -> io::Result<()> {
+    let (path, name) = (c_string(path.as_os_str().as_bytes()), c_string(name.as_bytes()));
+    // SAFETY: two strings that end in NUL, and a value with its length.
+    let result = unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) };
+    check(result.into()).map(|_| ())
+}
+
+pub(crate) fn xattr(path: &Path, name: &str) -> io::Result<Vec<u8>> {
+    let (path, name) = (c_string(path.as_os_str().as_bytes()), c_string(name.as_bytes()));
+    let mut value = vec![0; 1 << 16];
+    // SAFETY: two strings that end in NUL, and a buffer with its length.
+    let result = unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    value.truncate(check(result as i64)?);
+    Ok(value)
+}
+
+pub(crate) fn xattr_names(path: &Path) -> io::Result<Vec<u8>> {
+    let path = c_string(path.as_os_str().as_bytes());
+    let mut names = vec![0; 1 << 16];
+    // SAFETY: a string that ends in NUL, and a buffer with its length.
+    let result = unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) };
+    names.truncate(check(result as i64)?);
+    Ok(names)
+}
+
+pub(crate) fn c_string(bytes: &[u8]) -> CString {
+    CString::new(bytes).expect("no NUL inside")
+}
+
+/// The count a system call gave, or its errno.
+pub(crate) fn check(result: i64) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}

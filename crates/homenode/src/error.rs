@@ -1,0 +1,187 @@
+//! What can go wrong at the library's surface. Every error names what was done and to what; Linux's number is kept.
+
+use crate::{MemberId, NodeId, SizeError};
+use homenode_engine::fs::Error as FsError;
+use homenode_engine::pool::PoolError;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An error of a pool, a path or a file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operation on a path.
+    #[error("cannot {operation} {}: {source}", path.display())]
+    Path {
+        /// What was to be done: a verb with its object, such as "open" or "read the link".
+        operation: &'static str,
+        /// The path as the caller gave it.
+        path: PathBuf,
+        /// Why not.
+        source: PathProblem,
+    },
+    /// An operation on an open file.
+    #[error("cannot {operation} the open file (inode {inode}): {source}")]
+    File {
+        /// What was to be done.
+        operation: &'static str,
+        /// The file's inode number.
+        inode: u64,
+        /// Why not.
+        source: FsError,
+    },
+    /// A file opened without this access.
+    #[error("cannot {operation} the open file (inode {inode}): it was not opened for that")]
+    NotOpenedFor {
+        /// What was to be done.
+        operation: &'static str,
+        /// The file's inode number.
+        inode: u64,
+    },
+    /// A size that does not parse.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// The machine's nodes cannot be read.
+    #[error(transparent)]
+    Topology(#[from] homenode_linux::topology::Error),
+    /// A node that this machine has not.
+    #[error("this machine has no {node} with memory, only {}", list(known))]
+    UnknownNode {
+        /// The node asked for.
+        node: NodeId,
+        /// The nodes with memory.
+        known: Vec<NodeId>,
+    },
+    /// A pool without any node.
+    #[error("a pool needs at least one node with memory")]
+    NoNodes,
+    /// Less than a member can be.
+    #[error(
+        "{wanted_bytes} bytes on {node} are too few: a member has at least {} bytes",
+        crate::MEMBER_BYTES_MIN
+    )]
+    TooSmall {
+        /// The node.
+        node: NodeId,
+        /// What was asked for.
+        wanted_bytes: u64,
+    },
+    /// The memory of a member cannot be had.
+    #[error(transparent)]
+    Memory(#[from] homenode_linux::memory::Error),
+    /// The pool has no member on that node.
+    #[error("the pool has no member on {node}, only on {}", list(members_on))]
+    NoMemberOn {
+        /// The node asked for.
+        node: NodeId,
+        /// The nodes the pool has members on.
+        members_on: Vec<NodeId>,
+    },
+    /// Two files of different pools.
+    #[error("cannot copy to the open file (inode {inode}): the other file is in another pool")]
+    OtherPool {
+        /// The file written to.
+        inode: u64,
+    },
+    /// No memory free for even the first blocks.
+    #[error("{node} has no free memory for the first blocks of {member}: free some there, or use other nodes")]
+    Starved {
+        /// The node.
+        node: NodeId,
+        /// Its member.
+        member: MemberId,
+    },
+    /// The pool refused to add, drain or remove a member.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A member that may still hold data, or get more.
+    #[error("{0} is still in use: drain it first")]
+    NotDrained(MemberId),
+    /// A thread of the pool could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+    /// The pool cannot be mounted, served or unmounted.
+    #[error(transparent)]
+    Mount(#[from] homenode_fuse::Error),
+}
+
+/// Why an operation on a path failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathProblem {
+    /// What the filesystem answered.
+    #[error(transparent)]
+    Filesystem(#[from] FsError),
+    /// More than 40 symbolic links on the way.
+    #[error("too many levels of symbolic links")]
+    SymlinkLoop,
+    /// The root, `.` or `..`, which cannot be given another name.
+    #[error("it is the root, `.` or `..`")]
+    Root,
+}
+
+const EBADF: i32 = 9;
+const ENOMEM: i32 = 12;
+const EBUSY: i32 = 16;
+const EXDEV: i32 = 18;
+const ENODEV: i32 = 19;
+const EINVAL: i32 = 22;
+const ENOSPC: i32 = 28;
+const ELOOP: i32 = 40;
+
+impl PathProblem {
+    /// Linux's error number.
+    #[must_use]
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::Filesystem(error) => error.errno(),
+            Self::SymlinkLoop => ELOOP,
+            Self::Root => EBUSY,
+        }
+    }
+}
+
+impl Error {
+    /// Linux's error number, the one a system call would have set.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Path { source, .. } => source.errno(),
+            Self::File { source, .. } => source.errno(),
+            Self::NotOpenedFor { .. } => EBADF,
+            Self::UnknownNode { .. } | Self::NoMemberOn { .. } | Self::Topology(_) => ENODEV,
+            Self::OtherPool { .. } => EXDEV,
+            Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } => EINVAL,
+            Self::Memory(_) | Self::Starved { .. } => ENOMEM,
+            Self::NotDrained(_) => EBUSY,
+            Self::Pool(PoolError::NotEmpty(..) | PoolError::Last(_)) => EBUSY,
+            Self::Pool(PoolError::NoSpace(_)) => ENOSPC,
+            Self::Pool(_) => EINVAL,
+            Self::Thread(source) => source.raw_os_error().unwrap_or(EINVAL),
+            Self::Mount(source) => source.errno().unwrap_or(EINVAL),
+        }
+    }
+}
+
+impl Error {
+    #[cold]
+    pub(crate) fn path(operation: &'static str, path: &Path, source: PathProblem) -> Self {
+        Self::Path {
+            operation,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+fn list(nodes: &[NodeId]) -> String {
+    nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        // The kind follows from Linux's number, the text stays ours.
+        let kind = Self::from_raw_os_error(error.errno()).kind();
+        Self::new(kind, error)
+    }
+}

@@ -1,0 +1,310 @@
+//! Open files.
+
+use crate::pool::Inner;
+use crate::{Error, Metadata, NodeId};
+use homenode_engine::fs::{Asking, Error as FsError, Inode, SetAttr, Whence};
+use std::sync::Arc;
+
+/// Bit of [`Handle::access`]: may be read.
+pub(crate) const READ: u8 = 1;
+/// May be written.
+pub(crate) const WRITE: u8 = 2;
+/// Every write goes to the end.
+pub(crate) const APPEND: u8 = 4;
+
+/// An open file. Clones share it; any number of threads may use it at once. The file's bytes live while it is open, even
+/// when its last name is removed.
+///
+/// Reads and writes are copies made by the calling thread: nothing waits, nothing is handed to another thread. A first
+/// write places its blocks on the node of the CPU that makes it.
+#[derive(Clone)]
+pub struct File {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    pool: Arc<Inner>,
+    inode: Arc<Inode>,
+    access: u8,
+}
+
+/// What [`File::allocate`] does with a range, as fallocate(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Allocate {
+    /// Promises space for the range and extends the file to its end. Places nothing: the first writer's node gets the
+    /// blocks.
+    Reserve,
+    /// The same, and leaves the size as it is.
+    ReserveKeepSize,
+    /// Makes the range a hole; the size stays.
+    PunchHole,
+    /// Makes the range read as zeros and extends the file to its end.
+    ZeroRange,
+    /// The same, and leaves the size as it is.
+    ZeroRangeKeepSize,
+    /// Takes the range out of the file; what is behind it moves up.
+    CollapseRange,
+    /// Puts a hole in at the offset; what is behind it moves down.
+    InsertRange,
+}
+
+impl Allocate {
+    /// The FALLOC_FL_ bits of linux/falloc.h.
+    fn bits(self) -> u32 {
+        const KEEP_SIZE: u32 = 0x01;
+        const PUNCH_HOLE: u32 = 0x02;
+        const COLLAPSE_RANGE: u32 = 0x08;
+        const ZERO_RANGE: u32 = 0x10;
+        const INSERT_RANGE: u32 = 0x20;
+        match self {
+            Self::Reserve => 0,
+            Self::ReserveKeepSize => KEEP_SIZE,
+            Self::PunchHole => PUNCH_HOLE | KEEP_SIZE,
+            Self::ZeroRange => ZERO_RANGE,
+            Self::ZeroRangeKeepSize => ZERO_RANGE | KEEP_SIZE,
+            Self::CollapseRange => COLLAPSE_RANGE,
+            Self::InsertRange => INSERT_RANGE,
+        }
+    }
+}
+
+impl File {
+    /// Takes over one pin of `inode`.
+    pub(crate) fn pinned(pool: Arc<Inner>, inode: Arc<Inode>, access: u8) -> Self {
+        Self {
+            handle: Arc::new(Handle { pool, inode, access }),
+        }
+    }
+
+    /// Reads into `to` from `offset` (both in bytes). Gives the bytes read: fewer than asked only at the end of the file.
+    ///
+    /// # Errors
+    /// EBADF when the file was not opened for reading, EISDIR for a directory.
+    #[inline]
+    pub fn read_at(&self, to: &mut [u8], offset: u64) -> Result<usize, Error> {
+        let handle = &*self.handle;
+        if handle.access & READ == 0 {
+            return Err(self.not_opened_for("read"));
+        }
+        let done = handle
+            .pool
+            .asking(|asking| handle.pool.fs.read(asking, &handle.inode, offset, to));
+        done.map_err(|error| self.failed("read", error))
+    }
+
+    /// Writes `from` at `offset` (bytes), or at the end when the file was opened to append. Gives the bytes written:
+    /// fewer than given only when the pool is full.
+    ///
+    /// # Errors
+    /// ENOSPC when nothing could be written because the pool is full, EFBIG beyond the largest file, EBADF when the file
+    /// was not opened for writing.
+    #[inline]
+    pub fn write_at(&self, from: &[u8], offset: u64) -> Result<usize, Error> {
+        let handle = &*self.handle;
+        if handle.access & (WRITE | APPEND) != WRITE {
+            return self.append(from).map(|(_, bytes)| bytes);
+        }
+        // The pool is its process's own: no write of it is a stranger's that must take set-uid bits away.
+        let done = handle
+            .pool
+            .asking(|asking| handle.pool.fs.write(asking, &handle.inode, offset, from, false));
+        done.map_err(|error| self.failed("write", error))
+    }
+
+    /// Reads exactly `to.len()` bytes; `Ok(false)` when the file ends before.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_exact_at(&self, to: &mut [u8], offset: u64) -> Result<bool, Error> {
+        self.read_at(to, offset).map(|bytes| bytes == to.len())
+    }
+
+    /// Writes all of `from`; ENOSPC where the pool cannot hold it (a part may be written then).
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn write_all_at(&self, mut from: &[u8], mut offset: u64) -> Result<(), Error> {
+        while !from.is_empty() {
+            let bytes = self.write_at(from, offset)?;
+            if bytes == 0 {
+                return Err(self.failed("write", FsError::NoSpace));
+            }
+            from = &from[bytes..];
+            offset += bytes as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes at the end, atomically against other appends. Gives the offset written at and the bytes written.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn append(&self, from: &[u8]) -> Result<(u64, usize), Error> {
+        self.writing("append to", |pool, asking, inode| {
+            pool.fs.append(asking, inode, from, false)
+        })
+    }
+
+    /// Sets the size. What is added is a hole, what is cut off is free at once.
+    ///
+    /// # Errors
+    /// EFBIG beyond the largest file, EBADF when the file was not opened for writing.
+    pub fn set_len(&self, bytes: u64) -> Result<(), Error> {
+        let set = SetAttr {
+            size: Some(bytes),
+            ..SetAttr::default()
+        };
+        self.writing("resize", |pool, _, inode| pool.fs.set_attr(inode, &set).map(drop))
+    }
+
+    /// Reserves, frees, zeroes, takes out or inserts `bytes` from `offset`.
+    ///
+    /// # Errors
+    /// ENOSPC when the space cannot be promised, EOPNOTSUPP or EINVAL as fallocate(2).
+    pub fn allocate(&self, how: Allocate, offset: u64, bytes: u64) -> Result<(), Error> {
+        self.writing("allocate space in", |pool, asking, inode| {
+            pool.fs.fallocate(asking, inode, how.bits(), offset, bytes)
+        })
+    }
+
+    /// The first offset at or behind `offset` that holds data; none when only a hole follows, or the end.
+    ///
+    /// # Errors
+    /// EINVAL for something other than a file.
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>, Error> {
+        self.seek(offset, Whence::Data)
+    }
+
+    /// The first offset at or behind `offset` in a hole; the end of the file counts as one. None behind the end.
+    ///
+    /// # Errors
+    /// EINVAL for something other than a file.
+    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Error> {
+        self.seek(offset, Whence::Hole)
+    }
+
+    fn seek(&self, offset: u64, whence: Whence) -> Result<Option<u64>, Error> {
+        let handle = &*self.handle;
+        match handle
+            .pool
+            .asking(|asking| handle.pool.fs.seek(asking, &handle.inode, offset, whence))
+        {
+            Ok(found) => Ok(Some(found)),
+            Err(FsError::NoData) => Ok(None),
+            Err(error) => Err(self.failed("seek in", error)),
+        }
+    }
+
+    /// Copies up to `bytes` bytes of `from` into this file without a buffer of the caller. Gives the bytes copied: fewer
+    /// at the end of `from`.
+    ///
+    /// # Errors
+    /// EXDEV when the two are not of one pool; EINVAL when the ranges overlap in one file; else as [`File::write_at`].
+    pub fn copy_from(&self, from: &Self, from_offset: u64, offset: u64, bytes: u64) -> Result<u64, Error> {
+        if from.handle.access & READ == 0 {
+            return Err(from.not_opened_for("copy from"));
+        }
+        if !Arc::ptr_eq(&self.handle.pool, &from.handle.pool) {
+            return Err(Error::OtherPool { inode: self.ino() });
+        }
+        let source = &from.handle.inode;
+        self.writing("copy to", |pool, asking, inode| {
+            pool.fs.copy_range(asking, source, from_offset, inode, offset, bytes)
+        })
+    }
+
+    /// Makes everything written durable. A pool of memory has nothing to do for it: the bytes are where they stay.
+    ///
+    /// # Errors
+    /// None in a pool of memory.
+    pub fn sync(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// What stat(2) tells about the file.
+    #[must_use]
+    pub fn metadata(&self) -> Metadata {
+        Metadata(self.handle.pool.fs.attr(&self.handle.inode))
+    }
+
+    /// Where the file lies: bytes on each node, ascending by node, nodes with none left out. Holes lie nowhere.
+    #[must_use]
+    pub fn map(&self) -> Vec<(NodeId, u64)> {
+        self.handle.pool.fs.map(&self.handle.inode)
+    }
+
+    /// Moves the file's blocks to `node`, under readers and writers. Gives the bytes moved.
+    ///
+    /// # Errors
+    /// ENODEV when the pool has no member there, ENOSPC when the members there cannot hold the file: what moved until
+    /// then stays moved.
+    pub fn move_to(&self, node: NodeId) -> Result<u64, Error> {
+        self.move_to_with(node, &mut |_, _| {})
+    }
+
+    /// The same; `progress` is told the bytes looked at and all of them. It must not touch the file.
+    ///
+    /// # Errors
+    /// As [`File::move_to`].
+    pub fn move_to_with(&self, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64, Error> {
+        let handle = &*self.handle;
+        handle.pool.require_member_on(node)?;
+        handle
+            .pool
+            .fs
+            .move_to(&handle.inode, node, progress)
+            .map_err(|error| self.failed("move", error))
+    }
+
+    /// The file's inode number, unique in its pool and never used again.
+    #[must_use]
+    pub fn ino(&self) -> u64 {
+        self.handle.inode.ino().0
+    }
+
+    fn writing<R: Default>(
+        &self,
+        operation: &'static str,
+        write: impl Fn(&Inner, &Asking<'_>, &Arc<Inode>) -> Result<R, FsError>,
+    ) -> Result<R, Error> {
+        let handle = &*self.handle;
+        if handle.access & WRITE == 0 {
+            return Err(self.not_opened_for(operation));
+        }
+        let done = handle.pool.asking(|asking| write(&handle.pool, asking, &handle.inode));
+        done.map_err(|error| self.failed(operation, error))
+    }
+
+    #[cold]
+    fn failed(&self, operation: &'static str, source: FsError) -> Error {
+        Error::File {
+            operation,
+            inode: self.ino(),
+            source,
+        }
+    }
+
+    #[cold]
+    fn not_opened_for(&self, operation: &'static str) -> Error {
+        Error::NotOpenedFor {
+            operation,
+            inode: self.ino(),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.pool.fs.unpin(&self.inode, 1);
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File")
+            .field("ino", &self.ino())
+            .field("access", &self.handle.access)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,57 @@
+//! This machine, as far as a pool needs to know it.
+
+use crate::{CpuId, Error, NodeId};
+use homenode_engine::BLOCK_BYTES;
+use homenode_engine::pool::Machine as EngineMachine;
+use homenode_linux::topology;
+
+/// The nodes of this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) engine: EngineMachine,
+    nodes: Vec<Node>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) cpus: Vec<CpuId>,
+    pub(crate) memory_bytes: u64,
+}
+
+impl Machine {
+    /// Reads the running machine.
+    pub(crate) fn read() -> Result<Self, Error> {
+        let topology = topology::read(&topology::Source::Live)?;
+        let node = |node: &homenode_policy::topology::Node| Node {
+            id: node.id,
+            cpus: node.cpus.clone(),
+            // What the kernel says now: a node's figure in the topology may be from before memory was brought online.
+            memory_bytes: homenode_linux::memory::total_bytes(node.id).unwrap_or(node.memory_bytes),
+        };
+        let nodes: Vec<Node> = topology.nodes().iter().map(node).collect();
+        let memory_bytes: u64 = nodes.iter().map(|node| node.memory_bytes).sum();
+        let engine = EngineMachine {
+            cpu_nodes: topology.cpu_nodes().to_vec(),
+            nodes: topology.node_ids(),
+            latency: topology.latency().matrix.clone(),
+            files_max: memory_bytes / BLOCK_BYTES as u64,
+        };
+        Ok(Self { engine, nodes })
+    }
+
+    /// The nodes with memory, ascending.
+    pub(crate) fn with_memory(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(|node| node.memory_bytes > 0)
+    }
+
+    /// The node with that number, if it has memory.
+    pub(crate) fn node(&self, id: NodeId) -> Result<&Node, Error> {
+        self.with_memory()
+            .find(|node| node.id == id)
+            .ok_or_else(|| Error::UnknownNode {
+                node: id,
+                known: self.with_memory().map(|node| node.id).collect(),
+            })
+    }
+}

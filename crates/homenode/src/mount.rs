@@ -1,0 +1,118 @@
+//! A pool as a mounted filesystem, for processes that do not use the library.
+
+use crate::machine::Machine;
+use crate::pool::{EngineFs, Inner, Pool};
+use crate::{CpuId, Error, NodeId};
+use homenode_fuse::{Host, Options, Server, Statistics};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A mounted pool, served by threads of this process. Dropping it takes the mount away, even from under open files: they
+/// get errors then.
+pub struct Mount {
+    server: Server,
+    directory: PathBuf,
+    /// The mount keeps the pool, with its populating threads.
+    _pool: Arc<Inner>,
+}
+
+impl Pool {
+    /// Mounts the pool on `directory`, for every user of the machine. The kernel must allow it: root only.
+    ///
+    /// # Errors
+    /// When /dev/fuse cannot be opened or the kernel refuses the mount.
+    pub fn mount(&self, directory: impl AsRef<Path>) -> Result<Mount, Error> {
+        let host = ThisMachine::new(Arc::clone(&self.inner.fs), &self.inner.machine);
+        let directory = directory.as_ref();
+        let server = Server::mount(
+            Arc::clone(&self.inner.fs),
+            Arc::new(host),
+            directory,
+            &Options::default(),
+        )?;
+        Ok(Mount {
+            server,
+            directory: directory.to_owned(),
+            _pool: Arc::clone(&self.inner),
+        })
+    }
+}
+
+impl Mount {
+    /// Where it was mounted.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Waits until it is unmounted, by whomever.
+    ///
+    /// # Errors
+    /// When the kernel broke off.
+    pub fn wait(&self) -> Result<(), Error> {
+        Ok(self.server.wait()?)
+    }
+
+    /// Unmounts. `lazy` takes the name away also when files are open there; they are served until they are closed, or this
+    /// process ends.
+    ///
+    /// # Errors
+    /// EBUSY when it is in use and `lazy` is not given.
+    pub fn unmount(&self, lazy: bool) -> Result<(), Error> {
+        Ok(self.server.unmount(lazy)?)
+    }
+
+    /// Takes the mount away from under its users: their calls fail from then on.
+    ///
+    /// # Errors
+    /// When the kernel neither unmounts nor aborts it.
+    pub fn stop(&self) -> Result<(), Error> {
+        Ok(self.server.stop()?)
+    }
+
+    /// What the kernel asked so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.server.statistics()
+    }
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount")
+            .field("directory", &self.directory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the server asks of the machine.
+struct ThisMachine {
+    fs: Arc<EngineFs>,
+    one_node: bool,
+}
+
+impl ThisMachine {
+    fn new(fs: Arc<EngineFs>, machine: &Machine) -> Self {
+        let cpu_nodes = &machine.engine.cpu_nodes;
+        let one_node = cpu_nodes.windows(2).all(|pair| pair[0] == pair[1]);
+        Self { fs, one_node }
+    }
+}
+
+impl Host for ThisMachine {
+    fn current_cpu(&self) -> CpuId {
+        homenode_linux::cpu::current_cpu()
+    }
+
+    fn thread_cpu(&self, tid: u32) -> Option<CpuId> {
+        homenode_linux::cpu::thread_cpu(tid)
+    }
+
+    fn cpu_node(&self, cpu: CpuId) -> NodeId {
+        self.fs.pool().cpu_node(cpu)
+    }
+
+    fn has_one_node(&self) -> bool {
+        self.one_node
+    }
+}

@@ -1,0 +1,310 @@
+//! The pool: its members, their populating threads, and what belongs to all its users.
+//!
+//! Invariants: a member's memory is there before the pool knows the member, and until after the pool has forgotten it;
+//! members come and go one at a time; when the last handle, file and mount of a pool are gone, its threads have ended and
+//! its memory is unmapped.
+
+use crate::machine::{Machine, Node};
+use crate::metadata::TYPE_DIRECTORY;
+use crate::populate::{Populator, Progress};
+use crate::{Error, MEMBER_BYTES_MIN, MemberId, NodeId, Owner, PoolOptions, Size, Status};
+use homenode_engine::BLOCK_BYTES;
+use homenode_engine::fs::{Fs, NewInode};
+use homenode_linux::clock::CoarseClock;
+use homenode_linux::memory::NodeMemory;
+use homenode_shared::Slot;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The engine on this machine's memory.
+pub(crate) type EngineFs = Fs<NodeMemory, CoarseClock>;
+
+/// One filesystem over the memory of every node, in this process. Handles are cheap to clone and share one pool; it goes
+/// with the last handle, open file and mount.
+#[derive(Clone)]
+pub struct Pool {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    /// No other pool of this process has or had it.
+    pub(crate) id: u64,
+    pub(crate) fs: Arc<EngineFs>,
+    pub(crate) owner: Owner,
+    /// Threads keep their slots until they see that this is gone.
+    pub(crate) alive: Arc<()>,
+    /// For threads that found no free slot.
+    pub(crate) common_slot: Mutex<Slot>,
+    pub(crate) machine: Machine,
+    options: PoolOptions,
+    /// Held while a member is added, drained or removed. A drained member has no thread.
+    populators: Mutex<BTreeMap<MemberId, Populator>>,
+}
+
+impl Pool {
+    /// Brings a pool up. Returns as soon as the first blocks of every member are populated; threads of the pool populate
+    /// on, ahead of its writers.
+    ///
+    /// # Errors
+    /// When a node is unknown or has less free memory than asked for, or the kernel refuses memory or threads. Nothing
+    /// is left behind then.
+    pub fn create(options: &PoolOptions) -> Result<Self, Error> {
+        let mut machine = Machine::read()?;
+        machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
+        let sizes = member_sizes(&machine, options)?;
+        let owner = options.owner.unwrap_or_else(|| Owner {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        });
+        let mode = TYPE_DIRECTORY | options.root_mode.unwrap_or(0o755);
+        let root = NewInode {
+            mode,
+            umask: 0,
+            uid: owner.uid,
+            gid: owner.gid,
+            rdev: 0,
+        };
+        let fs = Arc::new(Fs::new(&machine.engine, NodeMemory::new(), CoarseClock, root));
+        let common_slot = fs.slots().claim().expect("nobody has claimed a slot of a new pool");
+        let inner = Inner {
+            id: next_pool_id(),
+            fs,
+            owner,
+            alive: Arc::new(()),
+            common_slot: Mutex::new(common_slot),
+            machine,
+            options: options.clone(),
+            populators: Mutex::default(),
+        };
+        let pool = Self { inner: Arc::new(inner) };
+        let mut populators = pool.inner.populators.lock();
+        for (node, bytes) in sizes {
+            pool.inner.add_member(&mut populators, node, bytes)?;
+        }
+        for (member, populator) in &*populators {
+            if populator.wait_until(|progress| progress != Progress::Starting) == Progress::Starved {
+                return Err(Error::Starved {
+                    node: pool.inner.home(*member)?,
+                    member: *member,
+                });
+            }
+        }
+        drop(populators);
+        Ok(pool)
+    }
+
+    /// Adds a member of `size` (or of this share of the node's memory) on `node`, while the pool is in use.
+    ///
+    /// # Errors
+    /// As [`Pool::create`]; nothing has changed then.
+    pub fn add_member(&self, node: NodeId, size: Size) -> Result<MemberId, Error> {
+        let node_bytes = self.inner.machine.node(node)?.memory_bytes;
+        let bytes = whole_runs(node, size.bytes_of(node_bytes))?;
+        self.inner.add_member(&mut self.inner.populators.lock(), node, bytes)
+    }
+
+    /// Moves everything that lies on `member` to other members, while files are in use; it gets no new data from then
+    /// on. Gives the bytes moved. `progress` is told the bytes done and to do.
+    ///
+    /// # Errors
+    /// When there is no such member, it is the only one, or the others have not the room. It takes data again then.
+    pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64, Error> {
+        let inner = &*self.inner;
+        let mut populators = inner.populators.lock();
+        let home = inner.home(member)?;
+        // Its thread would populate what nobody is to use.
+        populators.remove(&member);
+        let done = inner.fs.drain(homenode_linux::cpu::current_cpu(), member, progress);
+        if done.is_err() {
+            let bytes = inner.member_bytes(member)?;
+            populators.insert(member, inner.start_populating(member, home, bytes)?);
+        }
+        Ok(done?)
+    }
+
+    /// Takes a drained member out of the pool and gives its memory back.
+    ///
+    /// # Errors
+    /// When there is no such member, or it was not drained.
+    pub fn remove(&self, member: MemberId) -> Result<(), Error> {
+        let populators = self.inner.populators.lock();
+        let status = self.inner.fs.pool().status();
+        let found = status.members.iter().find(|status| status.id == member);
+        let found = found.ok_or(homenode_engine::pool::PoolError::UnknownMember(member))?;
+        if !found.draining {
+            return Err(Error::NotDrained(member));
+        }
+        self.inner.fs.pool().remove(member)?;
+        self.inner.fs.pool().memory().remove(member)?;
+        drop(populators);
+        Ok(())
+    }
+
+    /// Members, space, access matrix and spills.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let pool = self.inner.fs.pool();
+        let backing = |member| {
+            pool.memory()
+                .backing(member)
+                .map_or_else(String::new, |backing| backing.to_string())
+        };
+        Status::new(&pool.status(), backing)
+    }
+
+    /// Waits until every member has as much populated ahead as [`PoolOptions::populate_ahead`] says: for those who
+    /// measure, and for those who want the whole pool in memory before they begin.
+    ///
+    /// # Errors
+    /// When a node has no free memory left for it.
+    pub fn wait_populated(&self) -> Result<(), Error> {
+        let populators = self.inner.populators.lock();
+        for (member, populator) in &*populators {
+            let reached = populator.wait_until(|progress| matches!(progress, Progress::Full | Progress::Starved));
+            if reached == Progress::Starved {
+                return Err(Error::Starved {
+                    node: self.inner.home(*member)?,
+                    member: *member,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Owner and mode of something new.
+    pub(crate) fn new_inode(&self, mode: u32) -> NewInode {
+        NewInode {
+            mode,
+            umask: 0,
+            uid: self.owner.uid,
+            gid: self.owner.gid,
+            rdev: 0,
+        }
+    }
+
+    /// Fails unless some member is at home on `node`.
+    pub(crate) fn require_member_on(&self, node: NodeId) -> Result<(), Error> {
+        let mut members_on: Vec<NodeId> = self
+            .fs
+            .pool()
+            .status()
+            .members
+            .iter()
+            .map(|member| member.home)
+            .collect();
+        members_on.sort_unstable();
+        members_on.dedup();
+        if members_on.contains(&node) {
+            Ok(())
+        } else {
+            Err(Error::NoMemberOn { node, members_on })
+        }
+    }
+
+    fn add_member(
+        &self,
+        populators: &mut BTreeMap<MemberId, Populator>,
+        node: NodeId,
+        bytes: u64,
+    ) -> Result<MemberId, Error> {
+        let pool = self.fs.pool();
+        let member = pool.next_member();
+        pool.memory().add(member, node, bytes)?;
+        let added = pool.add(node, bytes / BLOCK_BYTES as u64).inspect_err(|_| {
+            if let Err(error) = pool.memory().remove(member) {
+                tracing::warn!("{member} was not added, and its memory stays: {error}");
+            }
+        })?;
+        debug_assert_eq!(added, member);
+        populators.insert(member, self.start_populating(member, node, bytes)?);
+        Ok(member)
+    }
+
+    fn start_populating(&self, member: MemberId, home: NodeId, bytes: u64) -> Result<Populator, Error> {
+        let cpus = self
+            .machine
+            .node(home)
+            .map(|node| node.cpus.clone())
+            .unwrap_or_default();
+        Populator::start(&self.fs, member, home, cpus, self.options.ahead_bytes(bytes))
+    }
+
+    fn home(&self, member: MemberId) -> Result<NodeId, Error> {
+        self.member_status(member).map(|status| status.home)
+    }
+
+    fn member_bytes(&self, member: MemberId) -> Result<u64, Error> {
+        self.member_status(member)
+            .map(|status| status.capacity * BLOCK_BYTES as u64)
+    }
+
+    fn member_status(&self, member: MemberId) -> Result<homenode_engine::pool::MemberStatus, Error> {
+        let status = self.fs.pool().status();
+        let found = status.members.into_iter().find(|status| status.id == member);
+        Ok(found.ok_or(homenode_engine::pool::PoolError::UnknownMember(member))?)
+    }
+}
+
+/// What each node is to give.
+fn member_sizes(machine: &Machine, options: &PoolOptions) -> Result<Vec<(NodeId, u64)>, Error> {
+    let nodes: Vec<&Node> = if options.nodes.is_empty() {
+        machine.with_memory().collect()
+    } else {
+        let mut nodes = options.nodes.clone();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+            .into_iter()
+            .map(|node| machine.node(node))
+            .collect::<Result<_, _>>()?
+    };
+    if nodes.is_empty() {
+        return Err(Error::NoNodes);
+    }
+    let size = |node: &Node| {
+        let bytes = match options.size_per_node {
+            Some(size) => size.bytes_of(node.memory_bytes),
+            // What cannot be read is refused with its reason when the member is made.
+            None => {
+                (node.memory_bytes / 2).min(homenode_linux::memory::free_bytes(node.id).unwrap_or(node.memory_bytes))
+            }
+        };
+        Ok((node.id, whole_runs(node.id, bytes)?))
+    };
+    nodes.into_iter().map(size).collect()
+}
+
+/// Down to whole runs of 2 MiB, the step in which a member is populated.
+fn whole_runs(node: NodeId, bytes: u64) -> Result<u64, Error> {
+    match bytes / MEMBER_BYTES_MIN * MEMBER_BYTES_MIN {
+        0 => Err(Error::TooSmall {
+            node,
+            wanted_bytes: bytes,
+        }),
+        whole => Ok(whole),
+    }
+}
+
+fn next_pool_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+pub(crate) fn bytes_of(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("id", &self.inner.id)
+            .field("status", &self.status())
+            .finish()
+    }
+}

@@ -1,0 +1,120 @@
+//! What a pool tells about itself. Sizes in bytes.
+
+use crate::{MemberId, NodeId};
+use homenode_engine::BLOCK_BYTES;
+use homenode_engine::pool as engine;
+
+/// State of a pool. Exact while nobody writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// All members, ascending by number.
+    pub members: Vec<MemberStatus>,
+    /// The access matrix: bytes and operations by (CPU's node, home). Cells without any are left out.
+    pub accesses: Vec<Access>,
+    /// What went to another node than the writer's because nearer members were fat.
+    pub spills: Vec<Spill>,
+    /// Space of all members that take data.
+    pub capacity_bytes: u64,
+    /// Holds data.
+    pub used_bytes: u64,
+    /// Promised to files and not placed yet.
+    pub reserved_bytes: u64,
+}
+
+/// State of one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemberStatus {
+    /// Its number.
+    pub id: MemberId,
+    /// The node it is at home on.
+    pub home: NodeId,
+    /// What its bytes lie on, such as a tmpfs of 2 MiB pages.
+    pub backing: String,
+    /// Its size.
+    pub capacity_bytes: u64,
+    /// What of it is backed by memory already.
+    pub populated_bytes: u64,
+    /// What of it holds data.
+    pub used_bytes: u64,
+    /// Fat: writers turn to other members. Else it is a candidate.
+    pub fat: bool,
+    /// Takes no new data.
+    pub draining: bool,
+}
+
+/// One cell of the access matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Access {
+    /// Node of the CPUs that copied.
+    pub from: NodeId,
+    /// Home of the bytes.
+    pub home: NodeId,
+    /// Copies.
+    pub operations: u64,
+    /// Read out of the pool.
+    pub read_bytes: u64,
+    /// Written into it.
+    pub written_bytes: u64,
+}
+
+/// Bytes that writers of one node got on another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Spill {
+    /// The writers' node.
+    pub from: NodeId,
+    /// Where the bytes went.
+    pub home: NodeId,
+    /// How many.
+    pub bytes: u64,
+}
+
+const fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES as u64
+}
+
+impl Status {
+    /// From the engine's, with what `backing` says each member lies on.
+    pub(crate) fn new(status: &engine::Status, backing: impl Fn(MemberId) -> String) -> Self {
+        let member = |member: &engine::MemberStatus| MemberStatus {
+            id: member.id,
+            home: member.home,
+            backing: backing(member.id),
+            capacity_bytes: bytes(member.capacity),
+            populated_bytes: bytes(member.populated),
+            used_bytes: bytes(member.used),
+            fat: member.fat,
+            draining: member.draining,
+        };
+        let access = |cell: &engine::Access| Access {
+            from: cell.from,
+            home: cell.home,
+            operations: cell.operations,
+            read_bytes: cell.read_bytes,
+            written_bytes: cell.written_bytes,
+        };
+        let spill = |spill: &engine::Spill| Spill {
+            from: spill.from,
+            home: spill.home,
+            bytes: bytes(spill.blocks),
+        };
+        Self {
+            members: status.members.iter().map(member).collect(),
+            accesses: status.accesses.iter().map(access).collect(),
+            spills: status.spills.iter().map(spill).collect(),
+            capacity_bytes: bytes(status.capacity),
+            used_bytes: bytes(status.used),
+            reserved_bytes: bytes(status.reserved),
+        }
+    }
+
+    /// Space that can still be written or promised.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.capacity_bytes
+            .saturating_sub(self.used_bytes + self.reserved_bytes)
+    }
+}

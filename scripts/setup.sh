@@ -1,0 +1,56 @@
+#!/bin/sh
+# Installs the Debian packages that building, testing and running need. Does nothing, and needs no network, when all are
+# there.
+set -eu
+
+# package, and what needs it
+packages='
+build-essential  the linker and C compiler that Rust builds and the C project of the tests use
+pkg-config       finds hwloc for the build
+libhwloc-dev     topology of the machine: nodes, CPUs, caches, distances
+git              the repository is one of the trees copied into the filesystem
+fio              throughput in "make run", verified I/O in the tests
+rsync            verifies copies, as an outside judge
+acl              setfacl and getfacl, for the tests of POSIX ACLs
+attr             setfattr and getfattr, for the tests of extended attributes
+sqlite3          the database that the tests run on the filesystem
+jq               reads the JSON that "make run" makes its table of
+util-linux       mount, umount, setpriv
+procps           the tests look at processes
+'
+
+if ! command -v cargo >/dev/null; then
+    echo "setup: there is no cargo: install the Rust toolchain first (https://rustup.rs) and put it on the PATH" >&2
+    exit 1
+fi
+if ! command -v dpkg-query >/dev/null; then
+    echo "setup: this is not Debian. Install the equivalents of these packages by hand:$packages" >&2
+    exit 1
+fi
+
+missing=''
+while read -r package reason; do
+    [ -n "$package" ] || continue
+    state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    if [ "$state" != installed ]; then
+        echo "setup: installing $package: $reason"
+        missing="$missing $package"
+    fi
+done <<END
+$packages
+END
+[ -n "$missing" ] || exit 0
+
+as_root=''
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+        echo "setup: installing packages needs root. Run as root: apt-get install$missing" >&2
+        exit 1
+    fi
+    as_root=sudo
+fi
+export DEBIAN_FRONTEND=noninteractive
+$as_root apt-get update -q </dev/null
+# The word splitting of $missing is meant: one argument a package.
+# shellcheck disable=SC2086
+$as_root apt-get install -q -y --no-install-recommends $missing </dev/null

@@ -1,0 +1,185 @@
+//! A full filesystem: ENOSPC to the writer, nothing lost, freed space usable at once. Each test fills a mount of its own.
+
+use crate::mount;
+use crate::observe::{names, size};
+use crate::stage::{Stage, assert_errno, content, create, edit, eventually, open, read_at, write_at};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, ftruncate, statvfs, unlink};
+use rustix::io::Errno;
+use std::path::PathBuf;
+
+const MIB: usize = 1 << 20;
+
+/// Writes until nothing more goes in; the file that took it all.
+pub(crate) fn fill(stage: &Stage) -> PathBuf {
+    let path = stage.at("filler");
+    let fd = create(&path);
+    let bytes = vec![0xAB; MIB];
+    let mut offset = 0;
+    for length in [MIB, 4096] {
+        loop {
+            match rustix::io::pwrite(&fd, &bytes[..length], offset) {
+                Ok(count) => offset += count as u64,
+                Err(error) => break assert_eq!(error, Errno::NOSPC),
+            }
+        }
+    }
+    path
+}
+
+fn free(stage: &Stage) -> u64 {
+    statvfs(stage.path()).unwrap().f_bfree
+}
+
+#[test]
+fn every_block_can_be_used_and_used_again() {
+    let Some(mount) = mount::small("64M") else { return };
+    let stage = Stage::on(&mount);
+    let before = free(&stage);
+    for round in 0..3 {
+        let path = fill(&stage);
+        let left = free(&stage);
+        assert!(left <= 8, "round {round}: {left} blocks are free and cannot be used");
+        assert!(size(&path) >= (before - 8) * 4096);
+        assert!(content(&path).iter().all(|&byte| byte == 0xAB));
+        unlink(&path).unwrap();
+        eventually("all is free again", || free(&stage) == before);
+    }
+}
+
+#[test]
+fn freed_space_is_usable_at_once() {
+    let Some(mount) = mount::small("16M") else { return };
+    let stage = Stage::on(&mount);
+    let most = usize::try_from(free(&stage)).unwrap() * 4096 / 10 * 9;
+    let (path, bytes) = (stage.at("f"), vec![1; most]);
+    // No pause between making room and taking it: by unlink, by rename over, by truncate, by O_TRUNC.
+    for round in 0..40 {
+        std::fs::write(&path, &bytes).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        match round % 4 {
+            0 => unlink(&path).unwrap(),
+            1 => rustix::fs::rename(stage.file("empty", []), &path).unwrap(),
+            2 => crate::stage::truncate(&path, 0).unwrap(),
+            _ => {}
+        }
+    }
+    assert!(content(&path) == bytes);
+}
+
+#[test]
+fn a_full_filesystem_reads_and_overwrites() {
+    let Some(mount) = mount::small("64M") else { return };
+    let stage = Stage::on(&mount);
+    let small = stage.file("small", [5; 8192]);
+    let filler = fill(&stage);
+    assert_eq!(content(&small), [5; 8192]);
+    write_at(&edit(&small), 1000, &[6; 4000]);
+    assert_eq!(content(&small)[1000..5000], [6; 4000]);
+    assert_errno!(rustix::io::pwrite(edit(&small), b"x", 100_000), NOSPC);
+    assert_eq!(size(&small), 8192, "a write that failed moved the end");
+    assert!(content(&filler).iter().all(|&byte| byte == 0xAB));
+}
+
+#[test]
+fn what_was_accepted_is_there() {
+    let Some(mount) = mount::small("64M") else { return };
+    let stage = Stage::on(&mount);
+    let filler = fill(&stage);
+    let length = size(&filler);
+    assert!(content(&filler).iter().all(|&byte| byte == 0xAB));
+    ftruncate(edit(&filler), length - 3 * 4096).unwrap();
+    // Room for three blocks: a longer write is cut, and says so.
+    let fd = edit(&filler);
+    let took = rustix::io::pwrite(&fd, &[0xCD; 10 * 4096], length - 3 * 4096);
+    match took {
+        Ok(count) => assert!((1..=3 * 4096 + 4096 * 8).contains(&count), "{count}"),
+        Err(error) => assert_eq!(error, Errno::NOSPC),
+    }
+    let end = length - 3 * 4096 + took.unwrap_or(0) as u64;
+    assert_eq!(size(&filler), end);
+    assert!(
+        read_at(&fd, length - 3 * 4096, 1 << 20)
+            .iter()
+            .all(|&byte| byte == 0xCD)
+    );
+}
+
+#[test]
+fn truncate_and_punch_make_room() {
+    let Some(mount) = mount::small("64M") else { return };
+    let stage = Stage::on(&mount);
+    let filler = fill(&stage);
+    let fd = edit(&filler);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&fd, punch, 4 * MIB as u64, 2 * MIB as u64).unwrap();
+    let one = stage.file("one", vec![1; 2 * MIB]);
+    ftruncate(&fd, size(&filler) - 2 * MIB as u64).unwrap();
+    let two = stage.file("two", vec![2; 2 * MIB]);
+    assert!(content(one).iter().all(|&byte| byte == 1));
+    assert!(content(two).iter().all(|&byte| byte == 2));
+    assert!(read_at(&fd, 4 * MIB as u64, 2 * MIB).iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn names_can_still_be_removed_and_moved() {
+    let Some(mount) = mount::small("64M") else { return };
+    let stage = Stage::on(&mount);
+    stage.dir("dir");
+    let filler = fill(&stage);
+    rustix::fs::rename(&filler, stage.at("dir/moved")).unwrap();
+    rustix::fs::chmod(stage.at("dir/moved"), crate::stage::mode(0o600)).unwrap();
+    unlink(stage.at("dir/moved")).unwrap();
+    rustix::fs::rmdir(stage.at("dir")).unwrap();
+    stage.file("new", [1; 100_000]);
+    assert_eq!(names(stage.path()), ["new"]);
+}
+
+#[test]
+fn a_direct_writer_is_told_as_well() {
+    let Some(mount) = mount::small("64M") else { return };
+    let stage = Stage::on(&mount);
+    let filler = fill(&stage);
+    let path = stage.at("direct");
+    let fd = match open(&path, OFlags::RDWR | OFlags::CREATE | OFlags::DIRECT) {
+        Ok(fd) => fd,
+        // tmpfs takes the room of a name from the same pages.
+        Err(error) => {
+            assert!(stage.is_reference() && error == Errno::NOSPC);
+            return;
+        }
+    };
+    let block = vec![1_u8; 4096];
+    assert_errno!(rustix::io::pwrite(&fd, &block, 0), NOSPC);
+    unlink(&filler).unwrap();
+    write_at(&fd, 0, &block);
+    assert_eq!(content(&path), block);
+}
+
+#[test]
+fn many_writers_run_into_the_end_together() {
+    let Some(mount) = mount::small("64M") else { return };
+    let stage = Stage::on(&mount);
+    let before = free(&stage);
+    std::thread::scope(|scope| {
+        for writer in 1..=4_u8 {
+            let fd = create(stage.at(writer.to_string()));
+            scope.spawn(move || {
+                let mut offset = 0;
+                loop {
+                    match rustix::io::pwrite(&fd, &[writer; 20_000], offset) {
+                        Ok(count) => offset += count as u64,
+                        Err(error) => break assert_eq!(error, Errno::NOSPC),
+                    }
+                }
+            });
+        }
+    });
+    for writer in 1..=4_u8 {
+        let path = stage.at(writer.to_string());
+        assert!(
+            content(&path).iter().all(|&byte| byte == writer),
+            "bytes of another file"
+        );
+        unlink(&path).unwrap();
+    }
+    eventually("all is free again", || free(&stage) == before);
+}

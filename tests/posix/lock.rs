@@ -1,0 +1,370 @@
+//! Locks: of a process (fcntl), of an open file (OFD) and of a whole file (flock), between processes.
+
+use crate::actor::{Actor, refusal};
+use crate::stage::{edit, eventually, last_errno, open, stage};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// Which lock, and whether to take it, wait for it or ask who is in the way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Call {
+    Process,
+    ProcessWait,
+    ProcessTest,
+    File,
+    FileTest,
+}
+
+impl Call {
+    pub(crate) fn parse(word: &str) -> Self {
+        match word {
+            "process" => Self::Process,
+            "process-wait" => Self::ProcessWait,
+            "process-test" => Self::ProcessTest,
+            "file" => Self::File,
+            _ => panic!("no such lock: {word}"),
+        }
+    }
+
+    fn command(self) -> i32 {
+        match self {
+            Self::Process => libc::F_SETLK,
+            Self::ProcessWait => libc::F_SETLKW,
+            Self::ProcessTest => libc::F_GETLK,
+            Self::File => libc::F_OFD_SETLK,
+            Self::FileTest => libc::F_OFD_GETLK,
+        }
+    }
+}
+
+/// `length` bytes from `start`; a length of 0 is all there may ever be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    kind: i32,
+    start: i64,
+    length: i64,
+}
+
+/// A lock in somebody's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    range: Range,
+    process: i32,
+}
+
+impl Range {
+    pub(crate) fn parse(kind: &str, start: &str, length: &str) -> Self {
+        let kind = match kind {
+            "read" => libc::F_RDLCK,
+            "write" => libc::F_WRLCK,
+            _ => libc::F_UNLCK,
+        };
+        let [start, length] = [start, length].map(|number| number.parse().expect("a number"));
+        Self { kind, start, length }
+    }
+
+    fn write(start: i64, length: i64) -> Self {
+        Self {
+            kind: libc::F_WRLCK,
+            start,
+            length,
+        }
+    }
+
+    fn read(start: i64, length: i64) -> Self {
+        Self {
+            kind: libc::F_RDLCK,
+            start,
+            length,
+        }
+    }
+
+    fn unlock(start: i64, length: i64) -> Self {
+        Self {
+            kind: libc::F_UNLCK,
+            start,
+            length,
+        }
+    }
+
+    /// Makes the call; a test returns the lock that is in the way.
+    pub(crate) fn request(self, file: &OwnedFd, call: Call) -> Result<Option<Found>, Errno> {
+        let mut lock = libc::flock {
+            l_type: i16::try_from(self.kind).expect("a small number"),
+            l_whence: i16::try_from(libc::SEEK_SET).expect("a small number"),
+            l_start: self.start,
+            l_len: self.length,
+            l_pid: 0,
+        };
+        // SAFETY: the commands of `Call` read and write one `flock`, which lives until the call returns.
+        let result = unsafe { libc::fcntl(file.as_raw_fd(), call.command(), &raw mut lock) };
+        if result != 0 {
+            return Err(last_errno());
+        }
+        let kind = i32::from(lock.l_type);
+        let tested = matches!(call, Call::ProcessTest | Call::FileTest);
+        let range = Self {
+            kind,
+            start: lock.l_start,
+            length: lock.l_len,
+        };
+        Ok((tested && kind != libc::F_UNLCK).then_some(Found {
+            range,
+            process: lock.l_pid,
+        }))
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { kind, start, length } = self.range;
+        let kind = if kind == libc::F_RDLCK { "read" } else { "write" };
+        write!(f, "{kind} {start} {length} {}", self.process)
+    }
+}
+
+fn busy() -> String {
+    refusal(Errno::AGAIN)
+}
+
+/// An actor with the file open.
+fn rival(path: &Path) -> Actor {
+    let mut actor = Actor::start();
+    assert_eq!(actor.ask(&format!("open {}", path.display())), "ok");
+    actor
+}
+
+#[test]
+fn write_locks_of_two_processes_conflict_where_they_overlap() {
+    let stage = stage!();
+    let path = stage.file("f", [0; 100]);
+    let file = edit(&path);
+    let mut rival = rival(&path);
+    Range::write(10, 20).request(&file, Call::Process).unwrap();
+    let shown = path.display();
+    assert_eq!(rival.ask(&format!("lock process write 29 1 {shown}")), busy());
+    assert_eq!(rival.ask(&format!("lock process read 0 11 {shown}")), busy());
+    assert_eq!(rival.ask(&format!("lock process write 30 10 {shown}")), "ok");
+    assert_eq!(rival.ask(&format!("lock process write 0 10 {shown}")), "ok");
+    let me = std::process::id();
+    assert_eq!(
+        rival.ask(&format!("lock process-test write 0 0 {shown}")),
+        format!("write 10 20 {me}")
+    );
+    let found = Range::write(25, 0).request(&file, Call::ProcessTest).unwrap().unwrap();
+    assert_eq!(
+        found,
+        Found {
+            range: Range::write(30, 10),
+            process: rival.id()
+        }
+    );
+}
+
+#[test]
+fn read_locks_are_shared_and_keep_writers_out() {
+    let stage = stage!();
+    let path = stage.file("f", [0; 100]);
+    let file = edit(&path);
+    let mut rival = rival(&path);
+    let shown = path.display();
+    Range::read(0, 0).request(&file, Call::Process).unwrap();
+    assert_eq!(rival.ask(&format!("lock process read 0 0 {shown}")), "ok");
+    assert_eq!(rival.ask(&format!("lock process write 5 1 {shown}")), busy());
+    assert_eq!(Range::write(5, 1).request(&file, Call::Process), Err(Errno::AGAIN));
+    assert_eq!(rival.ask(&format!("lock process unlock 0 0 {shown}")), "ok");
+    Range::write(5, 1).request(&file, Call::Process).unwrap();
+}
+
+#[test]
+fn unlocking_the_middle_splits_a_lock() {
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let file = edit(&path);
+    let mut rival = rival(&path);
+    let shown = path.display();
+    Range::write(0, 100).request(&file, Call::Process).unwrap();
+    Range::unlock(40, 20).request(&file, Call::Process).unwrap();
+    assert_eq!(rival.ask(&format!("lock process write 40 20 {shown}")), "ok");
+    assert_eq!(rival.ask(&format!("lock process write 39 1 {shown}")), busy());
+    assert_eq!(rival.ask(&format!("lock process write 60 1 {shown}")), busy());
+}
+
+#[test]
+fn closing_any_descriptor_drops_the_process_lock() {
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let (file, other) = (edit(&path), edit(&path));
+    let mut rival = rival(&path);
+    let shown = path.display();
+    Range::write(0, 0).request(&file, Call::Process).unwrap();
+    assert_eq!(rival.ask(&format!("lock process write 0 0 {shown}")), busy());
+    drop(other);
+    assert_eq!(rival.ask(&format!("lock process write 0 0 {shown}")), "ok");
+}
+
+#[test]
+fn death_releases_locks() {
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let file = edit(&path);
+    let mut rival = rival(&path);
+    let shown = path.display();
+    assert_eq!(rival.ask(&format!("lock process write 0 50 {shown}")), "ok");
+    assert_eq!(rival.ask(&format!("lock file write 50 50 {shown}")), "ok");
+    assert_eq!(Range::write(0, 1).request(&file, Call::Process), Err(Errno::AGAIN));
+    assert_eq!(Range::write(99, 1).request(&file, Call::Process), Err(Errno::AGAIN));
+    rival.kill();
+    Range::write(0, 100).request(&file, Call::Process).unwrap();
+}
+
+#[test]
+fn a_waiter_gets_the_lock_when_it_is_free() {
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let file = edit(&path);
+    let mut rival = rival(&path);
+    Range::write(0, 10).request(&file, Call::Process).unwrap();
+    rival.tell(&format!("lock process-wait write 0 10 {}", path.display()));
+    std::thread::sleep(Duration::from_millis(50));
+    Range::unlock(0, 10).request(&file, Call::Process).unwrap();
+    assert_eq!(rival.answer(), "ok");
+    let found = Range::write(0, 10).request(&file, Call::ProcessTest).unwrap().unwrap();
+    assert_eq!(found.process, rival.id());
+}
+
+#[test]
+fn a_deadlock_is_refused() {
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let file = edit(&path);
+    let mut rival = rival(&path);
+    let shown = path.display();
+    Range::write(0, 1).request(&file, Call::Process).unwrap();
+    assert_eq!(rival.ask(&format!("lock process write 1 1 {shown}")), "ok");
+    rival.tell(&format!("lock process-wait write 0 1 {shown}"));
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(Range::write(1, 1).request(&file, Call::ProcessWait), Err(Errno::DEADLK));
+    Range::unlock(0, 1).request(&file, Call::Process).unwrap();
+    assert_eq!(rival.answer(), "ok");
+}
+
+#[test]
+fn a_lock_needs_a_fitting_descriptor_and_range() {
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let read_only = open(&path, OFlags::RDONLY).unwrap();
+    let write_only = open(&path, OFlags::WRONLY).unwrap();
+    assert_eq!(Range::write(0, 1).request(&read_only, Call::Process), Err(Errno::BADF));
+    assert_eq!(Range::read(0, 1).request(&write_only, Call::Process), Err(Errno::BADF));
+    assert_eq!(
+        Range::write(-1, 1).request(&write_only, Call::Process),
+        Err(Errno::INVAL)
+    );
+    Range::read(0, 1).request(&read_only, Call::Process).unwrap();
+}
+
+#[test]
+fn open_file_locks_belong_to_the_open_file() {
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let (file, other) = (edit(&path), edit(&path));
+    Range::write(0, 10).request(&file, Call::File).unwrap();
+    assert_eq!(
+        Range::write(5, 1).request(&other, Call::File),
+        Err(Errno::AGAIN),
+        "one process, two open files"
+    );
+    let found = Range::write(5, 1).request(&other, Call::FileTest).unwrap().unwrap();
+    assert_eq!(
+        found,
+        Found {
+            range: Range::write(0, 10),
+            process: -1
+        }
+    );
+    assert_eq!(
+        Range::write(5, 1).request(&other, Call::Process),
+        Err(Errno::AGAIN),
+        "against a process's lock, too"
+    );
+    let twin = rustix::io::dup(&file).unwrap();
+    Range::write(5, 1).request(&twin, Call::File).unwrap();
+    drop(edit(&path));
+    assert_eq!(
+        Range::write(5, 1).request(&other, Call::File),
+        Err(Errno::AGAIN),
+        "another open file's end is no matter"
+    );
+    drop(file);
+    assert_eq!(
+        Range::write(5, 1).request(&other, Call::File),
+        Err(Errno::AGAIN),
+        "its duplicate lives"
+    );
+    drop(twin);
+    eventually("the last close releases", || {
+        Range::write(5, 1).request(&other, Call::File).is_ok()
+    });
+}
+
+#[test]
+fn flock_conflicts_between_open_files() {
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let (file, other) = (edit(&path), edit(&path));
+    flock(&file, FlockOperation::NonBlockingLockShared).unwrap();
+    flock(&other, FlockOperation::NonBlockingLockShared).unwrap();
+    assert_eq!(
+        flock(&file, FlockOperation::NonBlockingLockExclusive),
+        Err(Errno::AGAIN)
+    );
+    flock(&other, FlockOperation::Unlock).unwrap();
+    flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert_eq!(flock(&other, FlockOperation::NonBlockingLockShared), Err(Errno::AGAIN));
+    let twin = rustix::io::dup(&file).unwrap();
+    drop(file);
+    assert_eq!(
+        flock(&other, FlockOperation::NonBlockingLockShared),
+        Err(Errno::AGAIN),
+        "its duplicate lives"
+    );
+    drop(twin);
+    eventually("the last close releases", || {
+        flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok()
+    });
+}
+
+#[test]
+fn flock_between_processes_waits_and_ends_with_its_holder() {
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let file = edit(&path);
+    let mut rival = rival(&path);
+    let shown = path.display();
+    assert_eq!(rival.ask(&format!("flock exclusive {shown}")), "ok");
+    assert_eq!(flock(&file, FlockOperation::NonBlockingLockShared), Err(Errno::AGAIN));
+    assert_eq!(rival.ask(&format!("flock shared {shown}")), "ok");
+    flock(&file, FlockOperation::NonBlockingLockShared).unwrap();
+    rival.tell(&format!("flock wait {shown}"));
+    std::thread::sleep(Duration::from_millis(50));
+    flock(&file, FlockOperation::Unlock).unwrap();
+    assert_eq!(rival.answer(), "ok");
+    assert_eq!(flock(&file, FlockOperation::NonBlockingLockShared), Err(Errno::AGAIN));
+    rival.kill();
+    flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+}
+
+#[test]
+fn flock_and_record_locks_do_not_meet() {
+    let stage = stage!();
+    let path = stage.file("f", []);
+    let file = edit(&path);
+    let mut rival = rival(&path);
+    flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert_eq!(rival.ask(&format!("lock process write 0 0 {}", path.display())), "ok");
+}

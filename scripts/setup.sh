@@ -20,7 +20,7 @@ procps           the tests look at processes
 '
 
 if ! command -v cargo >/dev/null; then
-    echo "setup: there is no cargo: install the Rust toolchain first (https://rustup.rs) and put it on the PATH" >&2
+    echo "setup: there is no cargo: install the Rust toolchain first and put it on the PATH" >&2
     exit 1
 fi
 if ! command -v dpkg-query >/dev/null; then

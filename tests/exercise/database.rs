@@ -6,8 +6,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+/// Of the writer that lives to its end.
 const TRANSACTIONS: u32 = 400;
-/// The victim dies somewhere behind this many.
+/// The other has no end and is killed somewhere behind this many.
 const BEFORE_DEATH: usize = 100;
 
 fn query(database: &Path, sql: &str) -> String {
@@ -20,7 +21,7 @@ fn query(database: &Path, sql: &str) -> String {
 }
 
 /// A process that makes one transaction after another and tells of each when it is done.
-fn writer(database: &Path, name: &str) -> Child {
+fn writer(database: &Path, name: &str, transactions: u32) -> Child {
     let mut child = Command::new("sqlite3")
         .args(["-batch", "-cmd", ".timeout 60000"])
         .arg(database)
@@ -31,7 +32,7 @@ fn writer(database: &Path, name: &str) -> Child {
     let mut input = child.stdin.take().unwrap();
     let name = name.to_owned();
     std::thread::spawn(move || {
-        for index in 1..=TRANSACTIONS {
+        for index in 1..=transactions {
             let sql = format!(
                 "BEGIN IMMEDIATE;
                  INSERT INTO entry VALUES ('{name}', {index}, randomblob(abs(random()) % 20000));
@@ -67,7 +68,10 @@ fn survives(mode: &str) {
          INSERT INTO account VALUES ('a', 1000000), ('b', 0);"
     );
     assert_eq!(query(&database, &setup), mode);
-    let (mut steady, mut victim) = (writer(&database, "steady"), writer(&database, "victim"));
+    let (mut steady, mut victim) = (
+        writer(&database, "steady", TRANSACTIONS),
+        writer(&database, "victim", u32::MAX),
+    );
     let mut steady_lines = BufReader::new(steady.stdout.take().unwrap()).lines();
     let mut victim_lines = BufReader::new(victim.stdout.take().unwrap()).lines();
     let mut done = acknowledged(&mut victim_lines, BEFORE_DEATH);

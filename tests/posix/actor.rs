@@ -4,13 +4,12 @@
 //! a fault ends one, so for those there is a child: this very test binary, run again with [`serve_orders`] as its only test.
 
 use crate::map::Map;
-use crate::stage::{mode, open, write_at};
+use crate::stage::open;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::thread::UnshareFlags;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 /// A user that is nobody in particular.
@@ -180,15 +179,6 @@ fn obey(files: &mut HashMap<String, OwnedFd>, words: &[&str]) -> Result<String, 
             let offset = offset.parse::<usize>().expect("an offset");
             let map = Map::shared(&open(path, OFlags::RDWR)?, 0, offset + 1);
             return Ok(map.byte(offset).to_string());
-        }
-        ["poke-mapped", offset, path] => {
-            let offset = offset.parse::<usize>().expect("an offset");
-            let mut map = Map::shared(&open(path, OFlags::RDWR)?, 0, offset + 1);
-            map.set(offset, 1);
-        }
-        ["write-limited", bytes, path] => {
-            let file = rustix::fs::open(Path::new(path), OFlags::WRONLY | OFlags::CREATE, mode(0o644))?;
-            write_at(&file, 0, &vec![7; bytes.parse().expect("a count")]);
         }
         _ => panic!("no such order: {words:?}"),
     }

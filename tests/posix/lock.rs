@@ -247,7 +247,11 @@ fn a_deadlock_is_refused() {
     Range::write(0, 1).request(&file, Call::Process).unwrap();
     assert_eq!(rival.ask(&format!("lock process write 1 1 {shown}")), "ok");
     rival.tell(&format!("lock process-wait write 0 1 {shown}"));
-    std::thread::sleep(Duration::from_millis(200));
+    let rivals = format!(" {} ", rival.id());
+    let waits = |line: &str| line.contains("->") && line.contains(&rivals);
+    eventually("the rival waits", || {
+        std::fs::read_to_string("/proc/locks").unwrap().lines().any(waits)
+    });
     assert_eq!(Range::write(1, 1).request(&file, Call::ProcessWait), Err(Errno::DEADLK));
     Range::unlock(0, 1).request(&file, Call::Process).unwrap();
     assert_eq!(rival.answer(), "ok");

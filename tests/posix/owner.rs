@@ -200,6 +200,26 @@ fn chown_clears_set_ids_of_programs() {
 }
 
 #[test]
+fn a_set_user_id_program_runs_as_its_owner() {
+    let stage = stage!();
+    let path = stage.at("program");
+    std::fs::copy("/usr/bin/id", &path).unwrap();
+    give(&path, ALICE, STAFF);
+    let who = |option: &str| loop {
+        // A child that another test forked while the program was being written may hold it a moment longer.
+        match std::process::Command::new(&path).arg(option).output() {
+            Ok(output) => break String::from_utf8(output.stdout).unwrap().trim().to_owned(),
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
+    chmod(&path, mode(0o755)).unwrap();
+    assert_eq!((who("-u"), who("-g")), ("0".to_owned(), "0".to_owned()));
+    chmod(&path, mode(0o6755)).unwrap();
+    assert_eq!((who("-u"), who("-g")), (ALICE.to_string(), STAFF.to_string()));
+}
+
+#[test]
 fn a_link_of_another_directory_changes_with_its_file() {
     let stage = stage!();
     let file = stage.file("file", []);

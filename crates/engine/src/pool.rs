@@ -4,7 +4,7 @@
 //! not reserved. Whoever wants blocks commits them first and then finds them; so a reservation can always be placed, and
 //! writers on different CPUs share a counter once per 2 MiB, not once per block.
 //!
-//! Locks, in this order: grants of a CPU; a member's populating lock; a member's space; the monitor. No two of one kind.
+//! Locks, in this order: seeking; grants of a CPU; a member's populating lock; a member's space; the monitor. No two of one kind.
 
 mod accounts;
 mod grants;
@@ -72,6 +72,9 @@ pub struct Pool<M: Memory> {
     uncommitted: AtomicI64,
     /// Reserved and not yet placed, without what the grants' credits say.
     reserved: AtomicU64,
+    /// Read by whoever commits space and then finds it, until what it does not need is given back: whoever finds nothing
+    /// writes, that is, waits for them, and looks again.
+    seeking: RwLock<()>,
     accounts: Accounts,
 }
 
@@ -99,6 +102,7 @@ impl<M: Memory> Pool<M> {
                 .collect(),
             uncommitted: AtomicI64::new(0),
             reserved: AtomicU64::new(0),
+            seeking: RwLock::new(()),
             accounts: Accounts::new(machine, slots),
         }
     }

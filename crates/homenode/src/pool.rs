@@ -118,7 +118,7 @@ impl Pool {
         let home = inner.home(member)?;
         // Its thread would populate what nobody is to use.
         populators.remove(&member);
-        let done = inner.fs.drain(homenode_linux::cpu::current_cpu(), member, progress);
+        let done = inner.fs.drain(member, progress);
         if done.is_err() {
             let bytes = inner.member_bytes(member)?;
             populators.insert(member, inner.start_populating(member, home, bytes)?);

@@ -3,7 +3,7 @@
 use super::inode::{Body, FileBody};
 use super::{Asking, Error, Fs, Inode, Result};
 use crate::pool::PoolError;
-use crate::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, NodeId};
+use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, NodeId};
 use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -130,7 +130,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// When the other members have no room; the member is in service again then, with what is left on it.
     pub fn drain(
         &self,
-        cpu: CpuId,
         member: MemberId,
         progress: &mut dyn FnMut(u64, u64),
     ) -> std::result::Result<u64, PoolError> {
@@ -151,7 +150,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     file,
                     &mut |_, _| {},
                     &mut |block| block.member() == member,
-                    &mut |want| Ok(self.pool.take(cpu, node, want, false)?),
+                    &mut |want| self.pool.take_near(node, want).ok_or(Error::NoSpace),
                 );
                 match result {
                     Ok(bytes) => moved += bytes,
@@ -181,6 +180,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let closed = inode.close(file, &self.slots);
             let total = file.blocks.sum();
             let Some(stretch) = self.next_placed(file, at) else {
+                drop(closed);
                 progress(total * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
                 return Ok(moved);
             };

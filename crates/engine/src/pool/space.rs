@@ -1,10 +1,17 @@
 //! Committing, taking, freeing and reserving blocks; draining a member.
 
+use super::grants::Grants;
 use super::member::{Member, Space};
 use super::{Pool, PoolError, signed};
 use crate::{Block, CpuId, MemberId, Memory, NodeId};
 use homenode_shared::RUN_BLOCKS;
+use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
+
+/// All CPUs' grants together take at most one part in this many of what is left.
+const GRANT_SHARE: u64 = 16;
+/// Blocks of the smallest grant.
+const GRANT_BLOCKS_MIN: u64 = 16;
 
 /// No block is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +26,8 @@ impl<M: Memory> Pool<M> {
         let (first, got) = match granted {
             Some(run) => run,
             // Not under the lock: it may populate, and it may have to empty every CPU's grants.
-            None => match self.refill(asking) {
-                Ok((first, blocks)) => {
-                    let got = want.min(blocks);
-                    grants.lock().put(asking, first.plus(got), blocks - got);
-                    (first, got)
-                }
+            None => match self.refill(grants, asking, want) {
+                Ok(run) => run,
                 Err(NoSpace) if reserved => {
                     let (first, got) = self.allocate_near(asking, want).ok_or(NoSpace)?;
                     self.reserved.fetch_sub(got, Ordering::Relaxed);
@@ -43,6 +46,7 @@ impl<M: Memory> Pool<M> {
 
     /// An aligned 2 MiB run of the member that the monitor names for `asking`, if it has one.
     pub(crate) fn take_run(&self, cpu: CpuId, asking: NodeId, reserved: bool) -> Option<Block> {
+        let _seeking = self.seeking.read();
         if !self.commit_exactly(RUN_BLOCKS) {
             return None;
         }
@@ -68,27 +72,30 @@ impl<M: Memory> Pool<M> {
         run
     }
 
-    /// Up to `want` consecutive blocks of members whose home is `node`.
+    /// Up to `want` consecutive blocks of members whose home is `node`, for data that moves there: outside grants.
     pub(crate) fn take_on(&self, node: NodeId, want: u64) -> Option<(Block, u64)> {
-        let mut committed = self.commit_up_to(want);
-        if committed == 0 {
-            self.empty_grants();
-            committed = self.commit_up_to(want);
-        }
-        let homed = self
-            .members
-            .read()
-            .list
-            .iter()
-            .filter(|m| m.home == node)
-            .map(|m| m.id)
-            .collect::<Vec<_>>();
-        let run = homed
-            .into_iter()
-            .filter(|_| committed > 0)
-            .find_map(|id| self.allocate_in(id, committed));
+        let members = self.members_on(node);
+        self.seek(|| self.commit_run(want, |blocks| members.iter().find_map(|id| self.allocate_in(*id, blocks))))
+    }
+
+    /// Up to `want` consecutive blocks as near to `node` as there are, for data that must leave it: outside grants, and
+    /// not a spill.
+    pub(crate) fn take_near(&self, node: NodeId, want: u64) -> Option<(Block, u64)> {
+        self.seek(|| self.commit_run(want, |blocks| self.allocate_near(node, blocks)))
+    }
+
+    /// Commits up to `want` blocks and allocates them; gives back what that does not use.
+    fn commit_run(&self, want: u64, allocate: impl Fn(u64) -> Option<(Block, u64)>) -> Option<(Block, u64)> {
+        let committed = self.commit_up_to(want);
+        let run = (committed > 0).then(|| allocate(committed)).flatten();
         self.uncommit(committed - run.map_or(0, |(_, blocks)| blocks));
         run
+    }
+
+    fn members_on(&self, node: NodeId) -> Vec<MemberId> {
+        let members = self.members.read();
+        let here = members.list.iter().filter(|member| member.home == node);
+        here.map(|member| member.id).collect()
     }
 
     /// Whether a member that takes blocks is at home on `node`.
@@ -124,12 +131,7 @@ impl<M: Memory> Pool<M> {
 
     /// Keeps room for `blocks` blocks.
     pub(crate) fn reserve(&self, blocks: u64) -> Result<(), NoSpace> {
-        if !self.commit_exactly(blocks) {
-            self.empty_grants();
-            if !self.commit_exactly(blocks) {
-                return Err(NoSpace);
-            }
-        }
+        self.seek(|| self.commit_exactly(blocks).then_some(())).ok_or(NoSpace)?;
         self.reserved.fetch_add(blocks, Ordering::Relaxed);
         Ok(())
     }
@@ -141,7 +143,7 @@ impl<M: Memory> Pool<M> {
     }
 
     /// Takes back what all CPUs were granted and have not used.
-    pub(crate) fn empty_grants(&self) {
+    fn empty_grants(&self) {
         for cpu in &self.grants {
             let mut grants = cpu.0.lock();
             let credit = std::mem::take(&mut grants.credit);
@@ -156,6 +158,9 @@ impl<M: Memory> Pool<M> {
     /// be moved.
     pub(crate) fn start_drain(&self, id: MemberId) -> Result<u64, PoolError> {
         let member = self.member(id).ok_or(PoolError::UnknownMember(id))?;
+        // Two drains must not take the last two members; and nobody is told that the pool is full because of one that
+        // cannot be.
+        let _alone = self.seeking.write();
         let others = self
             .members
             .read()
@@ -204,21 +209,32 @@ impl<M: Memory> Pool<M> {
         monitor.set_starved(member.id, space.starved);
     }
 
-    /// A run of up to 2 MiB for `asking`, committed.
-    fn refill(&self, asking: NodeId) -> Result<(Block, u64), NoSpace> {
-        let committed = match self.commit_up_to(RUN_BLOCKS) {
-            0 => {
-                self.empty_grants();
-                match self.commit_up_to(RUN_BLOCKS) {
-                    0 => return Err(NoSpace),
-                    blocks => blocks,
-                }
-            }
-            blocks => blocks,
-        };
-        let run = self.allocate_near(asking, committed);
-        self.uncommit(committed - run.map_or(0, |(_, blocks)| blocks));
-        run.ok_or(NoSpace)
+    /// A run for `asking`, 2 MiB or less where that is much of what is left: `want` blocks of it for the caller, the others
+    /// into `grants`.
+    fn refill(&self, grants: &Mutex<Grants>, asking: NodeId, want: u64) -> Result<(Block, u64), NoSpace> {
+        let left = u64::try_from(self.uncommitted.load(Ordering::Relaxed)).unwrap_or(0);
+        let share = left / (GRANT_SHARE * self.grants.len() as u64);
+        self.seek(|| {
+            let most = share.clamp(GRANT_BLOCKS_MIN, RUN_BLOCKS);
+            let (first, blocks) = self.commit_run(most, |blocks| self.allocate_near(asking, blocks))?;
+            let got = want.min(blocks);
+            grants.lock().put(asking, first.plus(got), blocks - got);
+            Some((first, got))
+        })
+        .ok_or(NoSpace)
+    }
+
+    /// Tries `find` once among others, who may hold more than they need for a moment; and when it finds nothing, alone and
+    /// with all grants taken back.
+    fn seek<T>(&self, find: impl Fn() -> Option<T>) -> Option<T> {
+        let among_others = self.seeking.read();
+        let found = find();
+        drop(among_others);
+        found.or_else(|| {
+            let _alone = self.seeking.write();
+            self.empty_grants();
+            find()
+        })
     }
 
     /// Up to `blocks` blocks of the member nearest to `asking` that has any: candidates first (Algorithm 1 of MBS-LVM).

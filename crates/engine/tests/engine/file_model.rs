@@ -296,7 +296,7 @@ impl Run {
         let status = self.fs.pool().status();
         let (id, home) = (status.members[nth].id, status.members[nth].home);
         let fits = self.model.free() >= MEMBER_BLOCKS;
-        match self.fs.drain(CpuId(0), id, &mut |done, all| assert!(done <= all)) {
+        match self.fs.drain(id, &mut |done, all| assert!(done <= all)) {
             Ok(bytes) => {
                 assert!(fits, "more was drained than there is room for");
                 assert_eq!(bytes, status.members[nth].used * BLOCK);

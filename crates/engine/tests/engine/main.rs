@@ -5,5 +5,6 @@
 mod file_model;
 mod namespace_model;
 mod namespace_races;
+mod pool;
 mod stamped;
 mod support;

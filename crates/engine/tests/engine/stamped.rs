@@ -157,7 +157,7 @@ fn drain(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
     while !world.is_over() {
         let members = world.fs.pool().status().members;
         let member = random.pick(&members);
-        match world.fs.drain(CpuId(0), member.id, &mut |_, _| {}) {
+        match world.fs.drain(member.id, &mut |_, _| {}) {
             Ok(_) => {
                 remove_member(&world.fs, member.id);
                 add_member(&world.fs, member.home, MEMBER_BLOCKS);

@@ -1,0 +1,292 @@
+//! Where blocks go: the asking node, the nearest candidate, a policy; and what is counted.
+
+use crate::support::{
+    BLOCK, Caller, RUN, TestFs, add_member, directory, empty_filesystem, filesystem, new_file, regular,
+};
+use homenode_engine::fs::{Error, Inode, POLICY_XATTR, SetAttr, XattrMode};
+use homenode_engine::pool::{Access, MemberStatus, Spill};
+use homenode_engine::{MemberId, NodeId};
+use std::sync::Arc;
+
+fn status_of(fs: &TestFs, member: u16) -> MemberStatus {
+    let members = fs.pool().status().members;
+    members
+        .into_iter()
+        .find(|status| status.id == MemberId(member))
+        .expect("in the pool")
+}
+
+fn append(fs: &TestFs, caller: &Caller, inode: &Inode, blocks: u64) {
+    let data = vec![1; (blocks * BLOCK) as usize];
+    let written = fs.append(&caller.asking(), inode, &data, false);
+    assert_eq!(written.map(|(_, written)| written), Ok(data.len()));
+}
+
+fn set_policy(fs: &TestFs, inode: &Inode, policy: &str) -> Result<(), Error> {
+    fs.set_xattr(inode, POLICY_XATTR, policy.as_bytes(), XattrMode::Either, false)
+}
+
+#[test]
+fn bytes_lie_on_the_node_that_wrote_them() {
+    let (fs, _) = filesystem(4, 4 * RUN);
+    let inode = new_file(&fs, "a");
+    for node in 0..4 {
+        append(&fs, &Caller::on_node(&fs, node), &inode, u64::from(node) + 1);
+    }
+    let wanted: Vec<_> = (0..4)
+        .map(|node| (NodeId(node), (u64::from(node) + 1) * BLOCK))
+        .collect();
+    assert_eq!(fs.map(&inode), wanted);
+    assert_eq!(fs.pool().status().spills, []);
+}
+
+/// fio's default: one thread lays out every file with fallocate, others write them.
+#[test]
+fn fallocate_does_not_choose_the_home() {
+    let (fs, _) = filesystem(2, 4 * RUN);
+    let inode = new_file(&fs, "a");
+    let bytes = 2 * RUN * BLOCK;
+    fs.fallocate(&Caller::on_node(&fs, 0).asking(), &inode, 0, 0, bytes)
+        .expect("there is room");
+    let data = vec![1; bytes as usize];
+    let written = fs.write(&Caller::on_node(&fs, 1).asking(), &inode, 0, &data, false);
+    assert_eq!(written, Ok(data.len()));
+    assert_eq!(fs.map(&inode), [(NodeId(1), bytes)]);
+    fs.check_invariants();
+}
+
+#[test]
+fn policies_are_followed() {
+    let (fs, _) = filesystem(4, 4 * RUN);
+    let caller = Caller::on_node(&fs, 0);
+    let pinned = new_file(&fs, "pinned");
+    set_policy(&fs, &pinned, "node:3").expect("it has a member");
+    append(&fs, &caller, &pinned, 20);
+    assert_eq!(fs.map(&pinned), [(NodeId(3), 20 * BLOCK)]);
+    assert_eq!(fs.pool().status().spills, [], "asked for, not spilt");
+
+    let striped = new_file(&fs, "striped");
+    set_policy(&fs, &striped, "interleave").expect("always possible");
+    append(&fs, &caller, &striped, 8 * RUN);
+    let wanted: Vec<_> = (0..4).map(|node| (NodeId(node), 2 * RUN * BLOCK)).collect();
+    assert_eq!(fs.map(&striped), wanted);
+
+    set_policy(&fs, &pinned, "local").expect("always possible");
+    append(&fs, &caller, &pinned, 20);
+    assert_eq!(fs.map(&pinned), [(NodeId(0), 20 * BLOCK), (NodeId(3), 20 * BLOCK)]);
+    for wrong in ["node:4", "node:", "node:-1", "node:70000", "nearest", ""] {
+        assert_eq!(set_policy(&fs, &pinned, wrong), Err(Error::Invalid), "{wrong:?}");
+    }
+}
+
+#[test]
+fn policies_are_inherited_by_files_and_directories() {
+    let (fs, _) = filesystem(2, RUN);
+    let root = fs.root();
+    let above = fs.create(&root, b"above", directory(0o755)).expect("new");
+    set_policy(&fs, &above, "node:1").expect("it has a member");
+    let below = fs.create(&above, b"below", directory(0o755)).expect("new");
+    let file = fs.create(&below, b"file", regular(0o644)).expect("new");
+    assert_eq!(fs.xattr(&file, POLICY_XATTR), Ok(b"node:1".to_vec()));
+    append(&fs, &Caller::on_node(&fs, 0), &file, 1);
+    assert_eq!(fs.map(&file), [(NodeId(1), BLOCK)]);
+
+    // What cannot have the attribute does not list it.
+    let others = [
+        fs.symlink(&below, b"link", b"target", 0, 0).expect("new"),
+        fs.create(&below, b"fifo", crate::support::of_mode(0o010_644))
+            .expect("new"),
+    ];
+    for other in others {
+        assert_eq!(fs.xattr_names(&other), b"");
+        assert_eq!(fs.xattr(&other, POLICY_XATTR), Err(Error::NoAttribute));
+    }
+    fs.remove_xattr(&below, POLICY_XATTR).expect("it is set");
+    let later = fs.create(&below, b"later", regular(0o644)).expect("new");
+    assert_eq!(fs.xattr(&later, POLICY_XATTR), Err(Error::NoAttribute));
+}
+
+/// The latencies of the test machine: from node 2 the next nodes are 3, then 0, then 1.
+#[test]
+fn a_full_member_spills_to_the_nearest_candidate() {
+    const BLOCKS: u64 = 1000;
+    let (fs, _) = filesystem(4, BLOCKS);
+    let caller = Caller::on_node(&fs, 2);
+    let inode = new_file(&fs, "a");
+    let mut used = [0; 4];
+    let mut homes = Vec::new();
+    for _ in 0..4 * BLOCKS {
+        append(&fs, &caller, &inode, 1);
+        let now = [0, 1, 2, 3].map(|member| status_of(&fs, member).used);
+        let home = (0..4)
+            .find(|home| now[*home] > used[*home])
+            .expect("a block was placed");
+        used = now;
+        if homes.last() != Some(&home) {
+            let before = homes.last().map(|before| status_of(&fs, *before as u16));
+            assert!(before.is_none_or(|before| before.fat), "left before it was fat");
+            homes.push(home);
+        }
+    }
+    assert_eq!(homes[..4], [2, 3, 0, 1], "the nearest first");
+    assert_eq!(used, [BLOCKS; 4], "and then whatever is left");
+    let spills = fs.pool().status().spills;
+    assert!(spills.iter().all(|spill| spill.from == NodeId(2)));
+    let mut spilt: Vec<_> = spills.iter().map(|spill| (spill.home.0, spill.blocks)).collect();
+    spilt.sort_unstable();
+    assert_eq!(spilt, [(0, BLOCKS), (1, BLOCKS), (3, BLOCKS)]);
+    fs.check_invariants();
+}
+
+#[test]
+fn a_member_is_a_candidate_again_only_when_enough_is_free() {
+    const BLOCKS: u64 = 10 * RUN;
+    let (fs, _) = filesystem(2, BLOCKS);
+    // CPUs of node 0, each with grants of its own.
+    let [a, b, c] = [0, 2, 4].map(|cpu| Caller::on_cpu(&fs, cpu));
+    let inode = new_file(&fs, "a");
+    append(&fs, &a, &inode, BLOCKS * 99 / 100);
+    assert!(status_of(&fs, 0).fat, "more than 98 % are used");
+    let free_down_to = |blocks: u64| {
+        let set = SetAttr {
+            size: Some(blocks * BLOCK),
+            ..SetAttr::default()
+        };
+        fs.set_attr(&inode, &set).expect("a file");
+    };
+    free_down_to(BLOCKS * 96 / 100);
+    assert!(status_of(&fs, 0).fat, "96 % are used: still fat");
+    let other = new_file(&fs, "b");
+    append(&fs, &b, &other, 1);
+    assert_eq!(fs.map(&other), [(NodeId(1), BLOCK)], "a fat member is passed over");
+    free_down_to(BLOCKS * 90 / 100);
+    assert!(!status_of(&fs, 0).fat);
+    append(&fs, &c, &other, 1);
+    assert_eq!(fs.map(&other), [(NodeId(0), BLOCK), (NodeId(1), BLOCK)]);
+}
+
+#[test]
+fn a_starved_node_spills_until_it_has_memory_again() {
+    let (fs, _) = filesystem(3, 3 * RUN);
+    let memory = fs.pool().memory();
+    let caller = Caller::on_node(&fs, 1);
+    let inode = new_file(&fs, "a");
+    append(&fs, &caller, &inode, 1);
+    memory.set_starved(MemberId(1), true);
+    // What is populated is used up first.
+    append(&fs, &caller, &inode, RUN - 1);
+    assert_eq!(fs.map(&inode), [(NodeId(1), RUN * BLOCK)]);
+    append(&fs, &caller, &inode, 10);
+    assert_eq!(fs.map(&inode), [(NodeId(1), RUN * BLOCK), (NodeId(2), 10 * BLOCK)]);
+    assert!(status_of(&fs, 1).fat);
+    let spill = Spill {
+        from: NodeId(1),
+        home: NodeId(2),
+        blocks: 10,
+    };
+    assert_eq!(fs.pool().status().spills, [spill]);
+    assert!(
+        !fs.pool().populate_ahead(MemberId(1), RUN),
+        "starved: no use in asking again at once"
+    );
+
+    memory.set_starved(MemberId(1), false);
+    fs.pool().populate_ahead(MemberId(1), RUN);
+    assert!(!status_of(&fs, 1).fat);
+    let other = new_file(&fs, "b");
+    append(&fs, &Caller::on_cpu(&fs, 4), &other, 1);
+    assert_eq!(fs.map(&other), [(NodeId(1), BLOCK)]);
+    fs.check_invariants();
+}
+
+#[test]
+fn everything_starved_is_a_full_pool_and_no_more() {
+    let (fs, _) = filesystem(2, RUN);
+    let memory = fs.pool().memory();
+    (0..2).for_each(|member| memory.set_starved(MemberId(member), true));
+    let (caller, inode) = (Caller::on_node(&fs, 0), new_file(&fs, "a"));
+    let one = [1; BLOCK as usize];
+    assert_eq!(fs.write(&caller.asking(), &inode, 0, &one, false), Err(Error::NoSpace));
+    fs.check_invariants();
+    (0..2).for_each(|member| memory.set_starved(MemberId(member), false));
+    append(&fs, &caller, &inode, 2 * RUN);
+    fs.check_invariants();
+}
+
+#[test]
+fn memory_is_populated_ahead_of_use_and_no_further() {
+    let (fs, _) = filesystem(1, 5 * RUN + 7);
+    let pool = fs.pool();
+    assert_eq!(pool.memory().populated_blocks(), 0, "not at once: that takes long");
+    assert!(pool.populate_ahead(MemberId(0), 2 * RUN), "there is more to do");
+    assert!(!pool.populate_ahead(MemberId(0), 2 * RUN), "enough");
+    assert!(!pool.populate_ahead(MemberId(0), 2 * RUN));
+    assert_eq!(status_of(&fs, 0).populated, 2 * RUN);
+    let (caller, inode) = (Caller::on_node(&fs, 0), new_file(&fs, "a"));
+    append(&fs, &caller, &inode, RUN);
+    pool.populate_ahead(MemberId(0), 2 * RUN);
+    assert_eq!(status_of(&fs, 0).populated, 3 * RUN);
+    while pool.populate_ahead(MemberId(0), u64::MAX) {}
+    assert_eq!(status_of(&fs, 0).populated, 5 * RUN + 7);
+    assert!(!pool.populate_ahead(MemberId(9), 1), "no such member");
+}
+
+#[test]
+fn only_what_a_first_write_does_not_cover_is_zeroed() {
+    let (fs, _) = filesystem(1, 4 * RUN);
+    let (caller, inode) = (Caller::on_node(&fs, 0), new_file(&fs, "a"));
+    let zeroed = |offset: u64, bytes: usize| {
+        let before = fs.pool().memory().zeroed_bytes();
+        let written = fs.write(&caller.asking(), &inode, offset, &vec![1; bytes], false);
+        assert_eq!(written, Ok(bytes));
+        fs.pool().memory().zeroed_bytes() - before
+    };
+    assert_eq!(zeroed(0, 100), 3996);
+    assert_eq!(zeroed(50, 4000), 0, "overwritten");
+    assert_eq!(zeroed(BLOCK, BLOCK as usize), 0);
+    assert_eq!(zeroed(3 * BLOCK - 10, 20), 2 * BLOCK - 20, "both ends");
+    assert_eq!(zeroed(RUN * BLOCK, (RUN * BLOCK) as usize), 0, "a whole run");
+    assert_eq!(zeroed(5 * BLOCK + 1, 3 * BLOCK as usize), BLOCK);
+}
+
+#[test]
+fn the_access_matrix_counts_bytes_by_cpu_node_and_home() {
+    let (fs, _) = filesystem(2, RUN);
+    let (local, remote) = (Caller::on_node(&fs, 0), Caller::on_node(&fs, 1));
+    let inode = new_file(&fs, "a");
+    append(&fs, &local, &inode, 3);
+    let mut data = [0; 5000];
+    fs.read(&remote.asking(), &inode, 100, &mut data).expect("a file");
+    fs.write(&remote.asking(), &inode, 0, &data[..10], false)
+        .expect("overwritten");
+    fs.read(&local.asking(), &inode, 0, &mut data[..7]).expect("a file");
+    let mut accesses = fs.pool().status().accesses;
+    accesses.iter_mut().for_each(|access| {
+        assert!(access.operations > 0);
+        access.operations = 0;
+    });
+    let row = |from, read_bytes, written_bytes| Access {
+        from: NodeId(from),
+        home: NodeId(0),
+        operations: 0,
+        read_bytes,
+        written_bytes,
+    };
+    assert_eq!(accesses, [row(0, 7, 3 * BLOCK), row(1, 5000, 10)]);
+}
+
+/// A node that has CPUs only, and one whose number is not the lowest.
+#[test]
+fn a_node_without_memory_takes_from_the_nearest() {
+    let (fs, _) = empty_filesystem(3);
+    add_member(&fs, NodeId(1), RUN);
+    add_member(&fs, NodeId(0), RUN);
+    let inode = new_file(&fs, "a");
+    append(&fs, &Caller::on_node(&fs, 2), &inode, 1);
+    assert_eq!(
+        fs.map(&inode),
+        [(NodeId(0), BLOCK)],
+        "from node 2, node 0 is the next on the ring"
+    );
+    assert_eq!(set_policy(&fs, &Arc::clone(&inode), "node:2"), Err(Error::Invalid));
+}

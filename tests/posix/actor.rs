@@ -180,6 +180,7 @@ fn obey(files: &mut HashMap<String, OwnedFd>, words: &[&str]) -> Result<String, 
             let map = Map::shared(&open(path, OFlags::RDWR)?, 0, offset + 1);
             return Ok(map.byte(offset).to_string());
         }
+        ["refill", way, rounds, dir] => crate::full::refill(way, rounds.parse().expect("a count"), dir.as_ref())?,
         _ => panic!("no such order: {words:?}"),
     }
     Ok("ok".to_owned())

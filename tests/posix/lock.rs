@@ -1,8 +1,10 @@
 //! Locks: of a process (fcntl), of an open file (OFD) and of a whole file (flock), between processes.
 
+mod open_file;
+
 use crate::actor::{Actor, refusal};
 use crate::stage::{edit, eventually, last_errno, open, stage};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -270,105 +272,4 @@ fn a_lock_needs_a_fitting_descriptor_and_range() {
         Err(Errno::INVAL)
     );
     Range::read(0, 1).request(&read_only, Call::Process).unwrap();
-}
-
-#[test]
-fn open_file_locks_belong_to_the_open_file() {
-    let stage = stage!();
-    let path = stage.file("f", []);
-    let (file, other) = (edit(&path), edit(&path));
-    Range::write(0, 10).request(&file, Call::File).unwrap();
-    assert_eq!(
-        Range::write(5, 1).request(&other, Call::File),
-        Err(Errno::AGAIN),
-        "one process, two open files"
-    );
-    let found = Range::write(5, 1).request(&other, Call::FileTest).unwrap().unwrap();
-    assert_eq!(
-        found,
-        Found {
-            range: Range::write(0, 10),
-            process: -1
-        }
-    );
-    assert_eq!(
-        Range::write(5, 1).request(&other, Call::Process),
-        Err(Errno::AGAIN),
-        "against a process's lock, too"
-    );
-    let twin = rustix::io::dup(&file).unwrap();
-    Range::write(5, 1).request(&twin, Call::File).unwrap();
-    drop(edit(&path));
-    assert_eq!(
-        Range::write(5, 1).request(&other, Call::File),
-        Err(Errno::AGAIN),
-        "another open file's end is no matter"
-    );
-    drop(file);
-    assert_eq!(
-        Range::write(5, 1).request(&other, Call::File),
-        Err(Errno::AGAIN),
-        "its duplicate lives"
-    );
-    drop(twin);
-    eventually("the last close releases", || {
-        Range::write(5, 1).request(&other, Call::File).is_ok()
-    });
-}
-
-#[test]
-fn flock_conflicts_between_open_files() {
-    let stage = stage!();
-    let path = stage.file("f", []);
-    let (file, other) = (edit(&path), edit(&path));
-    flock(&file, FlockOperation::NonBlockingLockShared).unwrap();
-    flock(&other, FlockOperation::NonBlockingLockShared).unwrap();
-    assert_eq!(
-        flock(&file, FlockOperation::NonBlockingLockExclusive),
-        Err(Errno::AGAIN)
-    );
-    flock(&other, FlockOperation::Unlock).unwrap();
-    flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
-    assert_eq!(flock(&other, FlockOperation::NonBlockingLockShared), Err(Errno::AGAIN));
-    let twin = rustix::io::dup(&file).unwrap();
-    drop(file);
-    assert_eq!(
-        flock(&other, FlockOperation::NonBlockingLockShared),
-        Err(Errno::AGAIN),
-        "its duplicate lives"
-    );
-    drop(twin);
-    eventually("the last close releases", || {
-        flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok()
-    });
-}
-
-#[test]
-fn flock_between_processes_waits_and_ends_with_its_holder() {
-    let stage = stage!();
-    let path = stage.file("f", []);
-    let file = edit(&path);
-    let mut rival = rival(&path);
-    let shown = path.display();
-    assert_eq!(rival.ask(&format!("flock exclusive {shown}")), "ok");
-    assert_eq!(flock(&file, FlockOperation::NonBlockingLockShared), Err(Errno::AGAIN));
-    assert_eq!(rival.ask(&format!("flock shared {shown}")), "ok");
-    flock(&file, FlockOperation::NonBlockingLockShared).unwrap();
-    rival.tell(&format!("flock wait {shown}"));
-    std::thread::sleep(Duration::from_millis(50));
-    flock(&file, FlockOperation::Unlock).unwrap();
-    assert_eq!(rival.answer(), "ok");
-    assert_eq!(flock(&file, FlockOperation::NonBlockingLockShared), Err(Errno::AGAIN));
-    rival.kill();
-    flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
-}
-
-#[test]
-fn flock_and_record_locks_do_not_meet() {
-    let stage = stage!();
-    let path = stage.file("f", []);
-    let file = edit(&path);
-    let mut rival = rival(&path);
-    flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
-    assert_eq!(rival.ask(&format!("lock process write 0 0 {}", path.display())), "ok");
 }

@@ -128,11 +128,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Errors
     /// When the other members have no room; the member is in service again then, with what is left on it.
-    pub fn drain(
-        &self,
-        member: MemberId,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> std::result::Result<u64, PoolError> {
+    pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<u64, PoolError> {
         let node = self.pool.home(member);
         let mut moved = 0;
         // Again while something is left: writers that had taken blocks before the drain publish them during it.

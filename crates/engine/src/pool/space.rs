@@ -75,7 +75,11 @@ impl<M: Memory> Pool<M> {
     /// Up to `want` consecutive blocks of members whose home is `node`, for data that moves there: outside grants.
     pub(crate) fn take_on(&self, node: NodeId, want: u64) -> Option<(Block, u64)> {
         let members = self.members_on(node);
-        self.seek(|| self.commit_run(want, |blocks| members.iter().find_map(|id| self.allocate_in(*id, blocks))))
+        self.seek(|| {
+            self.commit_run(want, |blocks| {
+                members.iter().find_map(|id| self.allocate_in(*id, blocks))
+            })
+        })
     }
 
     /// Up to `want` consecutive blocks as near to `node` as there are, for data that must leave it: outside grants, and

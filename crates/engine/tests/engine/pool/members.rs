@@ -7,6 +7,7 @@ use homenode_engine::fs::{Error, Inode, fallocate_mode as mode};
 use homenode_engine::pool::{MemberStatus, PoolError};
 use homenode_engine::{CpuId, MemberId, NodeId};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn member(fs: &TestFs, id: MemberId) -> MemberStatus {
@@ -131,24 +132,26 @@ fn nobody_is_refused_while_a_drain_finds_that_there_is_no_room() {
     let fs = Arc::new(fs);
     let inode = new_file(&fs, "a");
     write_pattern(&fs, &Caller::on_node(&fs, 0), &inode, 990);
+    let over = Arc::new(AtomicBool::new(false));
     let writer = {
-        let fs = Arc::clone(&fs);
+        let (fs, over) = (Arc::clone(&fs), Arc::clone(&over));
         Box::new(move || {
             let caller = Caller::on_node(&fs, 1);
             let other = new_file(&fs, "b");
-            for _ in 0..2000 {
-                let data = [1; 20 * BLOCK as usize];
+            for _ in 0..500 {
+                let data = vec![1; 600 * BLOCK as usize];
                 assert_eq!(fs.write(&caller.asking(), &other, 0, &data, false), Ok(data.len()));
                 let punch = mode::PUNCH_HOLE | mode::KEEP_SIZE;
-                fs.fallocate(&caller.asking(), &other, punch, 0, 20 * BLOCK)
+                fs.fallocate(&caller.asking(), &other, punch, 0, 600 * BLOCK)
                     .expect("nothing is needed");
             }
+            over.store(true, Ordering::Relaxed);
         })
     };
     let drainer = {
         let fs = Arc::clone(&fs);
         Box::new(move || {
-            for _ in 0..500 {
+            while !over.load(Ordering::Relaxed) {
                 assert_eq!(drain(&fs, MemberId(1)), Err(PoolError::NoSpace(MemberId(1))));
             }
         })

@@ -8,6 +8,7 @@ use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, Starved};
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// What every word of fresh memory holds: no test writes it.
 pub(crate) const POISON: u64 = 0xdead_beef_dead_beef;
@@ -25,6 +26,7 @@ pub(crate) struct TestMemory {
     members: RwLock<Vec<Option<Arc<Storage>>>>,
     populated_blocks: AtomicU64,
     zeroed_bytes: AtomicU64,
+    populate_delay_ms: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,11 @@ impl TestMemory {
     /// Whether populating fails from now on.
     pub(crate) fn set_starved(&self, member: MemberId, starved: bool) {
         self.storage(member).starved.store(starved, Ordering::Relaxed);
+    }
+
+    /// How long populating takes from now on.
+    pub(crate) fn set_populate_delay_ms(&self, delay_ms: u64) {
+        self.populate_delay_ms.store(delay_ms, Ordering::Relaxed);
     }
 
     /// Blocks populated so far.
@@ -151,6 +158,7 @@ impl Memory for TestMemory {
         if storage.starved.load(Ordering::Relaxed) {
             return Err(Starved);
         }
+        std::thread::sleep(Duration::from_millis(self.populate_delay_ms.load(Ordering::Relaxed)));
         let words = blocks as usize * WORDS_PER_BLOCK;
         let fresh = (0..words).map(|_| AtomicU64::new(POISON)).collect();
         let run = &storage.runs[(first / RUN) as usize];

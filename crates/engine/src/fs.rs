@@ -30,6 +30,7 @@ use homenode_shared::{Nodes, Slot, Slots};
 use inode::{Body, Life};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use table::Table;
 
 /// Threads that can work on one filesystem at a time.
@@ -75,6 +76,8 @@ pub struct Fs<M: Memory, C: Clock> {
     root: Arc<Inode>,
     /// Held by renames across directories: the tree's shape changes under it only.
     renaming: Mutex<()>,
+    /// Inodes without a link that something pins.
+    unlinked: AtomicU64,
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -98,6 +101,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             table,
             root,
             renaming: Mutex::new(()),
+            unlinked: AtomicU64::new(0),
         }
     }
 
@@ -139,6 +143,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.change_life(inode, |life| life.pins = life.pins.saturating_sub(pins));
     }
 
+    /// Whether files without a name are still open, or were until just now: their space may soon be free.
+    pub fn has_unlinked(&self) -> bool {
+        self.unlinked.load(Ordering::Relaxed) > 0
+    }
+
     /// What statfs(2) tells.
     pub fn statfs(&self) -> StatFs {
         let status = self.pool.status();
@@ -153,11 +162,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Changes links or pins, and evicts the inode when neither is left.
-    fn change_life(&self, inode: &Inode, change: impl FnOnce(&mut Life)) {
+    fn change_life<R>(&self, inode: &Inode, change: impl FnOnce(&mut Life) -> R) -> R {
         let mut life = inode.life.lock();
-        change(&mut life);
+        let before = life.is_unlinked();
+        let result = change(&mut life);
+        match (before, life.is_unlinked()) {
+            // Relaxed: a figure that is looked at again and again.
+            (false, true) => drop(self.unlinked.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.unlinked.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
         if life.links > 0 || life.pins > 0 || life.evicted {
-            return;
+            return result;
         }
         life.evicted = true;
         drop(life);
@@ -165,6 +181,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if let Body::File(file) = &inode.body {
             self.discard(inode, file);
         }
+        result
     }
 
     /// Nodes of 4 KiB that all block maps use together: 0 when no file has more than its first block.

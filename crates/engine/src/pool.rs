@@ -186,10 +186,10 @@ impl<M: Memory> Pool<M> {
         self.accounts.node_index(node)
     }
 
-    /// Counts one copy by the thread of slot `slot` on `cpu`.
+    /// Counts one copy by the thread of slot `slot` on `cpu`; gives how often it did between these two nodes.
     #[inline]
-    pub(crate) fn count(&self, slot: usize, cpu: CpuId, block: Block, direction: Direction, bytes: usize) {
-        self.accounts.count(slot, cpu, block.member(), direction, bytes as u64);
+    pub(crate) fn count(&self, slot: usize, cpu: CpuId, block: Block, direction: Direction, bytes: usize) -> u64 {
+        self.accounts.count(slot, cpu, block.member(), direction, bytes as u64)
     }
 
     fn member(&self, id: MemberId) -> Option<Arc<Member>> {

@@ -1,7 +1,7 @@
 //! One request carried out on the filesystem.
 //!
-//! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It never waits for anything
-//! outside the engine, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
+//! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It waits for nothing but
+//! (some milliseconds) for room, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
 //! more of them. The same answer to FLUSH, FSYNC and OPENDIR tells the kernel that there is nothing to do on this
 //! filesystem (it is volatile; reading a directory needs no handle), and saves those trips for good.
 //!
@@ -22,6 +22,8 @@ use homenode_engine::fs::{self, Asking, Fs, Ino, Inode};
 use homenode_engine::{Clock, CpuId, Memory, NodeId};
 use homenode_shared::Slot;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// What all calls of a mount share.
 #[derive(Debug)]
@@ -30,7 +32,15 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     pub(crate) host: Arc<H>,
     pub(crate) agreed: Agreed,
     pub(crate) writers: Writers,
+    /// Threads that serve.
+    pub(crate) threads: usize,
+    /// Threads that wait for room.
+    pub(crate) waiting: AtomicUsize,
 }
+
+/// How often an operation is tried again that found the pool full, and how long each time is waited before.
+const ROOM_TRIES: usize = 20;
+const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// One request under way.
 pub(crate) struct Call<'a, M: Memory, C: Clock, H> {
@@ -151,6 +161,30 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             cpu,
             node: &node,
         })
+    }
+
+    /// Runs `operation`, and for some milliseconds again when it finds the pool full while files without a name hold space.
+    ///
+    /// The kernel tells of a file's last close, and then of forgetting it, only after close(2) and unlink(2) have returned:
+    /// without this, space that a process has just freed would not be there for its next write. One thread at least goes on
+    /// serving: it is who hears of it.
+    fn with_room<T>(&self, mut operation: impl FnMut() -> fs::Result<T>) -> fs::Result<T> {
+        let mut result = operation();
+        let may_wait = || self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;
+        if !matches!(result, Err(fs::Error::NoSpace)) || !self.fs().has_unlinked() {
+            return result;
+        }
+        if may_wait() {
+            for _ in 0..ROOM_TRIES {
+                std::thread::sleep(ROOM_WAIT);
+                result = operation();
+                if !matches!(result, Err(fs::Error::NoSpace)) || !self.fs().has_unlinked() {
+                    break;
+                }
+            }
+        }
+        self.service.waiting.fetch_sub(1, Ordering::Relaxed);
+        result
     }
 
     /// The node thread `tid` asks from; where it cannot be known, that of the serving CPU, which the scheduler chooses near

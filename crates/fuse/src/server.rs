@@ -23,6 +23,7 @@ use crate::writers::Writers;
 use homenode_engine::fs::Fs;
 use homenode_engine::{Clock, Memory};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::{fs, io, thread};
 
@@ -74,6 +75,8 @@ impl Server {
             host,
             agreed,
             writers: Writers::default(),
+            threads: options.thread_count(),
+            waiting: AtomicUsize::new(0),
         });
         let workers = workers(&service, first, options.thread_count())?;
         let counters = workers

@@ -7,7 +7,7 @@
 use crate::pool::Inner;
 use homenode_engine::fs::{Asking, Error as FsError};
 use homenode_shared::Slot;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
 
 /// A slot of one pool, held by this thread.
@@ -17,9 +17,22 @@ struct Claim {
     slot: Slot,
 }
 
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if CURRENT.get().0 == self.pool {
+            CURRENT.set(NONE);
+        }
+    }
+}
+
+/// No pool has this number.
+const NONE: (u64, usize) = (0, 0);
+
 thread_local! {
     /// The pool used last comes first.
     static CLAIMS: RefCell<Vec<Claim>> = const { RefCell::new(Vec::new()) };
+    /// The first claim's pool and slot number, for the data path: it can be read even while the thread ends.
+    static CURRENT: Cell<(u64, usize)> = const { Cell::new(NONE) };
 }
 
 impl Inner {
@@ -46,6 +59,13 @@ impl Inner {
             None => Ok(value),
             Some(error) => Err(error),
         }
+    }
+
+    /// Number of the slot that this thread has claimed, if it used this pool last.
+    #[inline]
+    pub(crate) fn current_slot(&self) -> Option<usize> {
+        let (pool, slot) = CURRENT.get();
+        (pool == self.id).then_some(slot)
     }
 
     #[inline]
@@ -86,6 +106,7 @@ impl Inner {
     fn bring_to_front(&self, claims: &mut Vec<Claim>) -> bool {
         if let Some(index) = claims.iter().position(|claim| claim.pool == self.id) {
             claims.swap(0, index);
+            CURRENT.set((self.id, claims[0].slot.index()));
             return true;
         }
         claims.retain(|claim| claim.alive.strong_count() > 0);
@@ -93,6 +114,7 @@ impl Inner {
             return false;
         };
         let alive = Arc::downgrade(&self.alive);
+        CURRENT.set((self.id, slot.index()));
         claims.insert(
             0,
             Claim {

@@ -3,6 +3,7 @@
 use crate::pool::Inner;
 use crate::{Error, Metadata, NodeId};
 use homenode_engine::fs::{Asking, Error as FsError, Inode, SetAttr, Whence};
+use homenode_linux::cpu::current_cpu;
 use std::sync::Arc;
 
 /// Bit of [`Handle::access`]: may be read.
@@ -87,10 +88,15 @@ impl File {
         if handle.access & READ == 0 {
             return Err(self.not_opened_for("read"));
         }
-        let done = handle
-            .pool
-            .asking(|asking| handle.pool.fs.read(asking, &handle.inode, offset, to));
-        done.map_err(|error| self.failed("read", error))
+        if let Some(slot) = handle.pool.current_slot()
+            && handle
+                .pool
+                .fs
+                .read_whole(slot, current_cpu(), &handle.inode, offset, to)
+        {
+            return Ok(to.len());
+        }
+        self.read_pieces(to, offset)
     }
 
     /// Writes `from` at `offset` (bytes), or at the end when the file was opened to append. Gives the bytes written:
@@ -105,6 +111,31 @@ impl File {
         if handle.access & (WRITE | APPEND) != WRITE {
             return self.append(from).map(|(_, bytes)| bytes);
         }
+        if let Some(slot) = handle.pool.current_slot()
+            && handle
+                .pool
+                .fs
+                .write_whole(slot, current_cpu(), &handle.inode, offset, from)
+        {
+            return Ok(from.len());
+        }
+        self.write_pieces(from, offset)
+    }
+
+    /// Any read: see `Fs::read_whole` for the common one.
+    #[inline(never)]
+    fn read_pieces(&self, to: &mut [u8], offset: u64) -> Result<usize, Error> {
+        let handle = &*self.handle;
+        let done = handle
+            .pool
+            .asking(|asking| handle.pool.fs.read(asking, &handle.inode, offset, to));
+        done.map_err(|error| self.failed("read", error))
+    }
+
+    /// Any write but an append.
+    #[inline(never)]
+    fn write_pieces(&self, from: &[u8], offset: u64) -> Result<usize, Error> {
+        let handle = &*self.handle;
         // The pool is its process's own: no write of it is a stranger's that must take set-uid bits away.
         let done = handle
             .pool

@@ -292,7 +292,7 @@ fn whole_runs(node: NodeId, bytes: u64) -> Result<u64, Error> {
 }
 
 fn next_pool_id() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
+    static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 

@@ -11,6 +11,7 @@
 
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, Ordering};
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// What a slot holds while its thread works on no inode.
@@ -68,8 +69,30 @@ impl Slots {
         Some(Slot {
             table: Arc::clone(self),
             index,
-            turns: Cell::new(0),
+            one_thread: PhantomData,
         })
+    }
+
+    /// As [`Slot::enter`], for the slot of that number, which the calling thread has claimed.
+    ///
+    /// # Panics
+    /// When this slot is inside an inode already, or there is none of that number.
+    #[inline]
+    #[must_use]
+    pub fn enter<'a>(&'a self, slot: usize, gate: &Gate, number: u64) -> Option<Pass<'a>> {
+        debug_assert_ne!(number, IDLE);
+        let cell = &self.cells[slot];
+        // SeqCst: this store comes before the load of the gate below in the one order all threads agree on.
+        let before = cell.inode.swap(number, Ordering::SeqCst);
+        assert!(before == IDLE, "a slot names one inode at a time");
+        full_fence_for_loom();
+        let pass = Pass { cell };
+        // SeqCst, see above; also acquires what the last closer did.
+        if gate.closed.load(Ordering::SeqCst) {
+            None
+        } else {
+            Some(pass)
+        }
     }
 
     /// Closes `gate` of inode `number` and waits until no thread is inside. One closer at a time: the caller holds the
@@ -113,7 +136,7 @@ impl Default for Gate {
 pub struct Slot {
     table: Arc<Slots>,
     index: usize,
-    turns: Cell<u32>,
+    one_thread: PhantomData<Cell<()>>,
 }
 
 impl Slot {
@@ -123,15 +146,6 @@ impl Slot {
         self.index
     }
 
-    /// Counts the calls, round and round: for what is to be done now and then only.
-    #[inline]
-    #[must_use]
-    pub fn turn(&self) -> u32 {
-        let turn = self.turns.get().wrapping_add(1);
-        self.turns.set(turn);
-        turn
-    }
-
     /// Enters inode `number` (not 0) through its gate; `None` when the gate is closed. Inside until the pass is dropped.
     ///
     /// # Panics
@@ -139,19 +153,7 @@ impl Slot {
     #[inline]
     #[must_use]
     pub fn enter<'a>(&'a self, gate: &Gate, number: u64) -> Option<Pass<'a>> {
-        debug_assert_ne!(number, IDLE);
-        let cell = &self.table.cells[self.index];
-        // SeqCst: this store comes before the load of the gate below in the one order all threads agree on.
-        let before = cell.inode.swap(number, Ordering::SeqCst);
-        assert_eq!(before, IDLE, "a slot names one inode at a time");
-        full_fence_for_loom();
-        let pass = Pass { cell };
-        // SeqCst, see above; also acquires what the last closer did.
-        if gate.closed.load(Ordering::SeqCst) {
-            None
-        } else {
-            Some(pass)
-        }
+        self.table.enter(self.index, gate, number)
     }
 }
 

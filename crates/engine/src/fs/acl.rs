@@ -113,6 +113,10 @@ impl Acl {
                 .0
                 .iter()
                 .all(|entry| known.contains(&entry.tag) && entry.permissions <= 7)
+            && !self
+                .0
+                .iter()
+                .any(|entry| matches!(entry.tag, USER | GROUP) && entry.id == NO_ID)
             && [USER_OBJ, GROUP_OBJ, OTHER].iter().all(|tag| count(*tag) == 1)
             && count(MASK) <= 1
             && (named == 0 || count(MASK) == 1)

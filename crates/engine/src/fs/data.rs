@@ -4,10 +4,10 @@
 //! A first write locks the entries it fills, takes blocks from its CPU's grant, copies, zeroes what it does not cover of
 //! them, and publishes; the size grows last. Bytes of a placed block beyond the file's size are zero.
 
-use super::inode::FileBody;
+use super::inode::{Body, FileBody};
 use super::{Asking, Error, Fs, Inode, Result};
 use crate::pool::Direction;
-use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
+use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS};
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// Reads of a thread between two looks at whether a file's access time is a day old.
-const TURNS: u32 = 64;
+const TURNS: u64 = 64;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const _: () = assert!(FILE_BYTES_MAX / BLOCK < BlockMap::LIMIT);
@@ -25,19 +25,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Errors
     /// When it is not a regular file.
-    #[inline]
     pub fn read(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        let file = inode.file()?;
-        if let Some(_inside) = asking.slot.enter(&file.gate, inode.ino.0)
-            && let Some(block) = self.find_whole(file, offset, to.len())
-        {
-            self.pool.memory().load(block, in_block(offset), to);
-            self.pool
-                .count(asking.slot.index(), asking.cpu, block, Direction::Read, to.len());
-            inode.touch_accessed(asking.slot.turn().is_multiple_of(TURNS), || self.now_ns());
+        if self.read_whole(asking.slot.index(), asking.cpu, inode, offset, to) {
             return Ok(to.len());
         }
-        self.read_pieces(asking, inode, file, offset, to)
+        let count = self.read_pieces(asking, inode, offset, to)?;
+        if count > 0 {
+            inode.touch_accessed(true, || self.now_ns());
+        }
+        Ok(count)
+    }
+
+    /// [`Fs::read`] that leaves the access time as it is (O_NOATIME).
+    ///
+    /// # Errors
+    /// As [`Fs::read`].
+    pub fn read_untouched(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
+        self.read_pieces(asking, inode, offset, to)
     }
 
     /// Writes `from` at byte `offset`; gives the bytes written, short only when the pool is full. `kill_priv` as in
@@ -45,7 +49,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Errors
     /// [`Error::NoSpace`] when nothing could be written, [`Error::TooBig`] beyond the largest file, or not a regular file.
-    #[inline]
     pub fn write(
         &self,
         asking: &Asking<'_>,
@@ -54,23 +57,49 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         from: &[u8],
         kill_priv: bool,
     ) -> Result<usize> {
-        let file = inode.file()?;
-        if !kill_priv
-            && let Some(_inside) = asking.slot.enter(&file.gate, inode.ino.0)
-            && let Some(block) = self.find_whole(file, offset, from.len())
-        {
-            self.pool.memory().store(block, in_block(offset), from);
-            self.pool
-                .count(asking.slot.index(), asking.cpu, block, Direction::Write, from.len());
-            inode.touch_modified(self.now_ns());
+        if !kill_priv && self.write_whole(asking.slot.index(), asking.cpu, inode, offset, from) {
             return Ok(from.len());
         }
-        self.write_pieces(asking, inode, file, offset, from, kill_priv)
+        self.write_pieces(asking, inode, offset, from, kill_priv)
     }
 
-    /// The common case, in few instructions: while a small copy waits for memory the processor goes on with the next
-    /// one, as far as the few hundred instructions reach that it holds. The block where `bytes` bytes at `offset` start,
-    /// if they lie within the file and one behind the other.
+    /// [`Fs::read`] in the common case, in few instructions: the bytes lie within the file and one behind the other in the
+    /// pool. False: nothing was done, use [`Fs::read`]. `slot` is the number of a slot the calling thread has claimed.
+    ///
+    /// While a small copy waits for memory the processor goes on with the next one, as far as the few hundred instructions
+    /// reach that it holds: what is saved here lets copies overlap.
+    #[inline(always)]
+    pub fn read_whole(&self, slot: usize, cpu: CpuId, inode: &Inode, offset: u64, to: &mut [u8]) -> bool {
+        let Body::File(file) = &inode.body else { return false };
+        let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
+            return false;
+        };
+        let Some(block) = self.find_whole(file, offset, to.len()) else {
+            return false;
+        };
+        self.pool.memory().load(block, in_block(offset), to);
+        let turn = self.pool.count(slot, cpu, block, Direction::Read, to.len());
+        inode.touch_accessed(turn.is_multiple_of(TURNS), || self.now_ns());
+        true
+    }
+
+    /// [`Fs::write`] in the common case, as [`Fs::read_whole`].
+    #[inline(always)]
+    pub fn write_whole(&self, slot: usize, cpu: CpuId, inode: &Inode, offset: u64, from: &[u8]) -> bool {
+        let Body::File(file) = &inode.body else { return false };
+        let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
+            return false;
+        };
+        let Some(block) = self.find_whole(file, offset, from.len()) else {
+            return false;
+        };
+        self.pool.memory().store(block, in_block(offset), from);
+        self.pool.count(slot, cpu, block, Direction::Write, from.len());
+        inode.touch_modified(self.now_ns());
+        true
+    }
+
+    /// The block where `bytes` bytes at `offset` start, if they lie within the file and one behind the other.
     #[inline(always)]
     fn find_whole(&self, file: &FileBody, offset: u64, bytes: usize) -> Option<Block> {
         let end = offset.checked_add(bytes as u64)?;
@@ -90,14 +119,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Any read: of several extents, of holes, at the end of the file, while blocks are being taken away.
     #[inline(never)]
-    fn read_pieces(
-        &self,
-        asking: &Asking<'_>,
-        inode: &Inode,
-        file: &FileBody,
-        offset: u64,
-        to: &mut [u8],
-    ) -> Result<usize> {
+    fn read_pieces(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let file = inode.file()?;
         let _inside = inode.enter(file, asking.slot);
         // Acquire: as in `find_whole`.
         let size = file.size.load(Ordering::Acquire);
@@ -123,7 +146,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             at += now.len() as u64;
             rest = later;
         }
-        inode.touch_accessed(true, || self.now_ns());
         Ok(count)
     }
 
@@ -133,11 +155,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
-        file: &FileBody,
         offset: u64,
         from: &[u8],
         kill_priv: bool,
     ) -> Result<usize> {
+        let file = inode.file()?;
         if from.is_empty() {
             return Ok(0);
         }

@@ -41,6 +41,13 @@ pub(super) struct Life {
     pub(super) evicted: bool,
 }
 
+impl Life {
+    /// Lives without a name.
+    pub(super) fn is_unlinked(&self) -> bool {
+        self.links == 0 && self.pins > 0
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Body {
     File(FileBody),

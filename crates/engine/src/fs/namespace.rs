@@ -91,10 +91,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn tmpfile(&self, dir: &Arc<Inode>, new: NewInode) -> Result<Arc<Inode>> {
         dir.directory()?;
         let inode = self.make(dir, new, Body::File(FileBody::default()))?;
-        let mut life = inode.life.lock();
-        life.links = 0;
-        life.pins = 1;
-        drop(life);
+        self.change_life(&inode, |life| {
+            life.links = 0;
+            life.pins = 1;
+        });
         Ok(inode)
     }
 
@@ -115,16 +115,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if entries.find(name).is_some() {
             return Err(Error::Exists);
         }
-        let mut life = inode.life.lock();
-        if life.evicted {
-            return Err(Error::NotFound);
-        }
-        if life.links >= LINKS_MAX {
-            return Err(Error::TooManyLinks);
-        }
-        entries.insert(name, Arc::clone(inode))?;
-        life.links += 1;
-        drop(life);
+        self.change_life(inode, |life| {
+            if life.evicted {
+                return Err(Error::NotFound);
+            }
+            if life.links >= LINKS_MAX {
+                return Err(Error::TooManyLinks);
+            }
+            entries.insert(name, Arc::clone(inode))?;
+            life.links += 1;
+            Ok(())
+        })?;
         drop(entries);
         let now_ns = self.now_ns();
         inode.touch_changed(now_ns);

@@ -75,7 +75,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Error::Exists`], [`Error::NoAttribute`] by `mode`; [`Error::AttributeTooBig`], [`Error::NoSpace`] by size;
     /// [`Error::Invalid`] for a list or a policy that does not parse; [`Error::NotPermitted`] for the map.
     pub fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> Result<()> {
-        if name.is_empty() || name.len() > super::directory::NAME_BYTES_MAX {
+        let no_suffix = name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1;
+        if name.is_empty() || no_suffix || name.len() > super::directory::NAME_BYTES_MAX {
             return Err(Error::Invalid);
         }
         if value.len() > VALUE_BYTES_MAX {
@@ -94,6 +95,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 }
                 inode.policy.store(Some(placement));
             }
+            _ if !is_known(name) => return Err(Error::NotSupported),
             ACCESS => self.set_access_list(inode, value, kill_sgid)?,
             DEFAULT => {
                 if !inode.is_directory() {
@@ -190,6 +192,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         Ok(())
     }
+}
+
+/// The classes Linux knows, each name with something behind the dot.
+fn is_known(name: &[u8]) -> bool {
+    let class = |class: &[u8]| name.strip_prefix(class).is_some();
+    name == ACCESS || name == DEFAULT || class(b"user.") || class(b"trusted.") || class(b"security.")
 }
 
 fn check_mode(is_set: bool, mode: XattrMode) -> Result<()> {

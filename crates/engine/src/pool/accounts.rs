@@ -93,8 +93,9 @@ impl Accounts {
         usize::from(self.member_homes[usize::from(member.0) % MemberId::LIMIT].load(Ordering::Relaxed))
     }
 
+    /// Gives how often this slot has counted this cell.
     #[inline]
-    pub(super) fn count(&self, slot: usize, cpu: CpuId, member: MemberId, direction: Direction, bytes: u64) {
+    pub(super) fn count(&self, slot: usize, cpu: CpuId, member: MemberId, direction: Direction, bytes: u64) -> u64 {
         let cells = self.slots[slot].get_or_init(|| {
             (0..self.nodes.len() * self.nodes.len())
                 .map(|_| Cell::default())
@@ -102,12 +103,16 @@ impl Accounts {
         });
         let cell = &cells[self.cpu_index(cpu) * self.nodes.len() + self.home_index(member)];
         // Relaxed load and store: this slot's thread is the only writer; readers want a recent value, not an exact one.
-        let add = |counter: &AtomicU64, by: u64| counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
-        add(&cell.operations, 1);
+        let add = |counter: &AtomicU64, by: u64| {
+            let sum = counter.load(Ordering::Relaxed).wrapping_add(by);
+            counter.store(sum, Ordering::Relaxed);
+            sum
+        };
         match direction {
             Direction::Read => add(&cell.read_bytes, bytes),
             Direction::Write => add(&cell.written_bytes, bytes),
-        }
+        };
+        add(&cell.operations, 1)
     }
 
     /// The cells that counted anything.

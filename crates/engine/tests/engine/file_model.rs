@@ -7,7 +7,7 @@ use crate::support::{
 };
 use homenode_engine::fs::{Error, Inode, SetAttr, Whence, XattrMode, fallocate_mode as mode};
 use homenode_engine::pool::PoolError;
-use homenode_engine::{CpuId, MemberId, NodeId};
+use homenode_engine::{MemberId, NodeId};
 use model::{LARGEST, Model};
 use proptest::prelude::*;
 use proptest::sample::select;

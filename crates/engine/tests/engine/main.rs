@@ -2,6 +2,7 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test")]
 
+mod attributes;
 mod file_model;
 mod namespace_model;
 mod namespace_races;

@@ -6,9 +6,9 @@ mod world;
 
 use crate::support::pattern::Random;
 use crate::support::{Caller, add_member, remove_member, seeded, threads};
+use homenode_engine::NodeId;
 use homenode_engine::fs::{Error, SetAttr, Whence, fallocate_mode as mode};
 use homenode_engine::pool::PoolError;
-use homenode_engine::{CpuId, NodeId};
 use std::sync::Arc;
 use std::time::Duration;
 use world::{FILES, MEMBER_BLOCKS, NODES, OWNERS, SHARED, SIZE, WORD, World, assert_own, region};

@@ -26,7 +26,13 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let inode = self.inode()?;
         // More than was negotiated is refused: a short answer would say that the file ends there.
         let to = reply.free().get_mut(..input.size as usize).ok_or(Errno(libc::EINVAL))?;
-        let bytes = self.asking(|asking| self.fs().read(asking, &inode, input.offset, to))?;
+        let bytes = self.asking(|asking| {
+            if input.flags & O_NOATIME == 0 {
+                self.fs().read(asking, &inode, input.offset, to)
+            } else {
+                self.fs().read_untouched(asking, &inode, input.offset, to)
+            }
+        })?;
         self.counters.count_read(bytes);
         Ok(reply.advance(bytes)?)
     }
@@ -40,8 +46,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         } else {
             self.service.writers.last(self.header.nodeid).unwrap_or(0)
         };
-        let written = self.asking_for(tid, |asking| {
-            self.fs().write(asking, &inode, input.offset, data, kill_priv)
+        let written = self.with_room(|| {
+            self.asking_for(tid, |asking| {
+                self.fs().write(asking, &inode, input.offset, data, kill_priv)
+            })
         })?;
         if written == 0 && !data.is_empty() {
             return Err(Errno(libc::ENOSPC));
@@ -106,9 +114,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn allocate(&self, input: &FAllocateIn) -> Result<(), Errno> {
         let inode = self.inode()?;
-        self.asking(|asking| {
-            self.fs()
-                .fallocate(asking, &inode, input.mode, input.offset, input.length)
+        self.with_room(|| {
+            self.asking(|asking| {
+                self.fs()
+                    .fallocate(asking, &inode, input.mode, input.offset, input.length)
+            })
         })?;
         self.kill_privileges(&inode)
     }
@@ -173,3 +183,4 @@ const O_TRUNC: u32 = libc::O_TRUNC as u32;
 const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
 const O_RDONLY: u32 = libc::O_RDONLY as u32;
 const O_DIRECT: u32 = libc::O_DIRECT as u32;
+const O_NOATIME: u32 = libc::O_NOATIME as u32;

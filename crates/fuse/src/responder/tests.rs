@@ -10,6 +10,7 @@ use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::Machine;
 use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId, Starved};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 
 const POOL_BLOCKS: usize = 1024;
 
@@ -107,6 +108,8 @@ fn responder() -> Responder<Bytes, Midnight, OneCpu> {
         host: Arc::new(OneCpu),
         agreed,
         writers: Writers::default(),
+        threads: 1,
+        waiting: AtomicUsize::new(0),
     };
     Responder {
         service: Arc::new(service),

@@ -56,12 +56,13 @@ impl Table {
         };
         // Acquire: pairs with the release in `insert`.
         let member_bytes = slot.bytes.load(Ordering::Acquire);
-        // An index is below 2^48, so only the offset can be large enough to saturate; then it is out of bounds too.
-        let index = usize::try_from(block.index()).unwrap_or(usize::MAX);
-        let start = index.saturating_mul(BLOCK_BYTES).saturating_add(offset);
-        if start > member_bytes || bytes > member_bytes - start {
+        // An index is below 2^48, so the product is exact; an offset too large for the sum is out of bounds too.
+        let start = block.index() << BLOCK_BYTES.ilog2();
+        let end = (bytes as u64).saturating_add(offset as u64).saturating_add(start);
+        if end > member_bytes as u64 {
             out_of_bounds(block, offset, bytes, member_bytes);
         }
+        let start = usize::try_from(start).expect("within a mapping") + offset;
         // Relaxed: stored before the length that was seen.
         slot.base.load(Ordering::Relaxed).wrapping_add(start)
     }

@@ -5,7 +5,7 @@ use crate::support::{BLOCK, Caller, RUN, TestFs, add_member, assert_empty, files
 use crate::support::{remove_member, seeded, threads};
 use homenode_engine::fs::{Error, Inode, fallocate_mode as mode};
 use homenode_engine::pool::{MemberStatus, PoolError};
-use homenode_engine::{CpuId, MemberId, NodeId};
+use homenode_engine::{MemberId, NodeId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,0 +1,5 @@
+//! What inodes carry besides data: permissions, lists, attributes, times, links.
+
+mod lists;
+mod stat;
+mod xattrs;

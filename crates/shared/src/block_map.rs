@@ -143,6 +143,11 @@ impl BlockMap {
                         blocks,
                     };
                 }
+                Kind::Hole | Kind::Reserved if level == 0 => {
+                    return Found::Empty {
+                        blocks: empty_neighbours(&entries[slot + 1..], most),
+                    };
+                }
                 Kind::Hole | Kind::Reserved => {
                     return Found::Empty {
                         blocks: most.min(span(level) - (at & (span(level) - 1))),
@@ -400,6 +405,17 @@ fn neighbours(first: Entry, behind: &[AtomicU64], most: u64) -> u64 {
     count
 }
 
+/// How many file blocks are empty from an empty one on: it and those of the entries behind it, up to `most`.
+#[inline]
+fn empty_neighbours(behind: &[AtomicU64], most: u64) -> u64 {
+    let more = behind.iter().take(usize::try_from(most - 1).unwrap_or(FANOUT));
+    let is_empty = |entry: &&AtomicU64| {
+        // Relaxed: nothing is read behind an empty entry.
+        matches!(Entry(entry.load(Ordering::Relaxed)).kind(), Kind::Hole | Kind::Reserved)
+    };
+    1 + more.take_while(is_empty).count() as u64
+}
+
 /// File blocks that an entry of `level` covers.
 #[inline]
 const fn span(level: u32) -> u64 {
@@ -422,4 +438,33 @@ const fn slot_at(at: u64, shift: u32) -> usize {
 /// Height of the lowest tree that covers file block `at`.
 const fn height_for(at: u64) -> u32 {
     (u64::BITS - at.leading_zeros()).div_ceil(FANOUT_BITS)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use homenode_policy::MemberId;
+
+    #[test]
+    fn a_hole_is_found_as_long_as_it_is() {
+        let (nodes, map) = (Nodes::new(1), BlockMap::default());
+        let place = |at| {
+            let places = map
+                .lock_empty(&nodes, 0, at, 1)
+                .expect("nodes are left")
+                .expect("it is empty");
+            places.publish(Block::new(MemberId(0), at));
+        };
+        place(3);
+        place(40);
+        assert_eq!(map.find(&nodes, 4, 100), Found::Empty { blocks: 36 });
+        assert_eq!(map.find(&nodes, 4, 7), Found::Empty { blocks: 7 });
+        assert_eq!(map.find(&nodes, 41, 1000), Found::Empty { blocks: 512 - 41 });
+        assert_eq!(map.find(&nodes, 512, 1000), Found::Empty { blocks: 1000 });
+        let all = map
+            .lock_empty(&nodes, 0, 4, 100)
+            .expect("nodes are left")
+            .expect("it is empty");
+        assert_eq!(all.blocks(), 36);
+    }
 }

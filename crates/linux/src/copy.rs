@@ -44,6 +44,12 @@ pub unsafe fn store(to: *mut u8, from: *const u8, bytes: usize) {
     unsafe { processor::store(to, from, bytes) }
 }
 
+/// Asks the processor for the bytes of a copy that is about to come, where that helps. Any address will do.
+#[inline]
+pub fn announce(at: *const u8, bytes: usize, to_write: bool) {
+    processor::announce(at, bytes, to_write);
+}
+
 /// Copies `bytes` from one place in the pool to another.
 ///
 /// # Safety

@@ -188,6 +188,11 @@ impl Memory for NodeMemory {
     }
 
     #[inline]
+    fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
+        copy::announce(self.table.guess(at, offset), bytes, to_write);
+    }
+
+    #[inline]
     fn zero(&self, at: Block, offset: usize, bytes: usize) {
         let at = self.table.range(at, offset, bytes);
         // SAFETY: `range` answers for `bytes` mapped bytes at `at`.

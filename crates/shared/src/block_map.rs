@@ -97,6 +97,25 @@ impl BlockMap {
         }
     }
 
+    /// What [`BlockMap::find_one`] will probably say, for callers who do not hold the inode: a hint where to look. It may name
+    /// a block that is another file's by now.
+    #[inline(always)]
+    #[must_use]
+    pub fn guess(&self, nodes: &Nodes, at: u64) -> Option<Block> {
+        // Relaxed: nothing is read behind it. Nodes are never unmapped, but may be another file's, or lie elsewhere in it, so
+        // what is found need not fit the level.
+        let mut value = Entry(self.root.load(Ordering::Relaxed));
+        let mut shift = FANOUT_BITS * value.height();
+        while value.kind() == Kind::Node && shift > 0 {
+            shift -= FANOUT_BITS;
+            value = Entry(nodes.node(value.to_node()).entries[slot_at(at, shift)].load(Ordering::Relaxed));
+        }
+        match value.kind() {
+            Kind::Block => Some(value.to_block()),
+            _ => None,
+        }
+    }
+
     /// What lies at file block `at`, and for how long, up to `most` (at least 1) blocks. It may end early; ask again there.
     #[inline]
     #[must_use]
@@ -468,3 +487,6 @@ mod tests {
         assert_eq!(all.blocks(), 36);
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -13,8 +13,8 @@ use random::Random;
 use std::ops::Range;
 
 /// Miri takes a thousand times as long, and has memory for a few nodes only.
-const MAPS: u32 = if cfg!(miri) { 2 } else { 100 };
-const OPERATIONS: u32 = if cfg!(miri) { 30 } else { 1200 };
+const MAPS: u32 = if cfg!(miri) { 1 } else { 100 };
+const OPERATIONS: u32 = if cfg!(miri) { 20 } else { 1200 };
 const HOMES: usize = 2;
 
 #[test]

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const THREADS: u64 = 4;
-const MAPS: u64 = if cfg!(miri) { 2 } else { 3000 };
-const FILLS: u64 = if cfg!(miri) { 10 } else { 60 };
+const MAPS: u64 = if cfg!(miri) { 1 } else { 3000 };
+const FILLS: u64 = if cfg!(miri) { 6 } else { 60 };
 
 #[test]
 fn each_block_is_filled_once() {

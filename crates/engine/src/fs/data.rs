@@ -67,10 +67,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// pool. False: nothing was done, use [`Fs::read`]. `slot` is the number of a slot the calling thread has claimed.
     ///
     /// While a small copy waits for memory the processor goes on with the next one, as far as the few hundred instructions
-    /// reach that it holds: what is saved here lets copies overlap.
+    /// reach that it holds. So the bytes are asked for first, by a guess, and all else is done while they are on their way.
     #[inline(always)]
     pub fn read_whole(&self, slot: usize, cpu: CpuId, inode: &Inode, offset: u64, to: &mut [u8]) -> bool {
         let Body::File(file) = &inode.body else { return false };
+        self.announce(file, offset, to.len(), false);
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
@@ -87,6 +88,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     #[inline(always)]
     pub fn write_whole(&self, slot: usize, cpu: CpuId, inode: &Inode, offset: u64, from: &[u8]) -> bool {
         let Body::File(file) = &inode.body else { return false };
+        self.announce(file, offset, from.len(), true);
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
@@ -97,6 +99,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.pool.count(slot, cpu, block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
         true
+    }
+
+    /// Asks for the bytes of a small copy before the file is entered.
+    #[inline(always)]
+    fn announce(&self, file: &FileBody, offset: u64, bytes: usize, to_write: bool) {
+        if in_block(offset) + bytes <= BLOCK_BYTES
+            && let Some(block) = file.map.guess(&self.nodes, offset / BLOCK)
+        {
+            self.pool.memory().announce(block, in_block(offset), bytes, to_write);
+        }
     }
 
     /// The block where `bytes` bytes at `offset` start, if they lie within the file and one behind the other.

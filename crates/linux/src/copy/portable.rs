@@ -26,3 +26,7 @@ pub(super) fn methods() -> Vec<Method> {
         zero: memset,
     }]
 }
+
+/// The processor looks ahead by itself.
+#[inline]
+pub(super) fn announce(_at: *const u8, _bytes: usize, _to_write: bool) {}

@@ -23,9 +23,6 @@ const STREAM_MIN: usize = 16 << 10;
 
 /// 64-byte vectors read faster than the others from [`wide::TURN_BYTES`] up to here.
 const WIDE_LOAD_MAX: usize = 8 << 10;
-/// Up to here the processor reads all lines at once by itself: prefetches would only be in the way.
-const WIDE_PLAIN_MAX: usize = 1 << 10;
-
 /// What this processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -83,9 +80,6 @@ fn find_plan() -> Plan {
 #[inline]
 pub(super) unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
     if plan() == Plan::Wide && (wide::TURN_BYTES..=WIDE_LOAD_MAX).contains(&bytes) {
-        if bytes > WIDE_PLAIN_MAX {
-            wide::prefetch(from, bytes);
-        }
         // SAFETY: the caller promises the same; AVX-512 is there and a turn at least to copy.
         unsafe { wide::copy(to, from, bytes) }
     } else {
@@ -131,6 +125,16 @@ unsafe fn store_otherwise(to: *mut u8, from: *const u8, bytes: usize) {
     };
     // SAFETY: as in `load_otherwise`.
     unsafe { chosen(to, from, bytes) }
+}
+
+/// Reads of a page or less gain, and writes that string instructions do not make: those need no line's old bytes.
+#[inline]
+pub(super) fn announce(at: *const u8, bytes: usize, to_write: bool) {
+    if !to_write {
+        wide::prefetch(at, bytes);
+    } else if bytes < REPEAT_MIN {
+        wide::prefetch_to_write(at, bytes);
+    }
 }
 
 /// # Safety

@@ -45,6 +45,18 @@ impl Table {
         self.slots[usize::from(member.0)].bytes.store(0, Ordering::Relaxed);
     }
 
+    /// Where that byte would be, were it the member's: an address to give to a prefetch and nothing else.
+    #[inline]
+    pub(super) fn guess(&self, block: Block, offset: usize) -> *const u8 {
+        let slot = &self.slots[usize::from(block.member().0) % MemberId::LIMIT];
+        let start = usize::try_from(block.index())
+            .unwrap_or(0)
+            .wrapping_mul(BLOCK_BYTES)
+            .wrapping_add(offset);
+        // Relaxed: whatever is found is only a hint.
+        slot.base.load(Ordering::Relaxed).cast_const().wrapping_add(start)
+    }
+
     /// The address of `bytes` bytes from `offset` behind the start of `block`.
     ///
     /// # Panics

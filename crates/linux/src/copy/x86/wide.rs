@@ -9,7 +9,7 @@ use std::arch::asm;
 /// What one turn of the loops copies.
 pub(super) const TURN_BYTES: usize = 256;
 
-/// Asks for every line of `bytes` bytes from `from` on (the last turn in full).
+/// Asks for the lines of `bytes` bytes from `from` on, in whole turns.
 #[inline]
 pub(in super::super) fn prefetch(from: *const u8, bytes: usize) {
     // SAFETY: a prefetch touches nothing the program can see and cannot fault, whatever the address.
@@ -24,18 +24,30 @@ pub(in super::super) fn prefetch(from: *const u8, bytes: usize) {
             "prefetcht0 [{at} + 320]",
             "prefetcht0 [{at} + 384]",
             "prefetcht0 [{at} + 448]",
-            "prefetcht0 [{at} + 512]",
-            "prefetcht0 [{at} + 576]",
-            "prefetcht0 [{at} + 640]",
-            "prefetcht0 [{at} + 704]",
-            "prefetcht0 [{at} + 768]",
-            "prefetcht0 [{at} + 832]",
-            "prefetcht0 [{at} + 896]",
-            "prefetcht0 [{at} + 960]",
-            "add {at}, 1024",
+            "add {at}, 512",
             "cmp {at}, {end}",
             "jb 2b",
             at = inout(reg) from => _, end = in(reg) from.wrapping_add(bytes),
+            options(nostack, readonly),
+        );
+    }
+}
+
+/// Asks for the lines of `bytes` bytes from `at` on, to be written, in whole turns.
+#[inline]
+pub(in super::super) fn prefetch_to_write(at: *const u8, bytes: usize) {
+    // SAFETY: as in `prefetch`. Processors without the instruction take it as one that does nothing.
+    unsafe {
+        asm!(
+            "2:",
+            "prefetchw [{at}]",
+            "prefetchw [{at} + 64]",
+            "prefetchw [{at} + 128]",
+            "prefetchw [{at} + 192]",
+            "add {at}, 256",
+            "cmp {at}, {end}",
+            "jb 2b",
+            at = inout(reg) at => _, end = in(reg) at.wrapping_add(bytes),
             options(nostack, readonly),
         );
     }

@@ -14,8 +14,14 @@ pub trait Memory: Send + Sync + 'static {
     /// Copies `from` into the pool.
     fn store(&self, to: Block, offset: usize, from: &[u8]);
 
-    /// Says that a copy of these bytes is about to come: out of the pool, or into it when `to_write`. May do nothing. The
-    /// range need not be anybody's: it was found without holding it.
+    /// Whether copies of that many bytes, out of the pool or into it when `to_write`, gain by [`Memory::announce`].
+    #[inline]
+    fn gains(&self, bytes: usize, to_write: bool) -> bool {
+        let _ = (bytes, to_write);
+        false
+    }
+
+    /// Says that such a copy is about to come. The range need not be anybody's: it was found without holding it.
     #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
         let _ = (at, offset, bytes, to_write);

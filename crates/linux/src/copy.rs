@@ -44,7 +44,14 @@ pub unsafe fn store(to: *mut u8, from: *const u8, bytes: usize) {
     unsafe { processor::store(to, from, bytes) }
 }
 
-/// Asks the processor for the bytes of a copy that is about to come, where that helps. Any address will do.
+/// Whether [`announce`] helps copies of that many bytes.
+#[inline]
+#[must_use]
+pub fn gains(bytes: usize, to_write: bool) -> bool {
+    processor::gains(bytes, to_write)
+}
+
+/// Asks the processor for the bytes of a copy that is about to come. Any address will do.
 #[inline]
 pub fn announce(at: *const u8, bytes: usize, to_write: bool) {
     processor::announce(at, bytes, to_write);

@@ -188,6 +188,11 @@ impl Memory for NodeMemory {
     }
 
     #[inline]
+    fn gains(&self, bytes: usize, to_write: bool) -> bool {
+        copy::gains(bytes, to_write)
+    }
+
+    #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
         copy::announce(self.table.guess(at, offset), bytes, to_write);
     }

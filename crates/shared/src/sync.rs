@@ -13,6 +13,21 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
+#[cfg(not(loom))]
+pub(crate) use parking_lot::Mutex;
+
+/// As parking_lot's, but loom knows what it orders.
+#[cfg(loom)]
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+#[cfg(loom)]
+impl<T> Mutex<T> {
+    pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+        self.0.lock().expect("loom's mutexes are never poisoned")
+    }
+}
+
 /// Waits a little: spins first, then lets other threads run.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff(u32);

@@ -78,9 +78,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(block) = self.find_whole(file, offset, to.len()) else {
             return false;
         };
-        self.pool.memory().load(block, in_block(offset), to);
         let turn = self.pool.count(slot, cpu, block, Direction::Read, to.len());
         inode.touch_accessed(turn.is_multiple_of(TURNS), || self.now_ns());
+        self.pool.memory().load(block, in_block(offset), to);
         true
     }
 
@@ -95,16 +95,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(block) = self.find_whole(file, offset, from.len()) else {
             return false;
         };
-        self.pool.memory().store(block, in_block(offset), from);
         self.pool.count(slot, cpu, block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
+        self.pool.memory().store(block, in_block(offset), from);
         true
     }
 
     /// Asks for the bytes of a small copy before the file is entered.
     #[inline(always)]
     fn announce(&self, file: &FileBody, offset: u64, bytes: usize, to_write: bool) {
-        if in_block(offset) + bytes <= BLOCK_BYTES
+        if self.pool.memory().gains(bytes, to_write)
+            && in_block(offset) + bytes <= BLOCK_BYTES
             && let Some(block) = file.map.guess(&self.nodes, offset / BLOCK)
         {
             self.pool.memory().announce(block, in_block(offset), bytes, to_write);

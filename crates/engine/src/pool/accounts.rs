@@ -43,7 +43,9 @@ pub(super) struct Accounts {
 /// CPUs told apart; Linux has at most 8192.
 const CPUS: usize = 8192;
 
+/// A cache line of its own: its neighbours are other threads'.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Cell {
     operations: AtomicU64,
     read_bytes: AtomicU64,

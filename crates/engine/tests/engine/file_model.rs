@@ -9,8 +9,10 @@ use homenode_engine::fs::{Error, Inode, SetAttr, Whence, XattrMode, fallocate_mo
 use homenode_engine::pool::PoolError;
 use homenode_engine::{MemberId, NodeId};
 use model::{LARGEST, Model};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use proptest::sample::select;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const CASES: u32 = 450;
@@ -100,9 +102,9 @@ fn offset() -> impl Strategy<Value = u64> {
 
 fn length() -> impl Strategy<Value = u64> {
     prop_oneof![
-        4 => 0..200u64,
-        4 => 1..20_000u64,
-        4 => (1..20u64).prop_map(|blocks| blocks * BLOCK),
+        8 => 0..200u64,
+        8 => 1..20_000u64,
+        8 => (1..20u64).prop_map(|blocks| blocks * BLOCK),
         1 => Just(RUN * BLOCK),
         1 => 1..5 * RUN / 2 * BLOCK,
     ]
@@ -169,6 +171,33 @@ fn files_agree_with_the_model() {
         run.finish();
         Ok(())
     });
+    for outcome in OUTCOMES {
+        let times = SEEN.lock().get(outcome).copied().unwrap_or(0);
+        assert!(
+            times >= 10,
+            "{outcome}: {times} times only: the operations do not cover it"
+        );
+    }
+}
+
+/// What happens now and then, and must happen for the property to mean anything.
+const OUTCOMES: [&str; 10] = [
+    "short write",
+    "write without space",
+    "fallocate without space",
+    "collapse",
+    "insert",
+    "short copy",
+    "move",
+    "move without space",
+    "drain",
+    "drain without space",
+];
+
+static SEEN: Mutex<BTreeMap<&str, u64>> = Mutex::new(BTreeMap::new());
+
+fn seen(outcome: &'static str) {
+    *SEEN.lock().entry(outcome).or_default() += 1;
 }
 
 /// The filesystem and the model, side by side.
@@ -202,6 +231,11 @@ impl Run {
             Operation::Write { offset, bytes, seed } => {
                 let data = pattern::bytes(seed, bytes as usize);
                 let wanted = model.write(number, offset, &data);
+                match wanted {
+                    Ok(written) if written < data.len() && offset < LARGEST - bytes => seen("short write"),
+                    Err(Error::NoSpace) => seen("write without space"),
+                    _ => {}
+                }
                 assert_eq!(fs.write(asking, inode, offset, &data, false), wanted);
             }
             Operation::Append { bytes, seed } => {
@@ -234,6 +268,12 @@ impl Run {
             }
             Operation::Fallocate { mode, offset, bytes } => {
                 let wanted = model.fallocate(number, mode, offset, bytes);
+                match wanted {
+                    Ok(()) if mode == mode::COLLAPSE_RANGE => seen("collapse"),
+                    Ok(()) if mode == mode::INSERT_RANGE => seen("insert"),
+                    Err(Error::NoSpace) => seen("fallocate without space"),
+                    _ => {}
+                }
                 assert_eq!(fs.fallocate(asking, inode, mode, offset, bytes), wanted);
             }
             Operation::Seek { offset, whence } => {
@@ -249,6 +289,9 @@ impl Run {
                 let wanted = model.copy_range((number, from), (to, offset), bytes);
                 let copied = fs.copy_range(asking, inode, from, &self.files[to], offset, bytes);
                 assert_eq!(copied, wanted);
+                if copied.is_ok_and(|copied| 0 < copied && copied < bytes) {
+                    seen("short copy");
+                }
             }
             Operation::MoveTo { node } => self.move_to(number, NodeId(node)),
             Operation::Policy { value } => {
@@ -271,8 +314,14 @@ impl Run {
             .move_to(&self.files[number], node, &mut |done, all| assert!(done <= all))
         {
             Ok(_) if placed == 0 => assert_eq!(self.fs.map(&self.files[number]), []),
-            Ok(_) => assert_eq!(self.fs.map(&self.files[number]), [(node, placed * BLOCK)]),
-            Err(error) => assert_eq!(error, Error::NoSpace),
+            Ok(_) => {
+                seen("move");
+                assert_eq!(self.fs.map(&self.files[number]), [(node, placed * BLOCK)]);
+            }
+            Err(error) => {
+                seen("move without space");
+                assert_eq!(error, Error::NoSpace);
+            }
         }
     }
 
@@ -298,12 +347,14 @@ impl Run {
         let fits = self.model.free() >= MEMBER_BLOCKS;
         match self.fs.drain(id, &mut |done, all| assert!(done <= all)) {
             Ok(bytes) => {
+                seen("drain");
                 assert!(fits, "more was drained than there is room for");
                 assert_eq!(bytes, status.members[nth].used * BLOCK);
                 remove_member(&self.fs, id);
                 add_member(&self.fs, home, MEMBER_BLOCKS);
             }
             Err(error) => {
+                seen("drain without space");
                 assert_eq!(error, PoolError::NoSpace(id));
                 assert!(!fits, "there was room to drain {id} into: {status:?}");
                 assert!(!self.fs.pool().status().members[nth].draining, "it is in service again");

@@ -30,3 +30,8 @@ pub(super) fn methods() -> Vec<Method> {
 /// The processor looks ahead by itself.
 #[inline]
 pub(super) fn announce(_at: *const u8, _bytes: usize, _to_write: bool) {}
+
+#[inline]
+pub(super) fn gains(_bytes: usize, _to_write: bool) -> bool {
+    false
+}

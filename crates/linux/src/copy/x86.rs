@@ -23,6 +23,9 @@ const STREAM_MIN: usize = 16 << 10;
 
 /// 64-byte vectors read faster than the others from [`wide::TURN_BYTES`] up to here.
 const WIDE_LOAD_MAX: usize = 8 << 10;
+/// Up to here the processor starts all loads of a copy at once by itself.
+const PLAIN_LOAD_MAX: usize = 1 << 10;
+
 /// What this processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -127,13 +130,23 @@ unsafe fn store_otherwise(to: *mut u8, from: *const u8, bytes: usize) {
     unsafe { chosen(to, from, bytes) }
 }
 
-/// Reads of a page or less gain, and writes that string instructions do not make: those need no line's old bytes.
+/// Writes gain that string instructions do not make (those need no line's old bytes), and reads of some lines more than
+/// the processor starts to load at once by itself.
+#[inline]
+pub(super) fn gains(bytes: usize, to_write: bool) -> bool {
+    if to_write {
+        bytes < REPEAT_MIN
+    } else {
+        bytes > PLAIN_LOAD_MAX
+    }
+}
+
 #[inline]
 pub(super) fn announce(at: *const u8, bytes: usize, to_write: bool) {
-    if !to_write {
-        wide::prefetch(at, bytes);
-    } else if bytes < REPEAT_MIN {
+    if to_write {
         wide::prefetch_to_write(at, bytes);
+    } else {
+        wide::prefetch(at, bytes);
     }
 }
 

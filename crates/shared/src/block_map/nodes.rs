@@ -5,8 +5,7 @@
 
 use super::entry::Entry;
 use super::region::Region;
-use crate::sync::AtomicU64;
-use parking_lot::Mutex;
+use crate::sync::{AtomicU64, Mutex};
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 /// Entries of one node: one page of them.

@@ -39,9 +39,15 @@ fn names_and_values_have_limits() {
         Ok(largest.clone()),
         "what was there stays"
     );
-    assert_eq!(set(&fs, &inode, &[b'n'; 255], b""), Ok(()));
-    assert_eq!(set(&fs, &inode, &[b'n'; 256], b""), Err(Error::Invalid));
+    let long = |bytes: usize| format!("user.{}", "n".repeat(bytes - 5)).into_bytes();
+    assert_eq!(set(&fs, &inode, &long(255), b""), Ok(()));
+    assert_eq!(set(&fs, &inode, &long(256), b""), Err(Error::Invalid));
     assert_eq!(set(&fs, &inode, b"", b""), Err(Error::Invalid));
+    assert_eq!(
+        set(&fs, &inode, b"nobody.a", b""),
+        Err(Error::NotSupported),
+        "no such class"
+    );
 
     // All of one inode's together.
     let fits = (0..100).take_while(|i| set(&fs, &inode, format!("user.{i}").as_bytes(), &largest).is_ok());

@@ -3,8 +3,8 @@
 use crate::support::pattern::Random;
 use crate::support::{BLOCK, Caller, RUN, TestFs, add_member, assert_empty, empty_filesystem, filesystem};
 use crate::support::{new_file, pattern, seeded, threads};
-use homenode_engine::NodeId;
 use homenode_engine::fs::{Error, Inode, SetAttr, fallocate_mode as mode};
+use homenode_engine::{MemberId, NodeId};
 use std::sync::Arc;
 
 /// Appends one block.
@@ -105,6 +105,24 @@ fn blocks_granted_to_other_cpus_are_used_before_a_write_fails() {
     {}
     assert_eq!(blocks, 4 * (4 * RUN + 3), "all blocks are used");
     assert_eq!(fs.statfs().free, 0);
+    fs.check_invariants();
+}
+
+/// The nodes have less memory than their members were to have: what there is, is used, whatever CPU it was granted to.
+#[test]
+fn all_memory_of_starved_nodes_is_used() {
+    let (fs, _) = filesystem(2, 3 * RUN);
+    fs.pool().memory().set_limit_blocks(MemberId(0), RUN);
+    fs.pool().memory().set_limit_blocks(MemberId(1), 2 * RUN);
+    let callers: Vec<_> = (0..8).map(|cpu| Caller::on_cpu(&fs, cpu)).collect();
+    let inode = new_file(&fs, "a");
+    for caller in &callers {
+        append(&fs, caller, &inode).expect("there is room");
+    }
+    assert_eq!(fill(&fs, &callers[5], &inode) + 8, 3 * RUN);
+    fs.check_invariants();
+    fs.pool().memory().set_starved(MemberId(0), false);
+    assert_eq!(fill(&fs, &callers[5], &inode), 2 * RUN, "the node has memory again");
     fs.check_invariants();
 }
 

@@ -6,7 +6,7 @@
 
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, Starved};
 use parking_lot::RwLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,7 +33,8 @@ pub(crate) struct TestMemory {
 struct Storage {
     blocks: u64,
     runs: Box<[RunWords]>,
-    starved: AtomicBool,
+    /// Blocks that the home node has memory for.
+    limit_blocks: AtomicU64,
 }
 
 impl TestMemory {
@@ -41,7 +42,7 @@ impl TestMemory {
         let storage = Storage {
             blocks,
             runs: (0..blocks.div_ceil(RUN)).map(|_| OnceLock::new()).collect(),
-            starved: AtomicBool::new(false),
+            limit_blocks: AtomicU64::new(blocks),
         };
         let mut members = self.members.write();
         assert_eq!(members.len(), usize::from(member.0), "members are numbered in turn");
@@ -55,7 +56,12 @@ impl TestMemory {
 
     /// Whether populating fails from now on.
     pub(crate) fn set_starved(&self, member: MemberId, starved: bool) {
-        self.storage(member).starved.store(starved, Ordering::Relaxed);
+        self.set_limit_blocks(member, if starved { 0 } else { u64::MAX });
+    }
+
+    /// Populating fails when more than so many blocks would be populated.
+    pub(crate) fn set_limit_blocks(&self, member: MemberId, limit_blocks: u64) {
+        self.storage(member).limit_blocks.store(limit_blocks, Ordering::Relaxed);
     }
 
     /// How long populating takes from now on.
@@ -133,6 +139,11 @@ impl Memory for TestMemory {
         });
     }
 
+    /// So that the engine makes its guesses, right or wrong.
+    fn gains(&self, _bytes: usize, _to_write: bool) -> bool {
+        true
+    }
+
     fn zero(&self, at: Block, offset: usize, bytes: usize) {
         self.zeroed_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.for_each_word(at, offset, bytes, |word, part, _| {
@@ -155,7 +166,7 @@ impl Memory for TestMemory {
             blocks == RUN || first + blocks == storage.blocks,
             "only the last run may be shorter"
         );
-        if storage.starved.load(Ordering::Relaxed) {
+        if first + blocks > storage.limit_blocks.load(Ordering::Relaxed) {
             return Err(Starved);
         }
         std::thread::sleep(Duration::from_millis(self.populate_delay_ms.load(Ordering::Relaxed)));

@@ -76,7 +76,7 @@ pub struct Fs<M: Memory, C: Clock> {
     root: Arc<Inode>,
     /// Held by renames across directories: the tree's shape changes under it only.
     renaming: Mutex<()>,
-    /// Inodes without a link that something pins.
+    /// Files without a link that something pins, or whose blocks are just being freed.
     unlinked: AtomicU64,
 }
 
@@ -166,20 +166,27 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let mut life = inode.life.lock();
         let before = life.is_unlinked();
         let result = change(&mut life);
-        match (before, life.is_unlinked()) {
-            // Relaxed: a figure that is looked at again and again.
-            (false, true) => drop(self.unlinked.fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(self.unlinked.fetch_sub(1, Ordering::Relaxed)),
-            _ => {}
-        }
-        if life.links > 0 || life.pins > 0 || life.evicted {
-            return result;
-        }
-        life.evicted = true;
+        let evict = life.links == 0 && life.pins == 0 && !life.evicted;
+        life.evicted |= evict;
+        let after = life.is_unlinked();
         drop(life);
-        self.table.remove(inode.ino);
-        if let Body::File(file) = &inode.body {
+        let Body::File(file) = &inode.body else {
+            if evict {
+                self.table.remove(inode.ino);
+            }
+            return result;
+        };
+        // Relaxed: a figure that is looked at again and again.
+        if !before && after {
+            self.unlinked.fetch_add(1, Ordering::Relaxed);
+        }
+        if evict {
+            self.table.remove(inode.ino);
             self.discard(inode, file);
+        }
+        // Last: until then its space is not free.
+        if before && !after {
+            self.unlinked.fetch_sub(1, Ordering::Relaxed);
         }
         result
     }

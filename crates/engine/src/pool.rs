@@ -1,7 +1,8 @@
 //! The pool: one address space over all members (the MBS cluster of MBS-LVM, section 2.2).
 //!
 //! Space is counted once: `uncommitted` blocks are those of members in service that hold no data, lie in no grant and are
-//! not reserved. Whoever wants blocks commits them first and then finds them; so a reservation can always be placed, and
+//! not reserved. Whoever wants blocks commits them first and then finds them; so a reservation can always be placed (unless a node
+//! starves: it has less memory than its members were given), and
 //! writers on different CPUs share a counter once per 2 MiB, not once per block.
 //!
 //! Locks, in this order: seeking; grants of a CPU; a member's populating lock; a member's space; the monitor. No two of one kind.
@@ -68,7 +69,8 @@ pub struct Pool<M: Memory> {
     members: RwLock<Members>,
     monitor: Mutex<Monitor>,
     grants: Box<[CpuGrants]>,
-    /// See the module's text. Negative for a moment when two threads commit at once.
+    /// See the module's text. Negative while a member with much data is being drained. Relaxed everywhere: the members'
+    /// locks order what was allocated and freed; this and `reserved` only count.
     uncommitted: AtomicI64,
     /// Reserved and not yet placed, without what the grants' credits say.
     reserved: AtomicU64,

@@ -169,19 +169,23 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// without this, space that a process has just freed would not be there for its next write. One thread at least goes on
     /// serving: it is who hears of it.
     fn with_room<T>(&self, mut operation: impl FnMut() -> fs::Result<T>) -> fs::Result<T> {
-        let mut result = operation();
-        let may_wait = || self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;
-        if !matches!(result, Err(fs::Error::NoSpace)) || !self.fs().has_unlinked() {
+        let mut attempt = || {
+            // Looked at first: space that is freed meanwhile deserves another try.
+            let may_come = self.fs().has_unlinked();
+            let result = operation();
+            let settled = !may_come || !matches!(result, Err(fs::Error::NoSpace));
+            (result, settled)
+        };
+        let (mut result, mut settled) = attempt();
+        if settled {
             return result;
         }
-        if may_wait() {
-            for _ in 0..ROOM_TRIES {
-                std::thread::sleep(ROOM_WAIT);
-                result = operation();
-                if !matches!(result, Err(fs::Error::NoSpace)) || !self.fs().has_unlinked() {
-                    break;
-                }
-            }
+        let others_serve = self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;
+        let mut tries = if others_serve { ROOM_TRIES } else { 0 };
+        while !settled && tries > 0 {
+            std::thread::sleep(ROOM_WAIT);
+            (result, settled) = attempt();
+            tries -= 1;
         }
         self.service.waiting.fetch_sub(1, Ordering::Relaxed);
         result

@@ -58,9 +58,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.kill_privileges(inode);
         }
         if let Some(mode) = set.mode {
+            // First: it may find no room, and then both stay as they were.
+            Self::apply_mode_to_list(inode, mode)?;
             let new = |old: u32| Some(old & TYPE_MASK | mode & PERMISSIONS);
             let _ = inode.mode.fetch_update(Ordering::Relaxed, Ordering::Relaxed, new);
-            Self::apply_mode_to_list(inode, mode)?;
         }
         let time = |time: SetTime| match time {
             SetTime::Now => now_ns,

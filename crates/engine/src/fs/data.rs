@@ -176,11 +176,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if from.is_empty() {
             return Ok(0);
         }
-        let room = FILE_BYTES_MAX
-            .checked_sub(offset)
-            .filter(|room| *room > 0)
-            .ok_or(Error::TooBig)?;
-        let from = &from[..usize::try_from(room).map_or(from.len(), |room| room.min(from.len()))];
+        let from = &from[..room_for(offset, from)?];
+        // Who extends the file keeps appenders out, who have looked where its end is.
+        let extends = offset + from.len() as u64 > file.size.load(Ordering::Relaxed);
+        let _no_append = extends.then(|| file.appending.lock());
+        self.write_at(asking, inode, file, offset, from, kill_priv)
+    }
+
+    /// Writes within the largest file, and grows the size.
+    fn write_at(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &FileBody,
+        offset: u64,
+        from: &[u8],
+        kill_priv: bool,
+    ) -> Result<usize> {
         if kill_priv {
             self.kill_privileges(inode);
         }
@@ -206,7 +218,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let file = inode.file()?;
         let _one_at_a_time = file.appending.lock();
         let offset = file.size.load(Ordering::Acquire);
-        self.write(asking, inode, offset, from, kill_priv)
+        if from.is_empty() {
+            return Ok((offset, 0));
+        }
+        let from = &from[..room_for(offset, from)?];
+        self.write_at(asking, inode, file, offset, from, kill_priv)
             .map(|written| (offset, written))
     }
 
@@ -314,6 +330,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.pool
             .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
     }
+}
+
+/// How much of `from` fits between `offset` and the end of the largest file.
+fn room_for(offset: u64, from: &[u8]) -> Result<usize> {
+    let room = FILE_BYTES_MAX
+        .checked_sub(offset)
+        .filter(|room| *room > 0)
+        .ok_or(Error::TooBig)?;
+    Ok(usize::try_from(room).map_or(from.len(), |room| room.min(from.len())))
 }
 
 /// Byte `at`'s offset within its block.

@@ -69,12 +69,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .filter(|end| *end <= FILE_BYTES_MAX)
             .ok_or(Error::TooBig)?;
         let home = self.pool.node_index((asking.node)());
+        let _no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
         match mode & !(KEEP_SIZE | UNSHARE_RANGE) {
             0 => self.reserve(&closed, file, home, &(offset..end))?,
             PUNCH_HOLE if mode & KEEP_SIZE != 0 => self.punch(&closed, file, offset..end)?,
             ZERO_RANGE => {
-                self.punch(&closed, file, offset..end)?;
+                self.zero_placed(&closed, file, offset..end);
                 self.reserve(&closed, file, home, &(offset..end))?;
             }
             COLLAPSE_RANGE if mode == COLLAPSE_RANGE => self.collapse(&closed, file, offset..end)?,
@@ -207,6 +208,22 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.zero_bytes(closed, file, range.start..first_whole);
         self.zero_bytes(closed, file, last_whole..range.end);
         Ok(())
+    }
+
+    /// Zeroes what is placed. It stays placed: freed blocks could be another file's before they are reserved again.
+    fn zero_placed(&self, _closed: &Closed<'_>, file: &FileBody, range: Range<u64>) {
+        let mut at = range.start;
+        while at < range.end {
+            let first = at / BLOCK;
+            let found = file.map.find(&self.nodes, first, range.end.div_ceil(BLOCK) - first);
+            let (Found::Placed { blocks, .. } | Found::Empty { blocks }) = found;
+            let next = ((first + blocks) * BLOCK).min(range.end);
+            if let Found::Placed { block, .. } = found {
+                let bytes = usize::try_from(next - at).expect("a placed extent is mapped memory");
+                self.pool.memory().zero(block, in_block(at), bytes);
+            }
+            at = next;
+        }
     }
 
     /// Zeroes bytes within one block, if it is placed.

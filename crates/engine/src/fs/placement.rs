@@ -89,7 +89,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Body::File(file) = &inode.body else {
             return Vec::new();
         };
-        let _closed = inode.close(file, &self.slots);
+        // Readers and writers go on meanwhile, unless so many threads have a slot that none is left for this.
+        let slot = self.slots.claim();
+        let _inside = slot.as_ref().map(|slot| inode.enter(file, slot));
+        let _closed = slot.is_none().then(|| inode.close(file, &self.slots));
         let mut bytes = BTreeMap::<NodeId, u64>::new();
         let mut at = 0;
         while at < BlockMap::LIMIT {
@@ -137,6 +140,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             if left == 0 {
                 return Ok(moved);
             }
+            let before = moved;
             let mut files = Vec::new();
             self.table.for_each(|inode| files.push(Arc::clone(inode)));
             for inode in files {
@@ -156,6 +160,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     }
                 }
                 progress(moved, moved.max(left * BLOCK_BYTES as u64));
+            }
+            if moved == before {
+                // What is left is in the hands of writers: they are about to publish it.
+                std::thread::yield_now();
             }
         }
     }

@@ -39,6 +39,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     .collect();
                 Ok(map.join(",").into_bytes())
             }
+            _ if !is_known(name) => Err(Error::NotSupported),
             _ => {
                 let xattrs = inode.xattrs.lock();
                 let value = xattrs
@@ -123,6 +124,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 inode.policy.load().ok_or(Error::NoAttribute)?;
                 inode.policy.store(None);
             }
+            _ if !is_known(name) => return Err(Error::NotSupported),
             // Without an access list the permission bits stay: they say what the list said.
             _ => drop(take(inode, name).ok_or(Error::NoAttribute)?),
         }
@@ -178,15 +180,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     fn set_access_list(&self, inode: &Inode, value: &[u8], kill_sgid: bool) -> Result<()> {
         match Acl::parse(value)? {
             Some(acl) => {
-                let bits = acl.mode();
-                let keep = PERMISSIONS & !0o777 & if kill_sgid { !SET_GID } else { !0 };
-                let new = |mode: u32| Some(mode & !PERMISSIONS | mode & keep | bits);
-                let _ = inode.mode.fetch_update(Ordering::Relaxed, Ordering::Relaxed, new);
                 if acl.is_minimal() {
                     take(inode, ACCESS);
                 } else {
                     put(inode, ACCESS, &acl.to_bytes(), XattrMode::Either)?;
                 }
+                let bits = acl.mode();
+                let keep = PERMISSIONS & !0o777 & if kill_sgid { !SET_GID } else { !0 };
+                let new = |mode: u32| Some(mode & !PERMISSIONS | mode & keep | bits);
+                let _ = inode.mode.fetch_update(Ordering::Relaxed, Ordering::Relaxed, new);
             }
             None => drop(take(inode, ACCESS)),
         }

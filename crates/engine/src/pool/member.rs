@@ -1,7 +1,7 @@
 //! One member: its allocator, and how much of it is backed by memory.
 
 use crate::{Block, MemberId, Memory, NodeId, Starved};
-use homenode_policy::pool::Buddy;
+use homenode_policy::pool::{Buddy, HUGE_ORDER};
 use homenode_shared::RUN_BLOCKS;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -83,6 +83,11 @@ impl Space {
         self.buddy.free_blocks()
     }
 
+    /// Whether an aligned 2 MiB run is free and populated.
+    pub(super) fn has_run(&self) -> bool {
+        self.buddy.largest_order().is_some_and(|order| order >= HUGE_ORDER)
+    }
+
     /// A run of at most `blocks`; nothing when the member is being drained.
     pub(super) fn allocate(&mut self, member: MemberId, blocks: u64) -> Option<(Block, u64)> {
         if self.draining {
@@ -98,9 +103,7 @@ impl Space {
         if self.draining {
             return None;
         }
-        self.buddy
-            .allocate(RUN_BLOCKS.ilog2())
-            .map(|start| Block::new(member, start))
+        self.buddy.allocate(HUGE_ORDER).map(|start| Block::new(member, start))
     }
 
     pub(super) fn free(&mut self, first: Block, blocks: u64) {

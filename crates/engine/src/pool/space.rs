@@ -52,7 +52,7 @@ impl<M: Memory> Pool<M> {
         }
         let target = self.monitor.lock().target(asking);
         let run = target.and_then(|id| self.member(id)).and_then(|member| {
-            let enough = |space: &Space| space.free_blocks() >= RUN_BLOCKS;
+            let enough = |space: &Space| space.has_run();
             // An error or nothing left to populate: what is free may still do.
             let _ = member.populate_next(&self.memory, enough);
             let mut space = member.space();
@@ -111,12 +111,13 @@ impl<M: Memory> Pool<M> {
             .any(|member| member.home == node && !member.space().draining)
     }
 
-    /// The home of the `n`th member, counted round and round.
+    /// The home of the `n`th member that takes blocks, counted round and round.
     pub(crate) fn nth_home(&self, n: u64) -> NodeId {
         let members = self.members.read();
-        let count = members.list.len().max(1) as u64;
+        let in_service = || members.list.iter().filter(|member| !member.space().draining);
+        let count = in_service().count().max(1) as u64;
         let at = usize::try_from(n % count).expect("below the count");
-        members.list.get(at).map_or(NodeId(0), |member| member.home)
+        in_service().nth(at).map_or(NodeId(0), |member| member.home)
     }
 
     /// Gives blocks back that held data (or were taken for it).

@@ -104,9 +104,7 @@ impl<M: Memory> Pool<M> {
             .map(|cpu| cpu.0.lock().held().map(|(_, n)| n).sum::<u64>())
             .sum();
         let credits: u64 = self.grants.iter().map(|cpu| cpu.0.lock().credit).sum();
-        let granted_draining: u64 = 0;
-        let uncommitted =
-            self.uncommitted.load(Ordering::Relaxed) + super::signed(granted + credits - granted_draining);
+        let uncommitted = self.uncommitted.load(Ordering::Relaxed) + super::signed(granted + credits);
         assert_eq!(
             uncommitted,
             super::signed(status.free()),

@@ -154,9 +154,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
         let (from, to) = (self.inode()?, self.inode_of(input.nodeid_out)?);
         let most = input.len.min(COPY_BYTES_MAX.into());
-        let copied = self.asking(|asking| {
-            self.fs()
-                .copy_range(asking, &from, input.off_in, &to, input.off_out, most)
+        let copied = self.with_room(|| {
+            self.asking(|asking| {
+                self.fs()
+                    .copy_range(asking, &from, input.off_in, &to, input.off_out, most)
+            })
         })?;
         self.kill_privileges(&to)?;
         Ok(u32::try_from(copied).expect("no more than was asked for"))

@@ -141,7 +141,9 @@ fn remove(
             for (child, base) in children(nodes, value, level, base, range) {
                 remove(nodes, child, level - 1, base, range, taken)?;
             }
-            if covers(range, base, level) {
+            let entries = &nodes.node(value.to_node()).entries;
+            let is_empty = |entry: &AtomicU64| entry.load(Ordering::Relaxed) == Entry::HOLE.0;
+            if covers(range, base, level) || entries.iter().all(is_empty) {
                 entry.store(Entry::HOLE.0, Ordering::Relaxed);
                 nodes.give_back(value.to_node());
             }

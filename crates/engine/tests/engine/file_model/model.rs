@@ -102,9 +102,11 @@ impl Model {
                 return Ok(());
             }
             mode::ZERO_RANGE => {
-                let had = file.blocks();
-                file.punch(offset, end);
-                file.reserve(offset, end, free + had - file.blocks())?;
+                // What is placed stays placed.
+                for block in file.placed.keys().copied().collect::<Vec<_>>() {
+                    file.zero(offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
+                }
+                file.reserve(offset, end, free)?;
             }
             mode::COLLAPSE_RANGE if aligned && end < file.size => {
                 file.punch(offset, end);

@@ -6,7 +6,7 @@
 
 use crate::pool::Inner;
 use homenode_engine::fs::{Asking, Error as FsError};
-use homenode_shared::Slot;
+use homenode_shared::{Slot, SlotNumber};
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
 
@@ -26,13 +26,13 @@ impl Drop for Claim {
 }
 
 /// No pool has this number.
-const NONE: (u64, usize) = (0, 0);
+const NONE: (u64, Option<SlotNumber>) = (0, None);
 
 thread_local! {
     /// The pool used last comes first.
     static CLAIMS: RefCell<Vec<Claim>> = const { RefCell::new(Vec::new()) };
     /// The first claim's pool and slot number, for the data path: it can be read even while the thread ends.
-    static CURRENT: Cell<(u64, usize)> = const { Cell::new(NONE) };
+    static CURRENT: Cell<(u64, Option<SlotNumber>)> = const { Cell::new(NONE) };
 }
 
 impl Inner {
@@ -63,9 +63,9 @@ impl Inner {
 
     /// Number of the slot that this thread has claimed, if it used this pool last.
     #[inline]
-    pub(crate) fn current_slot(&self) -> Option<usize> {
+    pub(crate) fn current_slot(&self) -> Option<SlotNumber> {
         let (pool, slot) = CURRENT.get();
-        (pool == self.id).then_some(slot)
+        if pool == self.id { slot } else { None }
     }
 
     #[inline]
@@ -106,7 +106,7 @@ impl Inner {
     fn bring_to_front(&self, claims: &mut Vec<Claim>) -> bool {
         if let Some(index) = claims.iter().position(|claim| claim.pool == self.id) {
             claims.swap(0, index);
-            CURRENT.set((self.id, claims[0].slot.index()));
+            CURRENT.set((self.id, Some(claims[0].slot.number())));
             return true;
         }
         claims.retain(|claim| claim.alive.strong_count() > 0);
@@ -114,7 +114,7 @@ impl Inner {
             return false;
         };
         let alive = Arc::downgrade(&self.alive);
-        CURRENT.set((self.id, slot.index()));
+        CURRENT.set((self.id, Some(slot.number())));
         claims.insert(
             0,
             Claim {

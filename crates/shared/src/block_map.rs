@@ -11,10 +11,12 @@
 mod entry;
 mod exclusive;
 mod nodes;
+mod places;
 mod region;
 
 pub use exclusive::Change;
 pub use nodes::{Nodes, NodesExhausted};
+pub use places::Places;
 
 use crate::sync::{AtomicU64, Backoff, Ordering};
 use entry::{Entry, Kind};
@@ -290,102 +292,6 @@ impl BlockMap {
     }
 }
 
-/// Locked entries that are about to be filled. Dropped without [`Places::publish`], they are what they were before.
-#[derive(Debug)]
-#[must_use]
-pub struct Places<'a> {
-    entries: &'a [AtomicU64],
-    before: Entry,
-    run: bool,
-}
-
-impl<'a> Places<'a> {
-    fn lock(entries: &'a [AtomicU64], most: u64, run: bool) -> Option<Self> {
-        let mut backoff = Backoff::default();
-        let before = loop {
-            let value = Entry(entries[0].load(Ordering::Acquire));
-            match value.kind() {
-                Kind::Hole | Kind::Reserved if value.is_locked() => backoff.wait(),
-                Kind::Hole | Kind::Reserved => {
-                    if try_lock(&entries[0], value) {
-                        break value;
-                    }
-                }
-                _ => return None,
-            }
-        };
-        // In ascending order everywhere, so that two writers cannot wait for each other.
-        let more = entries[1..].iter().take(usize::try_from(most - 1).unwrap_or(FANOUT));
-        let count = 1 + more.take_while(|entry| try_lock(entry, before)).count();
-        Some(Self {
-            entries: &entries[..count],
-            before,
-            run,
-        })
-    }
-
-    /// File blocks locked.
-    #[must_use]
-    pub fn blocks(&self) -> u64 {
-        if self.run {
-            RUN_BLOCKS
-        } else {
-            self.entries.len() as u64
-        }
-    }
-
-    /// Whether the pool keeps room for these already.
-    #[must_use]
-    pub fn reserved(&self) -> bool {
-        self.before == Entry::RESERVED
-    }
-
-    /// Leaves only the first `blocks` (at least 1) locked.
-    pub fn shorten(&mut self, blocks: u64) {
-        let keep = if self.run {
-            1
-        } else {
-            usize::try_from(blocks).map_or(self.entries.len(), |n| n.max(1))
-        };
-        let (kept, rest) = self.entries.split_at(keep.min(self.entries.len()));
-        unlock(rest, self.before);
-        self.entries = kept;
-    }
-
-    /// Maps the locked file blocks to consecutive blocks from `block` on, whose bytes are written already.
-    pub fn publish(mut self, block: Block) {
-        // Release: the bytes come before the entry that shows them.
-        for (i, entry) in std::mem::take(&mut self.entries).iter().enumerate() {
-            let value = if self.run {
-                Entry::run(block)
-            } else {
-                Entry::block(block.plus(i as u64))
-            };
-            entry.store(value.0, Ordering::Release);
-        }
-    }
-}
-
-impl Drop for Places<'_> {
-    fn drop(&mut self) {
-        unlock(self.entries, self.before);
-    }
-}
-
-fn try_lock(entry: &AtomicU64, empty: Entry) -> bool {
-    // Acquire pairs with the release of the last locker; nothing was written under the lock that we read, but its zeroing
-    // of the same bytes must come first.
-    entry
-        .compare_exchange(empty.0, empty.locked().0, Ordering::Acquire, Ordering::Relaxed)
-        .is_ok()
-}
-
-fn unlock(entries: &[AtomicU64], before: Entry) {
-    for entry in entries {
-        entry.store(before.0, Ordering::Release);
-    }
-}
-
 /// Puts a node in place of the empty entry `value`, all of the same kind. May do nothing: look again.
 fn split_empty(nodes: &Nodes, home: usize, entry: &AtomicU64, value: Entry) -> Result<(), NodesExhausted> {
     let index = nodes.take(home)?;
@@ -463,6 +369,23 @@ const fn height_for(at: u64) -> u32 {
 mod tests {
     use super::*;
     use homenode_policy::MemberId;
+
+    #[test]
+    fn a_node_goes_back_with_its_last_entry() {
+        let (nodes, map) = (Nodes::new(1), BlockMap::default());
+        for at in [0, 511, 512, 1 << 20] {
+            let places = map
+                .lock_empty(&nodes, 0, at, 1)
+                .expect("nodes are left")
+                .expect("it is empty");
+            places.publish(Block::new(MemberId(0), at));
+        }
+        assert!(nodes.used() > 3);
+        for at in [0, 512, 1 << 20, 511] {
+            map.remove(&nodes, at..at + 1, &mut |_, _| {}).expect("no run to split");
+        }
+        assert_eq!(nodes.used(), 0);
+    }
 
     #[test]
     fn a_hole_is_found_as_long_as_it_is() {

@@ -5,4 +5,4 @@ mod slots;
 mod sync;
 
 pub use block_map::{BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS};
-pub use slots::{Gate, Pass, Slot, Slots};
+pub use slots::{Gate, Pass, Slot, SlotNumber, Slots};

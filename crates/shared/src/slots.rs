@@ -73,15 +73,15 @@ impl Slots {
         })
     }
 
-    /// As [`Slot::enter`], for the slot of that number, which the calling thread has claimed.
+    /// As [`Slot::enter`], for a slot of this table that the calling thread has claimed and not released.
     ///
     /// # Panics
     /// When this slot is inside an inode already, or there is none of that number.
     #[inline]
     #[must_use]
-    pub fn enter<'a>(&'a self, slot: usize, gate: &Gate, number: u64) -> Option<Pass<'a>> {
+    pub fn enter<'a>(&'a self, slot: SlotNumber, gate: &Gate, number: u64) -> Option<Pass<'a>> {
         debug_assert_ne!(number, IDLE);
-        let cell = &self.cells[slot];
+        let cell = &self.cells[slot.0];
         // SeqCst: this store comes before the load of the gate below in the one order all threads agree on.
         let before = cell.inode.swap(number, Ordering::SeqCst);
         assert!(before == IDLE, "a slot names one inode at a time");
@@ -117,6 +117,19 @@ impl Slots {
     }
 }
 
+/// Names a slot where the [`Slot`] itself cannot be reached, as in a thread-local word. For the thread that has it only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotNumber(usize);
+
+impl SlotNumber {
+    /// Below [`Slots::capacity`].
+    #[inline]
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// An inode's door for threads that copy without a lock.
 #[derive(Debug)]
 pub struct Gate {
@@ -146,6 +159,13 @@ impl Slot {
         self.index
     }
 
+    /// The same, for [`Slots::enter`].
+    #[inline]
+    #[must_use]
+    pub fn number(&self) -> SlotNumber {
+        SlotNumber(self.index)
+    }
+
     /// Enters inode `number` (not 0) through its gate; `None` when the gate is closed. Inside until the pass is dropped.
     ///
     /// # Panics
@@ -153,7 +173,7 @@ impl Slot {
     #[inline]
     #[must_use]
     pub fn enter<'a>(&'a self, gate: &Gate, number: u64) -> Option<Pass<'a>> {
-        self.table.enter(self.index, gate, number)
+        self.table.enter(self.number(), gate, number)
     }
 }
 

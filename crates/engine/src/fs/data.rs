@@ -8,7 +8,7 @@ use super::inode::{Body, FileBody};
 use super::{Asking, Error, Fs, Inode, Result};
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
-use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS};
+use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber};
 use std::sync::atomic::Ordering;
 
 /// Largest file: what a signed 64-bit offset reaches, as on tmpfs.
@@ -26,7 +26,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// When it is not a regular file.
     pub fn read(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        if self.read_whole(asking.slot.index(), asking.cpu, inode, offset, to) {
+        if self.read_whole(asking.slot.number(), asking.cpu, inode, offset, to) {
             return Ok(to.len());
         }
         let count = self.read_pieces(asking, inode, offset, to)?;
@@ -57,19 +57,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         from: &[u8],
         kill_priv: bool,
     ) -> Result<usize> {
-        if !kill_priv && self.write_whole(asking.slot.index(), asking.cpu, inode, offset, from) {
+        if !kill_priv && self.write_whole(asking.slot.number(), asking.cpu, inode, offset, from) {
             return Ok(from.len());
         }
         self.write_pieces(asking, inode, offset, from, kill_priv)
     }
 
     /// [`Fs::read`] in the common case, in few instructions: the bytes lie within the file and one behind the other in the
-    /// pool. False: nothing was done, use [`Fs::read`]. `slot` is the number of a slot the calling thread has claimed.
+    /// pool. False: nothing was done, use [`Fs::read`]. `slot` is a slot of the calling thread's.
     ///
     /// While a small copy waits for memory the processor goes on with the next one, as far as the few hundred instructions
     /// reach that it holds. So the bytes are asked for first, by a guess, and all else is done while they are on their way.
     #[inline(always)]
-    pub fn read_whole(&self, slot: usize, cpu: CpuId, inode: &Inode, offset: u64, to: &mut [u8]) -> bool {
+    pub fn read_whole(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, offset: u64, to: &mut [u8]) -> bool {
         let Body::File(file) = &inode.body else { return false };
         self.announce(file, offset, to.len(), false);
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
@@ -78,7 +78,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(block) = self.find_whole(file, offset, to.len()) else {
             return false;
         };
-        let turn = self.pool.count(slot, cpu, block, Direction::Read, to.len());
+        let turn = self.pool.count(slot.index(), cpu, block, Direction::Read, to.len());
         inode.touch_accessed(turn.is_multiple_of(TURNS), || self.now_ns());
         self.pool.memory().load(block, in_block(offset), to);
         true
@@ -86,7 +86,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// [`Fs::write`] in the common case, as [`Fs::read_whole`].
     #[inline(always)]
-    pub fn write_whole(&self, slot: usize, cpu: CpuId, inode: &Inode, offset: u64, from: &[u8]) -> bool {
+    pub fn write_whole(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, offset: u64, from: &[u8]) -> bool {
         let Body::File(file) = &inode.body else { return false };
         self.announce(file, offset, from.len(), true);
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
@@ -95,7 +95,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(block) = self.find_whole(file, offset, from.len()) else {
             return false;
         };
-        self.pool.count(slot, cpu, block, Direction::Write, from.len());
+        self.pool.count(slot.index(), cpu, block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
         self.pool.memory().store(block, in_block(offset), from);
         true

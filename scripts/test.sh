@@ -26,6 +26,10 @@ if ! loom --list 2>/dev/null | grep -q ': test$'; then
     exit 1
 fi
 
+step "the fuzz targets compile"
+# Without instrumentation, so that the compiler in use will do. An own target directory, as they are a workspace of their own.
+CARGO_TARGET_DIR="$target/fuzz" cargo check --quiet --locked --manifest-path fuzz/Cargo.toml
+
 step "build"
 cargo build --workspace --examples --bins
 

@@ -68,8 +68,8 @@ pub(crate) fn make_directory() -> Result<()> {
     }
 }
 
-/// Keeps other commands from clearing dead mounts until the lock is dropped: one that another command has just replaced
-/// must not be taken for dead.
+/// Keeps others from clearing dead mounts, and from making or removing sockets, until the lock is dropped: what another
+/// process is about to replace must not be taken for dead. Held for moments only.
 pub(crate) fn lock() -> Result<File> {
     make_directory()?;
     let path = Path::new(DIRECTORY).join("lock");

@@ -2,16 +2,22 @@
 
 use crate::control::client::{ConnectError, Connection, RequestError, unexpected};
 use crate::control::protocol::{Outcome, Request};
-use crate::control::root_hint;
+use crate::control::{log_path, root_hint};
 use crate::directory::clear_dead;
 use crate::failure::{Result, fail};
 use crate::holders;
-use crate::mountinfo::{Located, shown};
+use crate::mountinfo::{Located, mounts, shown};
 use crate::progress::Progress;
 use clap::Args;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// In this time a server that nobody uses any more has ended, but for the freeing of much memory.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// Further time for that: at the 5 GB/s of small pages, 600 GB.
+const FREEING_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Unmount DIR and end its server. What the pool held is gone then.
 #[derive(Args, Debug)]
@@ -62,11 +68,45 @@ fn ask_server(mut connection: Connection, located: &Located, lazy: bool) -> Resu
         Err(other) => return Err(other.into()),
     }
     // A server whose mount was detached from under open files lives on until they are closed.
-    if !lazy {
-        connection.wait_for_end();
+    if lazy || connection.wait_for_end(END_TIMEOUT) {
+        return Ok(());
     }
+    still_there(&mut connection, located)?;
     drop(progress);
     Ok(())
+}
+
+/// Unmounted, but the server has not ended: says why, or waits on.
+fn still_there(connection: &mut Connection, located: &Located) -> Result<()> {
+    let name = shown(&located.path);
+    let pid = connection.server().map(|pid| pid.as_raw_nonzero());
+    let (server, kill) = pid.map_or_else(
+        || ("its server".to_owned(), "killing its server".to_owned()),
+        |pid| (format!("its server (process {pid})"), format!("`kill {pid}`")),
+    );
+    let device = located.mount.device;
+    if let Some(other) = mounts().unwrap_or_default().iter().find(|one| one.device == device) {
+        let other = shown(&other.mount_point);
+        fail!(
+            "{name} is unmounted, but its contents are mounted on {other} too, so {server} serves on: `umount {other}`"
+        );
+    }
+    let namespaces = holders::other_namespaces(device);
+    if !namespaces.is_empty() {
+        fail!(
+            "{name} is unmounted here, but another mount namespace still has it, that of {}, so {server} serves on: end \
+             that first, or take the server away from under its users with {kill}",
+            namespaces.join(", ")
+        );
+    }
+    // It ends, but a large pool's memory is not given back in a moment.
+    if connection.wait_for_end(FREEING_TIMEOUT) {
+        return Ok(());
+    }
+    fail!(
+        "{name} is unmounted, but {server} has not ended: wait for it, or end it with {kill}; {} tells what it did last",
+        log_path(device).display()
+    )
 }
 
 fn unmount(located: &Located, lazy: bool) -> Result<()> {

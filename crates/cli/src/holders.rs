@@ -1,6 +1,7 @@
-//! Who keeps a mount busy: processes with a file, directory, program or mapping there.
+//! Who keeps a mount busy: processes with a file, directory, program or mapping there, and other mount namespaces.
 
-use crate::mountinfo::Located;
+use crate::mountinfo::{Device, Located, mounts_of};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -9,12 +10,38 @@ const NAMED_MAX: usize = 5;
 
 /// The processes that hold something on the mount, as `name (pid)`.
 pub(crate) fn of(located: &Located) -> Vec<String> {
-    let Ok(processes) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
+    some_named(processes().into_iter().filter(|pid| holds(*pid, located)).collect())
+}
+
+/// The other mount namespaces that have `device` mounted, each as `name (pid)` of its first process.
+pub(crate) fn other_namespaces(device: Device) -> Vec<String> {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let mut first = BTreeMap::new();
+    for pid in processes() {
+        // Else it is gone already, or not ours to look at.
+        if let Some(namespace) = namespace(&pid.to_string()) {
+            first.entry(namespace).or_insert(pid);
+        }
+    }
+    first.retain(|other, _| Some(other) != namespace("self").as_ref());
+    let has = |pid: &u32| mounts_of(&pid.to_string()).is_ok_and(|mounts| mounts.iter().any(|one| one.device == device));
+    some_named(first.into_values().filter(has).collect())
+}
+
+/// Every process but this one, ascending.
+fn processes() -> Vec<u32> {
     let own = std::process::id();
-    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    let mut holders: Vec<u32> = pids.filter(|pid| *pid != own && holds(*pid, located)).collect();
+    let mut pids: Vec<u32> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|pid| *pid != own)
+        .collect();
+    pids.sort_unstable();
+    pids
+}
+
+fn some_named(mut holders: Vec<u32>) -> Vec<String> {
     holders.sort_unstable();
     let more = holders.len().saturating_sub(NAMED_MAX);
     let mut named: Vec<String> = holders.into_iter().take(NAMED_MAX).map(named).collect();

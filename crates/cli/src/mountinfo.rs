@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 /// The type homenode's mounts have.
 pub(crate) const FILESYSTEM_TYPE: &str = "fuse.homenode";
 
+/// Mounts of a path that may be taken away one after the other while it is looked up.
+const LOOKS_MAX: usize = 16;
+
 /// One line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
@@ -53,6 +56,16 @@ impl Located {
 
 /// Finds the mount that `path` lies on. Symbolic links are followed.
 pub(crate) fn locate(path: &Path) -> io::Result<Located> {
+    for _ in 0..LOOKS_MAX {
+        if let Some(located) = look(path)? {
+            return Ok(located);
+        }
+    }
+    Err(io::Error::other("its mount is in no mount table of this process"))
+}
+
+/// `None` when the mount was taken away between the looks at the path and at the table.
+fn look(path: &Path) -> io::Result<Option<Located>> {
     let fd = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let number = fd.as_raw_fd();
     let path = fs::read_link(format!("/proc/self/fd/{number}"))?;
@@ -62,14 +75,18 @@ pub(crate) fn locate(path: &Path) -> io::Result<Located> {
         .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     let id: u64 = id.ok_or_else(|| io::Error::other("/proc/self/fdinfo does not tell the mount"))?;
     let mount = mounts()?.into_iter().find(|mount| mount.id == id);
-    let mount = mount.ok_or_else(|| io::Error::other("its mount is in no mount table of this process"))?;
-    Ok(Located { path, mount })
+    Ok(mount.map(|mount| Located { path, mount }))
 }
 
 /// Every mount of this process's mount namespace.
 pub(crate) fn mounts() -> io::Result<Vec<MountEntry>> {
+    mounts_of("self")
+}
+
+/// Every mount of the mount namespace of a process: its number, or `self`.
+pub(crate) fn mounts_of(process: &str) -> io::Result<Vec<MountEntry>> {
     // Bytes, not text: mount points need not be UTF-8.
-    let table = fs::read("/proc/self/mountinfo")?;
+    let table = fs::read(format!("/proc/{process}/mountinfo"))?;
     Ok(table.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
 }
 

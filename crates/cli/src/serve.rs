@@ -7,7 +7,7 @@ use crate::control::{self, server::Socket};
 use crate::directory;
 use crate::failure::{Failure, Result, fail};
 use crate::handler::PoolHandler;
-use crate::mountinfo::{Device, locate, shown};
+use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::up::UpArgs;
 use homenode::{Mount, NodeId, Owner, Pool, PoolOptions};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -163,15 +163,16 @@ fn unmount(mount: &Mount, device: Device) -> Result<()> {
             tracing::warn!("{error}: taking it away all the same; files that are open there get errors");
             match mount.stop() {
                 // Detached before, by `down --lazy`: what is still open gets errors once this process is gone.
-                Err(_) if !is_mounted(mount.directory(), device) => Ok(()),
+                Err(_) if !is_mounted(device) => Ok(()),
                 stopped => Ok(stopped?),
             }
         }
     }
 }
 
-fn is_mounted(directory: &Path, device: Device) -> bool {
-    locate(directory).is_ok_and(|located| located.mount.device == device)
+/// Whether the mount is in the mount table, wherever, and whatever lies on top of it.
+fn is_mounted(device: Device) -> bool {
+    mounts().is_ok_and(|mounts| mounts.iter().any(|mount| mount.device == device && mount.is_homenode()))
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {

@@ -4,6 +4,7 @@ use crate::control::client::{ConnectError, Connection};
 use crate::control::protocol::{AccessReport, OUTPUT_VERSION, StatusReport};
 use crate::control::{self, root_hint, socket_path};
 use crate::failure::{Result, fail};
+use crate::mountinfo::Device;
 use clap::Args;
 use indicatif::HumanBytes;
 use serde::Serialize;
@@ -54,15 +55,16 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 fn all() -> Result<Vec<StatusReport>> {
     let mut reports = Vec::new();
     for device in control::devices()? {
-        match Connection::open(device) {
+        let connection = match Connection::open(device) {
+            Err(ConnectError::Dead) => clear_away(device),
+            opened => opened,
+        };
+        match connection {
             Ok(mut connection) => match connection.status() {
                 Ok(report) => reports.push(report),
                 Err(failure) => eprintln!("homenode: {}: {failure}", socket_path(device).display()),
             },
-            Err(ConnectError::Dead) => {
-                // Gone already, or not ours to remove: it is only clutter.
-                let _ = fs::remove_file(socket_path(device));
-            }
+            Err(ConnectError::Dead) => {}
             Err(ConnectError::Other(error)) => {
                 fail!(
                     "cannot talk to the server behind {}: {error}{}",
@@ -73,6 +75,18 @@ fn all() -> Result<Vec<StatusReport>> {
         }
     }
     Ok(reports)
+}
+
+/// Removes a socket that nobody listens on. A server that is about to listen holds the lock until it does, so look again.
+fn clear_away(device: Device) -> std::result::Result<Connection, ConnectError> {
+    // Without the lock it stays: it is only clutter.
+    let lock = control::lock();
+    let opened = Connection::open(device);
+    if lock.is_ok() && matches!(opened, Err(ConnectError::Dead)) {
+        // Gone already, or not ours to remove.
+        let _ = fs::remove_file(socket_path(device));
+    }
+    opened
 }
 
 fn print(reports: &[StatusReport]) -> Result<()> {

@@ -9,5 +9,6 @@ mod command {
     mod ending;
     pub(crate) mod harness;
     mod members;
+    mod sockets;
     mod up_and_down;
 }

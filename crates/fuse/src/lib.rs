@@ -28,7 +28,6 @@ mod writers;
 
 pub use error::Error;
 pub use host::Host;
-pub use mount::unmount;
 pub use options::Options;
 pub use server::Server;
 pub use statistics::Statistics;

@@ -7,6 +7,7 @@
 use crate::device::Device;
 use crate::error::Error;
 use std::ffi::{CString, OsStr};
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
@@ -52,16 +53,11 @@ pub(crate) fn mount(device: &Device, source: &str, dir: &Path) -> Result<(), Err
     }
 }
 
-/// Unmounts what is mounted on `dir`, living or dead. `lazy` takes the name away even when files are open there: they live
-/// on until they are closed.
+/// Unmounts what is mounted on `dir`, living or dead.
 ///
 /// # Errors
-/// [`Error::Unmount`]: EBUSY when files are open and `lazy` is not given, EINVAL when nothing is mounted on `dir`.
-pub fn unmount(dir: &Path, lazy: bool) -> Result<(), Error> {
-    unmount_busy(dir, if lazy { Busy::Detach } else { Busy::Refuse })
-}
-
-pub(crate) fn unmount_busy(dir: &Path, busy: Busy) -> Result<(), Error> {
+/// [`Error::Unmount`]: EBUSY when files are open and `busy` is to refuse, EINVAL when nothing is mounted on `dir`.
+pub(crate) fn unmount(dir: &Path, busy: Busy) -> Result<(), Error> {
     let failed = |source: io::Error| Error::Unmount {
         dir: dir.to_owned(),
         source,
@@ -98,6 +94,51 @@ pub(crate) fn device_of(dir: &Path) -> io::Result<u64> {
     Ok(libc::makedev(found.stx_dev_major, found.stx_dev_minor))
 }
 
+/// Whether a mount of ours with this device number is on `dir`, at whatever depth.
+pub(crate) fn is_listed(dir: &Path, device: u64) -> io::Result<bool> {
+    // Bytes, not text: mount points need not be UTF-8.
+    let table = fs::read("/proc/self/mountinfo")?;
+    Ok(lists(&table, dir, device))
+}
+
+/// A line: `36 35 0:57 /root /mount\040point rw,noatime master:1 - fuse.homenode homenode rw,user_id=0`
+fn lists(table: &[u8], dir: &Path, device: u64) -> bool {
+    let device = format!("{}:{}", libc::major(device), libc::minor(device));
+    let point = escaped(dir);
+    table.split(|&byte| byte == b'\n').any(|line| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        fields.nth(2) == Some(device.as_bytes())
+            && fields.nth(1) == Some(&point)
+            && fields.any(|field| field == b"-")
+            && fields.next() == Some(FILESYSTEM_TYPE.as_bytes())
+    })
+}
+
+/// As the kernel writes mount points: space, tab, newline and backslash as `\` and three octal digits.
+fn escaped(dir: &Path) -> Vec<u8> {
+    let mut text = Vec::new();
+    for &byte in dir.as_os_str().as_bytes() {
+        if matches!(byte, b' ' | b'\t' | b'\n' | b'\\') {
+            text.extend(format!("\\{byte:03o}").bytes());
+        } else {
+            text.push(byte);
+        }
+    }
+    text
+}
+
+/// Whether nobody serves what is mounted on `dir`.
+pub(crate) fn is_dead(dir: &Path) -> bool {
+    let Ok(target) = c_string(dir.as_os_str()) else {
+        return false;
+    };
+    let mut found = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: a string that ends in NUL, and room for the structure the call fills.
+    let result = unsafe { libc::statfs(target.as_ptr(), found.as_mut_ptr()) };
+    let error = io::Error::last_os_error();
+    result < 0 && matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+}
+
 fn c_string(text: &OsStr) -> io::Result<CString> {
     CString::new(text.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
@@ -110,4 +151,28 @@ fn effective_user() -> u32 {
 fn effective_group() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::getegid() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mount_is_found_under_others_and_with_a_nasty_name() {
+        let table = b"36 35 0:57 / /a\\040b\\134 rw,noatime master:1 shared:7 - fuse.homenode homenode rw\n\
+            40 36 0:58 / /a\\040b\\134 rw - tmpfs none rw\n\
+            41 35 0:59 / /c rw - tmpfs none rw\n";
+        let listed = |dir: &str, minor| lists(table, Path::new(dir), libc::makedev(0, minor));
+        assert!(listed("/a b\\", 57));
+        assert!(!listed("/a b\\", 58), "not ours");
+        assert!(!listed("/a b\\", 5), "another number");
+        assert!(!listed("/a", 57), "another directory");
+        assert!(!listed("/c", 59), "not ours");
+    }
+
+    #[test]
+    fn living_filesystems_are_not_dead() {
+        assert!(!is_dead(Path::new("/")));
+        assert!(!is_dead(Path::new("/nowhere/at all")));
+    }
 }

@@ -7,6 +7,8 @@
 //!   kernel would keep times and sizes of its own.
 //! - AUTO_INVAL_DATA, in favour of EXPLICIT_INVAL_DATA: nothing changes a file behind the kernel's back, so a changed time
 //!   or size is no reason to drop cached pages.
+//! - NO_OPEN_SUPPORT: it saves a trip with each open, but FOPEN_DIRECT_IO can then not be given, so O_DIRECT writers of
+//!   one file would wait for each other.
 //! - EXPORT_SUPPORT, in favour of NO_EXPORT_SUPPORT: no NFS handles of a volatile filesystem.
 //! - CREATE_SUPP_GROUP: only for servers that check set-gid rules themselves; the kernel does (`default_permissions`).
 
@@ -55,8 +57,6 @@ const MINOR_DIRECT_WRITES_INVALIDATE: u32 = 45;
 /// What both sides will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
-    /// Whether the kernel may open files without asking (see [`Options::silent_open`]).
-    pub(crate) silent_open: bool,
     /// Whether the kernel may open directories without asking; it then caches their entries as well.
     pub(crate) silent_opendir: bool,
     /// Whether O_DIRECT opens get FOPEN_DIRECT_IO, so that their writers run in parallel.
@@ -120,13 +120,7 @@ fn agree(offer: &InitIn, options: &Options) -> Result<(InitOut, Agreed), Error> 
         });
     }
     let offered = u64::from(offer.flags) | u64::from(offer.flags2) << 32;
-    let silent_open = options.silent_open && offered & init::NO_OPEN_SUPPORT != 0;
-    let mut wanted = WANTED;
-    if silent_open {
-        // Nobody tells the server of an O_TRUNC that has no OPEN: the kernel shall send a SETATTR.
-        wanted = wanted & !init::ATOMIC_O_TRUNC | init::NO_OPEN_SUPPORT;
-    }
-    let flags = wanted & offered;
+    let flags = WANTED & offered;
     let minor = offer.minor.min(MINOR);
     let answer = InitOut {
         major: MAJOR,
@@ -144,7 +138,6 @@ fn agree(offer: &InitIn, options: &Options) -> Result<(InitOut, Agreed), Error> 
         ..InitOut::default()
     };
     let agreed = Agreed {
-        silent_open,
         silent_opendir: flags & init::NO_OPENDIR_SUPPORT != 0,
         parallel_direct_io: flags & init::DIRECT_IO_ALLOW_MMAP != 0 && minor >= MINOR_DIRECT_WRITES_INVALIDATE,
     };
@@ -179,7 +172,6 @@ mod tests {
         assert_eq!(
             agreed,
             Agreed {
-                silent_open: false,
                 silent_opendir: false,
                 parallel_direct_io: true
             }
@@ -191,17 +183,6 @@ mod tests {
     fn kernels_that_keep_old_pages_get_no_direct_io_of_ours() {
         let (_, agreed) = agree(&offer(40, u64::MAX), &Options::default()).unwrap();
         assert!(!agreed.parallel_direct_io);
-    }
-
-    #[test]
-    fn silent_open_gives_up_truncation_by_open() {
-        let options = Options {
-            silent_open: true,
-            ..Options::default()
-        };
-        let (answer, agreed) = agree(&offer(45, u64::MAX), &options).unwrap();
-        assert!(agreed.silent_open);
-        assert_eq!(u64::from(answer.flags) & init::ATOMIC_O_TRUNC, 0);
     }
 
     #[test]

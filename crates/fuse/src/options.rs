@@ -11,9 +11,6 @@ pub struct Options {
     pub threads: Option<usize>,
     /// How far the kernel reads ahead of a sequential reader, in bytes (0: the kernel's default of 128 KiB).
     pub read_ahead_bytes: usize,
-    /// Whether the kernel opens and closes files without asking the server. Saves a round trip with every open, but
-    /// O_DIRECT writers of one file then wait for each other.
-    pub silent_open: bool,
 }
 
 impl Default for Options {
@@ -22,7 +19,6 @@ impl Default for Options {
             source: "homenode".to_owned(),
             threads: None,
             read_ahead_bytes: 1 << 20,
-            silent_open: false,
         }
     }
 }

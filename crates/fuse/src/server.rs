@@ -126,37 +126,67 @@ impl Server {
     /// Unmounts. The threads end when nothing of the filesystem is open any more: at once, unless `lazy` left open files.
     ///
     /// # Errors
-    /// [`Error::Unmount`]: EBUSY when something is open and `lazy` is not given, or something else is mounted on top.
+    /// [`Error::Unmount`]: EBUSY when something is open and `lazy` is not given, or something else is mounted on top;
+    /// EINVAL when it is mounted no more.
     pub fn unmount(&self, lazy: bool) -> Result<(), Error> {
         self.take_down(if lazy { Busy::Detach } else { Busy::Refuse })
     }
 
-    /// Takes the filesystem down, whoever uses it: their calls fail with ECONNABORTED. The threads end at once.
+    /// Takes the filesystem down, whoever uses it: their calls fail with ECONNABORTED. The threads end at once. What is
+    /// left of a mount whose threads have ended (its connection was aborted, or the device failed) goes too.
     ///
     /// # Errors
-    /// [`Error::Unmount`] when it is mounted no more but still open, and its connection cannot be aborted.
+    /// [`Error::Unmount`] when something else is mounted on top, or it is mounted no more but still open; and its
+    /// connection cannot be aborted.
     pub fn stop(&self) -> Result<(), Error> {
-        if self.running.lock().threads == 0 {
-            return Ok(());
+        if !self.is_served() {
+            return if self.is_mounted() {
+                self.take_down(Busy::Abort)
+            } else {
+                Ok(())
+            };
         }
         self.take_down(Busy::Abort)
             .or_else(|error| self.abort().map_err(|_| error))
     }
 
+    fn is_served(&self) -> bool {
+        self.running.lock().threads > 0
+    }
+
+    /// Whether it is in the mount table, whatever lies on top of it.
+    fn is_mounted(&self) -> bool {
+        // What cannot be looked up is found out by unmounting.
+        let Some(device) = self.device else { return true };
+        if !mount::is_listed(&self.dir, device).unwrap_or(true) {
+            return false;
+        }
+        // Once ours has gone, another server may get its number, and mount on the same directory. That one lives.
+        self.is_served() || self.top() != Some(device) || mount::is_dead(&self.dir)
+    }
+
+    /// Device number of what a path finds on the directory.
+    fn top(&self) -> Option<u64> {
+        mount::device_of(&self.dir).ok()
+    }
+
     fn take_down(&self, busy: Busy) -> Result<(), Error> {
-        let top = mount::device_of(&self.dir).ok();
-        if let (Some(top), Some(ours)) = (top, self.device)
+        let refuse = |errno| {
+            Err(Error::Unmount {
+                dir: self.dir.clone(),
+                source: io::Error::from_raw_os_error(errno),
+            })
+        };
+        if !self.is_mounted() {
+            return refuse(libc::EINVAL);
+        }
+        // Unmounting would hit what lies on top of ours.
+        if let (Some(top), Some(ours)) = (self.top(), self.device)
             && top != ours
         {
-            // Unmounting would hit what lies on top of ours, or whatever is there after ours has gone.
-            let gone = self.running.lock().threads == 0;
-            let source = io::Error::from_raw_os_error(if gone { libc::EINVAL } else { libc::EBUSY });
-            return Err(Error::Unmount {
-                dir: self.dir.clone(),
-                source,
-            });
+            return refuse(libc::EBUSY);
         }
-        mount::unmount_busy(&self.dir, busy)
+        mount::unmount(&self.dir, busy)
     }
 
     /// Aborts the connection of a mount that has no name any more, through the kernel's control filesystem.
@@ -203,7 +233,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Some(dir) = self.dir.take()
-            && let Err(error) = mount::unmount_busy(&dir, Busy::Abort)
+            && let Err(error) = mount::unmount(&dir, Busy::Abort)
         {
             tracing::error!(%error, "a half-made mount stays behind");
         }

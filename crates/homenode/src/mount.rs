@@ -1,4 +1,7 @@
 //! A pool as a mounted filesystem, for processes that do not use the library.
+//!
+//! The kernel keeps names, missing names, attributes and pages of a mounted pool, and is told of no change that it did not
+//! make: while a pool is mounted it must be changed through the mount only.
 
 use crate::machine::Machine;
 use crate::pool::{EngineFs, Inner, Pool};
@@ -18,6 +21,12 @@ pub struct Mount {
 
 impl Pool {
     /// Mounts the pool on `directory`, for every user of the machine. The kernel must allow it: root only.
+    ///
+    /// From then on change the pool through the mount only: the kernel caches names, attributes and bytes, and what the
+    /// library creates, removes, renames or writes beside it the mount may not see, or see half of, for as long as it lasts.
+    /// Reading through the library is fine, as are members, drains and [`File::move_to`](crate::File::move_to), which change
+    /// where bytes lie and nothing that the kernel keeps. A store through a shared mapping reaches the pool only with
+    /// msync(2), fsync(2), or when the kernel writes it back.
     ///
     /// # Errors
     /// When /dev/fuse cannot be opened or the kernel refuses the mount.

@@ -111,19 +111,21 @@ impl Pool {
     /// on. Gives the bytes moved. `progress` is told the bytes done and to do.
     ///
     /// # Errors
-    /// When there is no such member, it is the only one, or the others have not the room. It takes data again then.
+    /// When there is no such member, it is the only one, the others have not the room, or the kernel refuses a thread to
+    /// populate it again. It takes data as before then.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64, Error> {
         let inner = &*self.inner;
         let mut populators = inner.populators.lock();
         let home = inner.home(member)?;
+        // For the case that it stays.
+        let next = inner.prepare_populating(member, home, inner.member_bytes(member)?)?;
         // Its thread would populate what nobody is to use.
         populators.remove(&member);
-        let done = inner.fs.drain(member, progress);
-        if done.is_err() {
-            let bytes = inner.member_bytes(member)?;
-            populators.insert(member, inner.start_populating(member, home, bytes)?);
-        }
-        Ok(done?)
+        inner.fs.drain(member, progress).map_err(|error| {
+            next.begin();
+            populators.insert(member, next);
+            error.into()
+        })
     }
 
     /// Takes a drained member out of the pool and gives its memory back.
@@ -216,23 +218,33 @@ impl Inner {
         let pool = self.fs.pool();
         let member = pool.next_member();
         pool.memory().add(member, node, bytes)?;
-        let added = pool.add(node, bytes / BLOCK_BYTES as u64).inspect_err(|_| {
-            if let Err(error) = pool.memory().remove(member) {
-                tracing::warn!("{member} was not added, and its memory stays: {error}");
+        let added = self.prepare_populating(member, node, bytes).and_then(|populator| {
+            debug_assert_eq!(pool.next_member(), member);
+            pool.add(node, bytes / BLOCK_BYTES as u64)?;
+            Ok(populator)
+        });
+        match added {
+            Ok(populator) => {
+                populator.begin();
+                populators.insert(member, populator);
+                Ok(member)
             }
-        })?;
-        debug_assert_eq!(added, member);
-        populators.insert(member, self.start_populating(member, node, bytes)?);
-        Ok(member)
+            Err(error) => {
+                if let Err(error) = pool.memory().remove(member) {
+                    tracing::warn!("{member} was not added, and its memory stays: {error}");
+                }
+                Err(error)
+            }
+        }
     }
 
-    fn start_populating(&self, member: MemberId, home: NodeId, bytes: u64) -> Result<Populator, Error> {
+    fn prepare_populating(&self, member: MemberId, home: NodeId, bytes: u64) -> Result<Populator, Error> {
         let cpus = self
             .machine
             .node(home)
             .map(|node| node.cpus.clone())
             .unwrap_or_default();
-        Populator::start(&self.fs, member, home, cpus, self.options.ahead_bytes(bytes))
+        Populator::prepare(&self.fs, member, home, cpus, self.options.ahead_bytes(bytes))
     }
 
     fn home(&self, member: MemberId) -> Result<NodeId, Error> {

@@ -8,6 +8,7 @@
 use crate::pool::EngineFs;
 use crate::{CpuId, Error, MemberId, NodeId};
 use homenode_engine::BLOCK_BYTES;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -20,7 +21,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(64);
 /// How often a node without free memory is asked again.
 const STARVED_PAUSE: Duration = Duration::from_secs(1);
 
-/// The thread that populates one member. Dropping it stops the thread and waits for it (one run of 2 MiB at most).
+/// The thread that populates one member, once it is told to begin. Dropping it stops the thread and waits for it (one run of 2 MiB at most).
 #[derive(Debug)]
 pub(crate) struct Populator {
     signal: Arc<Signal>,
@@ -30,8 +31,10 @@ pub(crate) struct Populator {
 /// Where a populating thread is: what the others wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Nothing populated yet.
+    /// Not told to begin.
     #[default]
+    Waiting,
+    /// Nothing populated yet.
     Starting,
     /// Some blocks are there, the window is not full.
     Filling,
@@ -61,6 +64,13 @@ impl Signal {
         }
     }
 
+    /// Waits until told to begin or to stop.
+    fn wait_for_begin(&self) {
+        let now = self.progress();
+        let waiting = |progress: &mut Progress| *progress == Progress::Waiting && !self.stop.load(Ordering::Relaxed);
+        drop(self.changed.wait_while(now, waiting));
+    }
+
     /// Waits `pause`, or until told to stop.
     fn pause(&self, pause: Duration) {
         let now = self.progress();
@@ -70,8 +80,9 @@ impl Signal {
 }
 
 impl Populator {
-    /// Starts populating `member` of `fs` so that `ahead_bytes` of it are free and populated.
-    pub(crate) fn start(
+    /// A thread that will populate `member` of `fs` so that `ahead_bytes` of it are free and populated: all that can fail,
+    /// before anything else is changed.
+    pub(crate) fn prepare(
         fs: &Arc<EngineFs>,
         member: MemberId,
         home: NodeId,
@@ -81,23 +92,27 @@ impl Populator {
         let signal = Arc::new(Signal::default());
         let ahead_blocks = ahead_bytes / BLOCK_BYTES as u64;
         let (thread_fs, thread_signal) = (Arc::clone(fs), Arc::clone(&signal));
-        let thread = Builder::new()
-            .name(format!("populate-{}", member.0))
-            .spawn(move || {
-                // A memory-only node has no CPUs, and a cpuset may forbid them: then any CPU does the work, and the
-                // member's memory policy still puts the pages on its node.
-                if !home_cpus.is_empty()
-                    && let Err(error) = homenode_linux::cpu::pin_to_node_cpus(&home_cpus)
-                {
-                    tracing::warn!("populating {member} away from {home}: cannot run there: {error}");
-                }
-                run(&thread_fs, member, ahead_blocks, &thread_signal);
-            })
-            .map_err(Error::Thread)?;
+        let populate = move || {
+            thread_signal.wait_for_begin();
+            // A memory-only node has no CPUs, and a cpuset may forbid them: then any CPU does the work, and the
+            // member's memory policy still puts the pages on its node.
+            if !home_cpus.is_empty()
+                && let Err(error) = homenode_linux::cpu::pin_to_node_cpus(&home_cpus)
+            {
+                tracing::warn!("populating {member} away from {home}: cannot run there: {error}");
+            }
+            run(&thread_fs, member, ahead_blocks, &thread_signal);
+        };
+        let thread = spawn(Builder::new().name(format!("populate-{}", member.0)), populate);
         Ok(Self {
             signal,
-            thread: Some(thread),
+            thread: Some(thread.map_err(Error::Thread)?),
         })
+    }
+
+    /// Starts populating.
+    pub(crate) fn begin(&self) {
+        self.signal.announce(Progress::Starting);
     }
 
     /// Waits until `enough`, and tells where the thread is then.
@@ -125,6 +140,14 @@ impl Drop for Populator {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn spawn(builder: Builder, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    #[cfg(test)]
+    if tests::REFUSE.get() {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    builder.spawn(run)
 }
 
 fn run(fs: &EngineFs, member: MemberId, ahead_blocks: u64, signal: &Signal) {
@@ -158,5 +181,68 @@ fn run(fs: &EngineFs, member: MemberId, ahead_blocks: u64, signal: &Signal) {
             // Writers may have emptied the window since it was found full: ask again before calling the node starved.
             too_few_at = Some(status.populated);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Error, NodeId, Pool, PoolOptions, Size};
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Whether the kernel has no more threads for this one.
+        pub(super) static REFUSE: Cell<bool> = const { Cell::new(false) };
+    }
+
+    const MEMBER: Size = Size::Bytes(8 << 20);
+
+    fn pool() -> Pool {
+        Pool::create(&PoolOptions::new().size_per_node(MEMBER).node(NodeId(0))).unwrap()
+    }
+
+    fn without_threads<R>(operation: impl FnOnce() -> R) -> R {
+        REFUSE.set(true);
+        let result = operation();
+        REFUSE.set(false);
+        result
+    }
+
+    #[test]
+    fn a_member_without_a_thread_is_not_added() {
+        let pool = pool();
+        let before = pool.status();
+        let refused = without_threads(|| pool.add_member(NodeId(0), MEMBER));
+        assert!(matches!(refused, Err(Error::Thread(_))), "{refused:?}");
+        let after = pool.status();
+        assert_eq!(after.members.len(), before.members.len());
+        assert_eq!(after.capacity_bytes, before.capacity_bytes);
+        let member = pool.add_member(NodeId(0), MEMBER).unwrap();
+        pool.wait_populated().unwrap();
+        assert_eq!(pool.status().members.last().unwrap().id, member);
+        assert!(
+            pool.status().members.last().unwrap().populated_bytes > 0,
+            "its thread has begun"
+        );
+    }
+
+    #[test]
+    fn a_member_that_could_not_be_populated_on_is_not_drained() {
+        let pool = pool();
+        let member = pool.add_member(NodeId(0), MEMBER).unwrap();
+        let refused = without_threads(|| pool.drain(member, &mut |_, _| {}));
+        assert!(matches!(refused, Err(Error::Thread(_))), "{refused:?}");
+        pool.wait_populated().unwrap();
+        assert!(!pool.status().members.last().unwrap().draining);
+        pool.drain(member, &mut |_, _| {}).unwrap();
+        pool.remove(member).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_drained_is_populated_on() {
+        let pool = pool();
+        let member = pool.status().members[0].id;
+        assert!(pool.drain(member, &mut |_, _| {}).is_err(), "it is the only one");
+        pool.wait_populated().unwrap();
+        assert!(!pool.status().members[0].draining);
     }
 }

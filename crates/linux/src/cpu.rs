@@ -96,17 +96,6 @@ pub fn allowed_cpus() -> io::Result<Vec<CpuId>> {
     }
 }
 
-/// Every CPU the kernel has room for, ascending, online or not: what per-CPU tables are sized by.
-///
-/// # Errors
-/// When /sys/devices/system/cpu/possible cannot be read or holds no list.
-pub fn possible_cpus() -> io::Result<Vec<CpuId>> {
-    const PATH: &str = "/sys/devices/system/cpu/possible";
-    let text = std::fs::read_to_string(PATH).map_err(|e| io::Error::new(e.kind(), format!("reading {PATH}: {e}")))?;
-    parse_list(text.trim())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{PATH} holds no list: {text:?}")))
-}
-
 /// The CPU that thread `tid` last ran on; none when there is no such thread (any more). No heap, three system calls.
 #[must_use]
 pub fn thread_cpu(tid: u32) -> Option<CpuId> {
@@ -144,16 +133,6 @@ fn read_file(path: &CStr, to: &mut [u8]) -> Option<usize> {
     // SAFETY: the descriptor is ours and not used again.
     unsafe { libc::close(fd) };
     usize::try_from(filled).ok()
-}
-
-/// Numbers and ranges as the kernel lists them: `0-3,8,10-11`.
-fn parse_list(text: &str) -> Option<Vec<CpuId>> {
-    let mut cpus = Vec::new();
-    for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend((first.parse().ok()?..=last.parse().ok()?).map(CpuId));
-    }
-    Some(cpus)
 }
 
 /// A set of CPUs in the form of the affinity calls. The kernel's own limit (`NR_CPUS`) is 8192.
@@ -229,22 +208,6 @@ mod tests {
             pin_to_cpu(CpuId(1 << 20)).unwrap_err().kind(),
             io::ErrorKind::InvalidInput
         );
-    }
-
-    #[test]
-    fn allowed_cpus_are_possible() {
-        let possible = possible_cpus().unwrap();
-        assert!(allowed_cpus().unwrap().iter().all(|cpu| possible.contains(cpu)));
-        assert!(possible.contains(&current_cpu()));
-    }
-
-    #[test]
-    fn lists() {
-        let ids = |text| parse_list(text).map(|cpus| cpus.into_iter().map(|cpu| cpu.0).collect::<Vec<_>>());
-        assert_eq!(ids("0"), Some(vec![0]));
-        assert_eq!(ids("0-3,8,10-11"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
-        assert_eq!(ids(""), None);
-        assert_eq!(ids("a-b"), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::{root_hint, socket_path};
 use crate::directory::is_dead;
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, Located, locate, shown};
+use rustix::process::Pid;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -122,11 +123,26 @@ impl Connection {
         }
     }
 
-    /// Waits until the server's process has ended, and with it gave its memory back.
-    pub(crate) fn wait_for_end(mut self) {
-        // Any answer, end or error will do: it is gone, or does not talk to us any more.
-        let _ = self.stream.get_ref().set_read_timeout(None);
-        let _ = self.stream.read(&mut [0]);
+    /// The server's process; `None` where it is none of this PID namespace.
+    pub(crate) fn server(&self) -> Option<Pid> {
+        Some(rustix::net::sockopt::socket_peercred(self.stream.get_ref()).ok()?.pid)
+    }
+
+    /// Waits until the server's process has ended, and with it gave its memory back, at most `timeout` (not zero).
+    /// Whether it has.
+    pub(crate) fn wait_for_end(&mut self, timeout: Duration) -> bool {
+        if self.stream.get_ref().set_read_timeout(Some(timeout)).is_err() {
+            return false;
+        }
+        loop {
+            match self.stream.read(&mut [0]).map_err(|error| error.kind()) {
+                // By a stop and a continue, which a timeout does not survive: it begins anew.
+                Err(io::ErrorKind::Interrupted) => {}
+                Err(io::ErrorKind::WouldBlock) => return false,
+                // Any answer, end or error will do: it is gone, or does not talk to us any more.
+                _ => return true,
+            }
+        }
     }
 }
 

@@ -4,12 +4,14 @@ use super::protocol::{Outcome, REQUEST_BYTES_MAX, Refusal, Reply, Request};
 use super::socket_path;
 use crate::failure::{Result, fail};
 use crate::mountinfo::Device;
+use std::any::Any;
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,8 @@ pub(crate) trait Handler: Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct Socket {
     path: PathBuf,
+    /// The file behind the name: once the mount is gone its device number may be another server's, and the name too.
+    inode: u64,
     activity: Arc<Activity>,
 }
 
@@ -50,10 +54,15 @@ impl Socket {
     pub(crate) fn open(device: Device, handler: Arc<dyn Handler>) -> Result<Self> {
         super::make_directory()?;
         let path = socket_path(device);
-        let listener = listen(&path).or_else(|error| fail!("cannot listen on {}: {error}", path.display()))?;
+        let (listener, inode) = {
+            // Whoever finds a name that nobody listens on takes this lock, too, before removing it.
+            let _alone = super::lock()?;
+            listen(&path).or_else(|error| fail!("cannot listen on {}: {error}", path.display()))?
+        };
         let activity = Arc::new(Activity::default());
         let socket = Self {
             path,
+            inode,
             activity: Arc::clone(&activity),
         };
         let accept = move || {
@@ -76,33 +85,72 @@ impl Socket {
 
     /// Waits until no request is being answered, at most `timeout`.
     pub(crate) fn finish(&self, timeout: Duration) {
-        let counts = self.activity.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = |counts: &mut Counts| counts.requests > 0;
         drop(
             self.activity
                 .idle
-                .wait_timeout_while(counts, timeout, |counts| counts.requests > 0),
+                .wait_timeout_while(self.activity.counts(), timeout, busy),
         );
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.path) {
+        let lock = super::lock();
+        if let Err(failure) = &lock {
+            tracing::warn!("{failure}");
+        }
+        let removed = match inode_of(&self.path) {
+            Ok(inode) if inode == self.inode => fs::remove_file(&self.path),
+            // Another server's by now.
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
             tracing::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }
 
 impl Activity {
-    fn change(&self, change: impl FnOnce(&mut Counts)) -> usize {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut counts);
+    fn change(&self, change: impl FnOnce(&mut Counts)) {
+        change(&mut self.counts());
         self.idle.notify_all();
-        counts.connections
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        // Two numbers: a thread that panicked left them whole.
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn listen(path: &PathBuf) -> io::Result<UnixListener> {
+/// One more of what `count` picks, until it is dropped: also when a panic unwinds past it.
+struct Counted {
+    activity: Arc<Activity>,
+    count: fn(&mut Counts) -> &mut usize,
+}
+
+impl Counted {
+    fn new(activity: &Arc<Activity>, count: fn(&mut Counts) -> &mut usize) -> Self {
+        activity.change(|counts| *count(counts) += 1);
+        Self {
+            activity: Arc::clone(activity),
+            count,
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.activity.change(|counts| *(self.count)(counts) -= 1);
+    }
+}
+
+fn inode_of(path: &Path) -> io::Result<u64> {
+    Ok(fs::symlink_metadata(path)?.ino())
+}
+
+fn listen(path: &Path) -> io::Result<(UnixListener, u64)> {
     // A socket of this name is of a server that was killed: the device number is ours now.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -110,28 +158,26 @@ fn listen(path: &PathBuf) -> io::Result<UnixListener> {
     }
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    Ok(listener)
+    Ok((listener, inode_of(path)?))
 }
 
 fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity>) {
-    if activity.change(|counts| counts.connections += 1) > CONNECTIONS_MAX {
-        activity.change(|counts| counts.connections -= 1);
+    let connection = Counted::new(activity, |counts| &mut counts.connections);
+    if activity.counts().connections > CONNECTIONS_MAX {
         return;
     }
-    let (handler, thread_activity) = (Arc::clone(handler), Arc::clone(activity));
+    let handler = Arc::clone(handler);
     let spawned = thread::Builder::new().name("command".into()).spawn(move || {
-        if let Err(error) = converse(&stream, &*handler, &thread_activity) {
+        if let Err(error) = converse(&stream, &*handler, &connection.activity) {
             tracing::debug!("a command went away: {error}");
         }
-        thread_activity.change(|counts| counts.connections -= 1);
     });
     if let Err(error) = spawned {
         tracing::warn!("cannot start a thread for a command: {error}");
-        activity.change(|counts| counts.connections -= 1);
     }
 }
 
-fn converse(stream: &UnixStream, handler: &dyn Handler, activity: &Activity) -> io::Result<()> {
+fn converse(stream: &UnixStream, handler: &dyn Handler, activity: &Arc<Activity>) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut input = BufReader::new(stream);
     loop {
@@ -139,10 +185,8 @@ fn converse(stream: &UnixStream, handler: &dyn Handler, activity: &Activity) -> 
         if input.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)? == 0 {
             return Ok(());
         }
-        activity.change(|counts| counts.requests += 1);
-        let answered = answer(stream, &line, handler);
-        activity.change(|counts| counts.requests -= 1);
-        answered?;
+        let _request = Counted::new(activity, |counts| &mut counts.requests);
+        answer(stream, &line, handler)?;
     }
 }
 
@@ -157,7 +201,7 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<
     };
     tracing::debug!("asked: {request:?}");
     let mut told = Instant::now();
-    let result = handler.handle(request, &mut |done_bytes, total_bytes| {
+    let mut progress = |done_bytes, total_bytes| {
         if told.elapsed() >= PROGRESS_PERIOD {
             told = Instant::now();
             // Whether anyone still listens does not change what was begun.
@@ -169,8 +213,21 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<
                 },
             );
         }
-    });
+    };
+    // A bug costs one request, as on the mount. The locks of the pool do not poison.
+    let result = catch_unwind(AssertUnwindSafe(|| handler.handle(request, &mut progress)));
+    let result = result.unwrap_or_else(|panic| Err(refusal_of(&*panic)));
     send(stream, &result.map_or_else(Reply::Failed, Reply::Done))
+}
+
+fn refusal_of(panic: &(dyn Any + Send)) -> Refusal {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let message = format!(
+        "the server met a bug of its own ({}); its log is beside its socket",
+        text.unwrap_or("it panicked")
+    );
+    Refusal { message, busy: false }
 }
 
 fn send(mut stream: &UnixStream, reply: &Reply) -> io::Result<()> {
@@ -200,6 +257,7 @@ mod tests {
                         bytes: u64::from(member),
                     })
                 }
+                Request::PoolRemove { .. } => panic!("told to"),
                 _ => Err(Refusal {
                     message: "no".into(),
                     busy: false,
@@ -210,7 +268,9 @@ mod tests {
 
     fn talk(lines: &[u8]) -> Vec<Reply> {
         let (client, server) = UnixStream::pair().unwrap();
-        let thread = thread::spawn(move || converse(&server, &Echo, &Activity::default()));
+        let activity = Arc::new(Activity::default());
+        let thread_activity = Arc::clone(&activity);
+        let thread = thread::spawn(move || converse(&server, &Echo, &thread_activity));
         (&client).write_all(lines).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
         let replies = BufReader::new(&client)
@@ -218,7 +278,28 @@ mod tests {
             .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
             .collect();
         thread.join().unwrap().unwrap();
+        assert_eq!(activity.counts().requests, 0, "all are counted off");
         replies
+    }
+
+    #[test]
+    fn a_panic_is_answered_and_the_connection_lives_on() {
+        let replies = talk(b"{\"request\":\"pool_remove\",\"member\":1}\n{\"request\":\"status\"}\n");
+        assert_eq!(replies.len(), 2);
+        assert!(matches!(&replies[0], Reply::Failed(refusal) if refusal.message.contains("told to")));
+    }
+
+    #[test]
+    fn counts_go_down_past_a_panic() {
+        let activity = Arc::new(Activity::default());
+        let thread_activity = Arc::clone(&activity);
+        let panicked = thread::spawn(move || {
+            let _connection = Counted::new(&thread_activity, |counts| &mut counts.connections);
+            assert_eq!(thread_activity.counts().connections, 1);
+            panic!("told to");
+        });
+        assert!(panicked.join().is_err());
+        assert_eq!(activity.counts().connections, 0);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use super::harness::*;
 use rustix::process::{Pid, Signal};
 use std::fs::{self, File};
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 #[test]
 fn signals_end_the_server() {
@@ -188,4 +189,90 @@ fn a_server_without_its_command_goes() {
     drop(server.stdout.take());
     assert_eq!(server.wait().unwrap().code(), Some(1));
     assert_nothing_mounted(scratch.path());
+}
+
+/// A process in a mount namespace of its own, which has copies of all mounts there are. Ends when dropped.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn new() -> Self {
+        let mut child = Command::new("unshare")
+            .args(["--mount", "sh", "-c", "echo; exec sleep 120"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn down_does_not_wait_for_another_mount_namespace() {
+    need_mounts!();
+    let scratch = Scratch::new("namespace");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let pid = server_pid(&dir).unwrap();
+    let elsewhere = Elsewhere::new();
+    let (holder, kill) = (
+        format!("({})", elsewhere.0.id()),
+        format!("`kill {}`", pid.as_raw_nonzero()),
+    );
+    refused(
+        homenode(["down"]).arg(&dir),
+        &[dir.to_str().unwrap(), "another mount namespace", &holder, &kill],
+    );
+    assert_nothing_mounted(scratch.path());
+    signal(pid, Signal::TERM);
+    wait_for_end(pid);
+}
+
+#[test]
+fn down_does_not_wait_for_a_bind_mount() {
+    need_mounts!();
+    let scratch = Scratch::new("bind");
+    let (dir, other) = (scratch.dir("pool"), scratch.dir("other"));
+    up(&dir);
+    let pid = server_pid(&dir).unwrap();
+    rustix::mount::mount_bind(&dir, &other).unwrap();
+    let remedy = format!("`umount {}`", other.display());
+    refused(homenode(["down"]).arg(&dir), &[dir.to_str().unwrap(), &remedy]);
+    rustix::mount::unmount(&other, rustix::mount::UnmountFlags::empty()).unwrap();
+    wait_for_end(pid);
+    assert_nothing_mounted(scratch.path());
+}
+
+/// Through the files of the kernel's FUSE connections, mounted for the test.
+fn abort_connection(scratch: &Scratch, dir: &Path) {
+    let device = rustix::fs::stat(dir).unwrap().st_dev;
+    let connections = scratch.dir("connections");
+    let mounted = Command::new("mount")
+        .args(["-t", "fusectl", "none"])
+        .arg(&connections)
+        .status();
+    assert!(mounted.unwrap().success());
+    let connection = connections.join(rustix::fs::minor(device).to_string());
+    fs::write(connection.join("abort"), "1").unwrap();
+    rustix::mount::unmount(&connections, rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
+fn an_aborted_connection_leaves_no_mount() {
+    need_mounts!();
+    let scratch = Scratch::new("aborted");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let pid = server_pid(&dir).unwrap();
+    abort_connection(&scratch, &dir);
+    wait_for_end(pid);
+    assert_nothing_mounted(scratch.path());
+    up(&dir);
+    down(&dir);
 }

@@ -99,7 +99,6 @@ fn responder() -> Responder<Bytes, Midnight, OneCpu> {
     while fs.pool().populate_ahead(member, POOL_BLOCKS as u64) {}
     let slot = fs.slots().claim().unwrap();
     let agreed = Agreed {
-        silent_open: false,
         silent_opendir: false,
         parallel_direct_io: true,
     };

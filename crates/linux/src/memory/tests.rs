@@ -1,6 +1,7 @@
 //! Members on the machine's own nodes. What needs privilege or huge pages says SKIPPED where they lack.
 
 use super::*;
+use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
 
 const HOME: NodeId = NodeId(0);
@@ -23,12 +24,18 @@ fn bytes_from(seed: usize, count: usize) -> Vec<u8> {
         .collect()
 }
 
+/// Says that a test is skipped, past the test harness's capture, which a macro does not.
+fn skip(reason: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let _ = writeln!(io::stderr(), "SKIPPED: {reason} ({test})");
+}
+
 /// The private tmpfs, as far as this process may have one.
 fn is_private_tmpfs(memory: &NodeMemory, id: MemberId) -> bool {
     match memory.backing(id).unwrap() {
         Backing::HugeTmpfs { .. } => true,
         other => {
-            println!("SKIPPED: needs a private tmpfs of huge pages, got {other}");
+            skip(&format!("needs a private tmpfs of huge pages, got {other}"));
             false
         }
     }
@@ -327,7 +334,7 @@ fn node_of(address: *mut u8) -> Option<NodeId> {
 fn a_node_is_never_filled_to_the_brim() {
     let small = |node: &NodeId| total_bytes(*node).is_ok_and(|bytes| bytes > 0 && bytes < 2 << 30);
     let Some(home) = (1..64).map(NodeId).find(small) else {
-        println!("SKIPPED: needs a second node, of less than 2 GiB");
+        skip("needs a second node, of less than 2 GiB");
         return;
     };
     let memory = NodeMemory::new();

@@ -1,8 +1,8 @@
 //! Loops over 32-byte vectors (AVX2). Every function needs AVX2 and at least one line of bytes.
 //!
 //! The loops are Rust; what touches memory are assembly steps of one to four lines. The last line is copied by itself
-//! and may overlap the one before it, so no size needs a byte loop. Wider vectors (AVX-512) gain next to nothing,
-//! because the time goes to memory.
+//! and may overlap the one before it, so no size needs a byte loop. For the sizes copied here wider vectors (AVX-512) gain
+//! next to nothing, because the time goes to memory; small copies are in `wide`.
 
 use std::arch::asm;
 

@@ -1,0 +1,63 @@
+//! Sockets without a server: which of them `status` takes away.
+
+use super::harness::*;
+use rustix::fs::FlockOperation;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+/// Sockets of mounts that no machine has, and the lock: tests take turns where other commands may be at work.
+fn socket(minor: u32) -> PathBuf {
+    let directory = Path::new("/run/homenode");
+    fs::create_dir_all(directory).unwrap();
+    let path = directory.join(format!("4000-{minor}.sock"));
+    let _ = fs::remove_file(&path);
+    path
+}
+
+/// A socket that has its name, and nobody listens on it (yet).
+fn bind(path: &Path) -> rustix::fd::OwnedFd {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    socket
+}
+
+#[test]
+fn status_takes_away_what_dead_servers_left() {
+    need_mounts!();
+    let path = socket(1);
+    drop(bind(&path));
+    succeed(&mut homenode(["status", "--json"]));
+    assert!(!path.exists());
+}
+
+#[test]
+fn status_leaves_the_socket_of_a_server_that_starts() {
+    need_mounts!();
+    let path = socket(2);
+    let lock = File::options()
+        .create(true)
+        .append(true)
+        .open("/run/homenode/lock")
+        .unwrap();
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive).unwrap();
+    let starting = bind(&path);
+    let mut status = homenode(["status", "--json"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(300));
+    assert!(status.try_wait().unwrap().is_none(), "it waits for the lock");
+    assert!(path.exists());
+    rustix::net::listen(&starting, 16).unwrap();
+    drop(lock);
+    // Whoever asks is sent away; the status of the other tests' commands goes on without this one.
+    thread::spawn(move || while rustix::net::accept(&starting).is_ok() {});
+    assert!(status.wait().unwrap().success());
+    assert!(path.exists());
+    fs::remove_file(path).unwrap();
+}

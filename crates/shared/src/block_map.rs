@@ -114,6 +114,7 @@ impl BlockMap {
         }
         match value.kind() {
             Kind::Block => Some(value.to_block()),
+            Kind::Run => Some(value.to_block().plus(at & (RUN_BLOCKS - 1))),
             _ => None,
         }
     }
@@ -385,6 +386,46 @@ mod tests {
             map.remove(&nodes, at..at + 1, &mut |_, _| {}).expect("no run to split");
         }
         assert_eq!(nodes.used(), 0);
+    }
+
+    #[test]
+    fn a_full_node_of_neighbours_becomes_a_run() {
+        let (nodes, map) = (Nodes::new(1), BlockMap::default());
+        let fill = |at: u64, block: u64| {
+            let places = map
+                .lock_empty(&nodes, 0, at, 1)
+                .expect("nodes are left")
+                .expect("it is empty");
+            places.publish(Block::new(MemberId(2), block));
+        };
+        for at in 0..1536 {
+            // The second stretch is not aligned in the pool.
+            fill(
+                at,
+                if (512..1024).contains(&at) {
+                    at + 7000
+                } else {
+                    at + 1024
+                },
+            );
+        }
+        let before = nodes.used();
+        for (at, is_run) in [(0, true), (512, false), (1024, true), (2048, false)] {
+            assert_eq!(map.makes_run(&nodes, at), is_run, "at {at}");
+            map.make_run(&nodes, at);
+            assert!(!map.makes_run(&nodes, at));
+        }
+        assert_eq!(nodes.used(), before - 2);
+        map.check_invariants(&nodes);
+        for at in [0, 511, 512, 1023, 1024, 1535] {
+            let block = if (512..1024).contains(&at) {
+                at + 7000
+            } else {
+                at + 1024
+            };
+            assert_eq!(map.find_one(&nodes, at), Some(Block::new(MemberId(2), block)));
+            assert_eq!(map.guess(&nodes, at), map.find_one(&nodes, at));
+        }
     }
 
     #[test]

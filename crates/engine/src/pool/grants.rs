@@ -1,6 +1,12 @@
 //! Grants: blocks set aside for the writers of one CPU, so that the members' shared locks are rare.
 
 use crate::{Block, NodeId};
+use homenode_shared::RUN_BLOCKS;
+
+/// Blocks (64 KiB) of a write that is worth a run of its own: the file will probably be long.
+const ALIGNED_FROM: u64 = 16;
+/// Runs that a CPU may hold before it uses up what it has.
+const RUNS_MAX: usize = 4;
 
 /// What one CPU holds.
 #[derive(Debug, Default)]
@@ -30,9 +36,19 @@ pub struct Spill {
 }
 
 impl Grants {
-    /// Up to `want` consecutive blocks that were granted for `asking`.
-    pub(super) fn take(&mut self, asking: NodeId, want: u64) -> Option<(Block, u64)> {
-        let at = self.runs.iter().rposition(|run| run.asking == asking)?;
+    /// Up to `want` consecutive blocks that were granted for `asking`, to lie at file block `file_block`.
+    ///
+    /// Best are those that lie in their 2 MiB as the file block lies in its, so that a file written in order lies in whole
+    /// runs. At the start of such a stretch nothing is taken when none does: a new run will.
+    pub(super) fn take(&mut self, asking: NodeId, want: u64, file_block: u64) -> Option<(Block, u64)> {
+        let fits = |run: &Run| run.first.index() % RUN_BLOCKS == file_block % RUN_BLOCKS;
+        let at = match self.runs.iter().rposition(|run| run.asking == asking && fits(run)) {
+            Some(at) => at,
+            None if file_block.is_multiple_of(RUN_BLOCKS) && want >= ALIGNED_FROM && self.runs.len() < RUNS_MAX => {
+                return None;
+            }
+            None => self.runs.iter().rposition(|run| run.asking == asking)?,
+        };
         let run = &mut self.runs[at];
         let (first, got) = (run.first, want.min(run.blocks));
         run.first = first.plus(got);

@@ -19,10 +19,17 @@ pub(crate) struct NoSpace;
 
 impl<M: Memory> Pool<M> {
     /// Up to `want` (at least 1) consecutive blocks for a writer on `asking`, from the grant of `cpu`. `reserved`: they
-    /// were reserved before, so the pool has room for them.
-    pub(crate) fn take(&self, cpu: CpuId, asking: NodeId, want: u64, reserved: bool) -> Result<(Block, u64), NoSpace> {
+    /// were reserved before, so the pool has room for them. `file_block` is where they are to lie in the file.
+    pub(crate) fn take(
+        &self,
+        cpu: CpuId,
+        asking: NodeId,
+        want: u64,
+        file_block: u64,
+        reserved: bool,
+    ) -> Result<(Block, u64), NoSpace> {
         let grants = &self.grants[cpu.0 as usize % self.grants.len()].0;
-        let granted = grants.lock().take(asking, want);
+        let granted = grants.lock().take(asking, want, file_block);
         let (first, got) = match granted {
             Some(run) => run,
             // Not under the lock: it may populate, and it may have to empty every CPU's grants.

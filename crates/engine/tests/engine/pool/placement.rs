@@ -290,3 +290,21 @@ fn a_node_without_memory_takes_from_the_nearest() {
     );
     assert_eq!(set_policy(&fs, &Arc::clone(&inode), "node:2"), Err(Error::Invalid));
 }
+
+#[test]
+fn a_file_written_in_order_lies_in_whole_runs() {
+    let (fs, _) = filesystem(1, 48 * RUN);
+    let caller = Caller::on_node(&fs, 0);
+    let other = new_file(&fs, "other");
+    append(&fs, &caller, &other, 3);
+    let inode = new_file(&fs, "a");
+    for _ in 0..4 * RUN / 64 {
+        append(&fs, &caller, &inode, 64);
+    }
+    // The file's one node above its four runs, and the other file's.
+    assert_eq!(fs.map_nodes_used(), 2);
+    fs.check_invariants();
+    let mut back = vec![0; (4 * RUN * BLOCK) as usize];
+    assert_eq!(fs.read(&caller.asking(), &inode, 0, &mut back), Ok(back.len()));
+    assert!(back.iter().all(|byte| *byte == 1));
+}

@@ -135,7 +135,8 @@ impl BlockMap {
                     block: root.to_block(),
                     blocks: 1,
                 },
-                _ => Found::Empty { blocks: 1 },
+                // Nor is there anything behind it.
+                _ => Found::Empty { blocks: most },
             };
         }
         let mut node = root.to_node();
@@ -191,6 +192,13 @@ impl BlockMap {
         at: u64,
         most: u64,
     ) -> Result<Option<Places<'a>>, NodesExhausted> {
+        // More than one block of an empty file go into a node at once.
+        if at == 0 && most > 1 {
+            let root = Entry(self.root.load(Ordering::Acquire));
+            if root == Entry::HOLE {
+                self.grow(nodes, home, at, 0, root, &mut Backoff::default())?;
+            }
+        }
         let entries = self.entries_at(nodes, home, at, 0)?;
         Ok(entries.and_then(|entries| Places::lock(entries, most, false)))
     }

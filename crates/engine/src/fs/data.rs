@@ -215,7 +215,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// written in order needs no map node per 2 MiB then, and its blocks are found without missing the cache.
     fn make_runs(&self, inode: &Inode, file: &FileBody, from: u64, to: u64) {
         const RUN_BYTES: u64 = RUN_BLOCKS * BLOCK;
-        for run in from / RUN_BYTES..to / RUN_BYTES {
+        let ended = from / RUN_BYTES..to / RUN_BYTES;
+        // One before too: while the file had no more than it, the map had no level for runs.
+        for run in ended.start.saturating_sub(u64::from(!ended.is_empty()))..ended.end {
             // Looked at before the gate is closed: seldom is one found.
             if file.map.makes_run(&self.nodes, run * RUN_BLOCKS) {
                 let _closed = inode.close(file, &self.slots);

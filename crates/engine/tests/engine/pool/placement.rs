@@ -293,7 +293,7 @@ fn a_node_without_memory_takes_from_the_nearest() {
 
 #[test]
 fn a_file_written_in_order_lies_in_whole_runs() {
-    let (fs, _) = filesystem(1, 48 * RUN);
+    let (fs, _) = filesystem(1, 80 * RUN);
     let caller = Caller::on_node(&fs, 0);
     let other = new_file(&fs, "other");
     append(&fs, &caller, &other, 3);
@@ -301,7 +301,7 @@ fn a_file_written_in_order_lies_in_whole_runs() {
     for _ in 0..4 * RUN / 64 {
         append(&fs, &caller, &inode, 64);
     }
-    // The file's one node above its four runs, and the other file's.
+    // The file's one node above its four runs, and the other file's. (In a pool this large a grant is a whole run.)
     assert_eq!(fs.map_nodes_used(), 2);
     fs.check_invariants();
     let mut back = vec![0; (4 * RUN * BLOCK) as usize];

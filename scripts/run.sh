@@ -21,12 +21,22 @@ fail() {
 
 cargo build --release -p homenode-cli
 
+# Unmounts the pool. After Ctrl-C, what this script started may take a moment to end, and uses the mount until then.
+take_down() {
+    local message attempt
+    for ((attempt = 0; attempt < 50; attempt++)); do
+        mountpoint -q "$mount_point" || return 0
+        message=$("$homenode" down "$mount_point" 2>&1) && return 0
+        sleep 0.1
+    done
+    echo "$message" >&2
+    umount --lazy "$mount_point"
+}
+
 scratch=''
 cleanup() {
     trap '' INT TERM
-    if mountpoint -q "$mount_point"; then
-        "$homenode" down "$mount_point" || umount --lazy "$mount_point"
-    fi
+    take_down
     rmdir "$mount_point" 2>/dev/null || true
     if [ -n "$scratch" ]; then
         for peer in "$scratch"/tmpfs*; do

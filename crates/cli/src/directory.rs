@@ -31,7 +31,7 @@ const DEAD_MOUNTS_MAX: usize = 16;
 /// Makes sure that `directory` can be mounted on; clears a dead mount of ours there.
 pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<MountDirectory> {
     let name = shown(&absolute(directory));
-    let path = clear_dead(directory, notice)?.path;
+    let path = clear_dead(directory, "make it first (mkdir -p)", notice)?.path;
     let lock = match rustix::fs::open(
         &path,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -49,7 +49,7 @@ pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<
         Err(error) => fail!("cannot lock {name}: {error}"),
     }
     // Only now: a mount made before the lock was ours is seen.
-    refuse_mounted(&find(&path)?, &name)?;
+    refuse_mounted(&find(&path, "make it anew")?, &name)?;
     let entries = fs::read_dir(&path).and_then(|mut entries| entries.next().transpose());
     match entries {
         Ok(None) => {}
@@ -71,15 +71,16 @@ pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<
     }
 }
 
-/// Takes dead homenode mounts off `directory`, with a word about it. Gives what is there then.
-pub(crate) fn clear_dead(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<Located> {
+/// Takes dead homenode mounts off `directory`, with a word about it. Gives what is there then. `when_missing` is what to
+/// do when there is no such directory.
+pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn FnMut(&str)) -> Result<Located> {
     for _ in 0..DEAD_MOUNTS_MAX {
-        let located = find(directory)?;
+        let located = find(directory, when_missing)?;
         if !is_dead(&located) {
             return Ok(located);
         }
         let _alone = control::lock()?;
-        let located = find(directory)?;
+        let located = find(directory, when_missing)?;
         if !is_dead(&located) {
             return Ok(located);
         }
@@ -114,12 +115,12 @@ pub(crate) fn is_dead(located: &Located) -> bool {
     located.mount.is_homenode() && located.is_mount_point() && gone()
 }
 
-fn find(directory: &Path) -> Result<Located> {
+fn find(directory: &Path, when_missing: &str) -> Result<Located> {
     let name = shown(&absolute(directory));
     match locate(directory) {
         Ok(located) => Ok(located),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fail!("{name} does not exist: make it first (mkdir -p)")
+            fail!("{name} does not exist: {when_missing}")
         }
         Err(error) => fail!("cannot open {name}: {error}"),
     }

@@ -6,12 +6,12 @@ use crate::control::{log_path, root_hint};
 use crate::directory::clear_dead;
 use crate::failure::{Result, fail};
 use crate::holders;
-use crate::mountinfo::{Located, mounts, shown};
+use crate::mountinfo::{Located, MountEntry, mounts, shown};
 use crate::progress::Progress;
 use clap::Args;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// In this time a server that nobody uses any more has ended, but for the freeing of much memory.
@@ -33,10 +33,14 @@ pub(crate) struct DownArgs {
 
 pub(crate) fn run(args: &DownArgs) -> Result<()> {
     let mut cleared = false;
-    let located = clear_dead(&args.directory, &mut |notice| {
-        cleared = true;
-        eprintln!("homenode: {notice}");
-    })?;
+    let located = clear_dead(
+        &args.directory,
+        "`homenode status` lists the mounts there are",
+        &mut |notice| {
+            cleared = true;
+            eprintln!("homenode: {notice}");
+        },
+    )?;
     let name = shown(&located.path);
     let mounted_here = located.mount.is_homenode() && located.is_mount_point();
     if cleared && !mounted_here {
@@ -60,11 +64,14 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
 }
 
 fn ask_server(mut connection: Connection, located: &Located, lazy: bool) -> Result<()> {
+    refuse_other(&connection.status()?.directory, located)?;
     let progress = Progress::new(format!("taking {} down", shown(&located.path)));
     match connection.request(&Request::Down { lazy }, &mut |_, _| {}) {
         Ok(Outcome::Down) => {}
         Ok(other) => return Err(unexpected(&other)),
         Err(RequestError::Refused(refusal)) if refusal.busy => return busy(located),
+        // Its own directory went by another way, this one is what is left: without it, the server ends too.
+        Err(RequestError::Refused(_)) => unmount(located, lazy)?,
         Err(other) => return Err(other.into()),
     }
     // A server whose mount was detached from under open files lives on until they are closed.
@@ -74,6 +81,15 @@ fn ask_server(mut connection: Connection, located: &Located, lazy: bool) -> Resu
     still_there(&mut connection, located)?;
     drop(progress);
     Ok(())
+}
+
+/// The server unmounts `directory`, and nothing else.
+fn refuse_other(directory: &str, located: &Located) -> Result<()> {
+    if directory == located.path.to_string_lossy() {
+        return Ok(());
+    }
+    let (name, other) = (shown(&located.path), shown(Path::new(directory)));
+    fail!("{name} is a bind mount of {other}: `umount {name}`, or `homenode down {other}` to end the pool")
 }
 
 /// Unmounted, but the server has not ended: says why, or waits on.
@@ -124,6 +140,7 @@ fn unmount(located: &Located, lazy: bool) -> Result<()> {
 }
 
 fn busy(located: &Located) -> Result<()> {
+    refuse_nested(located)?;
     let holders = holders::of(located);
     let name = shown(&located.path);
     let who = if holders.is_empty() {
@@ -132,4 +149,17 @@ fn busy(located: &Located) -> Result<()> {
         format!(" by {}", holders.join(", "))
     };
     fail!("{name} is in use{who}: end that first, or take it away from under its users with `homenode down --lazy`")
+}
+
+fn refuse_nested(located: &Located) -> Result<()> {
+    let is_nested = |one: &MountEntry| one.id != located.mount.id && one.mount_point.starts_with(&located.path);
+    // The last one is the innermost of those that lie in one another.
+    let Some(nested) = mounts().unwrap_or_default().into_iter().rfind(is_nested) else {
+        return Ok(());
+    };
+    let (name, inner) = (shown(&located.path), shown(&nested.mount_point));
+    fail!(
+        "{name} is in use: {inner} ({}) is mounted inside it: `umount {inner}` first",
+        nested.filesystem_type
+    )
 }

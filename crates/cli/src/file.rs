@@ -1,5 +1,6 @@
 //! `homenode file`: where a file lies, and moving it.
 
+use crate::argument;
 use crate::control::client::{Connection, on_homenode, unexpected};
 use crate::control::protocol::{OUTPUT_VERSION, Outcome, Request};
 use crate::failure::{Failure, Result, fail};
@@ -36,7 +37,7 @@ pub(crate) struct MoveArgs {
     /// A file on a homenode mount.
     path: PathBuf,
     /// The node to move it to.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = argument::node)]
     node: u16,
 }
 
@@ -115,6 +116,7 @@ fn move_file(args: &MoveArgs) -> Result<()> {
     let (mut connection, _) = Connection::to_server_of(&path)?;
     let name = shown(&args.path);
     let progress = Progress::new(format!("moving {name} to node {}", args.node));
+    progress.on_interrupt(format!("homenode file map {name}"))?;
     let outcome = connection.request(&Request::FileMove { inode, node: args.node }, &mut |done, total| {
         progress.set(done, total)
     });

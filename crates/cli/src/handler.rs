@@ -6,20 +6,55 @@ use crate::control::protocol::{
 };
 use crate::control::server::Handler;
 use crate::failure::chain;
+use crate::mountinfo::{Device, mounts};
 use homenode::{Error, MemberId, Mount, NodeId, Pool, Size, Status};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A pool and its mount.
 pub(crate) struct PoolHandler {
     pool: Pool,
     mount: Arc<Mount>,
+    device: Device,
 }
 
 impl PoolHandler {
-    pub(crate) fn new(pool: Pool, mount: Arc<Mount>) -> Self {
-        Self { pool, mount }
+    pub(crate) fn new(pool: Pool, mount: Arc<Mount>, device: Device) -> Self {
+        Self { pool, mount, device }
+    }
+
+    /// Where the pool is mounted now, and whether it is at all. A bind mount, or a directory above that got another name,
+    /// stand in for the directory it was mounted on only when that one is no more.
+    fn place(&self) -> (PathBuf, bool) {
+        let own = self.mount.directory();
+        // What cannot be looked up is as it was.
+        let Ok(mounts) = mounts() else {
+            return (own.to_owned(), true);
+        };
+        let mut points = mounts
+            .into_iter()
+            .filter(|mount| mount.device == self.device && mount.is_homenode())
+            .map(|mount| mount.mount_point)
+            .peekable();
+        let first = points.peek().cloned();
+        let mounted = first.is_some();
+        let place = points.find(|point| point == own).or(first);
+        (place.unwrap_or_else(|| own.to_owned()), mounted)
+    }
+
+    /// A member that the pool has not.
+    fn refuse_unknown(&self, member: u16) -> Result<(), Refusal> {
+        let members = self.pool.status().members;
+        if members.iter().any(|known| known.id.0 == member) {
+            return Ok(());
+        }
+        let known: Vec<String> = members.iter().map(|known| known.id.to_string()).collect();
+        Err(Refusal {
+            message: format!("the pool has no member {member}, only {}", known.join(", ")),
+            busy: false,
+        })
     }
 
     fn add(&self, node: u16, size: &str) -> Result<Outcome, Error> {
@@ -57,9 +92,11 @@ impl PoolHandler {
 
     fn status(&self) -> StatusReport {
         let status = self.pool.status();
+        let (directory, mounted) = self.place();
         StatusReport {
             output_version: OUTPUT_VERSION,
-            directory: self.mount.directory().to_string_lossy().into_owned(),
+            directory: directory.to_string_lossy().into_owned(),
+            mounted,
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             capacity_bytes: status.capacity_bytes,
@@ -77,6 +114,9 @@ impl PoolHandler {
 
 impl Handler for PoolHandler {
     fn handle(&self, request: Request, progress: &mut dyn FnMut(u64, u64)) -> Result<Outcome, Refusal> {
+        if let Request::PoolDrain { member } | Request::PoolRemove { member } = request {
+            self.refuse_unknown(member)?;
+        }
         let done = match request {
             Request::Status => Ok(Outcome::Status(Box::new(self.status()))),
             Request::Down { lazy } => self.mount.unmount(lazy).map(|()| Outcome::Down),
@@ -124,12 +164,14 @@ fn better(one: State, other: State) -> State {
         (State::Candidate, _) | (_, State::Candidate) => State::Candidate,
         (State::Fat, _) | (_, State::Fat) => State::Fat,
         (State::Draining, _) | (_, State::Draining) => State::Draining,
+        (State::Drained, _) | (_, State::Drained) => State::Drained,
         (State::NoMember, State::NoMember) => State::NoMember,
     }
 }
 
 fn state(member: &homenode::MemberStatus) -> State {
     match (member.draining, member.fat) {
+        (true, _) if member.used_bytes == 0 => State::Drained,
         (true, _) => State::Draining,
         (false, true) => State::Fat,
         (false, false) => State::Candidate,
@@ -186,12 +228,14 @@ mod tests {
 
     #[test]
     fn a_node_is_as_good_as_its_best_member() {
-        use State::{Candidate, Draining, Fat, NoMember};
+        use State::{Candidate, Drained, Draining, Fat, NoMember};
         assert_eq!(better(NoMember, Draining), Draining);
         assert_eq!(better(NoMember, NoMember), NoMember);
         assert_eq!(better(Draining, Fat), Fat);
         assert_eq!(better(Fat, Candidate), Candidate);
         assert_eq!(better(Candidate, Draining), Candidate);
         assert_eq!(better(Draining, Draining), Draining);
+        assert_eq!(better(Drained, Draining), Draining);
+        assert_eq!(better(NoMember, Drained), Drained);
     }
 }

@@ -4,6 +4,7 @@
 //! it exits with 0, with 1 and one message when it could not do it, with 2 when it was not understood.
 #![forbid(unsafe_code)]
 
+mod argument;
 mod control;
 mod directory;
 mod down;

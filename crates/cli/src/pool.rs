@@ -1,8 +1,10 @@
 //! `homenode pool`: members come and go while the filesystem is in use.
 
+use crate::argument;
 use crate::control::client::{Connection, unexpected};
 use crate::control::protocol::{Outcome, Request};
 use crate::failure::Result;
+use crate::mountinfo::shown;
 use crate::progress::Progress;
 use clap::{Args, Subcommand};
 use homenode::Size;
@@ -24,10 +26,10 @@ pub(crate) struct AddArgs {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// The node whose memory it takes.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = argument::node)]
     node: u16,
     /// Its size: bytes (512M, 1.5G) or a share of the node's memory (25%).
-    #[arg(long)]
+    #[arg(long, value_parser = argument::size)]
     size: Size,
 }
 
@@ -82,6 +84,7 @@ fn drain(args: &DrainArgs) -> Result<()> {
     let (mut connection, _) = Connection::to_server_of(&args.directory)?;
     let progress = Progress::new(format!("draining member {}", args.member));
     let request = Request::PoolDrain { member: args.member };
+    progress.on_interrupt(format!("homenode status {}", shown(&args.directory)))?;
     let outcome = connection.request(&request, &mut |done, total| progress.set(done, total));
     drop(progress);
     match outcome? {

@@ -1,11 +1,16 @@
 //! Progress on a terminal, for what takes more than a second.
 
+use crate::failure::{Failure, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::SIGINT;
+use signal_hook::iterator::Signals;
 use std::thread;
 use std::time::Duration;
 
 /// What takes less needs no bar.
 const REVEAL_AFTER: Duration = Duration::from_secs(1);
+/// 128 + SIGINT: what a shell makes of a command that Ctrl-C ended.
+const INTERRUPTED_EXIT_CODE: i32 = 130;
 const TICK: Duration = Duration::from_millis(100);
 
 /// A bar that shows itself after a second, if standard error is a terminal. Goes when dropped.
@@ -36,6 +41,24 @@ impl Progress {
             self.0.set_length(total_bytes);
         }
         self.0.set_position(done_bytes);
+    }
+
+    /// From here on Ctrl-C ends this command with a word about what does not end: the server goes on with what it was
+    /// asked for. `look` is the command that tells how far it is.
+    pub(crate) fn on_interrupt(&self, look: String) -> Result<()> {
+        let signals = Signals::new([SIGINT]);
+        let mut signals = signals.map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+        let bar = self.0.clone();
+        thread::spawn(move || {
+            if signals.forever().next().is_some() {
+                if !bar.is_finished() {
+                    bar.finish_and_clear();
+                    eprintln!("homenode: interrupted: the server goes on; see `{look}`");
+                }
+                std::process::exit(INTERRUPTED_EXIT_CODE);
+            }
+        });
+        Ok(())
     }
 
     /// Prints a line without disturbing the bar.

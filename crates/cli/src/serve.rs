@@ -21,6 +21,9 @@ use std::time::Duration;
 /// What a request under way gets to finish when the server ends.
 const LAST_REQUESTS_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// What others get to leave the mount, or to unmount it, when they are about to as the server ends.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
 /// A mounted pool that answers.
 #[derive(Debug)]
 pub(crate) struct Serving {
@@ -80,7 +83,7 @@ impl Serving {
         let located = locate(&directory.path);
         let located = located.map_err(|error| Failure::new(format!("cannot find the new mount: {error}")))?;
         let device = located.mount.device;
-        let handler = PoolHandler::new(pool, Arc::clone(&mount.0));
+        let handler = PoolHandler::new(pool, Arc::clone(&mount.0), device);
         let socket = Socket::open(device, Arc::new(handler))?;
         Ok(Self {
             directory: directory.path.clone(),
@@ -156,11 +159,18 @@ fn spare_from_oom_killer() {
 
 /// Takes the mount down, from under its users if need be.
 fn unmount(mount: &Mount, device: Device) -> Result<()> {
-    match mount.unmount(false) {
+    let unmount = || mount.unmount(false);
+    let unmounted = unmount().or_else(|_| {
+        // Someone else is unmounting it, or a process that used it is just ending.
+        thread::sleep(BUSY_PAUSE);
+        unmount()
+    });
+    match unmounted {
         Ok(()) => Ok(()),
-        // Unmounted by someone else in the same moment, or in use: open files get errors once this process is gone.
         Err(error) => {
-            tracing::warn!("{error}: taking it away all the same; files that are open there get errors");
+            if is_mounted(device) {
+                tracing::warn!("{error}: taking it away all the same; files that are open there get errors");
+            }
             match mount.stop() {
                 // Detached before, by `down --lazy`: what is still open gets errors once this process is gone.
                 Err(_) if !is_mounted(device) => Ok(()),

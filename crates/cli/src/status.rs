@@ -3,14 +3,15 @@
 use crate::control::client::{ConnectError, Connection};
 use crate::control::protocol::{AccessReport, OUTPUT_VERSION, StatusReport};
 use crate::control::{self, root_hint, socket_path};
+use crate::directory::is_dead;
 use crate::failure::{Result, fail};
-use crate::mountinfo::Device;
+use crate::mountinfo::{Device, locate, mounts, shown};
 use clap::Args;
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::fmt::{self, Write};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Tell capacity, use, spills and the access matrix of a pool, or of all.
 #[derive(Args, Debug)]
@@ -27,6 +28,15 @@ pub(crate) struct StatusArgs {
 struct AllPools {
     output_version: u32,
     pools: Vec<StatusReport>,
+    /// Where mounts lie whose servers were killed.
+    dead: Vec<String>,
+}
+
+/// What this machine has of pools.
+struct Found {
+    pools: Vec<StatusReport>,
+    /// Mount points of dead servers.
+    dead: Vec<PathBuf>,
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
@@ -35,35 +45,40 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         return if args.json {
             crate::print_json(&report)
         } else {
-            print(&[report])
+            print(&[report], &[])
         };
     }
-    let pools = all()?;
+    let Found { pools, dead } = all()?;
     if args.json {
         crate::print_json(&AllPools {
             output_version: OUTPUT_VERSION,
             pools,
+            dead: dead.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
         })
-    } else if pools.is_empty() {
+    } else if pools.is_empty() && dead.is_empty() {
         crate::print_line("no pool is up")
     } else {
-        print(&pools)
+        print(&pools, &dead)
     }
 }
 
 /// Asks every server; what dead ones left is cleaned up.
-fn all() -> Result<Vec<StatusReport>> {
-    let mut reports = Vec::new();
+fn all() -> Result<Found> {
+    let mut pools = Vec::new();
+    let mut answering = Vec::new();
     for device in control::devices()? {
         let connection = match Connection::open(device) {
             Err(ConnectError::Dead) => clear_away(device),
             opened => opened,
         };
         match connection {
-            Ok(mut connection) => match connection.status() {
-                Ok(report) => reports.push(report),
-                Err(failure) => eprintln!("homenode: {}: {failure}", socket_path(device).display()),
-            },
+            Ok(mut connection) => {
+                answering.push(device);
+                match connection.status() {
+                    Ok(report) => pools.push(report),
+                    Err(failure) => eprintln!("homenode: {}: {failure}", socket_path(device).display()),
+                }
+            }
             Err(ConnectError::Dead) => {}
             Err(ConnectError::Other(error)) => {
                 fail!(
@@ -74,7 +89,19 @@ fn all() -> Result<Vec<StatusReport>> {
             }
         }
     }
-    Ok(reports)
+    let dead = dead(&answering);
+    Ok(Found { pools, dead })
+}
+
+/// Where the mounts of dead servers lie. Those that answer are not asked again through the mount, where they might not.
+fn dead(answering: &[Device]) -> Vec<PathBuf> {
+    let mounts = mounts().unwrap_or_default().into_iter();
+    mounts
+        .filter(|mount| mount.is_homenode() && !answering.contains(&mount.device))
+        // What another mount covers cannot be looked at, nor cleared.
+        .filter(|mount| locate(&mount.mount_point).is_ok_and(|top| top.mount.id == mount.id && is_dead(&top)))
+        .map(|mount| mount.mount_point)
+        .collect()
 }
 
 /// Removes a socket that nobody listens on. A server that is about to listen holds the lock until it does, so look again.
@@ -89,7 +116,7 @@ fn clear_away(device: Device) -> std::result::Result<Connection, ConnectError> {
     opened
 }
 
-fn print(reports: &[StatusReport]) -> Result<()> {
+fn print(reports: &[StatusReport], dead: &[PathBuf]) -> Result<()> {
     let mut text = String::new();
     for (index, report) in reports.iter().enumerate() {
         if index > 0 {
@@ -97,14 +124,32 @@ fn print(reports: &[StatusReport]) -> Result<()> {
         }
         write_report(&mut text, report).expect("writing to a string cannot fail");
     }
+    for (index, path) in dead.iter().enumerate() {
+        if index == 0 && !reports.is_empty() {
+            text.push('\n');
+        }
+        let name = shown(path);
+        writeln!(
+            text,
+            "{name}  (dead: its server was killed, what it held is lost; `homenode down {name}` clears it)"
+        )
+        .expect("writing to a string cannot fail");
+    }
     crate::print_text(&text)
 }
 
 fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     writeln!(
         text,
-        "{}  (homenode {}, server {})",
-        report.directory, report.version, report.pid
+        "{}  (homenode {}, server {}){}",
+        shown(Path::new(&report.directory)),
+        report.version,
+        report.pid,
+        if report.mounted {
+            ""
+        } else {
+            "  detached, waits for open files"
+        }
     )?;
     writeln!(
         text,

@@ -3,6 +3,8 @@
 //! Without `--foreground` the command starts itself again as the server, in a session of its own, and waits on a pipe for
 //! `ready` or the reason why not. The server is the same code in both cases.
 
+use crate::argument;
+use crate::control;
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::progress::Progress;
@@ -28,10 +30,10 @@ pub(crate) struct UpArgs {
     pub(crate) directory: PathBuf,
     /// Size of each node's member: bytes (512M, 1.5G, 2T) or a share of the node's memory (25%). Memory is taken as
     /// files fill it. Default: 50%, or what is free on the node if that is less.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = argument::size)]
     pub(crate) size_per_node: Option<Size>,
     /// Take memory of this node only; may be given several times. Default: every node with memory.
-    #[arg(long = "node", value_name = "N")]
+    #[arg(long = "node", value_name = "N", value_parser = argument::one_of_several_nodes)]
     pub(crate) nodes: Vec<u16>,
     /// Stay in the foreground; SIGINT or SIGTERM unmounts and ends.
     #[arg(long)]
@@ -48,7 +50,7 @@ enum Message {
     /// For the person: a line on standard error.
     Notice(String),
     /// The mount is there.
-    Ready { directory: PathBuf, pid: u32 },
+    Ready,
     /// It is not.
     Failed(String),
 }
@@ -120,7 +122,7 @@ fn start_server(args: &UpArgs) -> Result<()> {
         let Ok(line) = line else { break };
         match serde_json::from_str(&line) {
             Ok(Message::Notice(notice)) => progress.say(&format!("homenode: {notice}")),
-            Ok(Message::Ready { .. }) => return Ok(()),
+            Ok(Message::Ready) => return Ok(()),
             Ok(Message::Failed(reason)) => {
                 // Gone when this command is, so that whoever reacts finds nothing half done.
                 let _ = child.wait();
@@ -154,16 +156,12 @@ fn serve_detached(args: &UpArgs) -> Result<()> {
         }
     };
     serve::leave_the_terminal(serving.device())?;
-    let ready = Message::Ready {
-        directory: serving.directory().to_owned(),
-        pid: std::process::id(),
-    };
-    if tell(&ready).is_err() {
-        // Dropping it unmounts.
-        fail!(
-            "the command that started the server for {} is gone",
-            shown(serving.directory())
-        );
+    if let Err(error) = tell(&Message::Ready) {
+        let (name, log) = (shown(serving.directory()), control::log_path(serving.device()));
+        // Unmounts. Nobody knows of the server, so nobody will look for its log.
+        drop(serving);
+        let _ = fs::remove_file(log);
+        fail!("cannot tell the command that started the server for {name}: {error}; it is gone");
     }
     serve::close_the_pipe()?;
     serving.run()

@@ -25,7 +25,11 @@ use homenode_engine::{Clock, Memory};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 use std::{fs, io, thread};
+
+/// In this time a thread has read from its device that the filesystem is unmounted, on a busy machine too.
+const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A mounted filesystem. Dropping it while it is served takes it down as [`Server::stop`] does.
 #[derive(Debug)]
@@ -148,6 +152,25 @@ impl Server {
         }
         self.take_down(Busy::Abort)
             .or_else(|error| self.abort().map_err(|_| error))
+            // Unmounted a moment ago, by whomever: the threads have not noticed yet.
+            .or_else(|error| {
+                if self.ends_within(NOTICE_TIMEOUT) {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            })
+    }
+
+    /// Waits until no thread serves any more, at most `timeout`. Whether it came to that.
+    fn ends_within(&self, timeout: Duration) -> bool {
+        let serving = |state: &mut State| state.threads > 0;
+        let waited = self
+            .running
+            .ended
+            .wait_timeout_while(self.running.lock(), timeout, serving);
+        let waited = waited.unwrap_or_else(PoisonError::into_inner);
+        !waited.1.timed_out()
     }
 
     fn is_served(&self) -> bool {

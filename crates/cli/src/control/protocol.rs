@@ -68,8 +68,10 @@ pub(crate) struct Refusal {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StatusReport {
     pub(crate) output_version: u32,
-    /// Where it is mounted.
+    /// Where it is mounted, or was.
     pub(crate) directory: String,
+    /// Else it was detached from under open files, and goes when they are closed.
+    pub(crate) mounted: bool,
     /// The server.
     pub(crate) pid: u32,
     pub(crate) version: String,
@@ -115,6 +117,8 @@ pub(crate) enum State {
     Candidate,
     Fat,
     Draining,
+    /// Draining is over: the member holds nothing.
+    Drained,
     /// The node has no member in the pool, only CPUs that write to it.
     NoMember,
 }
@@ -152,6 +156,7 @@ impl State {
             Self::Candidate => "candidate",
             Self::Fat => "fat",
             Self::Draining => "draining",
+            Self::Drained => "drained",
             Self::NoMember => "no member",
         }
     }

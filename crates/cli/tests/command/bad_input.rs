@@ -19,6 +19,10 @@ fn sizes_that_do_not_parse_are_usage_errors() {
             "{message}"
         );
     }
+    let message = fail(2, &mut homenode(["up", "/nonexistent", "--size-per-node=1GB"]));
+    assert!(message.contains("1GiB"), "{message}");
+    let message = fail(2, &mut homenode(["up", "/nonexistent", "--node=0,1"]));
+    assert!(message.contains("several times"), "{message}");
     let nonsense: [&[&str]; 7] = [
         &[],
         &["frobnicate"],
@@ -188,7 +192,7 @@ fn what_is_not_on_a_homenode_mount() {
     );
     refused(
         homenode(["down"]).arg(dir.join("missing")),
-        &["missing", "does not exist"],
+        &["missing", "does not exist", "homenode status"],
     );
 
     up(&scratch.dir("pool"));

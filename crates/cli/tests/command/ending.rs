@@ -2,6 +2,7 @@
 
 use super::harness::*;
 use rustix::process::{Pid, Signal};
+use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -29,7 +30,7 @@ fn in_the_foreground_signals_exit_with_0() {
     for sent in [Signal::TERM, Signal::INT] {
         let scratch = Scratch::new("foreground");
         let dir = scratch.dir("pool");
-        let mut server = homenode(["up", SIZE, "--foreground"])
+        let server = homenode(["up", SIZE, "--foreground"])
             .arg(&dir)
             .stderr(Stdio::piped())
             .spawn()
@@ -37,7 +38,9 @@ fn in_the_foreground_signals_exit_with_0() {
         wait_until("it is mounted", || server_pid(&dir).is_some());
         fs::write(dir.join("file"), "x").unwrap();
         signal(Pid::from_child(&server), sent);
-        assert_eq!(server.wait().unwrap().code(), Some(0));
+        let output = server.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(!describe(&output).contains("cannot unmount"), "{}", describe(&output));
         assert_nothing_mounted(scratch.path());
     }
 }
@@ -118,7 +121,13 @@ fn down_clears_a_dead_mount() {
         homenode(["status"]).arg(&dir),
         &[dir.to_str().unwrap(), "homenode down"],
     );
-    succeed(&mut homenode(["status", "--json"]));
+    let all: Value = serde_json::from_str(&succeed(&mut homenode(["status", "--json"]))).unwrap();
+    assert!(
+        all["dead"].as_array().unwrap().contains(&dir.to_str().unwrap().into()),
+        "{all}"
+    );
+    let all = succeed(&mut homenode(["status"]));
+    assert!(all.contains(&format!("`homenode down {}`", dir.display())), "{all}");
     // A file that was open when the server died must not keep the mount point.
     let output = homenode(["down", "pool/"])
         .current_dir(scratch.path())
@@ -154,6 +163,11 @@ fn down_on_a_busy_mount_names_who_and_what_to_do() {
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "held", "open files work until they are closed");
+    let all: Value = serde_json::from_str(&succeed(&mut homenode(["status", "--json"]))).unwrap();
+    let ours = |pool: &&Value| pool["pid"] == pid.as_raw_nonzero().get();
+    let report = all["pools"].as_array().unwrap().iter().find(ours).unwrap();
+    assert_eq!(report["mounted"], false, "{report}");
+    assert!(succeed(&mut homenode(["status"])).contains("detached, waits for open files"));
     drop(file);
     wait_for_end(pid);
 }
@@ -243,9 +257,46 @@ fn down_does_not_wait_for_a_bind_mount() {
     let pid = server_pid(&dir).unwrap();
     rustix::mount::mount_bind(&dir, &other).unwrap();
     let remedy = format!("`umount {}`", other.display());
+    let instead = format!("`homenode down {}`", dir.display());
+    refused(homenode(["down"]).arg(&other), &["bind mount of", &remedy, &instead]);
+    assert_eq!(mounts_below(scratch.path()).len(), 2, "both are still there");
     refused(homenode(["down"]).arg(&dir), &[dir.to_str().unwrap(), &remedy]);
     rustix::mount::unmount(&other, rustix::mount::UnmountFlags::empty()).unwrap();
     wait_for_end(pid);
+    assert_nothing_mounted(scratch.path());
+}
+
+/// Once its own directory is unmounted, the bind mount is what there is of the pool.
+#[test]
+fn down_on_a_bind_mount_that_is_left() {
+    need_mounts!();
+    let scratch = Scratch::new("bind-left");
+    let (dir, other) = (scratch.dir("pool"), scratch.dir("other"));
+    up(&dir);
+    let pid = server_pid(&dir).unwrap();
+    rustix::mount::mount_bind(&dir, &other).unwrap();
+    rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::empty()).unwrap();
+    assert_eq!(status(&other)["directory"], other.to_str().unwrap());
+    assert_eq!(status(&other)["mounted"], true);
+    down(&other);
+    wait_for_end(pid);
+    assert_nothing_mounted(scratch.path());
+}
+
+#[test]
+fn down_names_the_mount_inside() {
+    need_mounts!();
+    let scratch = Scratch::new("nested");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let inner = dir.join("inner");
+    fs::create_dir(&inner).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&inner).status();
+    assert!(mounted.unwrap().success());
+    let remedy = format!("`umount {}`", inner.display());
+    refused(homenode(["down"]).arg(&dir), &["tmpfs", "inside", &remedy]);
+    rustix::mount::unmount(&inner, rustix::mount::UnmountFlags::empty()).unwrap();
+    down(&dir);
     assert_nothing_mounted(scratch.path());
 }
 

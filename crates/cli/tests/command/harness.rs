@@ -2,9 +2,10 @@
 
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -72,7 +73,8 @@ impl Drop for Scratch {
             let pid = server_pid(&mount_point);
             let _ = rustix::mount::unmount(&mount_point, rustix::mount::UnmountFlags::DETACH);
             if let Some(pid) = pid {
-                signal(pid, Signal::KILL);
+                // Gone already, perhaps.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
         }
         let _ = fs::remove_dir_all(&self.0);
@@ -81,22 +83,32 @@ impl Drop for Scratch {
 
 /// Mount points and types below a directory, by the kernel's table.
 pub(crate) fn mounts_below(directory: &Path) -> Vec<(PathBuf, String)> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let parse = |line: &str| {
-        let (left, right) = line.split_once(" - ")?;
-        let point = left
-            .split(' ')
-            .nth(4)?
-            .replace("\\040", " ")
-            .replace("\\012", "\n")
-            .replace("\\134", "\\");
-        Some((PathBuf::from(point), right.split(' ').next()?.to_owned()))
+    // Bytes, not text, and no panic: it also cleans up after tests that failed.
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let parse = |line: &[u8]| {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let point = unescape(fields.nth(4)?);
+        fields.find(|field| *field == b"-")?;
+        Some((point, String::from_utf8_lossy(fields.next()?).into_owned()))
     };
     table
-        .lines()
+        .split(|&byte| byte == b'\n')
         .filter_map(parse)
         .filter(|(point, _)| point.starts_with(directory))
         .collect()
+}
+
+/// The kernel writes space, tab, newline and backslash as `\` and three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = field;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let digits = behind.get(..3).filter(|_| byte == b'\\');
+        let escaped = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() { &behind[3..] } else { behind };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 pub(crate) fn homenode<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Command {
@@ -154,7 +166,7 @@ pub(crate) fn status(directory: &Path) -> Value {
 
 /// The server of a mount, if it answers.
 pub(crate) fn server_pid(directory: &Path) -> Option<Pid> {
-    let output = homenode(["status", "--json"]).arg(directory).output().unwrap();
+    let output = homenode(["status", "--json"]).arg(directory).output().ok()?;
     let status: Value = serde_json::from_slice(&output.stdout).ok()?;
     Pid::from_raw(status["pid"].as_u64()?.try_into().ok()?)
 }

@@ -1,7 +1,9 @@
 //! Members come and go while files are in use.
 
 use super::harness::*;
+use rustix::process::{Pid, Signal};
 use std::fs;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -28,7 +30,7 @@ fn add_drain_remove_under_a_writer() {
         assert!(said.contains("member 1"), "{said}");
         let said = succeed(homenode(["pool", "drain"]).arg(&dir).arg("0"));
         assert!(said.contains("member 0"), "{said}");
-        assert_eq!(status(&dir)["members"][0]["state"], "draining");
+        assert_eq!(status(&dir)["members"][0]["state"], "drained");
         assert_eq!(status(&dir)["members"][0]["used_bytes"], 0);
         succeed(homenode(["pool", "remove"]).arg(&dir).arg("0"));
         stop.store(true, Ordering::Relaxed);
@@ -54,8 +56,8 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
         command.arg(&dir).args(rest);
         command
     };
-    refused(&mut pool("drain", &["7"]), &["member 7"]);
-    refused(&mut pool("remove", &["7"]), &["member 7"]);
+    refused(&mut pool("drain", &["7"]), &["member 7", "only member 0"]);
+    refused(&mut pool("remove", &["7"]), &["member 7", "only member 0"]);
     refused(&mut pool("drain", &["0"]), &["member 0", "last", "add"]);
     refused(&mut pool("remove", &["0"]), &["member 0", "drain"]);
     refused(
@@ -77,5 +79,43 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     assert_eq!(status["members"].as_array().unwrap().len(), 2, "{status}");
     assert_ne!(status["members"][0]["state"], "draining", "it takes data again");
     assert_eq!(fs::read(dir.join("large")).unwrap(), vec![1; 12 << 20]);
+    down(&dir);
+}
+
+#[test]
+fn an_interrupted_drain_goes_on() {
+    need_mounts!();
+    let scratch = Scratch::new("interrupted");
+    let dir = scratch.dir("pool");
+    succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
+    fs::write(dir.join("file"), vec![1; 5_000_000]).unwrap();
+    succeed(homenode(["pool", "add", "--node", "0", "--size", "16M"]).arg(&dir));
+    let server = server_pid(&dir).unwrap();
+    // So that the drain is still to be done when it is interrupted.
+    signal(server, Signal::STOP);
+    let drain = homenode(["pool", "drain"])
+        .arg(&dir)
+        .arg("0")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_child(&drain);
+    let waits = || {
+        let process = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap();
+        let field = |name| process.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+        let caught = u64::from_str_radix(field("SigCgt:"), 16).unwrap();
+        caught >> (Signal::INT.as_raw() - 1) & 1 == 1 && field("State:").starts_with('S')
+    };
+    wait_until("it waits for the answer", waits);
+    signal(pid, Signal::INT);
+    let output = drain.wait_with_output().unwrap();
+    signal(server, Signal::CONT);
+    assert_eq!(output.status.code(), Some(130), "{}", describe(&output));
+    let said = describe(&output);
+    assert!(
+        said.contains("the server goes on") && said.contains("homenode status"),
+        "{said}"
+    );
+    wait_until("it is drained", || status(&dir)["members"][0]["state"] == "drained");
     down(&dir);
 }

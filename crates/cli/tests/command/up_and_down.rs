@@ -2,9 +2,11 @@
 
 use super::harness::*;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
@@ -140,10 +142,28 @@ fn any_way_to_name_the_directory() {
         succeed(homenode(["down", down_name]).current_dir(scratch.path()));
         assert_nothing_mounted(scratch.path());
     }
+    let foreign = scratch.dir(OsStr::from_bytes(b"not\xffUTF-8\t"));
+    up(&foreign);
+    assert_eq!(
+        mounts_below(scratch.path()),
+        [(foreign.clone(), "fuse.homenode".to_owned())]
+    );
+    let log = log_of(&foreign);
+    assert!(log.exists());
+    let text = succeed(homenode(["status"]).arg(&foreign));
+    assert!(text.starts_with('"') && !text.contains('\t'), "{text}");
+    down(&foreign);
+    assert!(!log.exists(), "{} stays", log.display());
     let dashed = scratch.dir("-dashed");
     succeed(homenode(["up", SIZE, "--", "-dashed"]).current_dir(scratch.path()));
     assert_eq!(mounts_below(scratch.path()).len(), 1);
     down(&dashed);
+}
+
+fn log_of(dir: &Path) -> PathBuf {
+    let device = rustix::fs::stat(dir).unwrap().st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    Path::new("/run/homenode").join(format!("{major}-{minor}.log"))
 }
 
 #[test]

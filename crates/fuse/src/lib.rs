@@ -28,6 +28,6 @@ mod writers;
 
 pub use error::Error;
 pub use host::Host;
-pub use options::Options;
+pub use options::{Chosen, Options, Transport, UnknownTransport};
 pub use server::Server;
 pub use statistics::Statistics;

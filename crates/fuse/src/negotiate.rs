@@ -19,6 +19,7 @@ use crate::options::Options;
 use crate::wire::flags::init;
 use crate::wire::{Field, InHeader, Incoming, InitIn, InitOut, MAJOR, MINOR, MINOR_MIN, OutHeader, Request, WriteIn};
 use std::io;
+use std::time::Duration;
 
 /// Largest READ and WRITE: as many pages as the kernel lets one request have.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
@@ -61,6 +62,8 @@ pub(crate) struct Agreed {
     pub(crate) silent_opendir: bool,
     /// Whether O_DIRECT opens get FOPEN_DIRECT_IO, so that their writers run in parallel.
     pub(crate) parallel_direct_io: bool,
+    /// How long the kernel may keep names and attributes.
+    pub(crate) attribute_timeout: Duration,
 }
 
 /// Answers the kernel's INIT, the first request of a connection.
@@ -140,6 +143,7 @@ fn agree(offer: &InitIn, options: &Options) -> Result<(InitOut, Agreed), Error> 
     let agreed = Agreed {
         silent_opendir: flags & init::NO_OPENDIR_SUPPORT != 0,
         parallel_direct_io: flags & init::DIRECT_IO_ALLOW_MMAP != 0 && minor >= MINOR_DIRECT_WRITES_INVALIDATE,
+        attribute_timeout: options.attribute_timeout,
     };
     Ok((answer, agreed))
 }
@@ -173,7 +177,8 @@ mod tests {
             agreed,
             Agreed {
                 silent_opendir: false,
-                parallel_direct_io: true
+                parallel_direct_io: true,
+                attribute_timeout: Options::ATTRIBUTE_TIMEOUT,
             }
         );
         assert_eq!((answer.max_write, answer.max_pages, answer.minor), (1 << 20, 256, 45));

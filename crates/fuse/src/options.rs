@@ -1,14 +1,30 @@
 //! How a filesystem is mounted and served.
 
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
 /// Choices of a mount; `Options::default()` is what `homenode up` takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
     /// What /proc/mounts shows as the mounted thing.
     pub source: String,
-    /// Server threads; `None`: one for each CPU this process may use, and at least two, so that one long request
-    /// does not hold up the rest.
+    /// How requests travel.
+    pub transport: Transport,
+    /// Threads of the classic transport; `None`: one for each CPU this process may use, and at least two, so that one
+    /// long request does not hold up the rest.
     pub threads: Option<usize>,
+    /// Most bytes of memory for the payloads of all rings together. Decides how many requests a CPU may have under way.
+    pub buffer_bytes: u64,
+    /// How long a ring's thread looks for the next request before it sleeps. Zero: it sleeps at once; anything else burns
+    /// that much of its CPU after each request.
+    pub spin: Duration,
+    /// Whether the kernel collects buffered writes in its page cache and writes them back later. Faster for small writes;
+    /// the writing thread is then not known, so bytes are placed on the node of the file's last direct writer or opener.
+    pub write_back: bool,
+    /// How long the kernel may keep names and attributes.
+    pub attribute_timeout: Duration,
     /// How far the kernel reads ahead of a sequential reader, in bytes (0: the kernel's default of 128 KiB).
     pub read_ahead_bytes: usize,
 }
@@ -17,14 +33,23 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             source: "homenode".to_owned(),
+            transport: Transport::Auto,
             threads: None,
+            buffer_bytes: 256 << 20,
+            spin: Duration::ZERO,
+            write_back: false,
+            attribute_timeout: Self::ATTRIBUTE_TIMEOUT,
             read_ahead_bytes: 1 << 20,
         }
     }
 }
 
 impl Options {
-    /// Threads to start.
+    /// A year: for ever as far as a mount goes. Everything that changes files goes through the kernel, so what it keeps
+    /// stays right.
+    pub const ATTRIBUTE_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+    /// Classic threads to start.
     pub(crate) fn thread_count(&self) -> usize {
         const THREADS_MIN: usize = 2;
         let allowed = || {
@@ -34,4 +59,61 @@ impl Options {
         };
         self.threads.unwrap_or_else(allowed).max(1)
     }
+}
+
+/// How requests travel between the kernel and the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Rings where the kernel has them and allows them, else the classic device.
+    #[default]
+    Auto,
+    /// FUSE over io_uring: a ring for each CPU. Linux 6.14 and newer, with `enable_uring` of the fuse module set.
+    Uring,
+    /// read(2) and write(2) of /dev/fuse.
+    Classic,
+}
+
+impl Transport {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Uring, Self::Classic];
+
+    /// As it is given on a command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Uring => "uring",
+            Self::Classic => "classic",
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No transport has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no transport {0:?}, only auto, uring and classic")]
+pub struct UnknownTransport(String);
+
+impl FromStr for Transport {
+    type Err = UnknownTransport;
+
+    fn from_str(name: &str) -> Result<Self, UnknownTransport> {
+        let found = Self::ALL.into_iter().find(|transport| transport.name() == name);
+        found.ok_or_else(|| UnknownTransport(name.to_owned()))
+    }
+}
+
+/// The transport in use, and why it was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Chosen {
+    /// [`Transport::Uring`] or [`Transport::Classic`].
+    pub transport: Transport,
+    /// Why, and where the other would have been better, what it lacks and how to get it. A sentence without its full stop.
+    pub reason: String,
 }

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::mount::{self, Busy};
 use crate::negotiate;
-use crate::options::Options;
+use crate::options::{Chosen, Options, Transport};
 use crate::responder::Responder;
 use crate::statistics::{Counters, Statistics};
 use crate::worker::Worker;
@@ -37,6 +37,7 @@ pub struct Server {
     dir: PathBuf,
     /// Device number of the mount.
     device: Option<u64>,
+    chosen: Chosen,
     counters: Vec<Arc<Counters>>,
     running: Arc<Running>,
 }
@@ -96,6 +97,10 @@ impl Server {
         let server = Self {
             dir,
             device,
+            chosen: Chosen {
+                transport: Transport::Classic,
+                reason: "there is no other".to_owned(),
+            },
             counters,
             running,
         };
@@ -107,6 +112,12 @@ impl Server {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// How requests travel, and why so.
+    #[must_use]
+    pub fn transport(&self) -> &Chosen {
+        &self.chosen
     }
 
     /// What was served so far.

@@ -41,7 +41,10 @@ pub use file::{Allocate, File};
 pub use homenode_engine::fs::{Error as FsError, StatFs};
 pub use homenode_engine::pool::PoolError;
 pub use homenode_engine::{BLOCK_BYTES, CpuId, MemberId, NodeId};
-pub use homenode_fuse::{Error as MountError, Statistics as MountStatistics};
+pub use homenode_fuse::{
+    Chosen as ChosenTransport, Error as MountError, Options as MountOptions, Statistics as MountStatistics, Transport,
+    UnknownTransport,
+};
 pub use homenode_linux::memory::Error as MemoryError;
 pub use homenode_linux::topology::Error as TopologyError;
 pub use metadata::{FileType, Metadata};

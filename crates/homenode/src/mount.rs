@@ -6,7 +6,7 @@
 use crate::machine::Machine;
 use crate::pool::{EngineFs, Inner, Pool};
 use crate::{CpuId, Error, NodeId};
-use homenode_fuse::{Host, Options, Server, Statistics};
+use homenode_fuse::{Chosen, Host, Options as MountOptions, Server, Statistics};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ pub struct Mount {
 }
 
 impl Pool {
-    /// Mounts the pool on `directory`, for every user of the machine. The kernel must allow it: root only.
+    /// Mounts the pool on `directory` with the default options, for every user of the machine. The kernel must allow it:
+    /// root only.
     ///
     /// From then on change the pool through the mount only: the kernel caches names, attributes and bytes, and what the
     /// library creates, removes, renames or writes beside it the mount may not see, or see half of, for as long as it lasts.
@@ -31,14 +32,17 @@ impl Pool {
     /// # Errors
     /// When /dev/fuse cannot be opened or the kernel refuses the mount.
     pub fn mount(&self, directory: impl AsRef<Path>) -> Result<Mount, Error> {
+        self.mount_with(directory, &MountOptions::default())
+    }
+
+    /// As [`Pool::mount`], with a choice of how it is served.
+    ///
+    /// # Errors
+    /// As [`Pool::mount`]; and when the transport asked for cannot be had.
+    pub fn mount_with(&self, directory: impl AsRef<Path>, options: &MountOptions) -> Result<Mount, Error> {
         let host = ThisMachine::new(Arc::clone(&self.inner.fs), &self.inner.machine);
         let directory = directory.as_ref();
-        let server = Server::mount(
-            Arc::clone(&self.inner.fs),
-            Arc::new(host),
-            directory,
-            &Options::default(),
-        )?;
+        let server = Server::mount(Arc::clone(&self.inner.fs), Arc::new(host), directory, options)?;
         Ok(Mount {
             server,
             directory: directory.to_owned(),
@@ -52,6 +56,12 @@ impl Mount {
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// How requests travel, and why so.
+    #[must_use]
+    pub fn transport(&self) -> &Chosen {
+        self.server.transport()
     }
 
     /// Waits until it is unmounted, by whomever.

@@ -1,7 +1,7 @@
 //! GETATTR, STATX, SETATTR, STATFS, and how attributes look on the wire.
 //!
 //! How long the kernel may keep what it is told: everything that changes files goes through the kernel, so names (also
-//! those that do not exist) and attributes stay right for as long as it remembers them, [`VALID_SECONDS`]. Where the server
+//! those that do not exist) and attributes stay right for as long as it remembers them: [`Options::ATTRIBUTE_TIMEOUT`](crate::Options::ATTRIBUTE_TIMEOUT). Where the server
 //! changes attributes on its own, the kernel knows: it drops size, times and blocks after writes, fallocate and copies,
 //! link counts and times after operations on names, everything after an ACL is set; answers to SETATTR carry the new ones.
 //! The one thing it does not drop is the mode after a write, which clears set-uid and set-gid (HANDLE_KILLPRIV_V2): so
@@ -16,9 +16,7 @@ use crate::wire::{
 use homenode_engine::fs::{Attr, Inode, SetAttr, SetTime};
 use homenode_engine::{BLOCK_BYTES, Clock, Memory};
 use std::sync::Arc;
-
-/// How long the kernel may keep names and attributes: a year, for ever as far as a mount goes.
-pub(super) const VALID_SECONDS: u64 = 365 * 24 * 60 * 60;
+use std::time::Duration;
 
 const NAME_BYTES_MAX: u32 = 255;
 const NS_PER_SECOND: i64 = 1_000_000_000;
@@ -28,14 +26,16 @@ const BLOCK_BYTES_WIRE: u32 = BLOCK_BYTES as u32;
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn get_attr(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let attr = self.fs().attr(&*self.inode()?);
-        Ok(reply.put(attr_out(&attr))?)
+        Ok(reply.put(self.attr_out(&attr))?)
     }
 
     pub(super) fn stat_x(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let attr = self.fs().attr(&*self.inode()?);
         let stat = stat_x_record(&attr);
+        let (attr_valid, attr_valid_nsec) = on_wire(self.attributes_valid(&attr));
         Ok(reply.put(StatXOut {
-            attr_valid: valid_seconds(&attr),
+            attr_valid,
+            attr_valid_nsec,
             stat,
             ..StatXOut::default()
         })?)
@@ -44,7 +44,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn set_attr(&self, input: &SetAttrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.inode()?;
         let attr = self.fs().set_attr(&inode, &changes(input))?;
-        Ok(reply.put(attr_out(&attr))?)
+        Ok(reply.put(self.attr_out(&attr))?)
     }
 
     pub(super) fn stat_fs(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
@@ -70,29 +70,54 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn entry_of_pinned(&self, inode: &Arc<Inode>) -> EntryOut {
         let attr = self.fs().attr(inode);
+        let (attr_valid, attr_valid_nsec) = on_wire(self.attributes_valid(&attr));
         EntryOut {
             nodeid: attr.ino.0,
-            entry_valid: VALID_SECONDS,
-            attr_valid: valid_seconds(&attr),
+            attr_valid,
+            attr_valid_nsec,
             attr: attr_record(&attr),
             // Numbers are never used twice: one generation is enough.
+            ..self.no_entry()
+        }
+    }
+
+    /// The answer that tells the kernel that there is no such name, which it may remember.
+    pub(super) fn no_entry(&self) -> EntryOut {
+        let (entry_valid, entry_valid_nsec) = on_wire(self.service.agreed.attribute_timeout);
+        EntryOut {
+            entry_valid,
+            entry_valid_nsec,
             ..EntryOut::default()
+        }
+    }
+
+    fn attr_out(&self, attr: &Attr) -> AttrOut {
+        let (attr_valid, attr_valid_nsec) = on_wire(self.attributes_valid(attr));
+        AttrOut {
+            attr_valid,
+            attr_valid_nsec,
+            attr: attr_record(attr),
+            ..AttrOut::default()
+        }
+    }
+
+    fn attributes_valid(&self, attr: &Attr) -> Duration {
+        if is_killable(attr.mode) {
+            Duration::ZERO
+        } else {
+            self.service.agreed.attribute_timeout
         }
     }
 }
 
-fn valid_seconds(attr: &Attr) -> u64 {
-    let regular = attr.mode & libc::S_IFMT == libc::S_IFREG;
-    let killable = attr.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
-    if regular && killable { 0 } else { VALID_SECONDS }
+/// Whether a write can change this mode.
+fn is_killable(mode: u32) -> bool {
+    mode & libc::S_IFMT == libc::S_IFREG && mode & (libc::S_ISUID | libc::S_ISGID) != 0
 }
 
-fn attr_out(attr: &Attr) -> AttrOut {
-    AttrOut {
-        attr_valid: valid_seconds(attr),
-        attr: attr_record(attr),
-        ..AttrOut::default()
-    }
+/// Seconds and nanoseconds.
+fn on_wire(duration: Duration) -> (u64, u32) {
+    (duration.as_secs(), duration.subsec_nanos())
 }
 
 fn attr_record(attr: &Attr) -> AttrRecord {
@@ -219,14 +244,10 @@ mod tests {
 
     #[test]
     fn attributes_that_a_write_changes_unseen_are_not_kept() {
-        assert_eq!(valid_seconds(&attr(0o10_4755)), 0);
-        assert_eq!(valid_seconds(&attr(0o10_2755)), 0);
-        assert_eq!(valid_seconds(&attr(0o10_0755)), VALID_SECONDS);
-        assert_eq!(
-            valid_seconds(&attr(0o04_2755)),
-            VALID_SECONDS,
-            "set-gid directories keep their bit"
-        );
+        assert!(is_killable(0o10_4755));
+        assert!(is_killable(0o10_2755));
+        assert!(!is_killable(0o10_0755));
+        assert!(!is_killable(0o04_2755), "set-gid directories keep their bit");
     }
 
     #[test]

@@ -2,11 +2,10 @@
 //!
 //! Every answer with an entry gives the kernel one lookup of the inode, which is one pin; FORGET takes them back.
 
-use super::attributes::VALID_SECONDS;
 use super::{Call, Errno};
 use crate::host::Host;
 use crate::wire::flags::open;
-use crate::wire::{CreateIn, EntryOut, LinkIn, MkDirIn, MkNodIn, Rename2In, Reply};
+use crate::wire::{CreateIn, LinkIn, MkDirIn, MkNodIn, Rename2In, Reply};
 use homenode_engine::fs::{Error, Inode, NewInode, RenameMode};
 use homenode_engine::{Clock, Memory};
 use std::sync::Arc;
@@ -17,11 +16,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn lookup(&self, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         match self.fs().lookup(&self.inode()?, name) {
             Ok(inode) => Ok(reply.put(self.entry(&inode)?)?),
-            // An entry without an inode: the kernel may remember that there is none.
-            Err(Error::NotFound) => Ok(reply.put(EntryOut {
-                entry_valid: VALID_SECONDS,
-                ..EntryOut::default()
-            })?),
+            Err(Error::NotFound) => Ok(reply.put(self.no_entry())?),
             Err(error) => Err(error.into()),
         }
     }

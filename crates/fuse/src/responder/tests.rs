@@ -100,6 +100,7 @@ fn responder() -> Responder<Bytes, Midnight, OneCpu> {
     let slot = fs.slots().claim().unwrap();
     let agreed = Agreed {
         silent_opendir: false,
+        attribute_timeout: crate::Options::ATTRIBUTE_TIMEOUT,
         parallel_direct_io: true,
     };
     let service = Service {

@@ -41,6 +41,29 @@ pub(crate) enum Error {
         /// Of how many.
         checked: usize,
     },
+    /// A contestant that this machine does not give.
+    #[error("no {contestant} contestant: {reason}")]
+    Unavailable {
+        /// Who cannot take part.
+        contestant: &'static str,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The kernel answered calls that were to measure a server.
+    #[error("{case}: only {requests} requests reached the {contestant} server in {operations} operations")]
+    Bypassed {
+        /// The case that ran.
+        case: String,
+        /// Who ran it.
+        contestant: &'static str,
+        /// What its server saw.
+        requests: u64,
+        /// What the clients did.
+        operations: usize,
+    },
+    /// `--check` of a mount on a machine that mounts nothing.
+    #[error("nothing can be mounted: {0}")]
+    NoMount(String),
     /// A signal asked for the end.
     #[error("interrupted")]
     Interrupted,

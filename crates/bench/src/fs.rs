@@ -17,7 +17,7 @@ use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
 use crate::private_tmpfs::Pages;
-use crate::report::{Report, Row, print_head, print_row};
+use crate::report::{Report, Row, Table};
 use case::{Layout, Operation, SIZES};
 use contestant::{Contestant, FILES, Memcpy, Tmpfs};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -54,13 +54,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     let progress = ProgressBar::new(groups.len() as u64);
     progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
-    let peers = bench.peers();
-    print_head("ns/op", &peers);
+    let table = Table::new(&bench.peers());
+    table.print_head("ns/op");
     let mut report = Report::new("fs");
     for group in &groups {
         progress.set_message(format!("{}/{}", group.size, group.operation.name()));
         let rows = bench.run_group(group)?;
-        progress.suspend(|| rows.iter().for_each(|row| print_row(row, &peers)));
+        progress.suspend(|| rows.iter().for_each(|row| table.print_row(row)));
         report.rows.extend(rows);
         progress.inc(1);
     }

@@ -9,6 +9,7 @@ mod fs;
 mod interleave;
 mod interrupt;
 mod metadata;
+mod mount;
 mod private_tmpfs;
 mod report;
 mod shuffle;
@@ -30,12 +31,19 @@ enum Bench {
     Fs(fs::Arguments),
     /// Names: create, stat, rename, readdir, unlink and the memory of an empty file, against tmpfs.
     Metadata(metadata::Arguments),
+    /// The mount: rings against the classic device and tmpfs, and what the server's CPU time is.
+    Mount(mount::Arguments),
+    /// Serves a mount for `mount`, in a process of its own.
+    #[command(hide = true)]
+    ServeMount(mount::serve::Arguments),
 }
 
 fn main() -> ExitCode {
     let outcome = match Command::parse().bench {
         Bench::Fs(arguments) => fs::run(&arguments),
         Bench::Metadata(arguments) => metadata::run(&arguments),
+        Bench::Mount(arguments) => mount::run(&arguments),
+        Bench::ServeMount(arguments) => mount::serve::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

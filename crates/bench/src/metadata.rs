@@ -13,7 +13,7 @@ mod namespace;
 use crate::error::Error;
 use crate::interleave::interleave;
 use crate::private_tmpfs::{self, Pages};
-use crate::report::{Report, Row, print_head, print_row};
+use crate::report::{Report, Row, Table};
 use crate::shuffle::permutation;
 use crate::{cpus, interrupt};
 use directory::Directory;
@@ -106,8 +106,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         }
     }
     report.rows.push(footprint);
-    print_head("ns/op or B/file", peers);
-    report.rows.iter().for_each(|row| print_row(row, peers));
+    let table = Table::new(peers);
+    table.print_head("ns/op or B/file");
+    report.rows.iter().for_each(|row| table.print_row(row));
     if let Some(file) = &arguments.json {
         report.write_json(file)?;
     }

@@ -26,6 +26,10 @@ pub(crate) struct Row {
     pub(crate) runs: usize,
     /// (p75 - p25) / median of the contestant for which that is largest.
     pub(crate) spread: f64,
+    /// Median over the runs of the CPU time that homenode's server took for one operation, where it is a process of its
+    /// own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) server_cpu_ns: Option<f64>,
 }
 
 impl Row {
@@ -55,7 +59,31 @@ impl Row {
                 .collect(),
             runs: homenode.runs(),
             spread: rounded(spread),
+            server_cpu_ns: None,
         }
+    }
+
+    /// Of a server that nobody asks anything: the clock ticks of CPU time, and the ns, that it took all the same.
+    pub(crate) fn idle(case: String, ticks: u64, cpu_ns: u64) -> Self {
+        let mut sample = Samples::default();
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "some seconds of CPU time are far below 2^52 ns"
+        )]
+        let (ticks, cpu_ns) = (ticks as f64, cpu_ns as f64);
+        sample.push(ticks);
+        Self {
+            // The quotient of the median, which should be 0, means nothing.
+            spread: 0.0,
+            server_cpu_ns: Some(cpu_ns),
+            ..Self::new(case, "ticks", &sample, &[])
+        }
+    }
+
+    /// Adds what the server took for one operation.
+    pub(crate) fn with_server_cpu(mut self, cpu_ns: &Samples) -> Self {
+        self.server_cpu_ns = Some(rounded(cpu_ns.median()));
+        self
     }
 }
 
@@ -91,25 +119,59 @@ impl Report {
     }
 }
 
-/// Prints the head of a table with a column for each peer.
-pub(crate) fn print_head(unit: &str, peers: &[&'static str]) {
-    print!("{:<26}{:>12}", format!("case ({unit})"), HOMENODE);
-    for peer in peers {
-        print!("{peer:>12}{:>8}", "ratio");
-    }
-    println!("{:>9}", "spread");
+/// How rows are printed for people: a line each, a column for each peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    peers: Vec<&'static str>,
+    case_width: usize,
+    server_cpu: bool,
 }
 
-/// Prints one row under [`print_head`]'s columns.
-pub(crate) fn print_row(row: &Row, peers: &[&'static str]) {
-    print!("{:<26}{:>12}", row.case, number(row.homenode));
-    for peer in peers {
-        match (row.peers.get(peer), row.ratio.get(peer)) {
-            (Some(&value), Some(&ratio)) => print!("{:>12}{:>8}", number(value), format!("{ratio:.2}x")),
-            _ => print!("{:>12}{:>8}", "-", "-"),
+impl Table {
+    /// With a column for each of these peers; others are in the JSON only.
+    pub(crate) fn new(peers: &[&'static str]) -> Self {
+        Self {
+            peers: peers.to_vec(),
+            case_width: 26,
+            server_cpu: false,
         }
     }
-    println!("{:>9}", format!("{:.0} %", row.spread * 100.0));
+
+    /// For rows with the server's CPU time, and with longer names.
+    pub(crate) fn with_server_cpu(mut self, case_width: usize) -> Self {
+        self.case_width = case_width;
+        self.server_cpu = true;
+        self
+    }
+
+    /// Prints the head.
+    pub(crate) fn print_head(&self, unit: &str) {
+        let width = self.case_width;
+        print!("{:<width$}{:>12}", format!("case ({unit})"), HOMENODE);
+        for peer in &self.peers {
+            print!("{peer:>12}{:>8}", "ratio");
+        }
+        if self.server_cpu {
+            print!("{:>12}", "server CPU");
+        }
+        println!("{:>9}", "spread");
+    }
+
+    /// Prints one row.
+    pub(crate) fn print_row(&self, row: &Row) {
+        let width = self.case_width;
+        print!("{:<width$}{:>12}", row.case, number(row.homenode));
+        for peer in &self.peers {
+            match (row.peers.get(peer), row.ratio.get(peer)) {
+                (Some(&value), Some(&ratio)) => print!("{:>12}{:>8}", number(value), format!("{ratio:.2}x")),
+                _ => print!("{:>12}{:>8}", "-", "-"),
+            }
+        }
+        if self.server_cpu {
+            print!("{:>12}", row.server_cpu_ns.map_or("-".to_owned(), number));
+        }
+        println!("{:>9}", format!("{:.0} %", row.spread * 100.0));
+    }
 }
 
 /// Small numbers with a decimal, large ones without.
@@ -156,5 +218,8 @@ mod tests {
                 r#""peers":{"memcpy":100.0,"tmpfs":1000.0},"ratio":{"memcpy":0.5,"tmpfs":5.0},"runs":3,"spread":0.1}]}"#
             )
         );
+        let row = report.rows.remove(0).with_server_cpu(&samples(&[70.0, 80.0, 90.0]));
+        let text = serde_json::to_string(&row).expect("plain data");
+        assert!(text.ends_with(r#""spread":0.1,"server_cpu_ns":80.0}"#), "{text}");
     }
 }

@@ -1,0 +1,243 @@
+//! `homenode-bench mount`: a mounted pool through rings, through the classic device, and tmpfs.
+//!
+//! Every mounted contestant is a pool of its own, all of it populated, served by a process of its own, as in life; so what
+//! its server takes of the CPUs is read from /proc and told per operation. Clients are threads that call pread(2),
+//! pwrite(2), openat(2) and the like. All contestants keep the same files, written in order before; random passes touch
+//! each block at most once. `direct` is `O_DIRECT`; `buffered` goes through the kernel's page cache, which is emptied
+//! before each pass, and writes end with fdatasync(2). tmpfs is its own page cache: for it the two are the same.
+//!
+//! A pass during which fewer requests reached the server than there were operations ends the bench: it would measure the
+//! kernel's caches.
+
+mod case;
+mod contestant;
+mod cpu_time;
+mod names;
+mod pass;
+mod requirements;
+pub(crate) mod serve;
+mod served;
+mod transfer;
+
+use crate::error::Error;
+use crate::interleave::{Samples, interleave};
+use crate::private_tmpfs::{self, Pages};
+use crate::report::{Report, Row, Table};
+use crate::{cpus, interrupt};
+use case::Case;
+use contestant::Contestant;
+use indicatif::{ProgressBar, ProgressStyle};
+use pass::Pass;
+use served::Variant;
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+/// What `homenode-bench mount` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Small files, few operations and rounds: shows that the bench works, not how fast anything is.
+    #[arg(long, conflicts_with = "check")]
+    smoke: bool,
+    /// Write the rows to FILE as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Run only cases whose name holds SUBSTRING (may be given again: any of them).
+    #[arg(long, value_name = "SUBSTRING")]
+    case: Vec<String>,
+    /// Rounds that count.
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Exit with 1 unless every required number of the cases that ran is reached.
+    #[arg(long)]
+    check: bool,
+}
+
+/// The row that says what servers do while nobody asks anything, and for how long they are watched.
+const IDLE_CASE: &str = "idle/server-cpu";
+const IDLE: Duration = Duration::from_secs(2);
+const IDLE_SMOKE: Duration = Duration::from_millis(100);
+/// What a server may still have to do after its last request, such as closing files.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Wide enough for the longest name of a case and a variant.
+const CASE_WIDTH: usize = 50;
+
+/// Runs the bench.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let is_wanted = |name: &str| arguments.case.is_empty() || arguments.case.iter().any(|part| name.contains(part));
+    let mut cases = case::all();
+    cases.retain(|case| is_wanted(&case.name()));
+    if cases.is_empty() && !is_wanted(IDLE_CASE) {
+        return Err(Error::NoCase(arguments.case.join(" or ")));
+    }
+    if let Err(reason) = can_mount() {
+        if arguments.check {
+            return Err(Error::NoMount(reason));
+        }
+        println!("SKIPPED: nothing can be mounted: {reason}");
+        return Ok(());
+    }
+    interrupt::watch()?;
+    let mut bench = Bench::prepare(arguments, &mut cases)?;
+    let table = Table::new(&["tmpfs", "tmpfs-huge", "classic"]).with_server_cpu(CASE_WIDTH);
+    table.print_head("ns/op");
+    let progress = ProgressBar::new(cases.len() as u64);
+    progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+    let mut report = Report::new("mount");
+    for case in &cases {
+        progress.set_message(case.name());
+        let rows = bench.run_case(case)?;
+        progress.suspend(|| rows.iter().for_each(|row| table.print_row(row)));
+        report.rows.extend(rows);
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    if is_wanted(IDLE_CASE) {
+        let rows = bench.watch_idle()?;
+        rows.iter().for_each(|row| table.print_row(row));
+        report.rows.extend(rows);
+    }
+    if let Some(file) = &arguments.json {
+        report.write_json(file)?;
+    }
+    if arguments.smoke {
+        return Ok(());
+    }
+    let judged = requirements::judge(&report, arguments.check);
+    // Who could not take part is a number not reached.
+    match bench.left_out.pop() {
+        Some(error) if arguments.check => Err(error),
+        _ => judged,
+    }
+}
+
+/// Whether this process may mount anything, and FUSE in particular. If not, why.
+fn can_mount() -> Result<(), String> {
+    private_tmpfs::mount(Pages::Default, 1 << 20).map_err(|error| error.to_string())?;
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    device.map(drop).map_err(|error| format!("/dev/fuse: {error}"))
+}
+
+/// The contestants, ready to run.
+struct Bench {
+    smoke: bool,
+    rounds: usize,
+    file_bytes: usize,
+    cpus: Vec<usize>,
+    /// The served ones first, in the order of [`Variant::ALL`].
+    contestants: Vec<Contestant>,
+    left_out: Vec<Error>,
+}
+
+impl Bench {
+    /// Starts everyone who takes part in one of the cases; drops the cases that need more CPUs than there are.
+    fn prepare(arguments: &Arguments, cases: &mut Vec<Case>) -> Result<Self, Error> {
+        let file_bytes = if arguments.smoke { 4 << 20 } else { 64 << 20 };
+        let rounds = if arguments.smoke { 1 } else { arguments.rounds as usize };
+        let cpus = cpus::choose()?;
+        println!(
+            "files of {} MiB, {rounds} rounds, clients on CPUs {cpus:?}",
+            file_bytes >> 20
+        );
+        if cpus.len() < cpus::THREADS_MAX {
+            println!("SKIPPED: cases of two clients: this process may use only one CPU");
+            cases.retain(|case| case.clients <= cpus.len());
+        }
+        let (mut contestants, mut left_out) = (Vec::new(), Vec::new());
+        for variant in Variant::ALL {
+            let is_standard = matches!(variant, Variant::Uring | Variant::Classic);
+            if !is_standard && !cases.iter().any(|case| case.concerns(variant)) {
+                continue;
+            }
+            interrupt::check()?;
+            match Contestant::served(variant, file_bytes, cpus::node(cpus[0])) {
+                Ok(contestant) => contestants.push(contestant),
+                Err(error @ Error::Unavailable { .. }) => {
+                    println!("SKIPPED: {error}");
+                    left_out.push(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        for pages in [Pages::Default, Pages::Huge] {
+            contestants.push(Contestant::tmpfs(pages, file_bytes)?);
+        }
+        Ok(Self {
+            smoke: arguments.smoke,
+            rounds,
+            file_bytes,
+            cpus,
+            contestants,
+            left_out,
+        })
+    }
+
+    /// A row for each served contestant that the case concerns.
+    fn run_case(&mut self, case: &Case) -> Result<Vec<Row>, Error> {
+        let name = case.name();
+        let mut contestants: Vec<&mut Contestant> = self
+            .contestants
+            .iter_mut()
+            .filter(|contestant| contestant.variant().is_none_or(|variant| case.concerns(variant)))
+            .collect();
+        let mut cpu_ns = vec![Samples::default(); contestants.len()];
+        let mut samples = interleave(1, contestants.len(), self.rounds, |round, _, contestant| {
+            interrupt::check()?;
+            let pass = Pass {
+                case,
+                name: &name,
+                file_bytes: self.file_bytes,
+                operations: case.work.operations(self.file_bytes, self.smoke),
+                cpus: &self.cpus,
+                seed: round as u64 * 1000,
+            };
+            let outcome = pass::time(contestants[contestant], &pass)?;
+            // The runner drops the first round too.
+            if let Some(ns) = outcome.server_cpu_ns.filter(|_| round > 0) {
+                cpu_ns[contestant].push(ns);
+            }
+            Ok::<_, Error>(outcome.ns)
+        })?;
+        let samples = samples.remove(0);
+        let rows = contestants.iter().enumerate().filter_map(|(index, contestant)| {
+            let variant = contestant.variant()?;
+            // The variant that the case is about is compared with everyone, the others with tmpfs.
+            let is_peer = |&(other, peer): &(usize, &&mut Contestant)| {
+                other != index && (variant == Variant::ALL[0] || peer.variant().is_none())
+            };
+            let peers = contestants.iter().enumerate().filter(is_peer);
+            let peers: Vec<_> = peers.map(|(other, peer)| (peer.name(), &samples[other])).collect();
+            let row = Row::new(variant.case(&name), "ns/op", &samples[index], &peers);
+            Some(row.with_server_cpu(&cpu_ns[index]))
+        });
+        Ok(rows.collect())
+    }
+
+    /// Watches all servers while nobody asks them anything: ticks of the CPU that they took all the same.
+    fn watch_idle(&self) -> Result<Vec<Row>, Error> {
+        self.contestants.iter().try_for_each(Contestant::settle)?;
+        thread::sleep(SETTLE);
+        let servers: Vec<_> = self
+            .contestants
+            .iter()
+            .filter_map(|contestant| contestant.served.as_ref())
+            .collect();
+        let cpu_times = || {
+            servers
+                .iter()
+                .map(|served| served.cpu_time())
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let before = cpu_times()?;
+        thread::sleep(if self.smoke { IDLE_SMOKE } else { IDLE });
+        let after = cpu_times()?;
+        interrupt::check()?;
+        let used = before.into_iter().zip(after).map(|(before, after)| after.since(before));
+        let row = |(served, used): (&&served::Served, cpu_time::CpuTime)| {
+            Row::idle(served.variant().case(IDLE_CASE), used.ticks, used.ns)
+        };
+        Ok(servers.iter().zip(used).map(row).collect())
+    }
+}

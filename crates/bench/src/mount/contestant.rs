@@ -1,0 +1,127 @@
+//! Who is measured: two kinds of tmpfs, and mounted pools. Each keeps the same files.
+
+use super::served::{Served, Variant};
+use crate::cpus::THREADS_MAX;
+use crate::error::Error;
+use crate::private_tmpfs::{self, Pages};
+use memmap2::MmapMut;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, fdatasync, mkdirat, open, openat, syncfs};
+use std::ffi::CString;
+
+/// Files to read and write: one for each client.
+const FILES: usize = THREADS_MAX;
+/// Files to find by name, in a directory of their own.
+pub(super) const NAMES: usize = 256;
+
+/// Bytes of a file that stand in one place of another: whatever is written has odd words, so that zeros stand out.
+const FILL_BYTES: usize = 1 << 20;
+const FILL: u8 = 0x5b;
+
+/// A filesystem with the bench's files on it. Fields drop in order: what is open before what serves it.
+#[derive(Debug)]
+pub(super) struct Contestant {
+    name: &'static str,
+    root: OwnedFd,
+    names: OwnedFd,
+    /// `None`: the kernel serves it.
+    pub(super) served: Option<Served>,
+}
+
+impl Contestant {
+    /// A private tmpfs.
+    pub(super) fn tmpfs(pages: Pages, file_bytes: usize) -> Result<Self, Error> {
+        let name = match pages {
+            Pages::Default => "tmpfs",
+            Pages::Huge => "tmpfs-huge",
+        };
+        let root = private_tmpfs::mount(pages, pool_bytes(file_bytes))?;
+        Self::fill(name, root, None, file_bytes)
+    }
+
+    /// A mounted pool of the node.
+    pub(super) fn served(variant: Variant, file_bytes: usize, node: u16) -> Result<Self, Error> {
+        let served = Served::start(variant, pool_bytes(file_bytes), node)?;
+        let what = format!("opening {}", served.directory().display());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(served.directory(), flags, Mode::empty()).map_err(|error| Error::system(what, error))?;
+        Self::fill(variant.name(), root, Some(served), file_bytes)
+    }
+
+    /// Makes all files. Those to be read and written are written from start to end.
+    fn fill(name: &'static str, root: OwnedFd, served: Option<Served>, file_bytes: usize) -> Result<Self, Error> {
+        let system = |error| Error::system(format!("making files on {name}"), error);
+        mkdirat(&root, "names", Mode::RWXU).map_err(system)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let names = openat(&root, "names", flags, Mode::empty()).map_err(system)?;
+        let create = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        for file in old_names() {
+            openat(&names, &file, create, Mode::RUSR | Mode::WUSR).map_err(system)?;
+        }
+        let mut block = MmapMut::map_anon(FILL_BYTES).map_err(|error| Error::system("mapping a buffer", error))?;
+        block.fill(FILL);
+        for file in 0..FILES {
+            let file = openat(&root, file.to_string(), create, Mode::RUSR | Mode::WUSR).map_err(system)?;
+            for at in (0..file_bytes).step_by(FILL_BYTES) {
+                let done = rustix::io::pwrite(&file, &block, at as u64).map_err(system)?;
+                assert_eq!(done, FILL_BYTES, "a regular file with room takes all");
+            }
+            fdatasync(&file).map_err(system)?;
+        }
+        Ok(Self {
+            name,
+            root,
+            names,
+            served,
+        })
+    }
+
+    /// Name in tables and JSON.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(super) fn variant(&self) -> Option<Variant> {
+        self.served.as_ref().map(Served::variant)
+    }
+
+    /// Opens the file of this client for reading and writing.
+    ///
+    /// tmpfs is asked for no `O_DIRECT`: its page cache is its storage.
+    pub(super) fn open(&self, client: usize, direct: bool) -> Result<OwnedFd, Error> {
+        let direct = if direct && self.served.is_some() {
+            OFlags::DIRECT
+        } else {
+            OFlags::empty()
+        };
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | direct;
+        openat(&self.root, client.to_string(), flags, Mode::empty())
+            .map_err(|error| Error::system(format!("opening file {client} on {}", self.name), error))
+    }
+
+    /// The directory with the files to find by name.
+    pub(super) fn names(&self) -> BorrowedFd<'_> {
+        self.names.as_fd()
+    }
+
+    /// Has the kernel write everything back that it still keeps.
+    pub(super) fn settle(&self) -> Result<(), Error> {
+        syncfs(&self.root).map_err(|error| Error::system(format!("writing back {}", self.name), error))
+    }
+}
+
+/// Names of the files that are there.
+pub(super) fn old_names() -> Vec<CString> {
+    numbered('f', NAMES)
+}
+
+/// `count` names of one length.
+pub(super) fn numbered(letter: char, count: usize) -> Vec<CString> {
+    let name = |number| CString::new(format!("{letter}{number:07}")).expect("it holds no NUL");
+    (0..count).map(name).collect()
+}
+
+/// Room for the files and as much again.
+fn pool_bytes(file_bytes: usize) -> u64 {
+    (2 * FILES * file_bytes) as u64
+}

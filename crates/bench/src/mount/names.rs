@@ -1,0 +1,123 @@
+//! A client that looks for, opens, creates and removes files by name.
+//!
+//! `stat` is statx(2) with `AT_STATX_FORCE_SYNC`: the kernel then asks the server (GETATTR) whatever it has cached, which on
+//! a mounted pool is everything, for ever. A plain stat would measure the kernel. For tmpfs the flag means nothing.
+
+use super::case::Names;
+use super::contestant::{numbered, old_names};
+use super::pass::Client;
+use crate::shuffle::Random;
+use rustix::fd::BorrowedFd;
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx, unlinkat};
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::io;
+
+struct ByName<'a> {
+    directory: BorrowedFd<'a>,
+    /// With the index of a name: of an old file, or of one to be made.
+    operations: Vec<(Names, usize)>,
+    old: Vec<CString>,
+    new: Vec<CString>,
+}
+
+/// Decides what is done to which file.
+pub(super) fn prepare<'a>(
+    directory: BorrowedFd<'a>,
+    names: Names,
+    operations: usize,
+    seed: u64,
+) -> Box<dyn Client + 'a> {
+    let old = old_names();
+    let new = numbered('g', operations);
+    let operations = plan(names, operations, old.len(), &mut Random::new(seed));
+    Box::new(ByName {
+        directory,
+        operations,
+        old,
+        new,
+    })
+}
+
+/// A new file has the number of its operation, an old one is chosen at random.
+fn plan(names: Names, operations: usize, old: usize, random: &mut Random) -> Vec<(Names, usize)> {
+    let operation = |number| {
+        let operation = match names {
+            Names::Storm => [Names::Stat, Names::OpenClose, Names::CreateUnlink][random.below(3)],
+            single => single,
+        };
+        let name = if operation == Names::CreateUnlink {
+            number
+        } else {
+            random.below(old)
+        };
+        (operation, name)
+    };
+    (0..operations).map(operation).collect()
+}
+
+impl ByName<'_> {
+    fn carry_out(&self, operation: Names, name: usize) -> Result<(), Errno> {
+        match operation {
+            Names::Stat => {
+                let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+                let attributes = statx(self.directory, &self.old[name], flags, StatxFlags::BASIC_STATS)?;
+                std::hint::black_box(attributes);
+            }
+            Names::OpenClose => {
+                openat(
+                    self.directory,
+                    &self.old[name],
+                    OFlags::RDONLY | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )?;
+            }
+            Names::CreateUnlink => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                openat(self.directory, &self.new[name], flags, Mode::RUSR | Mode::WUSR)?;
+                unlinkat(self.directory, &self.new[name], AtFlags::empty())?;
+            }
+            Names::Storm => unreachable!("a plan holds single operations"),
+        }
+        Ok(())
+    }
+}
+
+impl Client for ByName<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        for &(operation, name) in &self.operations {
+            self.carry_out(operation, name)?;
+        }
+        Ok(())
+    }
+
+    /// What was made is gone again. Everything else fails by itself where it does not work.
+    fn is_right(&mut self) -> io::Result<bool> {
+        let last = self.new.last().expect("a pass has operations");
+        match statx(self.directory, last, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS) {
+            Ok(_) => Ok(false),
+            Err(Errno::NOENT) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_storm_is_a_third_of_each() {
+        let plan = plan(Names::Storm, 3000, 10, &mut Random::new(1));
+        for single in [Names::Stat, Names::OpenClose, Names::CreateUnlink] {
+            let count = plan.iter().filter(|(operation, _)| *operation == single).count();
+            assert!((900..1100).contains(&count), "{single:?}: {count}");
+        }
+        assert!(
+            plan.iter()
+                .all(|&(operation, name)| operation == Names::CreateUnlink || name < 10)
+        );
+        let stats = super::plan(Names::Stat, 5, 10, &mut Random::new(1));
+        assert!(stats.iter().all(|&(operation, _)| operation == Names::Stat));
+    }
+}

@@ -1,0 +1,140 @@
+//! What the project promises of the mount, and whether a report keeps it.
+
+use super::IDLE_CASE;
+use crate::error::Error;
+use crate::report::{Report, Row};
+
+/// A bound and on which side of it the found number has to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Bound {
+    fn holds(self, found: f64) -> bool {
+        match self {
+            Self::AtLeast(bound) => found >= bound,
+            Self::AtMost(bound) => found <= bound,
+        }
+    }
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::AtLeast(bound) => write!(f, ">= {bound}"),
+            Self::AtMost(bound) => write!(f, "<= {bound}"),
+        }
+    }
+}
+
+/// Least ratios of rings to the classic transport.
+const CLASSIC_RATIOS_MIN: [(&str, f64); 7] = [
+    ("4k/direct-read/1c/pinned", 1.8),
+    ("4k/direct-write/1c/pinned", 1.8),
+    ("4k/direct-read/2c/pinned", 1.3),
+    ("4k/direct-write/2c/pinned", 1.3),
+    ("128k/direct-read/1c/pinned", 1.5),
+    ("128k/direct-write/1c/pinned", 1.5),
+    ("metadata/storm/1c/pinned", 2.0),
+];
+
+const READ: &str = "4k/direct-read/1c/pinned";
+const WRITE: &str = "4k/direct-write/1c/pinned";
+/// Most time of a 4k direct operation of one pinned client.
+const DIRECT_NS_MAX: f64 = 12_000.0;
+/// Least throughput of 4k direct writes as a share of that of reads.
+const WRITE_SHARE_MIN: f64 = 0.6;
+
+/// One promised number and what was found.
+#[derive(Debug)]
+struct Finding {
+    what: String,
+    found: f64,
+    bound: Bound,
+}
+
+/// Prints what each promise found; with `check`, fails if one was missed.
+pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
+    let findings = findings(report);
+    let missed = findings
+        .iter()
+        .filter(|finding| !finding.bound.holds(finding.found))
+        .count();
+    println!("\nrequired");
+    for Finding { what, found, bound } in &findings {
+        let verdict = if bound.holds(*found) { "ok" } else { "MISSED" };
+        println!("{what:<56} {:<9} {found:>9.2}  {verdict}", bound.to_string());
+    }
+    if check && missed > 0 {
+        Err(Error::Missed {
+            missed,
+            checked: findings.len(),
+        })
+    } else {
+        Ok(())
+    }
+}
+
+/// Of the cases that ran.
+fn findings(report: &Report) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut push = |what: String, found: Option<f64>, bound| {
+        findings.extend(found.map(|found| Finding { what, found, bound }));
+    };
+    let ratio = |case: &str, peer: &str| report.row(case)?.ratio.get(peer).copied();
+    for (case, least) in CLASSIC_RATIOS_MIN {
+        push(
+            format!("{case} against classic"),
+            ratio(case, "classic"),
+            Bound::AtLeast(least),
+        );
+    }
+    let value = |case: &str| report.row(case).map(|row: &Row| row.homenode);
+    for case in [READ, WRITE] {
+        push(format!("{case}, ns"), value(case), Bound::AtMost(DIRECT_NS_MAX));
+    }
+    let share = value(READ).zip(value(WRITE)).map(|(read, write)| read / write);
+    push(format!("{WRITE} against read"), share, Bound::AtLeast(WRITE_SHARE_MIN));
+    push(format!("{IDLE_CASE}, ticks"), value(IDLE_CASE), Bound::AtMost(0.0));
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interleave::Samples;
+
+    fn report(write_ns: f64, idle_ticks: u64) -> Report {
+        let samples = |value: f64| {
+            let mut samples = Samples::default();
+            samples.push(value);
+            samples
+        };
+        let mut report = Report::new("mount");
+        for (case, ns) in [(READ, 10_000.0), (WRITE, write_ns)] {
+            let classic = samples(20_000.0);
+            let peers = [("classic", &classic)];
+            report.rows.push(Row::new(case.into(), "ns/op", &samples(ns), &peers));
+        }
+        report.rows.push(Row::idle(IDLE_CASE.into(), idle_ticks, 0));
+        report
+    }
+
+    #[test]
+    fn promises_that_are_kept() {
+        assert_eq!(findings(&report(11_000.0, 0)).len(), 6);
+        assert!(judge(&report(11_000.0, 0), true).is_ok());
+    }
+
+    #[test]
+    fn promises_that_are_missed() {
+        // A ratio of 1.18, 17 us instead of 12, and 59 % of the reads' throughput.
+        let slow = judge(&report(17_000.0, 0), true);
+        assert!(matches!(slow, Err(Error::Missed { missed: 3, checked: 6 })), "{slow:?}");
+        let busy = judge(&report(11_000.0, 1), true);
+        assert!(matches!(busy, Err(Error::Missed { missed: 1, .. })), "{busy:?}");
+        assert!(judge(&report(17_000.0, 1), false).is_ok());
+    }
+}

@@ -1,0 +1,91 @@
+//! `homenode-bench serve-mount`: a mounted pool in a process of its own, for `homenode-bench mount`.
+//!
+//! Its standard output starts with a line: `ready TRANSPORT REASON` once the mount works, or `failed WHY`. For each line of
+//! its standard input it then prints how many requests it has served. When its input ends, because the bench is done or
+//! has died of whatever, it unmounts, removes the directory and ends.
+
+use crate::error::Error;
+use homenode::{Mount, MountOptions, NodeId, Pool, PoolOptions, Transport};
+use std::fs;
+use std::io::{self, BufRead, Write};
+use std::path::{Path, PathBuf};
+
+/// What `homenode-bench serve-mount` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Where to mount: a directory that is not there yet.
+    directory: PathBuf,
+    /// Bytes of the pool.
+    #[arg(long)]
+    pool_bytes: u64,
+    /// The node that gives them.
+    #[arg(long)]
+    node: u16,
+    /// How requests travel.
+    #[arg(long)]
+    transport: Transport,
+    /// Have the kernel collect buffered writes.
+    #[arg(long)]
+    write_back: bool,
+}
+
+/// Serves until standard input ends.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    match bring_up(arguments) {
+        Ok(mount) => {
+            let served = answer(&mount);
+            drop(mount);
+            remove(&arguments.directory)?;
+            served
+        }
+        // The bench tells it: it knows what the failure means.
+        Err(error) => say(&format!("failed {error}")),
+    }
+}
+
+fn bring_up(arguments: &Arguments) -> Result<Mount, Error> {
+    let library = |what: &'static str| {
+        move |error: homenode::Error| Error::Library {
+            what,
+            message: error.to_string(),
+        }
+    };
+    let options = PoolOptions::new()
+        .size_per_node(arguments.pool_bytes.to_string().parse().expect("a number is a size"))
+        .populate_ahead("100%".parse().expect("the size is well formed"))
+        .node(NodeId(arguments.node));
+    let pool = Pool::create(&options).map_err(library("creating a pool"))?;
+    pool.wait_populated().map_err(library("populating the pool"))?;
+    let directory = &arguments.directory;
+    fs::create_dir(directory).map_err(|error| Error::system(format!("making {}", directory.display()), error))?;
+    let mut options = MountOptions::default();
+    options.transport = arguments.transport;
+    options.write_back = arguments.write_back;
+    let mount = pool.mount_with(directory, &options);
+    mount.map_err(|error| {
+        // Nothing is mounted there, so it is empty.
+        let _ = fs::remove_dir(directory);
+        library("mounting the pool")(error)
+    })
+}
+
+fn answer(mount: &Mount) -> Result<(), Error> {
+    let chosen = mount.transport();
+    say(&format!("ready {} {}", chosen.transport, chosen.reason))?;
+    for line in io::stdin().lock().lines() {
+        line.map_err(|error| Error::system("reading from the bench", error))?;
+        say(&mount.statistics().request_count().to_string())?;
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|error| Error::system("answering the bench", error))
+}
+
+fn remove(directory: &Path) -> Result<(), Error> {
+    fs::remove_dir(directory).map_err(|error| Error::system(format!("removing {}", directory.display()), error))
+}

@@ -123,7 +123,10 @@ fn agree(offer: &InitIn, options: &Options) -> Result<(InitOut, Agreed), Error> 
         });
     }
     let offered = u64::from(offer.flags) | u64::from(offer.flags2) << 32;
-    let flags = WANTED & offered;
+    let mut flags = WANTED & offered;
+    if !options.kill_privileges {
+        flags &= !init::HANDLE_KILLPRIV_V2;
+    }
     let minor = offer.minor.min(MINOR);
     let answer = InitOut {
         major: MAJOR,
@@ -182,6 +185,18 @@ mod tests {
             }
         );
         assert_eq!((answer.max_write, answer.max_pages, answer.minor), (1 << 20, 256, 45));
+    }
+
+    #[test]
+    fn privileges_are_left_to_the_kernel_only_when_asked() {
+        let taken = |options: &Options| {
+            let (answer, _) = agree(&offer(45, u64::MAX), options).unwrap();
+            u64::from(answer.flags) & init::HANDLE_KILLPRIV_V2 != 0
+        };
+        let mut options = Options::default();
+        assert!(taken(&options));
+        options.kill_privileges = false;
+        assert!(!taken(&options));
     }
 
     #[test]

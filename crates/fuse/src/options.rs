@@ -23,6 +23,9 @@ pub struct Options {
     /// Whether the kernel collects buffered writes in its page cache and writes them back later. Faster for small writes;
     /// the writing thread is then not known, so bytes are placed on the node of the file's last direct writer or opener.
     pub write_back: bool,
+    /// Whether the server takes set-uid bits and capabilities from files that are written. Otherwise the kernel asks for them
+    /// before each buffered write: off only to measure what that costs.
+    pub kill_privileges: bool,
     /// How long the kernel may keep names and attributes.
     pub attribute_timeout: Duration,
     /// How far the kernel reads ahead of a sequential reader, in bytes (0: the kernel's default of 128 KiB).
@@ -38,6 +41,7 @@ impl Default for Options {
             buffer_bytes: 256 << 20,
             spin: Duration::ZERO,
             write_back: false,
+            kill_privileges: true,
             attribute_timeout: Self::ATTRIBUTE_TIMEOUT,
             read_ahead_bytes: 1 << 20,
         }

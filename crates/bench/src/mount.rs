@@ -26,6 +26,7 @@ use crate::report::{Report, Row, Table};
 use crate::{cpus, interrupt};
 use case::Case;
 use contestant::Contestant;
+use cpu_time::CpuTime;
 use indicatif::{ProgressBar, ProgressStyle};
 use pass::Pass;
 use served::Variant;
@@ -60,6 +61,9 @@ const IDLE: Duration = Duration::from_secs(2);
 const IDLE_SMOKE: Duration = Duration::from_millis(100);
 /// What a server may still have to do after its last request, such as closing files.
 const SETTLE: Duration = Duration::from_millis(100);
+
+/// Writes that show whether a variant is in effect; many against what a pass asks a server besides.
+const TRIED_WRITES: usize = 64;
 
 /// Wide enough for the longest name of a case and a variant.
 const CASE_WIDTH: usize = 50;
@@ -152,7 +156,7 @@ impl Bench {
                 continue;
             }
             interrupt::check()?;
-            match Contestant::served(variant, file_bytes, cpus::node(cpus[0])) {
+            match start(variant, file_bytes, &cpus) {
                 Ok(contestant) => contestants.push(contestant),
                 Err(error @ Error::Unavailable { .. }) => {
                     println!("SKIPPED: {error}");
@@ -219,25 +223,49 @@ impl Bench {
     fn watch_idle(&self) -> Result<Vec<Row>, Error> {
         self.contestants.iter().try_for_each(Contestant::settle)?;
         thread::sleep(SETTLE);
-        let servers: Vec<_> = self
-            .contestants
-            .iter()
-            .filter_map(|contestant| contestant.served.as_ref())
-            .collect();
         let cpu_times = || {
-            servers
+            self.contestants
                 .iter()
-                .map(|served| served.cpu_time())
+                .map(Contestant::cpu_time)
                 .collect::<Result<Vec<_>, _>>()
         };
         let before = cpu_times()?;
         thread::sleep(if self.smoke { IDLE_SMOKE } else { IDLE });
         let after = cpu_times()?;
         interrupt::check()?;
-        let used = before.into_iter().zip(after).map(|(before, after)| after.since(before));
-        let row = |(served, used): (&&served::Served, cpu_time::CpuTime)| {
-            Row::idle(served.variant().case(IDLE_CASE), used.ticks, used.ns)
+        let used = before.into_iter().zip(after);
+        let row = |(contestant, (before, after)): (&Contestant, (Option<CpuTime>, Option<CpuTime>))| {
+            let used = after?.since(before?);
+            Some(Row::idle(contestant.variant()?.case(IDLE_CASE), used.ticks, used.ns))
         };
-        Ok(servers.iter().zip(used).map(row).collect())
+        Ok(self.contestants.iter().zip(used).filter_map(row).collect())
+    }
+}
+
+/// Starts a contestant, and sees that its variant is in effect.
+fn start(variant: Variant, file_bytes: usize, cpus: &[usize]) -> Result<Contestant, Error> {
+    let mut contestant = Contestant::served(variant, file_bytes, cpus::node(cpus[0]))?;
+    let pass = Pass {
+        case: &case::SMALL_WRITES,
+        name: "trying small writes",
+        file_bytes,
+        operations: TRIED_WRITES,
+        cpus,
+        seed: 0,
+    };
+    let requests = pass::time(&mut contestant, &pass)?.requests.unwrap_or(0);
+    let is_in_effect = match variant {
+        Variant::Uring | Variant::Classic => true,
+        Variant::WriteBack => requests < TRIED_WRITES as u64,
+        // The kernel asks once before each write.
+        Variant::NoKillPrivileges => requests >= 2 * TRIED_WRITES as u64,
+    };
+    if is_in_effect {
+        Ok(contestant)
+    } else {
+        Err(Error::Unavailable {
+            contestant: variant.name(),
+            reason: format!("{TRIED_WRITES} small writes came as {requests} requests: it has no effect"),
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! Who is measured: two kinds of tmpfs, and mounted pools. Each keeps the same files.
 
+use super::cpu_time::CpuTime;
 use super::served::{Served, Variant};
 use crate::cpus::THREADS_MAX;
 use crate::error::Error;
@@ -25,7 +26,7 @@ pub(super) struct Contestant {
     root: OwnedFd,
     names: OwnedFd,
     /// `None`: the kernel serves it.
-    pub(super) served: Option<Served>,
+    served: Option<Served>,
 }
 
 impl Contestant {
@@ -81,8 +82,19 @@ impl Contestant {
         self.name
     }
 
+    /// How it is served, if not by the kernel.
     pub(super) fn variant(&self) -> Option<Variant> {
         self.served.as_ref().map(Served::variant)
+    }
+
+    /// Requests that its server has answered, if it has one.
+    pub(super) fn requests(&mut self) -> Result<Option<u64>, Error> {
+        self.served.as_mut().map(Served::requests).transpose()
+    }
+
+    /// CPU time that its server took, if it has one.
+    pub(super) fn cpu_time(&self) -> Result<Option<CpuTime>, Error> {
+        self.served.as_ref().map(Served::cpu_time).transpose()
     }
 
     /// Opens the file of this client for reading and writing.

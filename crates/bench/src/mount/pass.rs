@@ -43,24 +43,26 @@ pub(super) struct Outcome {
     pub(super) ns: f64,
     /// CPU time of the server over the operations of all clients, if there is a server.
     pub(super) server_cpu_ns: Option<f64>,
+    /// What the server was asked in the pass, and to prepare and verify it, if there is a server.
+    pub(super) requests: Option<u64>,
 }
 
 /// Runs the pass.
 pub(super) fn time(contestant: &mut Contestant, pass: &Pass<'_>) -> Result<Outcome, Error> {
-    let requests = contestant.served.as_mut().map(|served| served.requests()).transpose()?;
+    let before = contestant.requests()?;
     let (elapsed_ns, cpu_ns) = run_clients(contestant, pass)?;
+    let requests = contestant.requests()?.zip(before).map(|(after, before)| after - before);
     let all_operations = pass.operations * pass.case.clients;
-    if let (Some(served), Some(before)) = (&mut contestant.served, requests) {
-        let requests = served.requests()? - before;
-        // What the kernel answers itself is no measure of a transport. Collecting writes is the point of write-back.
-        if served.variant() != Variant::WriteBack && requests < all_operations as u64 {
-            return Err(Error::Bypassed {
-                case: pass.name.to_owned(),
-                contestant: contestant.name(),
-                requests,
-                operations: all_operations,
-            });
-        }
+    // What the kernel answers itself is no measure of a transport. Collecting writes is the point of write-back.
+    if let Some(requests) = requests.filter(|&requests| requests < all_operations as u64)
+        && contestant.variant() != Some(Variant::WriteBack)
+    {
+        return Err(Error::Bypassed {
+            case: pass.name.to_owned(),
+            contestant: contestant.name(),
+            requests,
+            operations: all_operations,
+        });
     }
     #[expect(
         clippy::cast_precision_loss,
@@ -69,6 +71,7 @@ pub(super) fn time(contestant: &mut Contestant, pass: &Pass<'_>) -> Result<Outco
     Ok(Outcome {
         ns: elapsed_ns / pass.operations as f64,
         server_cpu_ns: cpu_ns.map(|ns| ns as f64 / all_operations as f64),
+        requests,
     })
 }
 
@@ -88,19 +91,18 @@ fn run_clients(contestant: &Contestant, pass: &Pass<'_>) -> Result<(f64, Option<
         let elapsed_ns = start.elapsed().as_secs_f64() * 1e9;
         Ok((elapsed_ns, client))
     };
-    let cpu_time = || contestant.served.as_ref().map(|served| served.cpu_time()).transpose();
     std::thread::scope(|scope| {
         let client = &client;
         let threads: Vec<_> = (0..clients).map(|number| scope.spawn(move || client(number))).collect();
         prepared.wait();
-        let before = cpu_time();
+        let before = contestant.cpu_time();
         go.wait();
         let join = |thread: std::thread::ScopedJoinHandle<'_, Result<_, Error>>| match thread.join() {
             Ok(outcome) => outcome,
             Err(panic) => std::panic::resume_unwind(panic),
         };
         let done: Vec<Result<_, Error>> = threads.into_iter().map(join).collect();
-        let after = cpu_time();
+        let after = contestant.cpu_time();
         let mut longest_ns: f64 = 0.0;
         for done in done {
             let (elapsed_ns, mut client) = done?;

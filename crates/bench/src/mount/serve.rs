@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Have the kernel collect buffered writes.
     #[arg(long)]
     write_back: bool,
+    /// Have the kernel look for privileges before each buffered write.
+    #[arg(long)]
+    no_killpriv: bool,
 }
 
 /// Serves until standard input ends.
@@ -61,6 +64,7 @@ fn bring_up(arguments: &Arguments) -> Result<Mount, Error> {
     let mut options = MountOptions::default();
     options.transport = arguments.transport;
     options.write_back = arguments.write_back;
+    options.kill_privileges = !arguments.no_killpriv;
     let mount = pool.mount_with(directory, &options);
     mount.map_err(|error| {
         // Nothing is mounted there, so it is empty.

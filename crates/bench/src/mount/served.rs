@@ -23,11 +23,13 @@ pub(super) enum Variant {
     Classic,
     /// Rings, and the kernel collects buffered writes.
     WriteBack,
+    /// Rings, and the kernel takes set-uid bits and capabilities from written files, for which it has to ask each time.
+    NoKillPrivileges,
 }
 
 impl Variant {
     /// The first is what the cases are about; the others are its peers.
-    pub(super) const ALL: [Self; 3] = [Self::Uring, Self::Classic, Self::WriteBack];
+    pub(super) const ALL: [Self; 4] = [Self::Uring, Self::Classic, Self::WriteBack, Self::NoKillPrivileges];
 
     /// Name in tables and JSON.
     pub(super) fn name(self) -> &'static str {
@@ -35,6 +37,7 @@ impl Variant {
             Self::Uring => "uring",
             Self::Classic => "classic",
             Self::WriteBack => "write-back",
+            Self::NoKillPrivileges => "no-killpriv",
         }
     }
 
@@ -51,6 +54,7 @@ impl Variant {
             Self::Uring => &["--transport=uring"],
             Self::Classic => &["--transport=classic"],
             Self::WriteBack => &["--transport=uring", "--write-back"],
+            Self::NoKillPrivileges => &["--transport=uring", "--no-killpriv"],
         }
     }
 }

@@ -25,6 +25,7 @@ bench: setup
 	@cargo build --release -p homenode-bench -p homenode-cli
 	@$(bench) fs --json $(CARGO_TARGET_DIR)/bench-fs.json
 	@$(bench) metadata --json $(CARGO_TARGET_DIR)/bench-metadata.json
+	@$(bench) mount --json $(CARGO_TARGET_DIR)/bench-mount.json
 
 fuzz: setup
 	@scripts/fuzz.sh

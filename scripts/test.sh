@@ -39,6 +39,7 @@ step "the library's example"
 step "benches, small: they work; their numbers mean nothing here"
 "$target/debug/homenode-bench" fs --smoke
 "$target/debug/homenode-bench" metadata --smoke
+"$target/debug/homenode-bench" mount --smoke
 
 step "examples in the documentation"
 cargo test --workspace --doc

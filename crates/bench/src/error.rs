@@ -31,7 +31,7 @@ pub(crate) enum Error {
         contestant: &'static str,
     },
     /// No case's name holds any of the given substrings.
-    #[error("no case matches {0}: names look like 4k/first/2t/same; run without --case to see all")]
+    #[error("no case matches {0}: run without --case to see the names of all")]
     NoCase(String),
     /// `--check` found ratios that fall short.
     #[error("{missed} of {checked} required numbers were not reached")]

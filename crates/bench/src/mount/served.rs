@@ -91,7 +91,8 @@ impl Served {
             uring_allowed(Path::new(URING_PARAMETER)).map_err(unavailable)?;
         }
         let directory = std::env::temp_dir().join(format!("homenode-bench-{}-{}", std::process::id(), variant.name()));
-        let mut child = Command::new("/proc/self/exe")
+        let program = std::env::current_exe().map_err(|error| Error::system("finding this program", error))?;
+        let mut child = Command::new(program)
             .args([
                 "serve-mount",
                 &format!("--pool-bytes={pool_bytes}"),

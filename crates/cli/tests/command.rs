@@ -9,6 +9,7 @@ mod command {
     mod ending;
     pub(crate) mod harness;
     mod members;
+    mod mounting;
     mod sockets;
     mod up_and_down;
 }

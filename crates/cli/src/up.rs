@@ -14,6 +14,7 @@ use crate::serve::{self, Serving};
 use clap::Args;
 use homenode::Size;
 use mounting::MountingArgs;
+use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -99,6 +100,10 @@ fn has_capability(number: u32) -> bool {
 
 fn serve_in_foreground(args: &UpArgs) -> Result<()> {
     let serving = Serving::start(args, &mut |notice| eprintln!("homenode: {notice}"))?;
+    // To systemd, when that started it as a service.
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        tracing::warn!("cannot tell systemd that the mount is there ($NOTIFY_SOCKET): {error}");
+    }
     eprintln!(
         "homenode: {} is up; SIGINT (Ctrl-C) or SIGTERM takes it down",
         shown(serving.directory())

@@ -1,10 +1,14 @@
 //! How a pool is mounted and served: transports, caches, directories of nodes.
 
 use super::harness::*;
+use rustix::process::{Pid, Signal};
 use std::fs::{self, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[test]
 fn values_that_are_wrong_are_usage_errors_that_name_flag_and_remedy() {
@@ -137,6 +141,36 @@ fn what_is_restricted_is_refused_by_the_kernel() {
     succeed(homenode(["up", SIZE]).arg(&dir));
     let options = mount_options(&dir);
     assert!(!options.contains("no"), "as tmpfs: {options}");
+    down(&dir);
+}
+
+/// systemd starts what comes after a service of Type=notify when it says READY=1: the mount must be there then.
+#[test]
+fn systemd_is_told_when_the_mount_is_there() {
+    need_mounts!();
+    let scratch = Scratch::new("notify");
+    let dir = scratch.dir("pool");
+    let path = scratch.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let start = |arguments: &[&str]| {
+        let mut command = homenode(["up", SIZE]);
+        command.args(arguments).arg(&dir).env("NOTIFY_SOCKET", &path);
+        command.stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut server = start(&["--foreground"]);
+    let mut message = [0; 64];
+    let bytes = socket.recv(&mut message).unwrap();
+    assert_eq!(&message[..bytes], b"READY=1\n");
+    assert_eq!(mounts_below(scratch.path()).len(), 1);
+    signal(Pid::from_child(&server), Signal::TERM);
+    assert!(server.wait().unwrap().success());
+    assert_nothing_mounted(scratch.path());
+
+    // Nobody waits for a server that only inherited the variable.
+    assert!(start(&[]).wait().unwrap().success());
+    socket.set_nonblocking(true).unwrap();
+    assert_eq!(socket.recv(&mut message).unwrap_err().kind(), ErrorKind::WouldBlock);
     down(&dir);
 }
 

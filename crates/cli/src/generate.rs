@@ -40,10 +40,21 @@ fn write(directory: &Path, command: Command) -> io::Result<()> {
     fs::create_dir_all(&man)?;
     fs::create_dir_all(&completions)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        generate_to(shell, &mut command.clone(), "homenode", &completions)?;
+        generate_to(shell, &mut visible(&command), "homenode", &completions)?;
     }
     clap_mangen::generate_to(command, &man)?;
     write_page_of_mount_helper(&man)
+}
+
+/// The command without what is hidden, which clap_complete would offer all the same.
+fn visible(command: &Command) -> Command {
+    let arguments = command.get_arguments().filter(|one| !one.is_hide_set()).cloned();
+    let below = command.get_subcommands().filter(|one| !one.is_hide_set()).map(visible);
+    Command::new(command.get_name().to_owned())
+        .about(command.get_about().cloned().unwrap_or_default())
+        .version(command.get_version().unwrap_or_default().to_owned())
+        .args(arguments)
+        .subcommands(below)
 }
 
 fn write_page_of_mount_helper(directory: &Path) -> io::Result<()> {
@@ -115,17 +126,28 @@ mod tests {
         assert!(pages.contains(&"homenode-file-map.1".to_owned()), "{pages:?}");
         for page in &pages {
             let text = read(&format!("man/{page}"));
-            assert!(
-                text.contains(".SH SYNOPSIS") && !text.contains("generate"),
-                "{page}: {text}"
-            );
+            assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
         }
         let count = fs::read_dir(directory.path().join("man")).unwrap().count();
         assert_eq!(count, pages.len() + 1, "and that of mount.homenode");
         assert!(read("man/homenode-up.1").contains("per\\-node"));
         for file in ["homenode.bash", "_homenode", "homenode.fish"] {
-            assert!(read(&format!("completions/{file}")).contains("size-per-node"), "{file}");
+            let text = read(&format!("completions/{file}"));
+            assert!(text.contains("size-per-node") && text.contains("drain"), "{file}");
         }
+    }
+
+    #[test]
+    fn completions_offer_nothing_hidden() {
+        let command = visible(&Cli::command());
+        assert!(command.find_subcommand("generate").is_none());
+        let up = command.find_subcommand("up").unwrap();
+        let offered: Vec<&str> = up.get_arguments().filter_map(clap::Arg::get_long).collect();
+        assert!(offered.contains(&"foreground"), "{offered:?}");
+        assert!(
+            !offered.contains(&"detached") && !offered.contains(&"source"),
+            "{offered:?}"
+        );
     }
 
     #[test]

@@ -3,14 +3,19 @@
 CARGO_TARGET_DIR ?= target
 bench := $(CARGO_TARGET_DIR)/release/homenode-bench
 
-.PHONY: help setup run test bench fuzz clean
+export PREFIX DESTDIR HOMENODE_BINARY
+
+.PHONY: help setup run test bench fuzz build install uninstall deb clean
 
 help:
-	@echo 'make run    mount a pool on ./mnt, copy real trees into it, verify them, measure, take it down (root)'
-	@echo 'make test   format, lints, loom, benches in small, all tests'
-	@echo 'make bench  every claimed number; takes minutes on a machine that does nothing else'
-	@echo 'make fuzz   fuzz the decoder of FUSE requests for a minute (FUZZ_SECONDS=N for longer)'
-	@echo 'make clean  remove what was built'
+	@echo 'make run        mount a pool on ./mnt, copy real trees into it, verify them, measure, take it down (root)'
+	@echo 'make test       format, lints, loom, benches in small, all tests'
+	@echo 'make bench      every claimed number; takes minutes on a machine that does nothing else'
+	@echo 'make fuzz       fuzz the decoder of FUSE requests for a minute (FUZZ_SECONDS=N for longer)'
+	@echo 'make install    the command, its mount helper, man pages, completions and systemd unit (PREFIX=/usr/local)'
+	@echo 'make uninstall  remove what make install installed'
+	@echo 'make deb        a Debian package of it'
+	@echo 'make clean      remove what was built'
 
 setup:
 	@scripts/setup.sh
@@ -29,6 +34,22 @@ bench: setup
 
 fuzz: setup
 	@scripts/fuzz.sh
+
+# HOMENODE_BINARY=FILE takes that one instead of building it: for packagers, and for root without a Rust toolchain.
+build:
+ifndef HOMENODE_BINARY
+	@scripts/setup.sh
+	@cargo build --release -p homenode-cli
+endif
+
+install: build
+	@scripts/install.sh install
+
+uninstall:
+	@scripts/install.sh uninstall
+
+deb: build
+	@scripts/deb.sh
 
 clean:
 	cargo clean

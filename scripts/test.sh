@@ -41,6 +41,9 @@ step "benches, small: they work; their numbers mean nothing here"
 "$target/debug/homenode-bench" metadata --smoke
 "$target/debug/homenode-bench" mount --smoke
 
+step "package: installed, used and removed"
+HOMENODE_BINARY="$target/debug/homenode" scripts/test-package.sh
+
 step "examples in the documentation"
 cargo test --workspace --doc
 

@@ -1,6 +1,7 @@
 //! How arguments are read, and what is said about those that are wrong.
 
-use homenode::Size;
+use homenode::{MountOptions, Size, Transport};
+use std::time::Duration;
 
 /// `--node`, where it may be given several times.
 pub(crate) fn one_of_several_nodes(text: &str) -> Result<u16, String> {
@@ -34,6 +35,41 @@ pub(crate) fn size(text: &str) -> Result<Size, String> {
     }
 }
 
+/// A size in bytes, where there is no node to have a share of.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        Size::Bytes(bytes) => Ok(bytes),
+        Size::Share(_) => Err("a share of nothing: write bytes, as 64M or 1G".to_owned()),
+    }
+}
+
+/// How requests travel.
+pub(crate) fn transport(text: &str) -> Result<Transport, String> {
+    text.parse::<Transport>().map_err(|problem| problem.to_string())
+}
+
+/// A time in whole microseconds, at most a second.
+pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
+    const SECOND_US: u64 = 1_000_000;
+    text.parse()
+        .ok()
+        .filter(|time| *time <= SECOND_US)
+        .ok_or_else(|| format!("write whole microseconds, 0 to {SECOND_US}"))
+}
+
+/// A time in seconds, whole or not, down to a nanosecond.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let remedy = || "write seconds, as 0, 0.5 or 60; for ever is the default".to_owned();
+    // Digits and a point only: a number also reads as `1e3`, `inf` and `-0`.
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number = text.parse().ok().filter(|_| is_plain).ok_or_else(remedy)?;
+    let time = Duration::try_from_secs_f64(number).map_err(|_| remedy())?;
+    if time > MountOptions::ATTRIBUTE_TIMEOUT {
+        return Err("longer than a year: leave it out, for ever is the default".to_owned());
+    }
+    Ok(time)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,6 +83,28 @@ mod tests {
         for text in ["", "5X", "12B", "1GiBB", "GB"] {
             let message = size(text).unwrap_err();
             assert!(message.contains("K, M, G, T") && message.contains("KiB"), "{message}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_no_share() {
+        assert_eq!(bytes("64M"), Ok(64 << 20));
+        assert!(bytes("25%").unwrap_err().contains("64M"));
+        assert!(bytes("x").unwrap_err().contains("K, M, G, T"));
+    }
+
+    #[test]
+    fn times_are_read_or_the_message_tells_how_to_write_them() {
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("60"), Ok(Duration::from_secs(60)));
+        for text in ["", ".", "-1", "1e3", "inf", "NaN", "1s", "0x1", "forever"] {
+            assert!(seconds(text).unwrap_err().contains("0.5"), "{text}");
+        }
+        assert!(seconds("99999999999").unwrap_err().contains("leave it out"));
+        assert_eq!(microseconds("50"), Ok(50));
+        for text in ["", "-1", "0.5", "50us", "1000001"] {
+            assert!(microseconds(text).unwrap_err().contains("whole microseconds"), "{text}");
         }
     }
 

@@ -7,7 +7,7 @@ use crate::control::protocol::{
 use crate::control::server::Handler;
 use crate::failure::chain;
 use crate::mountinfo::{Device, mounts};
-use homenode::{Error, MemberId, Mount, NodeId, Pool, Size, Status};
+use homenode::{ChosenTransport, Error, MemberId, Mount, NodeId, Pool, Size, Status};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -214,7 +214,10 @@ fn spills(status: &Status) -> Vec<SpillReport> {
 fn fuse(mount: &Mount) -> FuseReport {
     let statistics = mount.statistics();
     let named = |(operation, count): &(_, u64)| (format!("{operation:?}"), *count);
+    let ChosenTransport { transport, reason, .. } = mount.transport();
     FuseReport {
+        transport: transport.to_string(),
+        transport_reason: reason.clone(),
         requests: statistics.request_count(),
         errors: statistics.errors,
         panics: statistics.panics,

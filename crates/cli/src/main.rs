@@ -10,9 +10,11 @@ mod directory;
 mod down;
 mod failure;
 mod file;
+mod generate;
 mod handler;
 mod holders;
 mod member_list;
+mod mount_helper;
 mod mountinfo;
 mod pool;
 mod progress;
@@ -21,7 +23,7 @@ mod status;
 mod topology;
 mod up;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use failure::{Failure, Result, fail};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -48,6 +50,8 @@ enum Verb {
     Topology(topology::Args),
     #[command(subcommand)]
     Member(MemberCommand),
+    #[command(hide = true)]
+    Generate(generate::GenerateArgs),
 }
 
 /// What this machine offers to pools.
@@ -57,6 +61,9 @@ enum MemberCommand {
 }
 
 fn main() -> ExitCode {
+    if mount_helper::is_called() {
+        return mount_helper::main();
+    }
     let verb = Cli::parse().verb;
     log_to_stderr();
     match run(&verb) {
@@ -78,6 +85,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Pool(command) => pool::run(command),
         Verb::Topology(args) => topology::run(args).map_err(boxed),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
+        Verb::Generate(args) => generate::run(args, Cli::command()),
     }
 }
 

@@ -9,9 +9,10 @@ use crate::failure::{Failure, Result, fail};
 use crate::handler::PoolHandler;
 use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::up::UpArgs;
-use homenode::{Mount, NodeId, Owner, Pool, PoolOptions};
+use homenode::{ChosenTransport, Mount, NodeId, Owner, Pool, PoolOptions};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -79,7 +80,13 @@ impl Serving {
                 shown(&directory.path)
             );
         }
-        let mount = Mounted(Arc::new(pool.mount(&directory.path)?));
+        if args.mounting.per_node {
+            make_directory_for_each_node(&pool, directory.mode)?;
+        }
+        let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &args.mounting.options())?));
+        args.mounting.restrict(&directory.path)?;
+        let ChosenTransport { transport, reason, .. } = mount.0.transport();
+        notice(&format!("transport {transport}: {reason}"));
         let located = locate(&directory.path);
         let located = located.map_err(|error| Failure::new(format!("cannot find the new mount: {error}")))?;
         let device = located.mount.device;
@@ -148,6 +155,18 @@ impl Serving {
         }
         result
     }
+}
+
+/// Each is bound to its node by a placement policy. What is made there later inherits it.
+fn make_directory_for_each_node(pool: &Pool, mode: u32) -> Result<()> {
+    let homes: BTreeSet<u16> = pool.status().members.iter().map(|member| member.home.0).collect();
+    for home in homes {
+        let name = format!("node{home}");
+        pool.create_dir(&name)?;
+        pool.set_permissions(&name, mode)?;
+        pool.set_xattr(&name, "user.homenode.policy", format!("node:{home}").as_bytes())?;
+    }
+    Ok(())
 }
 
 /// The pool's memory counts as this process's, so it would be the first to go, and everything in the pool with it.

@@ -201,8 +201,8 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     let fuse = &report.fuse;
     writeln!(
         text,
-        "\nFUSE: {} requests, {} errors, {} panics",
-        fuse.requests, fuse.errors, fuse.panics
+        "\nFUSE: {} requests, {} errors, {} panics; transport {}: {}",
+        fuse.requests, fuse.errors, fuse.panics, fuse.transport, fuse.transport_reason
     )
 }
 

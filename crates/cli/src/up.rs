@@ -3,6 +3,8 @@
 //! Without `--foreground` the command starts itself again as the server, in a session of its own, and waits on a pipe for
 //! `ready` or the reason why not. The server is the same code in both cases.
 
+mod mounting;
+
 use crate::argument;
 use crate::control;
 use crate::failure::{Failure, Result, fail};
@@ -11,6 +13,8 @@ use crate::progress::Progress;
 use crate::serve::{self, Serving};
 use clap::Args;
 use homenode::Size;
+use mounting::MountingArgs;
+use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -38,6 +42,8 @@ pub(crate) struct UpArgs {
     /// Stay in the foreground; SIGINT or SIGTERM unmounts and ends.
     #[arg(long)]
     pub(crate) foreground: bool,
+    #[command(flatten)]
+    pub(crate) mounting: MountingArgs,
     /// Serve as the child that `up` starts.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     detached: bool,
@@ -59,6 +65,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     if args.detached {
         return serve_detached(args);
     }
+    args.mounting.check()?;
     check_machine()?;
     if args.foreground {
         serve_in_foreground(args)
@@ -93,6 +100,10 @@ fn has_capability(number: u32) -> bool {
 
 fn serve_in_foreground(args: &UpArgs) -> Result<()> {
     let serving = Serving::start(args, &mut |notice| eprintln!("homenode: {notice}"))?;
+    // To systemd, when that started it as a service.
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        tracing::warn!("cannot tell systemd that the mount is there ($NOTIFY_SOCKET): {error}");
+    }
     eprintln!(
         "homenode: {} is up; SIGINT (Ctrl-C) or SIGTERM takes it down",
         shown(serving.directory())
@@ -108,6 +119,7 @@ fn start_server(args: &UpArgs) -> Result<()> {
         command.arg(format!("--size-per-node={size}"));
     }
     command.args(args.nodes.iter().map(|node| format!("--node={node}")));
+    command.args(args.mounting.arguments());
     command.arg("--").arg(&args.directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let cannot = |error: io::Error| Failure::new(format!("cannot start the server: {error}"));

@@ -9,6 +9,8 @@ mod command {
     mod ending;
     pub(crate) mod harness;
     mod members;
+    mod mount_helper;
+    mod mounting;
     mod sockets;
     mod up_and_down;
 }

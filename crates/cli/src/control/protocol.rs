@@ -141,6 +141,9 @@ pub(crate) struct SpillReport {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FuseReport {
+    /// `uring` or `classic`.
+    pub(crate) transport: String,
+    pub(crate) transport_reason: String,
     pub(crate) requests: u64,
     /// Answered with an errno; many are ordinary (a name that is not there).
     pub(crate) errors: u64,

@@ -1,0 +1,169 @@
+//! `homenode generate`: man pages and shell completions, made from the definition of the command line when the command is
+//! installed. Hidden: it is for those who package the command.
+
+use crate::failure::{Failure, Result};
+use crate::mount_helper;
+use clap::{Args, Command};
+use clap_complete::{Shell, generate_to};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Write man pages to DIR/man and shell completions to DIR/completions.
+#[derive(Args, Debug)]
+pub(crate) struct GenerateArgs {
+    /// Made if it does not exist.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// Section of the manual for what administrators run.
+const ADMINISTRATION: &str = "8";
+
+const FSTAB: &str = "homenode  /srv/pool  homenode  size_per_node=25%,nosuid,nodev,nofail  0 0";
+const BY_HAND: &str = "mount -t homenode -o size_per_node=2G,node=0,node=1 homenode /srv/pool";
+
+pub(crate) fn run(args: &GenerateArgs, command: Command) -> Result<()> {
+    let directory = &args.directory;
+    write(directory, command).map_err(|error| {
+        Failure::new(format!(
+            "cannot write man pages and completions to {}: {error}",
+            directory.display()
+        ))
+    })
+}
+
+fn write(directory: &Path, command: Command) -> io::Result<()> {
+    let (man, completions) = (directory.join("man"), directory.join("completions"));
+    fs::create_dir_all(&man)?;
+    fs::create_dir_all(&completions)?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        generate_to(shell, &mut visible(&command), "homenode", &completions)?;
+    }
+    clap_mangen::generate_to(command, &man)?;
+    write_page_of_mount_helper(&man)
+}
+
+/// The command without what is hidden, which clap_complete would offer all the same.
+fn visible(command: &Command) -> Command {
+    let arguments = command.get_arguments().filter(|one| !one.is_hide_set()).cloned();
+    let below = command.get_subcommands().filter(|one| !one.is_hide_set()).map(visible);
+    Command::new(command.get_name().to_owned())
+        .about(command.get_about().cloned().unwrap_or_default())
+        .version(command.get_version().unwrap_or_default().to_owned())
+        .args(arguments)
+        .subcommands(below)
+}
+
+fn write_page_of_mount_helper(directory: &Path) -> io::Result<()> {
+    let (command, options) = mount_helper::manual();
+    let page = Man::new(command).section(ADMINISTRATION);
+    let mut file = File::create(directory.join(page.get_filename()))?;
+    page.render(&mut file)?;
+    let mut more = Roff::new();
+    more.control("SH", ["MOUNT OPTIONS"]);
+    more.text([roman(
+        "Besides what every filesystem may be given (defaults, noauto, nofail, x-systemd.automount and so on) these, which \
+         are the options of homenode up:",
+    )]);
+    for (option, help) in options {
+        more.control("TP", []);
+        more.text([bold(option)]);
+        more.text([roman(help)]);
+    }
+    more.control("SH", ["EXAMPLES"]);
+    more.text([roman("A line of /etc/fstab:")]);
+    example(&mut more, FSTAB);
+    more.text([roman("By hand:")]);
+    example(&mut more, BY_HAND);
+    more.control("SH", ["SEE ALSO"]);
+    more.text([
+        bold("homenode-up"),
+        roman("(1), "),
+        bold("mount"),
+        roman("(8), "),
+        bold("fstab"),
+        roman("(5)"),
+    ]);
+    more.to_writer(&mut file)
+}
+
+/// A line as it is, on a line of its own.
+fn example(page: &mut Roff, line: &str) {
+    page.control("PP", []);
+    page.control("nf", []);
+    page.control("RS", []);
+    page.text([roman(line)]);
+    page.control("RE", []);
+    page.control("fi", []);
+    page.control("PP", []);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cli;
+    use clap::CommandFactory;
+
+    /// Pages of a command and of all that is below it, as man(1) names them.
+    fn pages(command: &Command, name: &str) -> Vec<String> {
+        let below = command.get_subcommands().filter(|one| !one.is_hide_set());
+        let below = below.flat_map(|one| pages(one, &format!("{name}-{}", one.get_name())));
+        std::iter::once(format!("{name}.1")).chain(below).collect()
+    }
+
+    #[test]
+    fn every_command_has_a_page_and_every_shell_its_completions() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), Cli::command()).unwrap();
+        let read = |name: &str| {
+            let path = directory.path().join(name);
+            fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        let pages = pages(&Cli::command(), "homenode");
+        assert!(pages.contains(&"homenode-file-map.1".to_owned()), "{pages:?}");
+        for page in &pages {
+            let text = read(&format!("man/{page}"));
+            assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
+        }
+        let count = fs::read_dir(directory.path().join("man")).unwrap().count();
+        assert_eq!(count, pages.len() + 1, "and that of mount.homenode");
+        assert!(read("man/homenode-up.1").contains("per\\-node"));
+        for file in ["homenode.bash", "_homenode", "homenode.fish"] {
+            let text = read(&format!("completions/{file}"));
+            assert!(text.contains("size-per-node") && text.contains("drain"), "{file}");
+        }
+    }
+
+    #[test]
+    fn completions_offer_nothing_hidden() {
+        let command = visible(&Cli::command());
+        assert!(command.find_subcommand("generate").is_none());
+        let up = command.find_subcommand("up").unwrap();
+        let offered: Vec<&str> = up.get_arguments().filter_map(clap::Arg::get_long).collect();
+        assert!(offered.contains(&"foreground"), "{offered:?}");
+        assert!(
+            !offered.contains(&"detached") && !offered.contains(&"source"),
+            "{offered:?}"
+        );
+    }
+
+    #[test]
+    fn the_page_of_the_mount_helper_has_its_options() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), Cli::command()).unwrap();
+        let text = fs::read_to_string(directory.path().join("man/mount.homenode.8")).unwrap();
+        let (_, options) = mount_helper::manual();
+        for (option, _) in options {
+            // As roff writes it.
+            let option = option.replace('-', "\\-");
+            assert!(text.contains(&option), "{option} is missing in: {text}");
+        }
+        assert!(
+            text.contains("MOUNT OPTIONS") && text.contains("/srv/pool") && text.contains(".SH \"SEE ALSO\""),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,311 @@
+//! `mount.homenode`: what mount(8) runs for `mount -t homenode`, by hand or for a line of /etc/fstab.
+//!
+//! It is this binary under another name. Options with a meaning for the pool are those of `homenode up`, spelled as mount
+//! options: `size_per_node=2G` is `--size-per-node=2G`. What any filesystem may be given is in [`options`].
+
+mod options;
+
+use crate::failure::{Failure, Result, fail};
+use crate::up::{self, UpArgs};
+use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
+use options::Meaning;
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::error::Error;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The name it is called by.
+pub(crate) const NAME: &str = "mount.homenode";
+
+/// Exit codes of mount(8): not understood, and not mounted.
+const USAGE: u8 = 1;
+const FAILED: u8 = 32;
+
+/// Mount a homenode pool: what mount(8) runs for `mount -t homenode`, and for a line of /etc/fstab.
+///
+/// The pool is brought up as by `homenode up DIR`; `umount DIR` ends it, and its contents are gone then.
+#[derive(Debug, Parser)]
+#[command(name = NAME, version, override_usage = "mount.homenode SOURCE DIR [-sfnv] [-N FILE] [-o OPTIONS] [-t TYPE]")]
+pub(crate) struct HelperArgs {
+    /// A name for /proc/mounts to show; any will do, `homenode` is the usual one.
+    #[arg(value_name = "SOURCE")]
+    source: String,
+    /// An empty directory to mount on. Its owner and mode become those of the mount's root.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Options, with commas between them. See MOUNT OPTIONS.
+    #[arg(short, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Leave out options that are not known, instead of failing.
+    #[arg(short)]
+    sloppy: bool,
+    /// Check the options and do not mount.
+    #[arg(short)]
+    fake: bool,
+    /// Ignored: there is no /etc/mtab to write.
+    #[arg(short)]
+    no_mtab: bool,
+    /// Ignored.
+    #[arg(short)]
+    verbose: bool,
+    /// Mount in this mount namespace.
+    #[arg(short = 'N', value_name = "FILE")]
+    namespace: Option<PathBuf>,
+    /// Ignored: there is one type.
+    #[arg(short = 't', value_name = "TYPE")]
+    kind: Option<String>,
+}
+
+/// Whether this process is called as the helper.
+pub(crate) fn is_called() -> bool {
+    let name = std::env::args_os().next();
+    name.is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new(NAME)))
+}
+
+/// The helper's `main`.
+pub(crate) fn main() -> ExitCode {
+    let args = match HelperArgs::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Where it cannot be printed, the exit code has to do.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+        }
+    };
+    let (result, code) = match up_args(&args) {
+        Ok(_) if args.fake => return ExitCode::SUCCESS,
+        Ok(up_args) => (
+            enter(args.namespace.as_deref()).and_then(|()| up::run(&up_args)),
+            FAILED,
+        ),
+        Err(failure) => (Err(failure), USAGE),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{NAME}: {failure}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// What `homenode up` would have been given.
+fn up_args(args: &HelperArgs) -> Result<UpArgs> {
+    let mut arguments: Vec<OsString> = vec![format!("--source={}", args.source).into()];
+    let written = args.options.iter().flat_map(|options| options.split(','));
+    for option in written.filter(|option| !option.is_empty()) {
+        match options::meaning(option) {
+            Meaning::GivenAnyway => {}
+            Meaning::Refused(remedy) => fail!("option {option}: {remedy}"),
+            Meaning::OfPool => match argument(option)? {
+                Some(argument) => arguments.push(argument.into()),
+                None if args.sloppy => {}
+                None => fail!("option {option} is not known; {NAME} has {}", names().join(", ")),
+            },
+        }
+    }
+    arguments.push("--".into());
+    arguments.push(args.directory.clone().into());
+    let parsed = pool_command().try_get_matches_from(arguments);
+    parsed
+        .and_then(|matches| UpArgs::from_arg_matches(&matches))
+        .map_err(|error| Failure::new(error.to_string()))
+}
+
+/// A mount option as an argument of `up`; `None` when `up` has no such. Checked alone, so that the message can name it.
+fn argument(option: &str) -> Result<Option<String>> {
+    let (name, value) = option
+        .split_once('=')
+        .map_or((option, None), |(name, value)| (name, Some(value)));
+    let mut command = pool_command();
+    let known = pool_options(&mut command);
+    let Some(known) = known.into_iter().find(|known| name_of(known) == name) else {
+        return Ok(None);
+    };
+    let flag = format!("--{}", name.replace('_', "-"));
+    let argument = match (takes_value(&known), value) {
+        (true, Some(value)) => format!("{flag}={value}"),
+        (false, None) => flag,
+        (true, None) => fail!("option {option} needs a value: {}", shown(&known)),
+        (false, Some(_)) => fail!("option {option} takes no value: write {name}"),
+    };
+    match command.try_get_matches_from([argument.as_str(), "--", "DIR"]) {
+        Ok(_) => Ok(Some(argument)),
+        Err(error) => match error.source() {
+            Some(problem) => fail!("option {option}: {problem}"),
+            None => fail!("option {option}: {}", error.kind()),
+        },
+    }
+}
+
+/// `up` as it is parsed here: of an option given twice the later one counts, as with any filesystem.
+fn pool_command() -> Command {
+    UpArgs::augment_args(Command::new(NAME))
+        .no_binary_name(true)
+        .args_override_self(true)
+}
+
+/// The arguments of `up` that are mount options too.
+fn pool_options(command: &mut Command) -> Vec<Arg> {
+    command.build();
+    let is_option = |arg: &&Arg| {
+        let set = matches!(
+            arg.get_action(),
+            ArgAction::Set | ArgAction::Append | ArgAction::SetTrue
+        );
+        set && !arg.is_positional() && !arg.is_hide_set() && arg.get_id() != "foreground"
+    };
+    command.get_arguments().filter(is_option).cloned().collect()
+}
+
+fn name_of(arg: &Arg) -> String {
+    arg.get_long().unwrap_or_default().replace('-', "_")
+}
+
+fn takes_value(arg: &Arg) -> bool {
+    !matches!(arg.get_action(), ArgAction::SetTrue)
+}
+
+/// As the manual shows it, such as `node=N`.
+fn shown(arg: &Arg) -> String {
+    match arg.get_value_names() {
+        Some([value, ..]) if takes_value(arg) => format!("{}={value}", name_of(arg)),
+        _ => name_of(arg),
+    }
+}
+
+fn names() -> Vec<String> {
+    pool_options(&mut pool_command()).iter().map(shown).collect()
+}
+
+/// Moves this process, which has one thread yet, to another mount namespace.
+fn enter(namespace: Option<&Path>) -> Result<()> {
+    let Some(path) = namespace else { return Ok(()) };
+    let entered = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|namespace| move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount)));
+    match entered {
+        Ok(()) => Ok(()),
+        Err(error) => fail!("cannot enter the mount namespace {}: {error}", path.display()),
+    }
+}
+
+/// The command for its manual, and each mount option with what it does.
+pub(crate) fn manual() -> (Command, Vec<(String, String)>) {
+    let described = |arg: &Arg| {
+        let help = arg.get_long_help().or(arg.get_help());
+        (shown(arg), help.map(ToString::to_string).unwrap_or_default())
+    };
+    let options = pool_options(&mut pool_command()).iter().map(described).collect();
+    (HelperArgs::command(), options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use homenode::Size;
+
+    fn parse(options: &[&str]) -> Result<UpArgs> {
+        let mut arguments = vec![NAME, "homenode", "/mnt/pool"];
+        arguments.extend(options);
+        up_args(&HelperArgs::try_parse_from(arguments).unwrap())
+    }
+
+    #[test]
+    fn options_of_the_pool_are_those_of_up() {
+        let args = parse(&[
+            "-o",
+            "rw,size_per_node=2G,node=0,node=3",
+            "-o",
+            "noauto,size_per_node=1G,per_node",
+        ])
+        .unwrap();
+        assert_eq!(args.directory, Path::new("/mnt/pool"));
+        assert_eq!(args.size_per_node, Some(Size::Bytes(1 << 30)), "the later one counts");
+        assert_eq!(args.nodes, [0, 3]);
+        assert!(args.mounting.per_node && !args.foreground);
+        assert_eq!(args.mounting.source.as_deref(), Some("homenode"));
+        assert!(!parse(&[]).unwrap().mounting.per_node);
+    }
+
+    #[test]
+    fn what_is_given_anyway_is_accepted() {
+        parse(&[
+            "-o",
+            "rw,defaults,auto,noauto,user,nofail,_netdev,exec,suid,dev,relatime,async,allow_other",
+        ])
+        .unwrap();
+        parse(&[
+            "-o",
+            "x-systemd.requires=a.service,X-mount.mkdir,comment=a pool,,",
+            "-n",
+            "-v",
+            "-t",
+            "homenode",
+        ])
+        .unwrap();
+    }
+
+    #[test]
+    fn what_is_not_done_is_refused_by_name_and_with_the_remedy() {
+        let refused = [
+            ("ro", "rw"),
+            ("remount", "pool add"),
+            ("noatime", "relatime"),
+            ("size=1G", "size_per_node"),
+            ("mpol=bind:0", "per_node"),
+            ("mode=0755", "directory"),
+            ("frobnicate", "size_per_node=SIZE"),
+            ("foreground", "not known"),
+            ("detached", "not known"),
+            ("source=x", "not known"),
+            ("help", "not known"),
+            ("size_per_node", "size_per_node=SIZE"),
+            ("size_per_node=5X", "K, M, G"),
+            ("size_per_node=", "empty"),
+            ("node=x", "one number"),
+            ("transport=tcp", "classic"),
+            ("per_node=1", "no value"),
+        ];
+        for (option, remedy) in refused {
+            let message = parse(&["-o", &format!("rw,{option}")]).unwrap_err().to_string();
+            assert!(
+                message.contains(&format!("option {option}")) && message.contains(remedy),
+                "{message}"
+            );
+            assert_eq!(message.lines().count(), 1, "{message}");
+        }
+    }
+
+    #[test]
+    fn sloppy_leaves_out_what_is_not_known_and_only_that() {
+        assert_eq!(parse(&["-s", "-o", "frobnicate,node=1"]).unwrap().nodes, [1]);
+        assert!(parse(&["-s", "-o", "ro"]).is_err());
+        assert!(parse(&["-s", "-o", "node=x"]).is_err());
+    }
+
+    #[test]
+    fn the_manual_has_every_option_with_its_help() {
+        let (_, options) = manual();
+        let names: Vec<&str> = options
+            .iter()
+            .map(|(name, _)| name.split('=').next().unwrap())
+            .collect();
+        for name in [
+            "size_per_node",
+            "node",
+            "transport",
+            "buffers",
+            "spin_us",
+            "writeback",
+            "cache_attr",
+            "per_node",
+            "nosuid",
+        ] {
+            assert!(names.contains(&name), "{name} is missing in {names:?}");
+        }
+        assert!(options.iter().all(|(_, help)| !help.is_empty()));
+    }
+}

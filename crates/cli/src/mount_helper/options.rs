@@ -1,0 +1,122 @@
+//! Mount options that any filesystem may be given.
+
+/// What is done about an option.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// It is so already, or it is for others to read: mount(8), systemd, people.
+    GivenAnyway,
+    /// It is not done; what to do instead.
+    Refused(&'static str),
+    /// It says something about the pool, or nothing.
+    OfPool,
+}
+
+/// Options that ask for what is so, or are not meant for the filesystem.
+const GIVEN_ANYWAY: [&str; 32] = [
+    "rw",
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
+    "nofail",
+    "_netdev",
+    "suid",
+    "dev",
+    "exec",
+    "async",
+    "atime",
+    "diratime",
+    "relatime",
+    "nostrictatime",
+    // Times are in memory, as everything.
+    "lazytime",
+    "nolazytime",
+    "nomand",
+    "noiversion",
+    "silent",
+    "loud",
+    "symfollow",
+    // What other FUSE filesystems are given to be like any filesystem.
+    "allow_other",
+    "default_permissions",
+    "comment",
+];
+
+/// Options that ask for something else than what is given, and what to do.
+const REFUSED: [(&str, &str); 21] = [
+    ("ro", READ_ONLY),
+    ("noatime", ACCESS_TIMES),
+    ("nodiratime", ACCESS_TIMES),
+    ("norelatime", ACCESS_TIMES),
+    ("strictatime", ACCESS_TIMES),
+    ("sync", SYNC),
+    ("dirsync", SYNC),
+    ("mand", "there are no mandatory locks: leave it out"),
+    ("iversion", "files have no version number: leave it out"),
+    ("nosymfollow", "symbolic links are followed: leave it out"),
+    ("remount", REMOUNT),
+    ("bind", NO_BIND),
+    ("rbind", NO_BIND),
+    ("move", NO_BIND),
+    ("size", "a pool has a size on each node: write size_per_node=SIZE"),
+    ("nr_inodes", "the number of files has no limit of its own: leave it out"),
+    ("mode", OWNER_AND_MODE),
+    ("uid", OWNER_AND_MODE),
+    ("gid", OWNER_AND_MODE),
+    (
+        "huge",
+        "members have huge pages where the kernel has them: leave it out",
+    ),
+    (
+        "mpol",
+        "bytes lie on the writer's node: leave it out, or write per_node for a directory bound to each node",
+    ),
+];
+
+const READ_ONLY: &str = "a new pool is empty, so there would be nothing to read: write rw";
+const ACCESS_TIMES: &str = "access times move as with relatime: leave it out";
+const SYNC: &str = "a volatile pool has nothing to be in step with: leave it out";
+const REMOUNT: &str = "a mounted pool keeps its options: unmount it first (its contents go), or change its members with \
+                       `homenode pool add`, `drain` and `remove`";
+const NO_BIND: &str = "that needs no helper: leave out `-t homenode`";
+const OWNER_AND_MODE: &str = "the mount's root gets owner and mode of the directory: chown and chmod that";
+
+/// What an option (`name` or `name=value`) is about.
+pub(crate) fn meaning(option: &str) -> Meaning {
+    let name = option.split_once('=').map_or(option, |(name, _)| name);
+    if GIVEN_ANYWAY.contains(&name) || name.starts_with("x-") || name.starts_with("X-") {
+        return Meaning::GivenAnyway;
+    }
+    let refused = REFUSED.iter().find(|(refused, _)| *refused == name);
+    refused.map_or(Meaning::OfPool, |(_, remedy)| Meaning::Refused(remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_told_apart_by_their_names() {
+        assert_eq!(meaning("defaults"), Meaning::GivenAnyway);
+        assert_eq!(meaning("x-systemd.automount"), Meaning::GivenAnyway);
+        assert_eq!(meaning("comment=ro"), Meaning::GivenAnyway);
+        assert_eq!(meaning("ro"), Meaning::Refused(READ_ONLY));
+        assert_eq!(meaning("uid=1000"), Meaning::Refused(OWNER_AND_MODE));
+        assert_eq!(meaning("size_per_node=1G"), Meaning::OfPool);
+        assert_eq!(meaning("xyz"), Meaning::OfPool);
+    }
+
+    #[test]
+    fn no_option_is_in_both_lists() {
+        for (name, _) in REFUSED {
+            assert!(!GIVEN_ANYWAY.contains(&name), "{name}");
+        }
+    }
+}

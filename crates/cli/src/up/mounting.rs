@@ -1,0 +1,195 @@
+//! The arguments of `up` that say how the pool is mounted and served.
+
+use crate::argument;
+use crate::failure::{Result, fail};
+use clap::Args;
+use homenode::{MountOptions, Transport};
+use rustix::mount::MountFlags;
+use std::path::Path;
+use std::time::Duration;
+
+/// How the pool is mounted and served.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "Mounting")]
+pub(crate) struct MountingArgs {
+    /// How requests travel between kernel and server: `uring` (a ring for each CPU, faster; Linux 6.14 and newer with
+    /// enable_uring of the fuse module set), `classic` (/dev/fuse, everywhere), or `auto`: uring where it can be had.
+    #[arg(long, value_name = "auto|uring|classic", value_parser = argument::transport, default_value = "auto")]
+    transport: Transport,
+    /// Most memory for the payloads of all rings together, besides the pool: bytes (64M, 1G). It decides how many requests
+    /// each CPU may have under way. Default: 256M. Classic has no rings.
+    #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
+    buffers: Option<u64>,
+    /// Microseconds that a ring's thread looks for the next request before it sleeps. Saves the callers the wake-up, tens
+    /// of microseconds for each request, and burns up to that much time of the CPU after each. Default: 0, it sleeps at
+    /// once. Classic has no rings.
+    #[arg(long, value_name = "N", value_parser = argument::microseconds)]
+    spin_us: Option<u64>,
+    /// Let the kernel collect buffered writes in its page cache and write them back later. Faster for small writes. The
+    /// price: kernel threads write them back, the writer's CPU is not known, and bytes are placed on the node of the file's
+    /// last direct writer or opener. `status` and `file map` count them, and a full pool refuses them, only when they are
+    /// written back: the error shows at fsync or close, not at write.
+    #[arg(long)]
+    writeback: bool,
+    /// Seconds for which the kernel may keep names and attributes (0, 0.5, 60). Default: for ever, which is right, because
+    /// everything that changes files goes through this kernel. Less costs a trip to the server for each stat and each name
+    /// that is older, and gains nothing but to find out whether something odd comes from what the kernel keeps.
+    #[arg(long, value_name = "SECONDS", value_parser = argument::seconds)]
+    cache_attr: Option<Duration>,
+    /// Make a directory for each node that gives a member, DIR/node0, DIR/node1 and so on, with DIR's owner and mode. What
+    /// is written there lies on that node, whoever writes it, while the node has room. (Its user.homenode.policy is node:N,
+    /// and what is made in it inherits that.)
+    #[arg(long)]
+    pub(crate) per_node: bool,
+    /// Set-uid and set-gid programs on the mount run with their caller's rights.
+    #[arg(long)]
+    nosuid: bool,
+    /// Device nodes on the mount cannot be opened.
+    #[arg(long)]
+    nodev: bool,
+    /// Programs on the mount cannot be run.
+    #[arg(long)]
+    noexec: bool,
+    /// What the mount table shows as the mounted thing.
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub(crate) source: Option<String>,
+}
+
+impl MountingArgs {
+    /// Refuses what contradicts itself.
+    pub(crate) fn check(&self) -> Result<()> {
+        let for_rings = [("--buffers", self.buffers), ("--spin-us", self.spin_us)];
+        for (flag, value) in for_rings {
+            if self.transport == Transport::Classic && value.is_some() {
+                fail!("{flag} is for rings, which --transport classic has not: leave {flag} out, or let it be uring");
+            }
+        }
+        Ok(())
+    }
+
+    /// For the library.
+    pub(crate) fn options(&self) -> MountOptions {
+        let mut options = MountOptions::default();
+        options.transport = self.transport;
+        options.buffer_bytes = self.buffers.unwrap_or(options.buffer_bytes);
+        options.spin = self.spin_us.map_or(options.spin, Duration::from_micros);
+        options.write_back = self.writeback;
+        options.attribute_timeout = self.cache_attr.unwrap_or(options.attribute_timeout);
+        options.source = self.source.clone().unwrap_or(options.source);
+        options
+    }
+
+    /// For the command line of another `up`.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let switches = [
+            ("--writeback", self.writeback),
+            ("--per-node", self.per_node),
+            ("--nosuid", self.nosuid),
+            ("--nodev", self.nodev),
+            ("--noexec", self.noexec),
+        ];
+        let switches = switches.into_iter().filter(|(_, given)| *given);
+        let mut arguments: Vec<String> = switches.map(|(switch, _)| switch.to_owned()).collect();
+        arguments.push(format!("--transport={}", self.transport));
+        let cache_attr = self
+            .cache_attr
+            .map(|time| format!("{}.{:09}", time.as_secs(), time.subsec_nanos()));
+        let values = [
+            ("--buffers", self.buffers.map(|bytes| bytes.to_string())),
+            ("--spin-us", self.spin_us.map(|time| time.to_string())),
+            ("--cache-attr", cache_attr),
+            ("--source", self.source.clone()),
+        ];
+        arguments.extend(
+            values
+                .into_iter()
+                .filter_map(|(flag, value)| Some(format!("{flag}={}", value?))),
+        );
+        arguments
+    }
+
+    /// Restricts the new mount on `directory`.
+    pub(crate) fn restrict(&self, directory: &Path) -> Result<()> {
+        let flags = [
+            (MountFlags::NOSUID, self.nosuid),
+            (MountFlags::NODEV, self.nodev),
+            (MountFlags::NOEXEC, self.noexec),
+        ];
+        let flags: MountFlags = flags
+            .into_iter()
+            .filter(|(_, given)| *given)
+            .map(|(flag, _)| flag)
+            .collect();
+        if flags.is_empty() {
+            return Ok(());
+        }
+        // BIND: the flags of this mount, not of the filesystem.
+        match rustix::mount::mount_remount(directory, MountFlags::BIND | flags, "") {
+            Ok(()) => Ok(()),
+            Err(error) => fail!("cannot set nosuid, nodev or noexec on {}: {error}", directory.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{FromArgMatches, Parser};
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        mounting: MountingArgs,
+    }
+
+    fn parse(arguments: &[String]) -> MountingArgs {
+        let arguments = std::iter::once("test".to_owned()).chain(arguments.iter().cloned());
+        let matches = <Command as clap::CommandFactory>::command().get_matches_from(arguments);
+        Command::from_arg_matches(&matches).unwrap().mounting
+    }
+
+    /// Of the command that a person gives and the server it starts, the server has to get all of it.
+    #[test]
+    fn arguments_read_back() {
+        let all = MountingArgs {
+            transport: Transport::Uring,
+            buffers: Some(3 << 20),
+            spin_us: Some(20),
+            writeback: true,
+            cache_attr: Some(Duration::new(1, 500)),
+            per_node: true,
+            nosuid: true,
+            nodev: true,
+            noexec: true,
+            source: Some("a b".to_owned()),
+        };
+        assert_eq!(parse(&all.arguments()), all);
+        let none = parse(&[]);
+        assert_eq!(none, MountingArgs::default());
+        assert_eq!(parse(&none.arguments()), none);
+    }
+
+    #[test]
+    fn options_are_what_was_given_or_the_librarys() {
+        assert_eq!(parse(&[]).options(), MountOptions::default());
+        let given = ["--transport=classic", "--writeback", "--cache-attr=0.25", "--source=x"];
+        let options = parse(&given.map(str::to_owned)).options();
+        assert_eq!(options.transport, Transport::Classic);
+        assert!(options.write_back);
+        assert_eq!(options.attribute_timeout, Duration::from_millis(250));
+        assert_eq!(options.source, "x");
+        let options = parse(&["--buffers=64M", "--spin-us=7"].map(str::to_owned)).options();
+        assert_eq!(options.buffer_bytes, 64 << 20);
+        assert_eq!(options.spin, Duration::from_micros(7));
+    }
+
+    #[test]
+    fn what_only_rings_have_is_refused_without_them() {
+        for flag in ["--buffers=64M", "--spin-us=0"] {
+            let given = [flag, "--transport=classic"].map(str::to_owned);
+            let message = parse(&given).check().unwrap_err().to_string();
+            assert!(message.contains(flag.split('=').next().unwrap()), "{message}");
+            assert_eq!(parse(&[flag.to_owned()]).check(), Ok(()));
+        }
+    }
+}

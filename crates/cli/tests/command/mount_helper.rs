@@ -1,0 +1,140 @@
+//! `mount -t homenode`, lines of /etc/fstab, and the helper that mount(8) calls for them.
+
+use super::harness::*;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+/// The helper, as mount(8) calls it.
+fn helper(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = homenode(["pool"]);
+    command.arg0("/sbin/mount.homenode").arg(directory).args(arguments);
+    command
+}
+
+#[test]
+fn the_helper_mounts_what_the_options_say() {
+    need_mounts!();
+    let scratch = Scratch::new("helper");
+    let dir = scratch.dir("pool");
+    succeed(&mut helper(
+        &dir,
+        &["-n", "-v", "-o", "rw,noauto,size_per_node=16M,node=0,per_node,nosuid"],
+    ));
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = table.lines().find(|line| line.contains(dir.to_str().unwrap())).unwrap();
+    assert!(
+        line.starts_with("pool ") && line.contains(" fuse.homenode rw,nosuid,"),
+        "{line}"
+    );
+    assert_eq!(status(&dir)["capacity_bytes"], 16 << 20);
+    assert!(dir.join("node0").is_dir());
+    down(&dir);
+    assert_nothing_mounted(scratch.path());
+}
+
+#[test]
+fn what_the_helper_does_not_understand_mounts_nothing() {
+    need_mounts!();
+    let scratch = Scratch::new("helper-refuses");
+    let dir = scratch.dir("pool");
+    for (option, part) in [("ro", "write rw"), ("size_per_node=5X", "5X"), ("frob", "not known")] {
+        let message = fail(1, &mut helper(&dir, &["-o", option]));
+        assert!(
+            message.starts_with("mount.homenode: ") && message.contains(option) && message.contains(part),
+            "{message}"
+        );
+    }
+    fail(1, &mut helper(&dir, &["--nonsense"]));
+    succeed(&mut helper(&dir, &["-f", "-o", "size_per_node=16M"]));
+    let missing = scratch.path().join("missing");
+    assert!(fail(32, &mut helper(&missing, &[])).contains("does not exist"));
+    assert!(fail(32, &mut helper(&dir, &["-N", "/nonexistent"])).contains("/nonexistent"));
+    assert_nothing_mounted(scratch.path());
+}
+
+/// In a mount namespace of its own whose /sbin holds the helper and nothing else. `$1` is the helper, `$2` the directory
+/// to mount on, `$3` a file.
+const PRELUDE: &str = r#"
+    set -eu
+    mount -t tmpfs none /sbin
+    ln -s "$1" /sbin/mount.homenode
+    dir=$2 fstab=$3
+    trap 'umount -l "$dir" 2>/dev/null || true' EXIT
+    mounts() { findmnt -n -o SOURCE,FSTYPE "$dir" || true; }
+"#;
+
+fn in_own_namespace(test: &str, script: &str) -> String {
+    let scratch = Scratch::new(test);
+    let dir = scratch.dir("pool");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    command.arg(format!("{PRELUDE}{script}")).arg("sh").arg(BINARY);
+    command.arg(&dir).arg(scratch.path().join("fstab"));
+    let printed = succeed(&mut command);
+    assert_nothing_mounted(scratch.path());
+    printed
+}
+
+#[test]
+fn mount_and_umount() {
+    need_mounts!();
+    let script = r#"
+        mount -t homenode homenode "$dir" -o size_per_node=16M,node=0,nodev
+        mounts
+        echo content >"$dir/file"
+        cat "$dir/file"
+        umount "$dir"
+        mounts
+        mount -t homenode homenode "$dir" -o ro && exit 9
+        mounts
+    "#;
+    let printed = in_own_namespace("mount", script);
+    assert_eq!(
+        printed.split_whitespace().collect::<Vec<_>>(),
+        ["homenode", "fuse.homenode", "content"]
+    );
+}
+
+#[test]
+fn a_line_of_fstab() {
+    need_mounts!();
+    let script = r#"
+        echo "homenode $dir homenode size_per_node=16M,nosuid,nofail,x-systemd.requires=a.service 0 0" >"$fstab"
+        findmnt --verify --tab-file "$fstab" >&2
+        mount --fstab "$fstab" "$dir"
+        mounts
+        mount --fstab "$fstab" --all
+        grep -c " $dir " /proc/self/mounts
+        umount "$dir"
+        mounts
+    "#;
+    let printed = in_own_namespace("fstab", script);
+    // `mount --all` sees that it is mounted already.
+    assert_eq!(
+        printed.split_whitespace().collect::<Vec<_>>(),
+        ["homenode", "fuse.homenode", "1"]
+    );
+}
+
+/// `mount -N`: it is seen there, and not here.
+#[test]
+fn in_another_mount_namespace() {
+    need_mounts!();
+    let script = r#"
+        mkfifo "$fstab"
+        unshare --mount --propagation private sh -c 'echo ready; read end' <"$fstab" >"$dir.ready" &
+        exec 7>"$fstab"
+        until [ -s "$dir.ready" ]; do sleep 0.01; done
+        mount -N /proc/$!/ns/mnt -t homenode homenode "$dir" -o size_per_node=16M
+        mounts
+        nsenter --mount=/proc/$!/ns/mnt findmnt -n -o SOURCE,FSTYPE "$dir"
+        nsenter --mount=/proc/$!/ns/mnt umount "$dir"
+    "#;
+    let printed = in_own_namespace("mount-namespace", script);
+    assert_eq!(
+        printed.split_whitespace().collect::<Vec<_>>(),
+        ["homenode", "fuse.homenode"]
+    );
+}

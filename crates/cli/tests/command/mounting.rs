@@ -1,0 +1,184 @@
+//! How a pool is mounted and served: transports, caches, directories of nodes.
+
+use super::harness::*;
+use rustix::process::{Pid, Signal};
+use std::fs::{self, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+#[test]
+fn values_that_are_wrong_are_usage_errors_that_name_flag_and_remedy() {
+    let wrong = [
+        ("--transport=tcp", "only auto, uring and classic"),
+        ("--buffers=25%", "write bytes"),
+        ("--buffers=many", "512M"),
+        ("--spin-us=-1", "whole microseconds"),
+        ("--spin-us=2000000", "0 to 1000000"),
+        ("--cache-attr=never", "0.5"),
+        ("--cache-attr=-1", "0.5"),
+    ];
+    for (argument, remedy) in wrong {
+        let message = fail(2, &mut homenode(["up", "/nonexistent", argument]));
+        let flag = argument.split('=').next().unwrap();
+        assert!(message.contains(flag) && message.contains(remedy), "{message}");
+    }
+    refused(
+        &mut homenode(["up", "/nonexistent", "--transport=classic", "--spin-us=20"]),
+        &["--spin-us", "--transport", "leave"],
+    );
+}
+
+#[test]
+fn up_and_status_tell_the_transport_and_why() {
+    need_mounts!();
+    let scratch = Scratch::new("transport");
+    let dir = scratch.dir("pool");
+    let output = homenode(["up", SIZE, "--transport=classic"])
+        .arg(&dir)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", describe(&output));
+    let notice = String::from_utf8(output.stderr).unwrap();
+    let fuse = status(&dir)["fuse"].clone();
+    assert_eq!(fuse["transport"], "classic");
+    let reason = fuse["transport_reason"].as_str().unwrap();
+    assert!(!reason.is_empty());
+    assert_eq!(notice, format!("homenode: transport classic: {reason}\n"));
+    let text = succeed(homenode(["status"]).arg(&dir));
+    assert!(text.contains(&format!("transport classic: {reason}")), "{text}");
+    down(&dir);
+}
+
+#[test]
+fn a_directory_for_each_node() {
+    need_mounts!();
+    let scratch = Scratch::new("per-node");
+    let dir = scratch.dir("pool");
+    chown(&dir, Some(7), Some(8)).unwrap();
+    fs::set_permissions(&dir, Permissions::from_mode(0o2770)).unwrap();
+    succeed(homenode(["up", SIZE, "--per-node"]).arg(&dir));
+    let nodes = status(&dir)["nodes"].as_array().unwrap().clone();
+    let homes: Vec<String> = nodes.iter().map(|node| node["node"].to_string()).collect();
+    let mut names: Vec<String> = fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort_unstable();
+    let expected: Vec<String> = homes.iter().map(|home| format!("node{home}")).collect();
+    assert_eq!(names, expected);
+    for home in homes {
+        let of_node = dir.join(format!("node{home}"));
+        let found = fs::metadata(&of_node).unwrap();
+        assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (7, 8, 0o2770));
+        assert_eq!(policy(&of_node), format!("node:{home}"));
+        let below = of_node.join("below");
+        fs::create_dir(&below).unwrap();
+        assert_eq!(policy(&below), format!("node:{home}"));
+        fs::write(below.join("file"), vec![1; 1 << 20]).unwrap();
+        let map = succeed(homenode(["file", "map"]).arg(below.join("file")));
+        assert!(
+            map.starts_with(&format!("node {home} ")) && map.lines().count() == 1,
+            "{map}"
+        );
+    }
+    down(&dir);
+
+    up(&dir);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "only where it is asked for");
+    down(&dir);
+}
+
+fn policy(path: &Path) -> String {
+    let mut value = vec![0; 64];
+    let bytes = rustix::fs::getxattr(path, "user.homenode.policy", &mut value[..]).unwrap();
+    value.truncate(bytes);
+    String::from_utf8(value).unwrap()
+}
+
+/// A stat sooner than `--cache-attr` is answered by the kernel, a later one by the server.
+#[test]
+fn how_long_the_kernel_keeps_attributes() {
+    need_mounts!();
+    let scratch = Scratch::new("attributes");
+    let dir = scratch.dir("pool");
+    let asked_by_ten_looks = |option: &[&str]| {
+        succeed(homenode(["up", SIZE]).args(option).arg(&dir));
+        fs::write(dir.join("file"), "x").unwrap();
+        fs::metadata(dir.join("file")).unwrap();
+        let asked = || status(&dir)["fuse"]["requests"].as_u64().unwrap();
+        let before = asked();
+        for _ in 0..10 {
+            fs::metadata(dir.join("file")).unwrap();
+        }
+        let count = asked() - before;
+        down(&dir);
+        count
+    };
+    let for_ever = asked_by_ten_looks(&[]);
+    let not_at_all = asked_by_ten_looks(&["--cache-attr=0"]);
+    assert!(for_ever < 10 && not_at_all >= 10, "{for_ever}, {not_at_all}");
+}
+
+#[test]
+fn what_is_restricted_is_refused_by_the_kernel() {
+    need_mounts!();
+    let scratch = Scratch::new("restricted");
+    let dir = scratch.dir("pool");
+    succeed(homenode(["up", SIZE, "--noexec", "--nosuid", "--nodev"]).arg(&dir));
+    let options = mount_options(&dir);
+    for option in ["nosuid", "nodev", "noexec"] {
+        assert!(options.split(',').any(|one| one == option), "{options}");
+    }
+    fs::copy("/bin/true", dir.join("program")).unwrap();
+    let error = Command::new(dir.join("program")).status().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+    down(&dir);
+
+    succeed(homenode(["up", SIZE]).arg(&dir));
+    let options = mount_options(&dir);
+    assert!(!options.contains("no"), "as tmpfs: {options}");
+    down(&dir);
+}
+
+/// systemd starts what comes after a service of Type=notify when it says READY=1: the mount must be there then.
+#[test]
+fn systemd_is_told_when_the_mount_is_there() {
+    need_mounts!();
+    let scratch = Scratch::new("notify");
+    let dir = scratch.dir("pool");
+    let path = scratch.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let start = |arguments: &[&str]| {
+        let mut command = homenode(["up", SIZE]);
+        command.args(arguments).arg(&dir).env("NOTIFY_SOCKET", &path);
+        command.stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut server = start(&["--foreground"]);
+    let mut message = [0; 64];
+    let bytes = socket.recv(&mut message).unwrap();
+    assert_eq!(&message[..bytes], b"READY=1\n");
+    assert_eq!(mounts_below(scratch.path()).len(), 1);
+    signal(Pid::from_child(&server), Signal::TERM);
+    assert!(server.wait().unwrap().success());
+    assert_nothing_mounted(scratch.path());
+
+    // Nobody waits for a server that only inherited the variable.
+    assert!(start(&[]).wait().unwrap().success());
+    socket.set_nonblocking(true).unwrap();
+    assert_eq!(socket.recv(&mut message).unwrap_err().kind(), ErrorKind::WouldBlock);
+    down(&dir);
+}
+
+fn mount_options(dir: &Path) -> String {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = table
+        .lines()
+        .find(|line| line.split(' ').nth(1) == dir.to_str())
+        .unwrap();
+    line.split(' ').nth(3).unwrap().to_owned()
+}

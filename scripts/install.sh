@@ -1,0 +1,76 @@
+#!/bin/sh
+# Installs the command with its mount helper, man pages, completions and systemd unit, or removes them again:
+#     install.sh install|uninstall
+# PREFIX (/usr/local) is where to; DESTDIR, put before every path, is for those who make packages. HOMENODE_BINARY is the
+# command to install; default: the release build.
+set -eu
+cd "$(dirname "$0")/.."
+prefix=${PREFIX:-/usr/local}
+destination=${DESTDIR:-}
+binary=${HOMENODE_BINARY:-${CARGO_TARGET_DIR:-target}/release/homenode}
+
+bin=$prefix/bin
+man=$prefix/share/man
+units=$prefix/lib/systemd/system
+bash=$prefix/share/bash-completion/completions
+zsh=${ZSH_COMPLETIONS:-$prefix/share/zsh/site-functions}
+fish=$prefix/share/fish/vendor_completions.d
+defaults=/etc/default/homenode
+# mount(8) looks for helpers in /sbin only; below /usr that is the same directory.
+case $prefix in
+/usr) helper=/usr/sbin/mount.homenode helped_by=../bin/homenode ;;
+*) helper=/sbin/mount.homenode helped_by=$bin/homenode ;;
+esac
+
+# $1: mode; $2: file; $3: where to.
+put() {
+    install -D -m "$1" "$2" "$destination$3"
+}
+
+install_all() {
+    if ! [ -x "$binary" ]; then
+        echo "install: there is no $binary: build it first (cargo build --release -p homenode-cli)" >&2
+        exit 1
+    fi
+    generated=$(mktemp -d)
+    trap 'rm -rf "$generated"' EXIT
+    "$binary" generate "$generated"
+    put 755 "$binary" "$bin/homenode"
+    mkdir -p "$destination$(dirname "$helper")"
+    ln -sfn "$helped_by" "$destination$helper"
+    for page in "$generated"/man/*; do
+        put 644 "$page" "$man/man${page##*.}/${page##*/}"
+    done
+    put 644 "$generated/completions/homenode.bash" "$bash/homenode"
+    put 644 "$generated/completions/_homenode" "$zsh/_homenode"
+    put 644 "$generated/completions/homenode.fish" "$fish/homenode.fish"
+    sed "s|^ExecStart=/usr/bin/|ExecStart=$bin/|" packaging/homenode@.service >"$generated/unit"
+    put 644 "$generated/unit" "$units/homenode@.service"
+    # What somebody has written there stays.
+    [ -e "$destination$defaults" ] || put 644 packaging/default "$defaults"
+}
+
+uninstall_all() {
+    rm -f "$destination$bin/homenode"
+    rm -f "$destination$man"/man1/homenode.1 "$destination$man"/man1/homenode-*.1 "$destination$man/man8/mount.homenode.8"
+    rm -f "$destination$bash/homenode" "$destination$zsh/_homenode" "$destination$fish/homenode.fish"
+    rm -f "$destination$units/homenode@.service"
+    # Another installation's helper stays.
+    if [ "$(readlink "$destination$helper")" = "$helped_by" ]; then
+        rm -f "$destination$helper"
+    fi
+    if cmp -s packaging/default "$destination$defaults"; then
+        rm -f "$destination$defaults"
+    elif [ -e "$destination$defaults" ]; then
+        echo "uninstall: $destination$defaults was changed and stays"
+    fi
+}
+
+case ${1:-} in
+install) install_all ;;
+uninstall) uninstall_all ;;
+*)
+    echo "usage: install.sh install|uninstall" >&2
+    exit 2
+    ;;
+esac

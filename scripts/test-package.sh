@@ -1,0 +1,141 @@
+#!/bin/sh
+# Installs, uses and removes what users are given: the files of `make install`, and the Debian package, that one in a copy
+# of this machine's root directory that nobody else sees and that is gone afterwards. HOMENODE_BINARY is the command to
+# package; default: the debug build.
+set -eu
+cd "$(dirname "$0")/.."
+HOMENODE_BINARY=${HOMENODE_BINARY:-${CARGO_TARGET_DIR:-target}/debug/homenode}
+export HOMENODE_BINARY
+
+fail() {
+    echo "test-package: $*" >&2
+    exit 1
+}
+
+# A file that every installation has, below its prefix.
+files='
+bin/homenode
+lib/systemd/system/homenode@.service
+share/bash-completion/completions/homenode
+share/fish/vendor_completions.d/homenode.fish
+share/man/man1/homenode.1
+share/man/man1/homenode-up.1
+share/man/man1/homenode-file-map.1
+share/man/man8/mount.homenode.8
+'
+
+test_make_install() {
+    echo "test-package: install and uninstall below $work/stage"
+    DESTDIR=$work/stage PREFIX=/usr/local scripts/install.sh install
+    for file in $files share/zsh/site-functions/_homenode; do
+        [ -f "$work/stage/usr/local/$file" ] || fail "$file is not installed"
+    done
+    [ "$(readlink "$work/stage/sbin/mount.homenode")" = /usr/local/bin/homenode ] || fail "there is no mount helper"
+    grep -q '^ExecStart=/usr/local/bin/homenode ' "$work/stage/usr/local/lib/systemd/system/homenode@.service" ||
+        fail "the unit starts another command"
+    echo changed >>"$work/stage/etc/default/homenode"
+    DESTDIR=$work/stage PREFIX=/usr/local scripts/install.sh install
+    DESTDIR=$work/stage PREFIX=/usr/local scripts/install.sh uninstall >/dev/null
+    left=$(cd "$work/stage" && find . ! -type d)
+    [ "$left" = ./etc/default/homenode ] || fail "uninstall leaves $left; only the changed defaults may stay"
+}
+
+test_package_list() {
+    echo "test-package: files of $package"
+    list=$(dpkg-deb --contents "$package" | awk '{ print $6 }')
+    for file in $files share/zsh/vendor-completions/_homenode share/doc/homenode/copyright; do
+        case $file in share/man/*) file=$file.gz ;; esac
+        echo "$list" | grep -qx "./usr/$file" || fail "the package has no /usr/$file"
+    done
+    for file in ./usr/sbin/mount.homenode ./etc/default/homenode; do
+        echo "$list" | grep -qx "$file" || fail "the package has no $file"
+    done
+    if command -v lintian >/dev/null; then
+        # The maintainer's address is for whoever publishes the package to give.
+        lintian --allow-root --fail-on error,warning \
+            --suppress-tags bogus-mail-host,bogus-mail-host-in-debian-changelog,initial-upload-closes-no-bugs "$package"
+    else
+        echo "SKIPPED: needs lintian (rules of Debian packages)"
+    fi
+}
+
+# In a mount namespace of its own: a copy of / in memory, of which only what is changed takes room.
+test_package_at_work() {
+    root=$work/root
+    mkdir "$work/layer" "$root"
+    mount -t tmpfs -o size=512M layer "$work/layer"
+    mkdir "$work/layer/upper" "$work/layer/work"
+    if ! mount -t overlay -o "lowerdir=/,upperdir=$work/layer/upper,workdir=$work/layer/work" overlay "$root"; then
+        echo "SKIPPED: needs a kernel that can lay a filesystem over / (overlay): the package is not installed"
+        return
+    fi
+    for directory in dev proc sys; do
+        mount --rbind "/$directory" "$root/$directory"
+    done
+    mount -t tmpfs run "$root/run"
+    if ! chroot "$root" dpkg --version >/dev/null; then
+        echo "SKIPPED: needs dpkg on the filesystem of /: the package is not installed"
+        return
+    fi
+    cp "$package" "$root/homenode.deb"
+    chroot "$root" sh -eu -s <<'END'
+        export DEBIAN_FRONTEND=noninteractive
+        cd /
+        fail() { echo "test-package: $*" >&2; exit 1; }
+        mounted() { findmnt -n -o SOURCE,FSTYPE /srv/pool || true; }
+        trap 'umount -l /srv/pool 2>/dev/null || true' EXIT
+        dpkg --install homenode.deb
+        mkdir -p /srv/pool
+
+        homenode up /srv/pool --size-per-node 16M --per-node
+        homenode status /srv/pool
+        echo content >/srv/pool/node0/file
+        [ "$(homenode file map /srv/pool/node0/file | cut -d' ' -f1,2)" = "node 0" ] || fail "the file is not on node 0"
+        homenode down /srv/pool
+        [ -z "$(mounted)" ] || fail "still mounted: $(mounted)"
+
+        mount -t homenode homenode /srv/pool -o size_per_node=16M,nosuid
+        echo content >/srv/pool/file
+        [ "$(mounted)" = "homenode fuse.homenode" ] || fail "mount -t homenode mounted $(mounted)"
+        umount /srv/pool
+
+        echo 'homenode /srv/pool homenode size_per_node=16M,nofail 0 0' >/etc/fstab
+        mount --all
+        mount --all
+        [ "$(mounted)" = "homenode fuse.homenode" ] || fail "the line of /etc/fstab mounted $(mounted)"
+        umount /srv/pool
+        [ "$(homenode status)" = "no pool is up" ] || fail "a server is left"
+
+        if command -v systemd-analyze >/dev/null; then
+            # It exits with 0 also when it warns; what it says of other units is not ours.
+            said=$(systemd-analyze verify --man=no homenode@srv-pool.service 2>&1 | grep homenode || true)
+            [ -z "$said" ] || fail "$said"
+        else
+            echo "SKIPPED: needs systemd-analyze (the unit is not verified)"
+        fi
+        bash -n /usr/share/bash-completion/completions/homenode
+
+        dpkg --purge homenode
+        left=$(find /usr /etc -xdev -name '*homenode*')
+        [ -z "$left" ] || fail "the package leaves $left"
+END
+}
+
+if [ "${1:-}" = in-namespace ]; then
+    work=$2 package=$3
+    test_package_at_work
+    exit
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf --one-file-system "$work"' EXIT
+test_make_install
+package=$(scripts/deb.sh "$work")
+test_package_list
+if [ "$(id -u)" -ne 0 ] || ! [ -c /dev/fuse ]; then
+    echo "SKIPPED: needs root and /dev/fuse: the package is not installed"
+    exit
+fi
+echo "test-package: installing, using and removing it"
+unshare --mount --propagation private "$0" in-namespace "$work" "$package"
+echo "test-package: all well"

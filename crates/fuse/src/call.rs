@@ -21,6 +21,7 @@ use crate::writers::Writers;
 use homenode_engine::fs::{self, Asking, Fs, Ino, Inode};
 use homenode_engine::{Clock, CpuId, Memory, NodeId};
 use homenode_shared::Slot;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -32,15 +33,15 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     pub(crate) host: Arc<H>,
     pub(crate) agreed: Agreed,
     pub(crate) writers: Writers,
-    /// Threads that serve.
+    /// Threads that read the device.
     pub(crate) threads: usize,
-    /// Threads that wait for room.
+    /// Those of them that wait for room.
     pub(crate) waiting: AtomicUsize,
 }
 
 /// How often an operation is tried again that found the pool full, and how long each time is waited before.
-const ROOM_TRIES: usize = 20;
-const ROOM_WAIT: Duration = Duration::from_millis(1);
+pub(crate) const ROOM_TRIES: usize = 20;
+pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// One request under way.
 pub(crate) struct Call<'a, M: Memory, C: Clock, H> {
@@ -48,6 +49,22 @@ pub(crate) struct Call<'a, M: Memory, C: Clock, H> {
     pub(crate) slot: &'a Slot,
     pub(crate) counters: &'a Counters,
     pub(crate) header: &'a InHeader,
+    pub(crate) origin: Origin,
+    /// Set when there is no room yet, and the request is to be carried out again.
+    pub(crate) later: Cell<bool>,
+}
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The device, whose reader may wait.
+    Device,
+    /// The ring of this CPU, whose thread has others to serve.
+    Ring {
+        cpu: CpuId,
+        /// How often it was carried out before, in vain for want of room.
+        tries: usize,
+    },
 }
 
 /// Linux's number of an error.
@@ -166,8 +183,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Runs `operation`, and for some milliseconds again when it finds the pool full while files without a name hold space.
     ///
     /// The kernel tells of a file's last close, and then of forgetting it, only after close(2) and unlink(2) have returned:
-    /// without this, space that a process has just freed would not be there for its next write. One thread at least goes on
-    /// serving: it is who hears of it.
+    /// without this, space that a process has just freed would not be there for its next write. Of the threads that read the
+    /// device one at least goes on serving: it is who hears of it. A ring's thread never waits here; it asks again later.
     fn with_room<T>(&self, mut operation: impl FnMut() -> fs::Result<T>) -> fs::Result<T> {
         let mut attempt = || {
             // Looked at first: space that is freed meanwhile deserves another try.
@@ -178,6 +195,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         };
         let (mut result, mut settled) = attempt();
         if settled {
+            return result;
+        }
+        if let Origin::Ring { tries, .. } = self.origin {
+            self.later.set(tries < ROOM_TRIES);
             return result;
         }
         let others_serve = self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;
@@ -191,14 +212,14 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         result
     }
 
-    /// The node thread `tid` asks from; where it cannot be known, that of the serving CPU, which the scheduler chooses near
-    /// the caller.
+    /// The node thread `tid` asks from: a ring is that of the caller's CPU. Where it cannot be known, that of the serving CPU,
+    /// which the scheduler chooses near the caller.
     fn node(&self, tid: u32, serving: CpuId) -> NodeId {
         let host = &self.service.host;
-        let asking = if tid == 0 || host.has_one_node() {
-            None
-        } else {
-            host.thread_cpu(tid)
+        let asking = match self.origin {
+            Origin::Ring { cpu, .. } if tid == self.header.pid => Some(cpu),
+            _ if tid == 0 || host.has_one_node() => None,
+            _ => host.thread_cpu(tid),
         };
         host.cpu_node(asking.unwrap_or(serving))
     }

@@ -1,5 +1,6 @@
 //! What can go wrong while mounting, serving and unmounting.
 
+use homenode_engine::CpuId;
 use std::io;
 use std::path::PathBuf;
 
@@ -51,6 +52,9 @@ pub enum Error {
         /// Number of the thread that got none.
         thread: usize,
     },
+    /// The rings that were asked for cannot be had.
+    #[error("cannot serve through rings: {0}")]
+    Rings(#[source] RingError),
     /// A server thread could not be started.
     #[error("cannot start server thread {thread}: {source}")]
     Spawn {
@@ -90,8 +94,87 @@ impl Error {
             | Self::Spawn { source, .. }
             | Self::Serve { source }
             | Self::Unmount { source, .. } => source.raw_os_error(),
+            Self::Rings(ring) => ring.errno(),
             Self::TooOld { .. } | Self::Slots { .. } => None,
         }
+    }
+}
+
+/// Why a mount cannot be served through rings, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// The kernel has no such thing.
+    #[error("this kernel has no FUSE over io_uring (Linux 6.14 and newer have it)")]
+    Absent,
+    /// The kernel has it, switched off.
+    #[error(
+        "FUSE over io_uring is switched off in this kernel; to switch it on: \
+         echo Y > /sys/module/fuse/parameters/enable_uring"
+    )]
+    Off,
+    /// The kernel has it and did not offer it.
+    #[error("the kernel did not offer FUSE over io_uring for this mount")]
+    NotOffered,
+    /// Too little memory is allowed for the buffers.
+    #[error(
+        "{queues} CPUs need buffers of {least_bytes} bytes at least, and {bytes} are allowed: allow more, or use the classic transport"
+    )]
+    Buffers {
+        /// What is allowed.
+        bytes: u64,
+        /// Queues, one for each possible CPU.
+        queues: usize,
+        /// What they need.
+        least_bytes: u64,
+    },
+    /// The memory of a ring's buffers could not be mapped.
+    #[error("cannot map the buffers of CPU {}'s ring: {source}", cpu.0)]
+    Map {
+        /// Whose ring.
+        cpu: CpuId,
+        /// The errno of mmap(2).
+        #[source]
+        source: io::Error,
+    },
+    /// A ring could not be made.
+    #[error("cannot make CPU {}'s ring: {source}; {}", cpu.0, ring_remedy(source))]
+    Make {
+        /// Whose ring.
+        cpu: CpuId,
+        /// The errno of io_uring_setup(2).
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refused a ring.
+    #[error("the kernel refused CPU {}'s ring: {source}", cpu.0)]
+    Register {
+        /// Whose ring.
+        cpu: CpuId,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl RingError {
+    fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Map { source, .. } | Self::Make { source, .. } | Self::Register { source, .. } => {
+                source.raw_os_error()
+            }
+            Self::Absent | Self::Off | Self::NotOffered | Self::Buffers { .. } => None,
+        }
+    }
+}
+
+fn ring_remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => "raise the limit of locked memory (ulimit -l, LimitMEMLOCK= of a unit)",
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n, LimitNOFILE= of a unit)",
+        Some(libc::EPERM) => "io_uring is forbidden here: see /proc/sys/kernel/io_uring_disabled and seccomp filters",
+        Some(libc::EINVAL | libc::ENOSYS) => "this kernel's io_uring is too old or left out",
+        _ => "see that io_uring works here",
     }
 }
 

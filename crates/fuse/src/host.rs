@@ -1,11 +1,21 @@
 //! What the server asks of the machine it runs on; implemented over `homenode-linux` by whoever mounts, and by tests.
 
 use homenode_engine::{CpuId, NodeId};
+use std::io;
 
 /// CPUs and nodes of the machine.
 pub trait Host: Send + Sync + 'static {
     /// The CPU the calling thread runs on. Asked with every request: a few ns.
     fn current_cpu(&self) -> CpuId;
+
+    /// How many CPUs the machine can ever have, offline ones and empty sockets included.
+    fn possible_cpus(&self) -> usize;
+
+    /// Keeps the calling thread on a CPU.
+    ///
+    /// # Errors
+    /// The errno of sched_setaffinity(2): EINVAL when the CPU is offline or not allowed.
+    fn pin_to_cpu(&self, cpu: CpuId) -> io::Result<()>;
 
     /// The CPU that thread `tid` last ran on; `None` when there is no such thread. Asked only when blocks are to be
     /// placed on a machine with several nodes.

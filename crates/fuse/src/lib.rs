@@ -22,11 +22,12 @@ mod options;
 mod responder;
 mod server;
 mod statistics;
+mod uring;
 pub mod wire;
 mod worker;
 mod writers;
 
-pub use error::Error;
+pub use error::{Error, RingError};
 pub use host::Host;
 pub use options::{Chosen, Options, Transport, UnknownTransport};
 pub use server::Server;

@@ -1,10 +1,11 @@
 //! INIT: what the kernel offers, what the server takes.
 //!
+//! Taken when asked for only: WRITEBACK_CACHE, as its writes reach the server from kernel threads, which say nothing about
+//! the writing CPU; OVER_IO_URING, which needs rings that can be had.
+//!
 //! Not taken, and why:
 //! - POSIX_LOCKS and FLOCK_LOCKS: without them the kernel keeps fcntl, OFD and flock locks itself, as for a local
 //!   filesystem. All users of the mount are on this machine, so its tables are complete, and no lock call costs a trip.
-//! - WRITEBACK_CACHE: writes would reach the server from kernel threads, which say nothing about the writing CPU, and the
-//!   kernel would keep times and sizes of its own.
 //! - AUTO_INVAL_DATA, in favour of EXPLICIT_INVAL_DATA: nothing changes a file behind the kernel's back, so a changed time
 //!   or size is no reason to drop cached pages.
 //! - NO_OPEN_SUPPORT: it saves a trip with each open, but FOPEN_DIRECT_IO can then not be given, so O_DIRECT writers of
@@ -21,11 +22,9 @@ use crate::wire::{Field, InHeader, Incoming, InitIn, InitOut, MAJOR, MINOR, MINO
 use std::io;
 use std::time::Duration;
 
-/// Largest READ and WRITE: as many pages as the kernel lets one request have.
+/// Largest READ and WRITE: 256 pages, as many as the kernel lets one request have.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
-const PAGES_MAX: u16 = 256;
 const PAGE_BYTES: usize = 4096;
-const _: () = assert!(PAGES_MAX as usize * PAGE_BYTES == TRANSFER_BYTES_MAX);
 
 /// Asynchronous requests (read-ahead, AIO) in flight; the kernel's default of 12 starves more than a dozen CPUs.
 const BACKGROUND_REQUESTS_MAX: u16 = 512;
@@ -45,7 +44,6 @@ const WANTED: u64 = init::ASYNC_READ
     | init::CACHE_SYMLINKS
     | init::NO_OPENDIR_SUPPORT
     | init::EXPLICIT_INVAL_DATA
-    | init::HANDLE_KILLPRIV_V2
     | init::SETXATTR_EXT
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP
@@ -66,41 +64,70 @@ pub(crate) struct Agreed {
     pub(crate) attribute_timeout: Duration,
 }
 
-/// Answers the kernel's INIT, the first request of a connection.
-pub(crate) fn negotiate(device: &Device, options: &Options) -> Result<Agreed, Error> {
-    let failed = |source: io::Error| Error::Negotiate { source };
-    let mut buffer = Buffer::new(InHeader::BYTES + WriteIn::BYTES, TRANSFER_BYTES_MAX);
-    loop {
-        let bytes = match device.receive(buffer.bytes()).map_err(failed)? {
-            Received::Request(bytes) => bytes,
-            Received::Unmounted => return Err(failed(io::Error::from_raw_os_error(libc::ENODEV))),
-        };
-        let request = buffer.bytes().get(..bytes).unwrap_or_default();
-        let Ok(Incoming {
-            header,
-            request: Request::Init(offer),
-        }) = Incoming::parse(request)
-        else {
-            return Err(failed(io::Error::other("the first request is not INIT")));
-        };
-        if offer.major > MAJOR {
-            // A newer kernel sends INIT again in the version it is told.
-            send(
-                device,
-                header.unique,
-                InitOut {
-                    major: MAJOR,
-                    minor: MINOR,
-                    ..InitOut::default()
-                },
-            )
-            .map_err(failed)?;
-            continue;
-        }
-        let (answer, agreed) = agree(&offer, options)?;
-        send(device, header.unique, answer).map_err(failed)?;
-        return Ok(agreed);
+/// What the kernel offers in INIT, the first request of a connection. It waits for the answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    unique: u64,
+    init: InitIn,
+}
+
+/// What the server is going to use of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms<'a> {
+    pub(crate) options: &'a Options,
+    /// Largest READ and WRITE: a power of two, at most [`TRANSFER_BYTES_MAX`].
+    pub(crate) transfer_bytes: usize,
+    pub(crate) rings: bool,
+}
+
+impl Offer {
+    /// Whether requests may come through rings.
+    pub(crate) fn has_rings(&self) -> bool {
+        flags_of(&self.init) & init::OVER_IO_URING != 0
     }
+
+    /// Waits for INIT.
+    pub(crate) fn receive(device: &Device) -> Result<Self, Error> {
+        let mut buffer = Buffer::new(InHeader::BYTES + WriteIn::BYTES, TRANSFER_BYTES_MAX);
+        loop {
+            let bytes = match device.receive(buffer.bytes()).map_err(failed)? {
+                Received::Request(bytes) => bytes,
+                Received::Unmounted => return Err(failed(io::Error::from_raw_os_error(libc::ENODEV))),
+            };
+            let request = buffer.bytes().get(..bytes).unwrap_or_default();
+            let Ok(Incoming {
+                header,
+                request: Request::Init(init),
+            }) = Incoming::parse(request)
+            else {
+                return Err(failed(io::Error::other("the first request is not INIT")));
+            };
+            if init.major <= MAJOR {
+                return Ok(Self {
+                    unique: header.unique,
+                    init,
+                });
+            }
+            // A newer kernel sends INIT again in the version it is told.
+            let ours = InitOut {
+                major: MAJOR,
+                minor: MINOR,
+                ..InitOut::default()
+            };
+            send(device, header.unique, ours).map_err(failed)?;
+        }
+    }
+
+    /// Answers it. From then on the kernel sends requests.
+    pub(crate) fn accept(&self, device: &Device, terms: &Terms<'_>) -> Result<Agreed, Error> {
+        let (answer, agreed) = agree(&self.init, terms)?;
+        send(device, self.unique, answer).map_err(failed)?;
+        Ok(agreed)
+    }
+}
+
+fn failed(source: io::Error) -> Error {
+    Error::Negotiate { source }
 }
 
 fn send(device: &Device, unique: u64, answer: InitOut) -> io::Result<()> {
@@ -115,18 +142,24 @@ fn send(device: &Device, unique: u64, answer: InitOut) -> io::Result<()> {
     device.send(&message).map(|_| ())
 }
 
-fn agree(offer: &InitIn, options: &Options) -> Result<(InitOut, Agreed), Error> {
+fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> {
+    let options = terms.options;
     if offer.major < MAJOR || offer.minor < MINOR_MIN {
         return Err(Error::TooOld {
             major: offer.major,
             minor: offer.minor,
         });
     }
-    let offered = u64::from(offer.flags) | u64::from(offer.flags2) << 32;
-    let mut flags = WANTED & offered;
-    if !options.kill_privileges {
-        flags &= !init::HANDLE_KILLPRIV_V2;
+    let mut wanted = WANTED;
+    for (flag, wish) in [
+        (init::HANDLE_KILLPRIV_V2, options.kill_privileges),
+        (init::WRITEBACK_CACHE, options.write_back),
+        (init::OVER_IO_URING, terms.rings),
+    ] {
+        wanted |= if wish { flag } else { 0 };
     }
+    let flags = wanted & flags_of(offer);
+    let pages = terms.transfer_bytes / PAGE_BYTES;
     let minor = offer.minor.min(MINOR);
     let answer = InitOut {
         major: MAJOR,
@@ -138,9 +171,9 @@ fn agree(offer: &InitIn, options: &Options) -> Result<(InitOut, Agreed), Error> 
         flags2: low(flags >> 32),
         max_background: BACKGROUND_REQUESTS_MAX,
         congestion_threshold: CONGESTED_REQUESTS,
-        max_write: u32::try_from(TRANSFER_BYTES_MAX).expect("1 MiB"),
+        max_write: u32::try_from(terms.transfer_bytes).expect("1 MiB at most"),
         time_gran: 1,
-        max_pages: PAGES_MAX,
+        max_pages: u16::try_from(pages).expect("256 at most"),
         ..InitOut::default()
     };
     let agreed = Agreed {
@@ -149,6 +182,10 @@ fn agree(offer: &InitIn, options: &Options) -> Result<(InitOut, Agreed), Error> 
         attribute_timeout: options.attribute_timeout,
     };
     Ok((answer, agreed))
+}
+
+fn flags_of(offer: &InitIn) -> u64 {
+    u64::from(offer.flags) | u64::from(offer.flags2) << 32
 }
 
 const fn low(flags: u64) -> u32 {
@@ -170,10 +207,44 @@ mod tests {
         }
     }
 
+    fn terms(options: &Options) -> Terms<'_> {
+        Terms {
+            options,
+            transfer_bytes: TRANSFER_BYTES_MAX,
+            rings: false,
+        }
+    }
+
+    #[test]
+    fn what_is_optional_is_taken_when_asked_for() {
+        let options = Options {
+            write_back: true,
+            ..Options::default()
+        };
+        let all = Terms {
+            rings: true,
+            transfer_bytes: TRANSFER_BYTES_MAX / 4,
+            ..terms(&options)
+        };
+        let optional = init::WRITEBACK_CACHE | init::OVER_IO_URING;
+        let taken = |offered, terms| {
+            let (answer, _) = agree(&offer(45, offered), terms).unwrap();
+            assert_eq!(answer.max_write, u32::from(answer.max_pages) * 4096);
+            (flags_of_answer(&answer) & optional, answer.max_write)
+        };
+        assert_eq!(taken(u64::MAX, &all), (optional, 1 << 18));
+        assert_eq!(taken(!optional, &all), (0, 1 << 18));
+        assert_eq!(taken(u64::MAX, &terms(&Options::default())), (0, 1 << 20));
+    }
+
+    fn flags_of_answer(answer: &InitOut) -> u64 {
+        u64::from(answer.flags) | u64::from(answer.flags2) << 32
+    }
+
     #[test]
     fn only_what_is_offered_is_taken() {
         let offered = init::ASYNC_READ | init::POSIX_LOCKS | init::FLOCK_LOCKS | init::DIRECT_IO_ALLOW_MMAP;
-        let (answer, agreed) = agree(&offer(45, offered), &Options::default()).unwrap();
+        let (answer, agreed) = agree(&offer(45, offered), &terms(&Options::default())).unwrap();
         assert_eq!(u64::from(answer.flags), init::ASYNC_READ);
         assert_eq!(u64::from(answer.flags2) << 32, init::DIRECT_IO_ALLOW_MMAP);
         assert_eq!(
@@ -190,7 +261,7 @@ mod tests {
     #[test]
     fn privileges_are_left_to_the_kernel_only_when_asked() {
         let taken = |options: &Options| {
-            let (answer, _) = agree(&offer(45, u64::MAX), options).unwrap();
+            let (answer, _) = agree(&offer(45, u64::MAX), &terms(options)).unwrap();
             u64::from(answer.flags) & init::HANDLE_KILLPRIV_V2 != 0
         };
         let mut options = Options::default();
@@ -201,15 +272,20 @@ mod tests {
 
     #[test]
     fn kernels_that_keep_old_pages_get_no_direct_io_of_ours() {
-        let (_, agreed) = agree(&offer(40, u64::MAX), &Options::default()).unwrap();
+        let (_, agreed) = agree(&offer(40, u64::MAX), &terms(&Options::default())).unwrap();
         assert!(!agreed.parallel_direct_io);
     }
 
     #[test]
     fn old_kernels_are_refused_and_newer_ones_get_our_version() {
-        let too_old = |minor| matches!(agree(&offer(minor, 0), &Options::default()), Err(Error::TooOld { .. }));
+        let too_old = |minor| {
+            matches!(
+                agree(&offer(minor, 0), &terms(&Options::default())),
+                Err(Error::TooOld { .. })
+            )
+        };
         assert!(too_old(35) && !too_old(36));
-        let (answer, _) = agree(&offer(99, 0), &Options::default()).unwrap();
+        let (answer, _) = agree(&offer(99, 0), &terms(&Options::default())).unwrap();
         assert_eq!(answer.minor, MINOR);
     }
 }

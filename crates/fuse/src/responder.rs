@@ -1,15 +1,16 @@
-//! From the bytes of a request to the bytes of its answer, without the device: what a thread does between read and write.
+//! From a request to its answer, without the device: what a thread does between getting the one and sending the other.
 //!
 //! A panic in a request stays in it: it is answered with EIO, logged and counted, and the thread goes on. (The engine's
 //! locks do not poison and its passes are released when unwinding.)
 
-use crate::call::{Call, Errno, Outcome, Service};
+use crate::call::{Call, Errno, Origin, Outcome, Service};
 use crate::host::Host;
 use crate::statistics::Counters;
 use crate::wire::{Field, InHeader, Incoming, Malformed, Opcode, OutHeader, Reply, Request};
 use homenode_engine::{Clock, Memory};
 use homenode_shared::Slot;
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -24,67 +25,90 @@ pub(crate) struct Responder<M: Memory, C: Clock, H> {
     pub(crate) counters: Arc<Counters>,
 }
 
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It is answered, with what is in the reply.
+    Due(OutHeader),
+    /// Nobody waits for one.
+    None,
+    /// It is to be carried out again in a moment.
+    Later,
+}
+
 impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
-    /// Carries out the request in `bytes` and writes the whole message into `message`; `None` when no answer is due.
+    /// Carries out the request in `bytes`, read from the device, and writes the whole message into `message`; `None` when no
+    /// answer is due.
     pub(crate) fn answer(&self, bytes: &[u8], message: &mut [u8]) -> Option<usize> {
-        let incoming = match Incoming::parse(bytes) {
-            Ok(incoming) => incoming,
-            Err(malformed) => return self.refuse(malformed, message),
-        };
-        let header = &incoming.header;
-        self.counters.count_request(header.opcode);
-        let (_, payload) = message.split_at_mut_checked(OutHeader::BYTES)?;
+        let (mut head, payload) = message.split_at_mut_checked(OutHeader::BYTES)?;
         let mut reply = Reply::new(payload);
-        // Unwind safety: the reply is dropped with the payload length 0, and everything else is behind the engine's locks.
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            self.call(header).carry_out(incoming.request, &mut reply)
-        }));
-        let (error, payload_bytes) = match outcome {
-            Ok(Ok(Outcome::Answer)) => (0, reply.used()),
-            Ok(Ok(Outcome::Silence)) => return None,
-            Ok(Err(Errno(errno))) => (errno, 0),
-            Err(panic) => {
-                self.report_panic(header, panic.as_ref());
-                if matches!(incoming.request, Request::Forget(_) | Request::BatchForget(_)) {
-                    return None;
-                }
-                (libc::EIO, 0)
+        match self.carry_out(Incoming::parse(bytes), Origin::Device, &mut reply) {
+            Answer::Due(header) => {
+                header.put(&mut head)?;
+                Some(header.len as usize)
             }
-        };
-        self.finish(header.unique, error, payload_bytes, message)
+            Answer::None | Answer::Later => None,
+        }
     }
 
-    fn call<'a>(&'a self, header: &'a InHeader) -> Call<'a, M, C, H> {
-        Call {
+    /// Carries out a request and writes the payload of its answer to `reply`.
+    pub(crate) fn carry_out(
+        &self,
+        incoming: Result<Incoming<'_>, Malformed>,
+        origin: Origin,
+        reply: &mut Reply<'_>,
+    ) -> Answer {
+        let Incoming { header, request } = match incoming {
+            Ok(incoming) => incoming,
+            Err(malformed) => return self.refuse(malformed),
+        };
+        if !matches!(origin, Origin::Ring { tries: 1.., .. }) {
+            self.counters.count_request(header.opcode);
+        }
+        let call = Call {
             service: &self.service,
             slot: &self.slot,
             counters: &self.counters,
-            header,
+            header: &header,
+            origin,
+            later: Cell::new(false),
+        };
+        // Unwind safety: the reply counts as empty then, and everything else is behind the engine's locks.
+        match catch_unwind(AssertUnwindSafe(|| call.carry_out(request, reply))) {
+            Ok(Ok(Outcome::Answer)) => self.due(header.unique, 0, reply.used()),
+            Ok(Ok(Outcome::Silence)) => Answer::None,
+            Ok(Err(_)) if call.later.get() => Answer::Later,
+            Ok(Err(Errno(errno))) => self.due(header.unique, errno, 0),
+            Err(panic) => {
+                self.report_panic(&header, panic.as_ref());
+                if matches!(request, Request::Forget(_) | Request::BatchForget(_)) {
+                    Answer::None
+                } else {
+                    self.due(header.unique, libc::EIO, 0)
+                }
+            }
         }
     }
 
-    /// Puts the header in front of the payload; gives the length of the whole.
-    fn finish(&self, unique: u64, errno: i32, payload_bytes: usize, message: &mut [u8]) -> Option<usize> {
+    fn due(&self, unique: u64, errno: i32, payload_bytes: usize) -> Answer {
         if errno != 0 {
             self.counters.count_error(errno);
         }
-        let bytes = OutHeader::BYTES + payload_bytes;
-        let len = u32::try_from(bytes).expect("a message is little more than 1 MiB");
-        let mut to = message;
-        OutHeader {
+        let len = u32::try_from(OutHeader::BYTES + payload_bytes).expect("a message is little more than 1 MiB");
+        Answer::Due(OutHeader {
             len,
             error: -errno,
             unique,
-        }
-        .put(&mut to)?;
-        Some(bytes)
+        })
     }
 
     /// Answers what is no request, as far as it can be answered. The kernel does not send such things.
-    fn refuse(&self, malformed: Malformed, message: &mut [u8]) -> Option<usize> {
+    fn refuse(&self, malformed: Malformed) -> Answer {
         tracing::error!(%malformed, "malformed request");
         self.counters.count_request(u32::MAX);
-        self.finish(malformed.unique()?, libc::EIO, 0, message)
+        malformed
+            .unique()
+            .map_or(Answer::None, |unique| self.due(unique, libc::EIO, 0))
     }
 
     fn report_panic(&self, header: &InHeader, panic: &(dyn Any + Send)) {

@@ -1,30 +1,31 @@
 //! A mounted filesystem and the threads that serve it.
 //!
-//! Threads: one for each CPU the process may use, not pinned. All of them wait on the one queue of the classic device, and
-//! the kernel wakes whichever has slept longest, wherever the request came from. A pinned thread would as a rule sit on
+//! Threads of the classic transport: one for each CPU the process may use, not pinned. All of them wait on the one queue of
+//! the device, and the kernel wakes whichever has slept longest, wherever the request came from. A pinned thread would as a rule sit on
 //! another CPU, often on another node, than the caller; an unpinned one is moved by the scheduler, which prefers a CPU near
 //! the one that wakes it, and can use any idle one when that is busy. Where bytes are *placed* does not depend on it: the
-//! asking node is the caller's. Rings, one for each CPU, are pinned; that is another transport.
+//! asking node is the caller's. The threads of rings are pinned: see `uring`.
 //!
 //! Ending: unmounting makes every read of the device say so, and the threads return. A process that dies takes its
 //! descriptors along; what stays is a mount point that answers ENOTCONN until it is unmounted.
 
 use crate::call::Service;
 use crate::device::Device;
-use crate::error::Error;
+use crate::error::{Error, RingError};
 use crate::host::Host;
 use crate::mount::{self, Busy};
-use crate::negotiate;
+use crate::negotiate::{Offer, TRANSFER_BYTES_MAX, Terms};
 use crate::options::{Chosen, Options, Transport};
 use crate::responder::Responder;
 use crate::statistics::{Counters, Statistics};
+use crate::uring::{self, Queue, Rings};
 use crate::worker::Worker;
 use crate::writers::Writers;
 use homenode_engine::fs::Fs;
 use homenode_engine::{Clock, Memory};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use std::{fs, io, thread};
 
@@ -71,36 +72,25 @@ impl Server {
             dir: dir.to_owned(),
             source,
         })?;
-        let first = Device::open().map_err(|source| Error::OpenDevice { source })?;
-        mount::mount(&first, &options.source, &dir)?;
-        let mounted = Mounted { dir: Some(dir.clone()) };
-        let agreed = negotiate::negotiate(&first, options)?;
-        let service = Arc::new(Service {
+        let mounting = Mounting {
             fs,
             host,
-            agreed,
-            writers: Writers::default(),
-            threads: options.thread_count(),
-            waiting: AtomicUsize::new(0),
-        });
-        let workers = workers(&service, first, options.thread_count())?;
-        let counters = workers
-            .iter()
-            .map(|worker| Arc::clone(&worker.responder.counters))
-            .collect();
-        let running = Arc::new(Running::default());
-        for (number, worker) in workers.into_iter().enumerate() {
-            start(number, worker, &running)?;
-        }
-        mounted.keep();
+            dir: &dir,
+            options,
+        };
+        let (running, counters, chosen) = match mounting.mount(options.transport) {
+            // The kernel had been told already that requests go through rings: a new mount, without.
+            Err(Error::Rings(error)) if options.transport == Transport::Auto => {
+                let (running, counters, _) = mounting.mount(Transport::Classic)?;
+                (running, counters, not_rings(&error))
+            }
+            mounted => mounted?,
+        };
         let device = mount::device_of(&dir).ok();
         let server = Self {
             dir,
             device,
-            chosen: Chosen {
-                transport: Transport::Classic,
-                reason: "there is no other".to_owned(),
-            },
+            chosen,
             counters,
             running,
         };
@@ -281,14 +271,113 @@ impl Running {
     }
 }
 
-/// Everything the threads need, made before the first one starts, so that failures are the caller's.
+/// A mount being made.
+struct Mounting<'a, M: Memory, C: Clock, H> {
+    fs: Arc<Fs<M, C>>,
+    host: Arc<H>,
+    dir: &'a Path,
+    options: &'a Options,
+}
+
+/// The threads of a mount, what they count, and how requests travel.
+type Served = (Arc<Running>, Vec<Arc<Counters>>, Chosen);
+
+impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
+    /// Mounts and starts the threads of a transport.
+    fn mount(&self, transport: Transport) -> Result<Served, Error> {
+        let first = Device::open().map_err(|source| Error::OpenDevice { source })?;
+        mount::mount(&first, &self.options.source, self.dir)?;
+        let mounted = Mounted {
+            dir: Some(self.dir.to_owned()),
+        };
+        let offer = Offer::receive(&first)?;
+        let (rings, chosen) = self.choose(transport, &offer)?;
+        let terms = Terms {
+            options: self.options,
+            transfer_bytes: rings
+                .as_ref()
+                .map_or(TRANSFER_BYTES_MAX, |rings| rings.shape.payload_bytes),
+            rings: rings.is_some(),
+        };
+        let agreed = offer.accept(&first, &terms)?;
+        // Beside rings only FORGET and INTERRUPT come through the device.
+        let threads = if rings.is_some() {
+            1
+        } else {
+            self.options.thread_count()
+        };
+        let service = Arc::new(Service {
+            fs: Arc::clone(&self.fs),
+            host: Arc::clone(&self.host),
+            agreed,
+            writers: Writers::default(),
+            threads,
+            waiting: AtomicUsize::new(0),
+        });
+        let running = Arc::new(Running::default());
+        let mut counters = Vec::new();
+        let device = Arc::new(first);
+        if let Some(rings) = rings {
+            let queues = rings.queues(&service, &device, self.options)?;
+            counters.extend(queues.iter().map(|queue| Arc::clone(&queue.responder.counters)));
+            start_queues(queues, &running)?;
+        }
+        let workers = workers(&service, device, threads)?;
+        counters.extend(workers.iter().map(|worker| Arc::clone(&worker.responder.counters)));
+        for (number, worker) in workers.into_iter().enumerate() {
+            start(format!("fuse-{number}"), number, &running, move || worker.run())?;
+        }
+        mounted.keep();
+        Ok((running, counters, chosen))
+    }
+
+    /// Which transport it will be, and why; makes the rings if they are it.
+    fn choose(&self, transport: Transport, offer: &Offer) -> Result<(Option<Rings>, Chosen), Error> {
+        let chosen = |transport, reason: &str| Chosen {
+            transport,
+            reason: reason.to_owned(),
+        };
+        if transport == Transport::Classic {
+            return Ok((None, chosen(transport, "it was asked for")));
+        }
+        let rings = if offer.has_rings() {
+            uring::prepare(&*self.host, self.options, TRANSFER_BYTES_MAX)
+        } else {
+            Err(uring::why_not_offered())
+        };
+        match rings {
+            Ok(rings) if transport == Transport::Uring => Ok((Some(rings), chosen(transport, "it was asked for"))),
+            Ok(rings) => Ok((
+                Some(rings),
+                chosen(Transport::Uring, "the kernel offers it, and it is the faster one"),
+            )),
+            Err(error) if transport == Transport::Auto => Ok((None, not_rings(&error))),
+            Err(error) => Err(Error::Rings(error)),
+        }
+    }
+}
+
+/// The classic transport, because there are no rings.
+fn not_rings(error: &RingError) -> Chosen {
+    Chosen {
+        transport: Transport::Classic,
+        reason: error.to_string(),
+    }
+}
+
+/// Everything the threads that read the device need, made before the first one starts, so that failures are the caller's.
 fn workers<M: Memory, C: Clock, H: Host>(
     service: &Arc<Service<M, C, H>>,
-    first: Device,
+    first: Arc<Device>,
     count: usize,
 ) -> Result<Vec<Worker<M, C, H>>, Error> {
-    let clones = (1..count).map(|_| first.duplicate().map_err(|source| Error::Clone { source }));
-    let mut devices = clones.collect::<Result<Vec<_>, _>>()?;
+    let clone = |_| {
+        first
+            .duplicate()
+            .map(Arc::new)
+            .map_err(|source| Error::Clone { source })
+    };
+    let mut devices = (1..count).map(clone).collect::<Result<Vec<_>, _>>()?;
     devices.push(first);
     let worker = |(thread, device)| {
         let slot = service.fs.slots().claim().ok_or(Error::Slots { thread })?;
@@ -302,23 +391,50 @@ fn workers<M: Memory, C: Clock, H: Host>(
     devices.into_iter().enumerate().map(worker).collect()
 }
 
-fn start<M: Memory, C: Clock, H: Host>(
-    number: usize,
-    worker: Worker<M, C, H>,
+/// Starts the threads of all queues and waits until the kernel has their rings.
+fn start_queues<M: Memory, C: Clock, H: Host>(
+    queues: Vec<Queue<M, C, H>>,
     running: &Arc<Running>,
+) -> Result<(), Error> {
+    let (registered, results) = mpsc::channel();
+    for mut queue in queues {
+        let registered = registered.clone();
+        let cpu = queue.cpu();
+        let number = cpu.0 as usize;
+        start(format!("fuse-ring-{number}"), number, running, move || {
+            let result = queue.register();
+            let failed = result.is_err();
+            // Nobody listens when another queue has failed before: the mount is being taken down.
+            let _ = registered.send(result.map_err(|source| RingError::Register { cpu, source }));
+            drop(registered);
+            if failed { Ok(()) } else { queue.run() }
+        })?;
+    }
+    drop(registered);
+    results
+        .into_iter()
+        .collect::<Result<(), RingError>>()
+        .map_err(Error::Rings)
+}
+
+/// Starts a thread that serves. What it owns is dropped before it is counted off: when nobody serves any more, the
+/// connection has ended.
+fn start(
+    name: String,
+    number: usize,
+    running: &Arc<Running>,
+    serve: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) -> Result<(), Error> {
     running.lock().threads += 1;
     let ending = Ending(Arc::clone(running));
-    let serve = move || {
-        if let Err(source) = worker.run() {
+    let run = move || {
+        if let Err(source) = serve() {
             tracing::error!(error = %source, thread = number, "a server thread ends");
             ending.0.lock().error.get_or_insert(Error::Serve { source });
         }
-        // The descriptor before the count: when nobody serves any more, the connection has ended.
-        drop(worker);
         drop(ending);
     };
-    let spawned = thread::Builder::new().name(format!("fuse-{number}")).spawn(serve);
+    let spawned = thread::Builder::new().name(name).spawn(run);
     spawned
         .map(|_| ())
         .map_err(|source| Error::Spawn { thread: number, source })

@@ -15,6 +15,7 @@ mod opcode;
 mod output;
 mod reply;
 mod request;
+mod ring;
 
 pub use input::*;
 pub use layout::{Field, Zeros};
@@ -22,6 +23,7 @@ pub use opcode::Opcode;
 pub use output::*;
 pub use reply::{Full, Reply};
 pub use request::{Forgets, Incoming, Malformed, Request};
+pub use ring::{RING_HEADER_BYTES, RingCommand, RingEntry, RingHeader};
 
 /// Major version of the protocol.
 pub const MAJOR: u32 = 7;

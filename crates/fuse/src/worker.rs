@@ -10,11 +10,12 @@ use crate::responder::Responder;
 use crate::wire::{Field, InHeader, OutHeader, WriteIn};
 use homenode_engine::{Clock, Memory};
 use std::io;
+use std::sync::Arc;
 
 /// What a server thread owns.
 #[derive(Debug)]
 pub(crate) struct Worker<M: Memory, C: Clock, H> {
-    pub(crate) device: Device,
+    pub(crate) device: Arc<Device>,
     pub(crate) responder: Responder<M, C, H>,
 }
 

@@ -7,6 +7,7 @@ use crate::machine::Machine;
 use crate::pool::{EngineFs, Inner, Pool};
 use crate::{CpuId, Error, NodeId};
 use homenode_fuse::{Chosen, Host, Options as MountOptions, Server, Statistics};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -121,6 +122,14 @@ impl ThisMachine {
 impl Host for ThisMachine {
     fn current_cpu(&self) -> CpuId {
         homenode_linux::cpu::current_cpu()
+    }
+
+    fn possible_cpus(&self) -> usize {
+        homenode_linux::cpu::possible_cpus()
+    }
+
+    fn pin_to_cpu(&self, cpu: CpuId) -> io::Result<()> {
+        homenode_linux::cpu::pin_to_cpu(cpu)
     }
 
     fn thread_cpu(&self, tid: u32) -> Option<CpuId> {

@@ -3,6 +3,7 @@
 //! [`current_cpu`] is on the data path (one instruction, or about 2 ns by the C library); the rest is for
 //! start-up, except [`thread_cpu`], which reads one /proc file without touching the heap.
 
+use crate::topology::sysfs::parse_list;
 use homenode_engine::CpuId;
 use std::ffi::CStr;
 use std::io::{self, Write};
@@ -96,6 +97,15 @@ pub fn allowed_cpus() -> io::Result<Vec<CpuId>> {
     }
 }
 
+/// How many CPUs this machine can ever have, offline ones and empty sockets included; at least those there are.
+#[must_use]
+pub fn possible_cpus() -> usize {
+    let present = || std::thread::available_parallelism().map_or(1, usize::from);
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible");
+    let count = |list: String| parse_list(&list).map(|cpus| cpus.len());
+    list.ok().and_then(count).unwrap_or_else(present)
+}
+
 /// The CPU that thread `tid` last ran on; none when there is no such thread (any more). No heap, three system calls.
 #[must_use]
 pub fn thread_cpu(tid: u32) -> Option<CpuId> {
@@ -176,6 +186,11 @@ impl CpuMask {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn possible_cpus_include_those_we_may_use() {
+        assert!(possible_cpus() >= allowed_cpus().unwrap().len());
+    }
 
     #[test]
     fn pinning_moves_the_thread() {

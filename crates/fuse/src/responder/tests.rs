@@ -62,6 +62,14 @@ impl Host for OneCpu {
         CpuId(0)
     }
 
+    fn possible_cpus(&self) -> usize {
+        1
+    }
+
+    fn pin_to_cpu(&self, _: CpuId) -> std::io::Result<()> {
+        Ok(())
+    }
+
     fn thread_cpu(&self, _: u32) -> Option<CpuId> {
         None
     }

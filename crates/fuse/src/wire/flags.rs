@@ -31,6 +31,7 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const NO_EXPORT_SUPPORT: u64 = 1 << 38;
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// `SetAttrIn::valid`.

@@ -167,154 +167,193 @@ impl<'a> Incoming<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut rest = bytes;
         let header = InHeader::take(&mut rest).ok_or(Malformed::Header(bytes.len()))?;
-        let (unique, came) = (header.unique, bytes.len());
-        if header.len as usize != came {
+        if header.len as usize != bytes.len() {
             return Err(Malformed::Length {
-                unique,
+                unique: header.unique,
                 said: header.len,
-                came,
+                came: bytes.len(),
             });
         }
-        let Some(opcode) = Opcode::from_number(header.opcode) else {
-            return Ok(Self {
-                header,
-                request: Request::Unserved(header.opcode),
-            });
-        };
-        let arguments_bytes = rest.len().checked_sub(usize::from(header.total_extlen) * 8);
-        let request = arguments_bytes
-            .and_then(|count| rest.get(..count))
-            .and_then(|mut arguments| Request::parse(opcode, &mut arguments))
-            .ok_or(Malformed::Arguments { unique, opcode })?;
+        let request = Request::of_parts(&header, rest, None)?;
         Ok(Self { header, request })
     }
 }
 
+/// What follows a request's header: the fixed part, then names or data, in one piece or in two.
+struct Arguments<'a> {
+    now: &'a [u8],
+    /// Names and data, where they lie apart.
+    payload: Option<&'a [u8]>,
+}
+
+impl<'a> Arguments<'a> {
+    fn field<F: Field>(&mut self) -> Option<F> {
+        F::take(&mut self.now)
+    }
+
+    /// What is left, from where names and data are taken.
+    fn rest(&mut self) -> &mut &'a [u8] {
+        if let Some(payload) = self.payload.take() {
+            self.now = payload;
+        }
+        &mut self.now
+    }
+
+    /// Bytes up to a NUL, which is taken too.
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let from = self.rest();
+        let end = from.iter().position(|&byte| byte == 0)?;
+        let (text, rest) = from.split_at_checked(end)?;
+        *from = rest.get(1..)?;
+        Some(text)
+    }
+
+    /// The name of a directory entry.
+    fn name(&mut self) -> Option<&'a [u8]> {
+        self.text().filter(|name| !name.is_empty() && !name.contains(&b'/'))
+    }
+
+    fn data(&mut self, bytes: u32) -> Option<&'a [u8]> {
+        let from = self.rest();
+        let (data, rest) = from.split_at_checked(bytes as usize)?;
+        *from = rest;
+        Some(data)
+    }
+
+    fn forgets(&mut self) -> Option<Forgets<'a>> {
+        let count = self.field::<BatchForgetIn>()?.count as usize;
+        let bytes = self.rest().get(..count.checked_mul(ForgetOne::BYTES)?)?;
+        Some(Forgets { bytes })
+    }
+
+    /// Leaves out the extensions, which are last.
+    fn without_extensions(self, bytes: usize) -> Option<Self> {
+        let last = self.payload.unwrap_or(self.now);
+        let last = last.get(..last.len().checked_sub(bytes)?)?;
+        Some(match self.payload {
+            Some(_) => Self {
+                payload: Some(last),
+                ..self
+            },
+            None => Self { now: last, ..self },
+        })
+    }
+}
+
 impl<'a> Request<'a> {
-    fn parse(opcode: Opcode, from: &mut &'a [u8]) -> Option<Self> {
+    /// Parses what follows `header`; `payload` holds names and data where they lie apart.
+    pub(super) fn of_parts(header: &InHeader, now: &'a [u8], payload: Option<&'a [u8]>) -> Result<Self, Malformed> {
+        let Some(opcode) = Opcode::from_number(header.opcode) else {
+            return Ok(Self::Unserved(header.opcode));
+        };
+        Arguments { now, payload }
+            .without_extensions(usize::from(header.total_extlen) * 8)
+            .and_then(|mut arguments| Self::parse(opcode, &mut arguments))
+            .ok_or(Malformed::Arguments {
+                unique: header.unique,
+                opcode,
+            })
+    }
+
+    fn parse(opcode: Opcode, from: &mut Arguments<'a>) -> Option<Self> {
         Some(match opcode {
-            Opcode::Init => Self::Init(Field::take(from)?),
-            Opcode::Forget => Self::Forget(Field::take(from)?),
-            Opcode::BatchForget => Self::BatchForget(forgets(from)?),
-            Opcode::GetAttr => Self::GetAttr(Field::take(from)?),
-            Opcode::StatX => Self::StatX(Field::take(from)?),
-            Opcode::SetAttr => Self::SetAttr(Field::take(from)?),
-            Opcode::Open => Self::Open(Field::take(from)?),
-            Opcode::Read => Self::Read(Field::take(from)?),
+            Opcode::Init => Self::Init(from.field()?),
+            Opcode::Forget => Self::Forget(from.field()?),
+            Opcode::BatchForget => Self::BatchForget(from.forgets()?),
+            Opcode::GetAttr => Self::GetAttr(from.field()?),
+            Opcode::StatX => Self::StatX(from.field()?),
+            Opcode::SetAttr => Self::SetAttr(from.field()?),
+            Opcode::Open => Self::Open(from.field()?),
+            Opcode::Read => Self::Read(from.field()?),
             Opcode::Write => {
-                let input = WriteIn::take(from)?;
+                let input = from.field::<WriteIn>()?;
                 Self::Write {
                     input,
-                    data: data(from, input.size)?,
+                    data: from.data(input.size)?,
                 }
             }
             Opcode::StatFs => Self::StatFs,
-            Opcode::Release => Self::Release(Field::take(from)?),
-            Opcode::FSync => Self::FSync(Field::take(from)?),
+            Opcode::Release => Self::Release(from.field()?),
+            Opcode::FSync => Self::FSync(from.field()?),
             Opcode::SetXattr => {
-                let input = SetXattrIn::take(from)?;
+                let input = from.field::<SetXattrIn>()?;
                 Self::SetXattr {
                     input,
-                    name: text(from)?,
-                    value: data(from, input.size)?,
+                    name: from.text()?,
+                    value: from.data(input.size)?,
                 }
             }
             Opcode::GetXattr => Self::GetXattr {
-                input: Field::take(from)?,
-                name: text(from)?,
+                input: from.field()?,
+                name: from.text()?,
             },
-            Opcode::ListXattr => Self::ListXattr(Field::take(from)?),
-            Opcode::RemoveXattr => Self::RemoveXattr { name: text(from)? },
-            Opcode::Flush => Self::Flush(Field::take(from)?),
-            Opcode::OpenDir => Self::OpenDir(Field::take(from)?),
-            Opcode::ReadDir => Self::ReadDir(Field::take(from)?),
-            Opcode::ReadDirPlus => Self::ReadDirPlus(Field::take(from)?),
-            Opcode::ReleaseDir => Self::ReleaseDir(Field::take(from)?),
-            Opcode::FSyncDir => Self::FSyncDir(Field::take(from)?),
-            Opcode::Access => Self::Access(Field::take(from)?),
-            Opcode::Interrupt => Self::Interrupt(Field::take(from)?),
+            Opcode::ListXattr => Self::ListXattr(from.field()?),
+            Opcode::RemoveXattr => Self::RemoveXattr { name: from.text()? },
+            Opcode::Flush => Self::Flush(from.field()?),
+            Opcode::OpenDir => Self::OpenDir(from.field()?),
+            Opcode::ReadDir => Self::ReadDir(from.field()?),
+            Opcode::ReadDirPlus => Self::ReadDirPlus(from.field()?),
+            Opcode::ReleaseDir => Self::ReleaseDir(from.field()?),
+            Opcode::FSyncDir => Self::FSyncDir(from.field()?),
+            Opcode::Access => Self::Access(from.field()?),
+            Opcode::Interrupt => Self::Interrupt(from.field()?),
             Opcode::Destroy => Self::Destroy,
-            Opcode::FAllocate => Self::FAllocate(Field::take(from)?),
-            Opcode::LSeek => Self::LSeek(Field::take(from)?),
-            Opcode::CopyFileRange => Self::CopyFileRange(Field::take(from)?),
-            Opcode::CopyFileRange64 => Self::CopyFileRange64(Field::take(from)?),
+            Opcode::FAllocate => Self::FAllocate(from.field()?),
+            Opcode::LSeek => Self::LSeek(from.field()?),
+            Opcode::CopyFileRange => Self::CopyFileRange(from.field()?),
+            Opcode::CopyFileRange64 => Self::CopyFileRange64(from.field()?),
             Opcode::SyncFs => Self::SyncFs,
             _ => return Self::parse_names(opcode, from),
         })
     }
 
     /// The operations on names.
-    fn parse_names(opcode: Opcode, from: &mut &'a [u8]) -> Option<Self> {
+    fn parse_names(opcode: Opcode, from: &mut Arguments<'a>) -> Option<Self> {
         Some(match opcode {
-            Opcode::Lookup => Self::Lookup { name: name(from)? },
+            Opcode::Lookup => Self::Lookup { name: from.name()? },
             Opcode::ReadLink => Self::ReadLink,
             Opcode::SymLink => Self::SymLink {
-                name: name(from)?,
-                target: text(from)?,
+                name: from.name()?,
+                target: from.text()?,
             },
             Opcode::MkNod => Self::MkNod {
-                input: Field::take(from)?,
-                name: name(from)?,
+                input: from.field()?,
+                name: from.name()?,
             },
             Opcode::MkDir => Self::MkDir {
-                input: Field::take(from)?,
-                name: name(from)?,
+                input: from.field()?,
+                name: from.name()?,
             },
-            Opcode::Unlink => Self::Unlink { name: name(from)? },
-            Opcode::RmDir => Self::RmDir { name: name(from)? },
+            Opcode::Unlink => Self::Unlink { name: from.name()? },
+            Opcode::RmDir => Self::RmDir { name: from.name()? },
             Opcode::Rename => {
-                let newdir = RenameIn::take(from)?.newdir;
+                let newdir = from.field::<RenameIn>()?.newdir;
                 let input = Rename2In {
                     newdir,
                     ..Rename2In::default()
                 };
                 Self::Rename {
                     input,
-                    name: name(from)?,
-                    new_name: name(from)?,
+                    name: from.name()?,
+                    new_name: from.name()?,
                 }
             }
             Opcode::Rename2 => Self::Rename {
-                input: Field::take(from)?,
-                name: name(from)?,
-                new_name: name(from)?,
+                input: from.field()?,
+                name: from.name()?,
+                new_name: from.name()?,
             },
             Opcode::Link => Self::Link {
-                input: Field::take(from)?,
-                name: name(from)?,
+                input: from.field()?,
+                name: from.name()?,
             },
             Opcode::Create => Self::Create {
-                input: Field::take(from)?,
-                name: name(from)?,
+                input: from.field()?,
+                name: from.name()?,
             },
             // A name follows (the kernel makes one up), which says nothing.
-            Opcode::TmpFile => Self::TmpFile(Field::take(from)?),
+            Opcode::TmpFile => Self::TmpFile(from.field()?),
             _ => Self::Unserved(opcode as u32),
         })
     }
-}
-
-/// Bytes up to a NUL, which is taken too.
-fn text<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let end = from.iter().position(|&byte| byte == 0)?;
-    let (text, rest) = from.split_at_checked(end)?;
-    *from = rest.get(1..)?;
-    Some(text)
-}
-
-/// The name of a directory entry.
-fn name<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
-    text(from).filter(|name| !name.is_empty() && !name.contains(&b'/'))
-}
-
-fn data<'a>(from: &mut &'a [u8], bytes: u32) -> Option<&'a [u8]> {
-    let (data, rest) = from.split_at_checked(bytes as usize)?;
-    *from = rest;
-    Some(data)
-}
-
-fn forgets<'a>(from: &mut &'a [u8]) -> Option<Forgets<'a>> {
-    let count = BatchForgetIn::take(from)?.count as usize;
-    let bytes = from.get(..count.checked_mul(ForgetOne::BYTES)?)?;
-    Some(Forgets { bytes })
 }

@@ -84,6 +84,24 @@ impl Host for TestHost {
         CpuId(unsafe { libc::sched_getcpu() }.try_into().expect("a CPU"))
     }
 
+    fn possible_cpus(&self) -> usize {
+        // SAFETY: takes a number and touches no memory.
+        let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+        usize::try_from(count).expect("Linux knows its CPUs")
+    }
+
+    fn pin_to_cpu(&self, cpu: CpuId) -> io::Result<()> {
+        let mut mask = [0_u64; 128];
+        mask[cpu.0 as usize / 64] = 1 << (cpu.0 % 64);
+        // SAFETY: the mask is readable for the length given; 0 names the calling thread.
+        let result = unsafe { libc::sched_setaffinity(0, size_of_val(&mask), mask.as_ptr().cast()) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
     fn thread_cpu(&self, tid: u32) -> Option<CpuId> {
         let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
         let (_, rest) = stat.rsplit_once(')')?;

@@ -1,0 +1,244 @@
+//! One CPU's queue: its thread takes requests from the ring and puts answers back.
+//!
+//! All requests that are there are carried out before their answers go back together, in one system call that also waits
+//! for the next ones. After its start a thread takes nothing from the heap to read and write files.
+
+use super::buffers::Buffers;
+use super::{Ring, command};
+use crate::call::{Origin, ROOM_WAIT};
+use crate::device::Device;
+use crate::host::Host;
+use crate::responder::{Answer, Responder};
+use crate::wire::{Field, OutHeader, Reply};
+use homenode_engine::{Clock, CpuId, Memory};
+use io_uring::squeue::Entry128;
+use io_uring::types;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Answers to requests that carry a payload are made here first: the largest extended attribute.
+const SCRATCH_BYTES: usize = 64 << 10;
+/// After how many rounds on another CPU a thread tries again to get to its own.
+const ROUNDS_ASTRAY: u32 = 1024;
+
+#[expect(clippy::cast_possible_truncation, reason = "16")]
+const OUT_HEADER_BYTES: u32 = OutHeader::BYTES as u32;
+
+/// What the thread of one queue owns.
+#[derive(Debug)]
+pub(crate) struct Queue<M: Memory, C: Clock, H> {
+    cpu: CpuId,
+    // Dropped before the buffers: the kernel copies to and from them only while this thread waits on the ring.
+    ring: Ring,
+    buffers: Buffers,
+    device: Arc<Device>,
+    pub(crate) responder: Responder<M, C, H>,
+    scratch: Box<[u8]>,
+    spin: Duration,
+    /// Entries whose requests have come.
+    ready: Vec<Ready>,
+    /// Entries whose requests wait for room.
+    waiting: Vec<Ready>,
+    /// Entries that still get requests.
+    live: usize,
+    rounds_astray: u32,
+}
+
+/// An entry with a request.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    index: usize,
+    /// How often it was carried out in vain.
+    tries: usize,
+}
+
+impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
+    pub(super) fn new(
+        cpu: CpuId,
+        ring: Ring,
+        buffers: Buffers,
+        device: Arc<Device>,
+        responder: Responder<M, C, H>,
+        spin: Duration,
+    ) -> Self {
+        let depth = buffers.depth();
+        Self {
+            cpu,
+            ring,
+            buffers,
+            device,
+            responder,
+            scratch: vec![0; SCRATCH_BYTES].into(),
+            spin,
+            ready: Vec::with_capacity(depth),
+            waiting: Vec::with_capacity(depth),
+            live: depth,
+            rounds_astray: 0,
+        }
+    }
+
+    pub(crate) fn cpu(&self) -> CpuId {
+        self.cpu
+    }
+
+    /// Gives the kernel all entries. Until every queue has done so, callers wait.
+    pub(crate) fn register(&mut self) -> io::Result<()> {
+        self.stay_on_cpu();
+        let submitter = self.ring.0.submitter();
+        submitter.register_enable_rings()?;
+        submitter.register_files(&[self.device.raw()])?;
+        let vectors: Vec<_> = (0..self.buffers.depth())
+            .map(|index| self.buffers.vectors(index))
+            .collect();
+        for (index, vectors) in vectors.iter().enumerate() {
+            self.buffers.give(index);
+            self.push(&command::register(self.cpu, vectors, index as u64));
+        }
+        self.ring.0.submit()?;
+        self.take_completions()
+    }
+
+    /// Serves until the filesystem is unmounted.
+    pub(crate) fn run(&mut self) -> io::Result<()> {
+        while self.live > 0 {
+            self.check_cpu();
+            let later = std::mem::take(&mut self.waiting);
+            self.ready.extend_from_slice(&later);
+            // Keeps its capacity.
+            self.waiting = later;
+            self.waiting.clear();
+            while let Some(ready) = self.ready.pop() {
+                self.serve(ready);
+            }
+            self.wait()?;
+            self.take_completions()?;
+        }
+        Ok(())
+    }
+
+    /// Carries out the request of an entry, and prepares its answer.
+    fn serve(&mut self, ready: Ready) {
+        let Ready { index, tries } = ready;
+        let mut header = self.buffers.header(index);
+        let commit_id = header.entry().commit_id;
+        let origin = Origin::Ring { cpu: self.cpu, tries };
+        let payload = self.buffers.payload(index);
+        let answer = if header.entry().payload_sz == 0 {
+            self.responder
+                .carry_out(header.parse(&[]), origin, &mut Reply::new(payload))
+        } else {
+            // What is asked and what is answered would share the payload.
+            let mut reply = Reply::new(&mut self.scratch);
+            let answer = self.responder.carry_out(header.parse(payload), origin, &mut reply);
+            let used = reply.used();
+            payload[..used].copy_from_slice(&self.scratch[..used]);
+            answer
+        };
+        let out = match answer {
+            Answer::Due(out) => out,
+            // Requests that want no answer come by the device. If one comes here, an error is what the kernel ignores.
+            Answer::None => OutHeader {
+                len: OUT_HEADER_BYTES,
+                error: 0,
+                unique: commit_id,
+            },
+            Answer::Later => {
+                self.waiting.push(Ready {
+                    index,
+                    tries: tries + 1,
+                });
+                return;
+            }
+        };
+        header.answer(out, out.len - OUT_HEADER_BYTES);
+        self.buffers.set_header(index, &header);
+        self.buffers.give(index);
+        self.push(&command::commit(self.cpu, commit_id, index as u64));
+    }
+
+    fn push(&mut self, entry: &Entry128) {
+        let mut queue = self.ring.0.submission();
+        // SAFETY: the buffers behind the entry stay mapped for as long as the ring exists, and nothing touches them until the
+        // command completes (`Buffers::give`).
+        let pushed = unsafe { queue.push(entry) };
+        pushed.expect("the queue has room for every entry, and each is in it once");
+    }
+
+    /// Sends the answers that are prepared and waits for requests, or for a moment when some wait for room.
+    fn wait(&mut self) -> io::Result<()> {
+        let submitter = self.ring.0.submitter();
+        let waited = if !self.waiting.is_empty() {
+            let moment = types::Timespec::from(ROOM_WAIT);
+            submitter.submit_with_args(1, &types::SubmitArgs::new().timespec(&moment))
+        } else if self.spin.is_zero() {
+            submitter.submit_and_wait(1)
+        } else {
+            return self.spin();
+        };
+        settled(waited)
+    }
+
+    /// As [`Self::wait`], but looks for requests for a while before it sleeps.
+    fn spin(&mut self) -> io::Result<()> {
+        let start = Instant::now();
+        settled(self.ring.0.submit())?;
+        while start.elapsed() < self.spin {
+            if self.ring.0.submission().taskrun() {
+                return settled(self.ring.0.submit_and_wait(1));
+            }
+            if !self.ring.0.completion().is_empty() {
+                return Ok(());
+            }
+            // The caller runs on this very CPU.
+            std::thread::yield_now();
+        }
+        settled(self.ring.0.submit_and_wait(1))
+    }
+
+    /// Takes what has completed: requests, or entries that get no more.
+    fn take_completions(&mut self) -> io::Result<()> {
+        for completion in self.ring.0.completion() {
+            let index = usize::try_from(completion.user_data()).expect("the index it was submitted with");
+            self.buffers.take_back(index);
+            if completion.result() >= 0 {
+                self.ready.push(Ready { index, tries: 0 });
+                continue;
+            }
+            self.live -= 1;
+            match -completion.result() {
+                // Unmounted or aborted.
+                libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => {}
+                errno => return Err(io::Error::from_raw_os_error(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The scheduler moves a pinned thread when its CPU goes offline, and forgets where it was pinned. Requests come to this
+    /// queue only when its CPU is online.
+    fn check_cpu(&mut self) {
+        if self.responder.service.host.current_cpu() == self.cpu {
+            self.rounds_astray = 0;
+            return;
+        }
+        if self.rounds_astray.is_multiple_of(ROUNDS_ASTRAY) {
+            self.stay_on_cpu();
+        }
+        self.rounds_astray = self.rounds_astray.wrapping_add(1);
+    }
+
+    fn stay_on_cpu(&self) {
+        if let Err(error) = self.responder.service.host.pin_to_cpu(self.cpu) {
+            tracing::debug!(%error, cpu = self.cpu.0, "a ring's thread runs elsewhere: its CPU is offline or not allowed");
+        }
+    }
+}
+
+/// A signal, or the moment is over.
+fn settled(waited: io::Result<usize>) -> io::Result<()> {
+    match waited {
+        Err(error) if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EBUSY)) => Err(error),
+        _ => Ok(()),
+    }
+}

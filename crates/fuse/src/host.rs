@@ -17,6 +17,12 @@ pub trait Host: Send + Sync + 'static {
     /// The errno of sched_setaffinity(2): EINVAL when the CPU is offline or not allowed.
     fn pin_to_cpu(&self, cpu: CpuId) -> io::Result<()>;
 
+    /// Keeps the calling thread on the CPUs of a CPU's node.
+    ///
+    /// # Errors
+    /// As [`Host::pin_to_cpu`].
+    fn pin_near_cpu(&self, cpu: CpuId) -> io::Result<()>;
+
     /// The CPU that thread `tid` last ran on; `None` when there is no such thread. Asked only when blocks are to be
     /// placed on a machine with several nodes.
     fn thread_cpu(&self, tid: u32) -> Option<CpuId>;

@@ -45,6 +45,12 @@ impl Machine {
         self.nodes.iter().filter(|node| node.memory_bytes > 0)
     }
 
+    /// The CPUs of a node.
+    pub(crate) fn cpus_of(&self, id: NodeId) -> &[CpuId] {
+        let node = self.nodes.iter().find(|node| node.id == id);
+        node.map_or(&[], |node| &node.cpus)
+    }
+
     /// The node with that number, if it has memory.
     pub(crate) fn node(&self, id: NodeId) -> Result<&Node, Error> {
         self.with_memory()

@@ -108,6 +108,7 @@ impl std::fmt::Debug for Mount {
 /// What the server asks of the machine.
 struct ThisMachine {
     fs: Arc<EngineFs>,
+    machine: Machine,
     one_node: bool,
 }
 
@@ -115,7 +116,11 @@ impl ThisMachine {
     fn new(fs: Arc<EngineFs>, machine: &Machine) -> Self {
         let cpu_nodes = &machine.engine.cpu_nodes;
         let one_node = cpu_nodes.windows(2).all(|pair| pair[0] == pair[1]);
-        Self { fs, one_node }
+        Self {
+            fs,
+            machine: machine.clone(),
+            one_node,
+        }
     }
 }
 
@@ -130,6 +135,10 @@ impl Host for ThisMachine {
 
     fn pin_to_cpu(&self, cpu: CpuId) -> io::Result<()> {
         homenode_linux::cpu::pin_to_cpu(cpu)
+    }
+
+    fn pin_near_cpu(&self, cpu: CpuId) -> io::Result<()> {
+        homenode_linux::cpu::pin_to_node_cpus(self.machine.cpus_of(self.cpu_node(cpu)))
     }
 
     fn thread_cpu(&self, tid: u32) -> Option<CpuId> {

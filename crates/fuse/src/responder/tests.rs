@@ -70,6 +70,10 @@ impl Host for OneCpu {
         Ok(())
     }
 
+    fn pin_near_cpu(&self, _: CpuId) -> std::io::Result<()> {
+        Ok(())
+    }
+
     fn thread_cpu(&self, _: u32) -> Option<CpuId> {
         None
     }

@@ -9,7 +9,7 @@ use crate::call::{Origin, ROOM_WAIT};
 use crate::device::Device;
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
-use crate::wire::{Field, OutHeader, Reply};
+use crate::wire::{Field, OutHeader, Reply, RingHeader};
 use homenode_engine::{Clock, CpuId, Memory};
 use io_uring::squeue::Entry128;
 use io_uring::types;
@@ -21,6 +21,10 @@ use std::time::{Duration, Instant};
 const SCRATCH_BYTES: usize = 64 << 10;
 /// After how many rounds on another CPU a thread tries again to get to its own.
 const ROUNDS_ASTRAY: u32 = 1024;
+/// A read-ahead of so much is worth a CPU of its own.
+const LONG_BYTES: u32 = 128 << 10;
+/// After so many in a row the thread leaves its CPU.
+const LONG_READS: u32 = 3;
 
 #[expect(clippy::cast_possible_truncation, reason = "16")]
 const OUT_HEADER_BYTES: u32 = OutHeader::BYTES as u32;
@@ -43,6 +47,8 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     /// Entries that still get requests.
     live: usize,
     rounds_astray: u32,
+    /// Long read-aheads in a row.
+    long_reads: u32,
 }
 
 /// An entry with a request.
@@ -75,6 +81,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             waiting: Vec::with_capacity(depth),
             live: depth,
             rounds_astray: 0,
+            long_reads: 0,
         }
     }
 
@@ -123,6 +130,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         let mut header = self.buffers.header(index);
         let commit_id = header.entry().commit_id;
         let origin = Origin::Ring { cpu: self.cpu, tries };
+        self.choose_cpu(&header);
         let payload = self.buffers.payload(index);
         let answer = if header.entry().payload_sz == 0 {
             self.responder
@@ -215,10 +223,33 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         Ok(())
     }
 
+    /// Reading ahead is the one thing a caller does not wait for: it copies what came before meanwhile. On the caller's CPU the
+    /// two would take turns. So after a row of long ones the thread may use the other CPUs of the node, where the scheduler
+    /// finds an idle one, until anything else is asked for: whoever waits is served fastest on his own CPU.
+    fn choose_cpu(&mut self, header: &RingHeader) {
+        let roamed = self.roams();
+        self.long_reads = match header.read_ahead_bytes() {
+            Some(LONG_BYTES..) => self.long_reads.saturating_add(1),
+            _ => 0,
+        };
+        if self.roams() == roamed {
+            return;
+        }
+        if roamed {
+            self.stay_on_cpu();
+        } else if let Err(error) = self.responder.service.host.pin_near_cpu(self.cpu) {
+            tracing::debug!(%error, cpu = self.cpu.0, "a ring's thread stays where it is");
+        }
+    }
+
+    fn roams(&self) -> bool {
+        self.long_reads >= LONG_READS
+    }
+
     /// The scheduler moves a pinned thread when its CPU goes offline, and forgets where it was pinned. Requests come to this
     /// queue only when its CPU is online.
     fn check_cpu(&mut self) {
-        if self.responder.service.host.current_cpu() == self.cpu {
+        if self.roams() || self.responder.service.host.current_cpu() == self.cpu {
             self.rounds_astray = 0;
             return;
         }

@@ -4,11 +4,13 @@
 //! and data are in the entry's payload buffer, apart. The answer's header goes where the request's was, its payload into
 //! the same payload buffer.
 
-use super::input::InHeader;
+use super::input::{InHeader, ReadIn};
 use super::layout::{Zeros, record};
 use super::output::OutHeader;
 use super::request::{Incoming, Malformed};
-use super::{Field, Request};
+use super::{Field, Opcode, Request};
+
+const O_DIRECT: u32 = libc::O_DIRECT as u32;
 
 /// Bytes of the whole header.
 pub const RING_HEADER_BYTES: usize = 288;
@@ -39,6 +41,16 @@ impl RingHeader {
     /// The header of the request.
     fn request(&self) -> InHeader {
         InHeader::take(&mut &self.0[..]).expect("the header has room for it")
+    }
+
+    /// How many bytes of a file the kernel reads ahead, if that is the request.
+    #[must_use]
+    pub fn read_ahead_bytes(&self) -> Option<u32> {
+        if self.request().opcode != Opcode::Read as u32 {
+            return None;
+        }
+        let input = ReadIn::take(&mut &self.0[ARGUMENTS_AT..])?;
+        (input.flags & O_DIRECT == 0).then_some(input.size)
     }
 
     /// Parses the request whose names and data are in `payload`.
@@ -138,6 +150,23 @@ mod tests {
                 "{len} {payload_sz}"
             );
         }
+    }
+
+    #[test]
+    fn reading_ahead_is_told_from_reading_past_the_cache() {
+        let read = |opcode, flags| {
+            let input = ReadIn {
+                size: 1 << 20,
+                flags,
+                ..ReadIn::default()
+            };
+            let mut arguments = [0; ReadIn::BYTES];
+            input.put(&mut &mut arguments[..]).unwrap();
+            header(40 + 40, opcode, &arguments, 0).read_ahead_bytes()
+        };
+        assert_eq!(read(Opcode::Read, 0), Some(1 << 20));
+        assert_eq!(read(Opcode::Read, O_DIRECT), None);
+        assert_eq!(read(Opcode::ReadDir, 0), None);
     }
 
     #[test]

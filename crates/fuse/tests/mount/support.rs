@@ -102,6 +102,11 @@ impl Host for TestHost {
         }
     }
 
+    fn pin_near_cpu(&self, cpu: CpuId) -> io::Result<()> {
+        // The two made-up nodes take turns; any CPU will do.
+        self.pin_to_cpu(cpu)
+    }
+
     fn thread_cpu(&self, tid: u32) -> Option<CpuId> {
         let stat = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
         let (_, rest) = stat.rsplit_once(')')?;

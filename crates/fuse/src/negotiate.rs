@@ -60,6 +60,8 @@ pub(crate) struct Agreed {
     pub(crate) silent_opendir: bool,
     /// Whether O_DIRECT opens get FOPEN_DIRECT_IO, so that their writers run in parallel.
     pub(crate) parallel_direct_io: bool,
+    /// Whether the kernel writes later what it was given.
+    pub(crate) write_back: bool,
     /// How long the kernel may keep names and attributes.
     pub(crate) attribute_timeout: Duration,
 }
@@ -179,6 +181,7 @@ fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> 
     let agreed = Agreed {
         silent_opendir: flags & init::NO_OPENDIR_SUPPORT != 0,
         parallel_direct_io: flags & init::DIRECT_IO_ALLOW_MMAP != 0 && minor >= MINOR_DIRECT_WRITES_INVALIDATE,
+        write_back: flags & init::WRITEBACK_CACHE != 0,
         attribute_timeout: options.attribute_timeout,
     };
     Ok((answer, agreed))
@@ -252,6 +255,7 @@ mod tests {
             Agreed {
                 silent_opendir: false,
                 parallel_direct_io: true,
+                write_back: false,
                 attribute_timeout: Options::ATTRIBUTE_TIMEOUT,
             }
         );

@@ -3,8 +3,9 @@
 mod odd;
 
 use super::*;
+use crate::call::ROOM_TRIES;
 use crate::negotiate::Agreed;
-use crate::wire::{CreateIn, EntryOut, ForgetOne, ReadIn};
+use crate::wire::{CreateIn, EntryOut, ForgetOne, LSeekIn, ReadIn, WriteIn};
 use crate::writers::Writers;
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::Machine;
@@ -88,6 +89,10 @@ impl Host for OneCpu {
 }
 
 fn responder() -> Responder<Bytes, Midnight, OneCpu> {
+    responder_with(false)
+}
+
+fn responder_with(write_back: bool) -> Responder<Bytes, Midnight, OneCpu> {
     let machine = Machine {
         cpu_nodes: vec![NodeId(0)],
         nodes: vec![NodeId(0)],
@@ -112,6 +117,7 @@ fn responder() -> Responder<Bytes, Midnight, OneCpu> {
     let slot = fs.slots().claim().unwrap();
     let agreed = Agreed {
         silent_opendir: false,
+        write_back,
         attribute_timeout: crate::Options::ATTRIBUTE_TIMEOUT,
         parallel_direct_io: true,
     };
@@ -241,4 +247,66 @@ fn lookups_keep_what_is_unlinked() {
     let batch = [encode(1_u32), encode(0_u32), encode(one)].concat();
     assert_eq!(ask(&responder, &request(Opcode::BatchForget, 0, 0, &batch)), None);
     assert!(!alive());
+}
+
+#[test]
+fn what_the_kernel_has_not_written_back_is_no_hole() {
+    let create = encode(CreateIn {
+        mode: 0o644,
+        ..CreateIn::default()
+    });
+    let create = request(Opcode::Create, 1, 0, &[&create[..], b"file\0"].concat());
+    let seek = encode(LSeekIn {
+        whence: u32::try_from(libc::SEEK_HOLE).unwrap(),
+        ..LSeekIn::default()
+    });
+    for (write_back, blocks, errno) in [(false, 0, libc::ENXIO), (true, 1, libc::ENOSYS)] {
+        let responder = responder_with(write_back);
+        let (_, payload) = ask(&responder, &create).unwrap();
+        let entry = EntryOut::take(&mut &payload[..]).unwrap();
+        assert_eq!(entry.attr.blocks, blocks);
+        let seek = request(Opcode::LSeek, entry.nodeid, 0, &seek);
+        assert_eq!(ask(&responder, &seek).unwrap().0, errno);
+    }
+}
+
+#[test]
+fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
+    let responder = responder();
+    let create = encode(CreateIn {
+        mode: 0o644,
+        ..CreateIn::default()
+    });
+    let nodeid = |name: &[u8]| {
+        let bytes = request(Opcode::Create, 1, 0, &[&create[..], name].concat());
+        EntryOut::take(&mut &ask(&responder, &bytes).unwrap().1[..])
+            .unwrap()
+            .nodeid
+    };
+    let (unlinked, kept) = (nodeid(b"unlinked\0"), nodeid(b"kept\0"));
+    let write = |nodeid: u64, blocks: usize| {
+        let size = blocks * BLOCK_BYTES;
+        let input = encode(WriteIn {
+            size: u32::try_from(size).unwrap(),
+            ..WriteIn::default()
+        });
+        request(Opcode::Write, nodeid, 0, &[&input[..], &vec![7; size]].concat())
+    };
+    assert_eq!(ask(&responder, &write(unlinked, POOL_BLOCKS)).unwrap().0, 0);
+    ask(&responder, &request(Opcode::Unlink, 1, 0, b"unlinked\0")).unwrap();
+    let bytes = write(kept, 1);
+    let through_ring = |tries| {
+        let mut payload = [0; 64];
+        let cpu = CpuId(0);
+        responder.carry_out(
+            Incoming::parse(&bytes),
+            Origin::Ring { cpu, tries },
+            &mut Reply::new(&mut payload),
+        )
+    };
+    let refused = |answer| matches!(answer, Answer::Due(header) if header.error == -libc::ENOSPC);
+    assert_eq!(through_ring(0), Answer::Later);
+    assert!(refused(through_ring(ROOM_TRIES)), "at last it is told");
+    ask(&responder, &request(Opcode::Forget, unlinked, 0, &encode(1_u64)));
+    assert!(matches!(through_ring(1), Answer::Due(header) if header.error == 0));
 }

@@ -1,6 +1,6 @@
 //! What the numbers say, in sentences; all of them are computed.
 
-use super::case::{Contestant, Section};
+use super::case::{Contestant, Operation, Section};
 use super::outcome::{Outcome, Row};
 use crate::topology::human_bytes;
 use homenode_policy::topology::NodeKind;
@@ -14,6 +14,10 @@ struct Ratios<'a>(Vec<(f64, &'a Row)>);
 impl<'a> Ratios<'a> {
     fn of(outcome: &'a Outcome, sections: &[Section], contestants: &[Contestant], peer: Contestant) -> Option<Self> {
         let rows = outcome.rows.iter().filter(|row| sections.contains(&row.case.section));
+        Self::of_rows(rows, contestants, peer)
+    }
+
+    fn of_rows(rows: impl Iterator<Item = &'a Row>, contestants: &[Contestant], peer: Contestant) -> Option<Self> {
         let best = |row: &'a Row| {
             let ratios = contestants.iter().filter_map(|one| row.ratio(*one, peer));
             Some((ratios.max_by(f64::total_cmp)?, row))
@@ -93,6 +97,44 @@ pub(super) fn headline(outcome: &Outcome) -> String {
         first.make_ascii_uppercase();
     }
     sentence + "."
+}
+
+/// All rows of a kind in one number.
+#[derive(Debug, PartialEq)]
+pub(super) struct Glance {
+    pub(super) what: &'static str,
+    pub(super) contestant: Contestant,
+    /// Its mean rate as a multiple of the peer's; `None` where it did not take part.
+    pub(super) mean: Option<f64>,
+}
+
+/// What a glance shows, and the peer that is 1.
+pub(super) fn glances(outcome: &Outcome) -> (Contestant, Vec<Glance>) {
+    const MOUNT_KINDS: [(&str, Section, Operation); 4] = [
+        ("reads that the page cache holds", Section::Fio, Operation::Read),
+        ("buffered writes", Section::Fio, Operation::Write),
+        ("4k reads past the page cache", Section::FioDirect, Operation::Read),
+        ("4k writes past the page cache", Section::FioDirect, Operation::Write),
+    ];
+    let peer = peer(outcome);
+    let library = [
+        ("reads by library calls", Section::InProcess, Operation::Read),
+        ("writes by library calls", Section::InProcess, Operation::Write),
+    ];
+    let kinds = library.iter().map(|kind| (kind, &[Contestant::Library][..]));
+    let kinds = kinds.chain(MOUNT_KINDS.iter().map(|kind| (kind, &Contestant::MOUNTS[..])));
+    let mut glances = Vec::new();
+    for (&(what, section, operation), contestants) in kinds {
+        for &contestant in contestants {
+            let rows = outcome
+                .rows
+                .iter()
+                .filter(|row| (row.case.section, row.case.operation) == (section, operation));
+            let mean = Ratios::of_rows(rows, &[contestant], peer).map(|ratios| ratios.mean());
+            glances.push(Glance { what, contestant, mean });
+        }
+    }
+    (peer, glances)
 }
 
 /// What else there is to say.
@@ -278,8 +320,8 @@ fn noise(outcome: &Outcome) -> String {
         return "There was one round, so nothing tells how noisy the machine was: trust no single number.".to_owned();
     }
     format!(
-        "Noise: between rounds values differed by up to {:.0} % of their median; in {noisy} of {} rows by more than {:.0} %. \
-         Ratios below that are not findings.",
+        "Noise: between rounds values differed by up to {:.0}\u{a0}% of their median; in {noisy} of {} rows by more than {:.0}\u{a0}%. \
+         Smaller differences say nothing.",
         largest * 100.0,
         spreads.len(),
         NOISY_SPREAD * 100.0
@@ -301,11 +343,11 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
         return if whole == 0 {
             "nothing".to_owned()
         } else {
-            "100 %".to_owned()
+            "100\u{a0}%".to_owned()
         };
     }
     let tenths = u128::from(part) * 1000 / u128::from(whole.max(1));
-    format!("{}.{} %", tenths / 10, tenths % 10)
+    format!("{}.{}\u{a0}%", tenths / 10, tenths % 10)
 }
 
 #[cfg(test)]
@@ -319,10 +361,10 @@ mod tests {
             [0.042, 0.996, 2.34, 9.96, 123.4].map(times),
             ["0.04×", "1.0×", "2.3×", "10×", "123×"]
         );
-        assert_eq!(percent(1, 1), "100 %");
-        assert_eq!(percent(999_999, 1_000_000), "99.9 %");
+        assert_eq!(percent(1, 1), "100\u{a0}%");
+        assert_eq!(percent(999_999, 1_000_000), "99.9\u{a0}%");
         assert_eq!(percent(0, 0), "nothing");
-        assert_eq!(percent(1, 3), "33.3 %");
+        assert_eq!(percent(1, 3), "33.3\u{a0}%");
     }
 
     #[test]
@@ -336,7 +378,7 @@ mod tests {
         );
         assert!(text.contains("any program gets 0.25× to 0.50× of it"), "{text}");
         assert!(
-            text.starts_with("Inside") && text.contains("75.0 % of all bytes"),
+            text.starts_with("Inside") && text.contains("75.0\u{a0}% of all bytes"),
             "{text}"
         );
         let one_node = headline(&sample::outcome("node:1 pu:2"));
@@ -344,8 +386,23 @@ mod tests {
             one_node.contains("there is one node") && !one_node.contains('%'),
             "{one_node}"
         );
+        let (peer, glances) = glances(&outcome);
+        let classic = |what| {
+            glances
+                .iter()
+                .find(|one| one.what == what && one.contestant == Contestant::Classic)
+                .unwrap()
+        };
+        assert_eq!(
+            (peer, classic("buffered writes").mean),
+            (Contestant::TmpfsHuge, Some(0.5))
+        );
+        assert_eq!(classic("reads that the page cache holds").mean, None, "no such row");
         let findings = all(&outcome).join("\n");
-        assert!(findings.contains("2.0 MiB spilled"), "{findings}");
-        assert!(findings.contains("wrote, 50.0 % lies on their own node"), "{findings}");
+        assert!(findings.contains("2 MiB spilled"), "{findings}");
+        assert!(
+            findings.contains("wrote, 50.0\u{a0}% lies on their own node"),
+            "{findings}"
+        );
     }
 }

@@ -41,6 +41,7 @@ fn write_page(page: &mut String, outcome: &Outcome) -> fmt::Result {
         escape(&machine.kernel)
     )?;
     list(page, &outcome.findings)?;
+    bars::glance(page, outcome)?;
 
     writeln!(
         page,

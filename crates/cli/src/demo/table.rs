@@ -41,7 +41,7 @@ fn write_section(text: &mut String, outcome: &Outcome, section: Section) -> fmt:
     writeln!(text, "\n{}", section.title())?;
     write!(text, "{:<27} {:>6} {:>8} {:>8}", "", "", "tmpfs", "huge")?;
     for contestant in &ours {
-        write!(text, " {:>15} {:>6} {:>6}", contestant.name(), "/tmpfs", "/huge")?;
+        write!(text, " {:>14} {:>6} {:>6}", contestant.name(), "/tmpfs", "/huge")?;
     }
     writeln!(text, " {:>7}", "spread")?;
     for row in rows {
@@ -51,14 +51,14 @@ fn write_section(text: &mut String, outcome: &Outcome, section: Section) -> fmt:
         }
         for &contestant in &ours {
             if outcome.absent.iter().any(|absent| absent.contestant == contestant) {
-                write!(text, " {:>15} {:>6} {:>6}", "not available", "", "")?;
+                write!(text, " {:>14} {:>6} {:>6}", "not available", "", "")?;
                 continue;
             }
             let ratio = |peer| row.ratio(contestant, peer).map_or_else(|| "-".to_owned(), times);
             let ratios = Contestant::PEERS.map(ratio);
             write!(
                 text,
-                " {:>15} {:>6} {:>6}",
+                " {:>14} {:>6} {:>6}",
                 value(row, contestant),
                 ratios[0],
                 ratios[1]

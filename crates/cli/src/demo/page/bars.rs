@@ -2,10 +2,58 @@
 
 use super::markup::escape;
 use crate::demo::case::{Contestant, Section};
-use crate::demo::findings::times;
+use crate::demo::findings::{glances, times};
 use crate::demo::outcome::{Outcome, Row, Samples};
 use crate::demo::table::rate;
 use std::fmt::{self, Write};
+
+/// Kinds of rows in a bar each, against the peer, whose rate is a line at 1.
+pub(super) fn glance(page: &mut String, outcome: &Outcome) -> fmt::Result {
+    let (peer, glances) = glances(outcome);
+    let most = glances.iter().filter_map(|one| one.mean).fold(1.0, f64::max);
+    let one = 100.0 / most;
+    writeln!(
+        page,
+        "<h2>At a glance</h2>\n<p class=\"note\">Mean rate, with that of {} as 1 (the vertical line). Longer is faster.</p>",
+        escape(peer.name())
+    )?;
+    let mut before = "";
+    for glance in &glances {
+        if glance.what != before {
+            writeln!(
+                page,
+                "{}<div class=\"row\">\n<h4>{}</h4>",
+                if before.is_empty() { "" } else { "</div>\n" },
+                escape(glance.what)
+            )?;
+            before = glance.what;
+        }
+        let name = escape(glance.contestant.name());
+        let class = class(glance.contestant);
+        match glance.mean {
+            Some(mean) => writeln!(
+                page,
+                "<div class=\"line\"><span class=\"name\">{name}</span><svg class=\"bar\" width=\"100%\" height=\"14\" \
+                 aria-hidden=\"true\"><rect class=\"track\" width=\"100%\" height=\"14\" rx=\"2\"/><rect class=\"{class}\" \
+                 width=\"{:.2}%\" height=\"14\" rx=\"2\"/><line class=\"one\" x1=\"{one:.2}%\" x2=\"{one:.2}%\" y1=\"-3\" \
+                 y2=\"17\"/></svg><span class=\"value\">{}</span><span class=\"ratio\"></span></div>",
+                (mean / most * 100.0).clamp(0.0, 100.0),
+                times(mean)
+            )?,
+            None => absent(page, glance.contestant)?,
+        }
+    }
+    writeln!(page, "</div>")
+}
+
+fn absent(page: &mut String, contestant: Contestant) -> fmt::Result {
+    writeln!(
+        page,
+        "<div class=\"line\"><span class=\"name\">{}</span><span class=\"bar absent\">not available</span>\
+         <span class=\"value\"></span><span class=\"ratio\"></span></div>",
+        escape(contestant.name())
+    )
+}
 
 /// All rows of a section.
 pub(super) fn section(page: &mut String, outcome: &Outcome, section: Section) -> fmt::Result {
@@ -36,12 +84,7 @@ fn row(page: &mut String, outcome: &Outcome, row: &Row) -> fmt::Result {
     for &contestant in row.case.section.contestants() {
         match row.cells.get(&contestant) {
             Some(samples) => line(page, row, contestant, samples, scale)?,
-            None if outcome.absent.iter().any(|absent| absent.contestant == contestant) => writeln!(
-                page,
-                "<div class=\"line\"><span class=\"name\">{}</span><span class=\"bar absent\">not available</span>\
-                 <span class=\"value\"></span><span class=\"ratio\"></span></div>",
-                escape(contestant.name())
-            )?,
+            None if outcome.absent.iter().any(|one| one.contestant == contestant) => absent(page, contestant)?,
             None => {}
         }
     }

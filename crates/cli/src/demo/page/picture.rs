@@ -20,7 +20,7 @@ const MATRIX_NODES_MAX: usize = 16;
 /// An SVG element of a size of its own.
 pub(super) fn of(page: &mut String, outcome: &Outcome) -> fmt::Result {
     let nodes = outcome.topology.nodes();
-    let box_height = HEAD_HEIGHT + outcome.pools.len() * MEMBER_HEIGHT + PADDING;
+    let box_height = HEAD_HEIGHT + outcome.pools.len() * MEMBER_HEIGHT;
     let columns = nodes.len().min(COLUMNS);
     let rows = nodes.len().div_ceil(COLUMNS);
     let (width, height) = (

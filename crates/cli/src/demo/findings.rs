@@ -111,15 +111,23 @@ pub(super) struct Glance {
 /// What a glance shows, and the peer that is 1.
 pub(super) fn glances(outcome: &Outcome) -> (Contestant, Vec<Glance>) {
     const MOUNT_KINDS: [(&str, Section, Operation); 4] = [
-        ("reads that the page cache holds", Section::Fio, Operation::Read),
-        ("buffered writes", Section::Fio, Operation::Write),
-        ("4k reads past the page cache", Section::FioDirect, Operation::Read),
-        ("4k writes past the page cache", Section::FioDirect, Operation::Write),
+        ("mount: reads that the page cache holds", Section::Fio, Operation::Read),
+        ("mount: buffered writes", Section::Fio, Operation::Write),
+        (
+            "mount: 4k reads past the page cache",
+            Section::FioDirect,
+            Operation::Read,
+        ),
+        (
+            "mount: 4k writes past the page cache",
+            Section::FioDirect,
+            Operation::Write,
+        ),
     ];
     let peer = peer(outcome);
     let library = [
-        ("reads by library calls", Section::InProcess, Operation::Read),
-        ("writes by library calls", Section::InProcess, Operation::Write),
+        ("library calls: reads", Section::InProcess, Operation::Read),
+        ("library calls: writes", Section::InProcess, Operation::Write),
     ];
     let kinds = library.iter().map(|kind| (kind, &[Contestant::Library][..]));
     let kinds = kinds.chain(MOUNT_KINDS.iter().map(|kind| (kind, &Contestant::MOUNTS[..])));
@@ -394,10 +402,14 @@ mod tests {
                 .unwrap()
         };
         assert_eq!(
-            (peer, classic("buffered writes").mean),
+            (peer, classic("mount: buffered writes").mean),
             (Contestant::TmpfsHuge, Some(0.5))
         );
-        assert_eq!(classic("reads that the page cache holds").mean, None, "no such row");
+        assert_eq!(
+            classic("mount: reads that the page cache holds").mean,
+            None,
+            "no such row"
+        );
         let findings = all(&outcome).join("\n");
         assert!(findings.contains("2 MiB spilled"), "{findings}");
         assert!(

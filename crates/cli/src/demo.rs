@@ -9,6 +9,7 @@ mod findings;
 mod fio;
 mod in_process;
 mod interrupt;
+mod limits;
 mod machine;
 mod measure;
 mod outcome;
@@ -148,7 +149,7 @@ fn demonstrate(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
     drop(stage);
     outcome.headline = findings::headline(&outcome);
     outcome.findings = findings::all(&outcome);
-    outcome.limits = findings::limits(&outcome);
+    outcome.limits = limits::of(&outcome);
     report(args, &outcome)
 }
 

@@ -1,7 +1,7 @@
 //! What the numbers say, in sentences; all of them are computed.
 
 use super::case::{Contestant, Operation, Section};
-use super::outcome::{Outcome, Row};
+use super::outcome::{Outcome, PoolReport, Row};
 use crate::topology::human_bytes;
 use homenode_policy::topology::NodeKind;
 
@@ -80,13 +80,12 @@ pub(super) fn headline(outcome: &Outcome) -> String {
     if let Some(mount) = Ratios::of(outcome, &[Section::Fio, Section::FioDirect], &Contestant::MOUNTS, peer) {
         parts.push(format!("through the mount any program gets {} of it", mount.range()));
     }
-    let (local, all) = local_and_all(outcome);
     parts.push(if one_node(outcome) {
         "there is one node, so every byte is local and nothing had to be placed".to_owned()
     } else {
         format!(
-            "{} of all bytes moved to or from memory of the CPU's own node",
-            percent(local, all)
+            "of the bytes copied, {} were local to the CPU that copied",
+            local_shares(outcome)
         )
     });
     let mut sentence = parts.join("; ");
@@ -234,7 +233,11 @@ fn places(outcome: &Outcome) -> String {
         at_home += files.bytes_by_node.get(&node).copied().unwrap_or(0);
         written += files.bytes_by_node.values().sum::<u64>();
     }
-    let (local, all) = local_and_all(outcome);
+    let all: u64 = outcome
+        .pools
+        .iter()
+        .map(|pool| pool.state.local_and_all_bytes().1)
+        .sum();
     if one_node(outcome) {
         return format!(
             "Local: all {}, copied in and out, because there is but one node.",
@@ -248,11 +251,11 @@ fn places(outcome: &Outcome) -> String {
         .filter(|node| node.kind() != NodeKind::Empty)
         .count();
     format!(
-        "Local: of what threads pinned to each of {nodes} nodes wrote, {} lies on their own node; of all {} that were copied \
-         in and out, {} was local to the CPU.",
+        "Local: of what threads pinned to each of {nodes} nodes wrote, {} lies on their own node; of all {} copied in and \
+         out, {} were local to the CPU that copied.",
         percent(at_home, written),
         human_bytes(all),
-        percent(local, all)
+        local_shares(outcome)
     )
 }
 
@@ -260,9 +263,13 @@ pub(super) fn one_node(outcome: &Outcome) -> bool {
     outcome.topology.nodes().len() == 1
 }
 
-fn local_and_all(outcome: &Outcome) -> (u64, u64) {
-    let each = outcome.pools.iter().map(|pool| pool.state.local_and_all_bytes());
-    each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+/// `97.1 % (mount, ring), 100 % (library)`.
+fn local_shares(outcome: &Outcome) -> String {
+    let share = |pool: &PoolReport| {
+        let (local, all) = pool.state.local_and_all_bytes();
+        format!("{} ({})", percent(local, all), pool.contestant.name())
+    };
+    outcome.pools.iter().map(share).collect::<Vec<_>>().join(", ")
 }
 
 /// Never `100 %` of what is not all.
@@ -306,7 +313,7 @@ mod tests {
         );
         assert!(text.contains("any program gets 0.25× to 0.50× of it"), "{text}");
         assert!(
-            text.starts_with("Inside") && text.contains("75.0\u{a0}% of all bytes"),
+            text.starts_with("Inside") && text.contains("of the bytes copied, 75.0\u{a0}% (mount, classic) were local"),
             "{text}"
         );
         let one_node = headline(&sample::outcome("node:1 pu:2"));

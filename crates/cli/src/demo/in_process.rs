@@ -1,8 +1,10 @@
 //! The loop inside one process: the library's files, and those of tmpfs by pread and pwrite, in the same way.
 
 use super::case::{Case, Operation};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, fail};
 use homenode::{OpenOptions, Pool};
+use homenode_linux::cpu::pin_to_node_cpus;
+use homenode_policy::CpuId;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -10,75 +12,121 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Files that are read and written at offsets.
+/// A file that is read and written at offsets.
 #[derive(Debug)]
-pub(super) enum Files {
-    Library(Vec<homenode::File>),
-    Tmpfs(Vec<File>),
+pub(super) enum AnyFile {
+    Library(homenode::File),
+    Tmpfs(File),
+}
+
+impl AnyFile {
+    fn read_at(&self, to: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Self::Library(file) => Ok(file.read_at(to, offset)?),
+            Self::Tmpfs(file) => file.read_at(to, offset),
+        }
+    }
+
+    fn write_at(&self, from: &[u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Self::Library(file) => Ok(file.write_at(from, offset)?),
+            Self::Tmpfs(file) => file.write_at(from, offset),
+        }
+    }
+}
+
+/// The loop. A thread for each file; each keeps to its CPUs, if it has some.
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub(super) file_bytes: u64,
+    pub(super) cpus_by_job: Vec<Option<Vec<CpuId>>>,
 }
 
 /// Between two looks at the clock: about a microsecond or more of copying.
 const BYTES_PER_LOOK: usize = 64 << 10;
 
-impl Files {
-    /// Makes and fills files in the pool, each by a thread of its own.
-    pub(super) fn in_pool(pool: &Pool, file_bytes: u64) -> Result<Self> {
+impl Loop {
+    /// Makes a file for each job in the pool, filled by its thread.
+    pub(super) fn lay_out(&self, pool: &Pool) -> Result<Vec<AnyFile>> {
         let options = OpenOptions::new().read(true).write(true).create_new(true);
-        let open = |job: usize| pool.open(format!("/buffered.{job}"), &options);
-        let files: Vec<_> = (0..super::JOBS_MAX).map(open).collect::<std::result::Result<_, _>>()?;
-        let buffer = vec![1; 1 << 20];
-        let fill = |file: &homenode::File| {
+        let open = |job: usize| Ok(AnyFile::Library(pool.open(file_name(job), &options)?));
+        let files = (0..self.cpus_by_job.len()).map(open).collect::<Result<Vec<_>>>()?;
+        let bytes = vec![1; 1 << 20];
+        let fill = |_, file: &AnyFile| {
             let mut offset = 0;
-            while offset < file_bytes {
-                file.write_all_at(&buffer, offset)?;
-                offset += buffer.len() as u64;
+            while offset < self.file_bytes {
+                whole(file.write_at(&bytes, offset)?, bytes.len())?;
+                offset += bytes.len() as u64;
             }
-            Ok::<_, homenode::Error>(())
+            Ok(())
         };
-        thread::scope(|scope| {
-            let fill = &fill;
-            let threads: Vec<_> = files.iter().map(|file| scope.spawn(move || fill(file))).collect();
-            threads
-                .into_iter()
-                .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        })?;
-        Ok(Self::Library(files))
+        match self.on_each(&files, fill) {
+            Ok(_) => Ok(files),
+            Err(error) => fail!("cannot fill a file of the library's pool: {error}"),
+        }
     }
 
     /// The files that fio laid out in `directory`.
-    pub(super) fn in_directory(directory: &Path) -> Result<Self> {
+    pub(super) fn open(&self, directory: &Path) -> Result<Vec<AnyFile>> {
         let open = |job: usize| {
-            let path = directory.join(format!("buffered.{job}"));
+            let path = directory.join(file_name(job));
             let opened = File::options().read(true).write(true).open(&path);
-            opened.map_err(|error| Failure::new(format!("cannot open {}: {error}", path.display())))
+            let opened = opened.map_err(|error| Failure::new(format!("cannot open {}: {error}", path.display())))?;
+            Ok(AnyFile::Tmpfs(opened))
         };
-        Ok(Self::Tmpfs((0..super::JOBS_MAX).map(open).collect::<Result<_>>()?))
+        (0..self.cpus_by_job.len()).map(open).collect()
     }
 
-    /// Runs `case` for `seconds`, a thread a file; gives the rate.
-    pub(super) fn measure(&self, case: &Case, file_bytes: u64, seconds: f64, seed: u64) -> Result<f64> {
-        let cannot = |error: io::Error| Failure::new(format!("{} inside this process failed: {error}", case.title()));
-        let pass = |job: usize, buffer: &mut [u8], offset: u64| match (self, case.operation) {
-            (Self::Library(files), Operation::Read) => Ok(files[job].read_at(buffer, offset)?),
-            (Self::Library(files), Operation::Write) => Ok(files[job].write_at(buffer, offset)?),
-            (Self::Tmpfs(files), Operation::Read) => files[job].read_at(buffer, offset),
-            (Self::Tmpfs(files), Operation::Write) => files[job].write_at(buffer, offset),
+    /// Runs `case` for `seconds`; gives the rate of all its threads together.
+    pub(super) fn measure(&self, case: &Case, files: &[AnyFile], seconds: f64, seed: u64) -> Result<f64> {
+        let work = |job: usize, file: &AnyFile| {
+            let seed = seed.wrapping_add(job as u64);
+            let mut call = |buffer: &mut [u8], offset: u64| match case.operation {
+                Operation::Read => file.read_at(buffer, offset),
+                Operation::Write => file.write_at(buffer, offset),
+            };
+            run(case, self.file_bytes, seconds, seed, &mut call)
         };
-        let rates = thread::scope(|scope| {
-            let pass = &pass;
-            let spawn = |job: usize| {
+        match self.on_each(&files[..case.jobs], work) {
+            Ok(rates) => Ok(rates.iter().sum()),
+            Err(error) => fail!("{} inside this process failed: {error}", case.title()),
+        }
+    }
+
+    /// Does `work` on every file at a time.
+    fn on_each<T: Send>(
+        &self,
+        files: &[AnyFile],
+        work: impl Fn(usize, &AnyFile) -> io::Result<T> + Sync,
+    ) -> io::Result<Vec<T>> {
+        thread::scope(|scope| {
+            let work = &work;
+            let start = |(job, (file, cpus)): (usize, (_, &Option<Vec<CpuId>>))| {
+                let cpus = cpus.clone();
                 scope.spawn(move || {
-                    let mut call = |buffer: &mut [u8], offset: u64| pass(job, buffer, offset);
-                    run(case, file_bytes, seconds, seed.wrapping_add(job as u64), &mut call)
+                    cpus.map_or(Ok(()), |cpus| pin_to_node_cpus(&cpus))?;
+                    work(job, file)
                 })
             };
-            let threads: Vec<_> = (0..case.jobs).map(spawn).collect();
-            let join = |thread: thread::ScopedJoinHandle<'_, io::Result<f64>>| {
+            let threads: Vec<_> = files.iter().zip(&self.cpus_by_job).enumerate().map(start).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, io::Result<T>>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            threads.into_iter().map(join).collect::<io::Result<Vec<f64>>>()
-        });
-        Ok(rates.map_err(cannot)?.iter().sum())
+            threads.into_iter().map(join).collect()
+        })
+    }
+}
+
+/// As fio calls them.
+fn file_name(job: usize) -> String {
+    format!("{}{job}", super::fio::FILES[0])
+}
+
+fn whole(done: usize, wanted: usize) -> io::Result<()> {
+    if done == wanted {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 }
 
@@ -99,9 +147,8 @@ fn run(
     let start = Instant::now();
     loop {
         for _ in 0..calls_per_look {
-            if call(&mut buffer, random(&mut state) % blocks * block_bytes)? != buffer.len() {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            let done = call(&mut buffer, random(&mut state) % blocks * block_bytes)?;
+            whole(done, buffer.len())?;
             calls += 1.0;
         }
         let elapsed = start.elapsed();

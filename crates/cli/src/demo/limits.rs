@@ -48,9 +48,13 @@ pub(super) fn of(outcome: &Outcome) -> Vec<String> {
          one process does not have."
             .to_owned(),
     );
-    limits.push(
-        "Threads are not pinned (but for the files written on each node): the scheduler may move them.".to_owned(),
-    );
+    limits.push(if one_node(outcome) {
+        "Threads are not pinned: the scheduler may move them.".to_owned()
+    } else {
+        "Each job stays on a node of its own, also when its file is laid out: a program whose threads roam reads from wherever \
+         they were when they wrote. The threads of the classic transport are not pinned."
+            .to_owned()
+    });
     limits.push(noise(outcome));
     if outcome.machine.virtual_machine {
         limits.push(

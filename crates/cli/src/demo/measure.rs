@@ -1,9 +1,11 @@
 //! The rounds: who takes part takes turns, and who begins changes from round to round.
 
 use super::case::{Case, Contestant, Operation, Section};
-use super::fio::{self, Entrant};
+use super::fio::{Entrant, Fio};
+use super::in_process::Loop;
 use super::interrupt::Interrupt;
 use super::outcome::{Outcome, Row, Samples, Tree};
+use super::placement::cpus_by_job;
 use super::stage::{Stage, tree_name};
 use super::steps::Step;
 use super::trees::{Original, extent};
@@ -103,13 +105,22 @@ fn copy(
 pub(super) fn rates(stage: &mut Stage, outcome: &mut Outcome, interrupt: &Interrupt) -> Result<()> {
     let entrants = stage.entrants();
     let step = Step::begin("writing the files that are measured", 1);
-    fio::lay_out(&entrants, stage.file_bytes, interrupt)?;
-    let loop_files = stage.loop_files()?;
+    let (file_bytes, cpus_by_job) = (stage.file_bytes, cpus_by_job(&outcome.topology, super::JOBS_MAX));
+    let fio = Fio {
+        file_bytes,
+        cpus_by_job: cpus_by_job.clone(),
+    };
+    let within = Loop {
+        file_bytes,
+        cpus_by_job,
+    };
+    fio.lay_out(&entrants, interrupt)?;
+    let loop_files = stage.loop_files(&within)?;
     stage.settle(interrupt)?;
     drop(step);
 
     let rounds = outcome.settings.rounds;
-    let (seconds, file_bytes) = (outcome.settings.seconds_per_round, stage.file_bytes);
+    let seconds = outcome.settings.seconds_per_round;
     let mut rows: Vec<Row> = [Section::InProcess, Section::Fio, Section::FioDirect]
         .into_iter()
         .flat_map(Case::all)
@@ -125,7 +136,7 @@ pub(super) fn rates(stage: &mut Stage, outcome: &mut Outcome, interrupt: &Interr
             let turn: Vec<&Entrant> = in_turn(&entrants, round)
                 .filter(|one| with_direct || !one.direct)
                 .collect();
-            let rates = fio::measure(case, &turn, file_bytes, seconds, interrupt)?;
+            let rates = fio.measure(case, &turn, seconds, interrupt)?;
             for (entrant, rate) in turn.into_iter().zip(rates) {
                 let sections: &[Section] = match (entrant.direct, entrant.contestant.is_ours()) {
                     (true, _) => &[Section::FioDirect],
@@ -142,7 +153,7 @@ pub(super) fn rates(stage: &mut Stage, outcome: &mut Outcome, interrupt: &Interr
         for case in &loop_cases {
             for (contestant, files) in in_turn(&loop_files, round) {
                 interrupt.check()?;
-                let rate = files.measure(case, file_bytes, seconds, round as u64)?;
+                let rate = within.measure(case, files, seconds, round as u64)?;
                 add(&mut rows, Section::InProcess, case, *contestant, rate);
             }
             step.advance();

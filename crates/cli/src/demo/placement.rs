@@ -6,14 +6,35 @@ use crate::failure::{Failure, Result};
 use crate::file::map_of;
 use crate::mountinfo::shown;
 use homenode_linux::cpu;
-use homenode_policy::topology::{NodeKind, Topology};
-use homenode_policy::{CpuId, NodeId};
+use homenode_policy::CpuId;
+use homenode_policy::topology::Topology;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::{io, thread};
 
 /// What each node's thread writes.
 const WRITTEN_BYTES: usize = 8 << 20;
+
+/// The CPUs of each node that this process may use; nodes without any left out.
+pub(super) fn cpus_by_node(topology: &Topology) -> Vec<(u16, Vec<CpuId>)> {
+    let allowed = cpu::allowed_cpus().unwrap_or_default();
+    let usable = |cpus: &[CpuId]| {
+        cpus.iter()
+            .copied()
+            .filter(|cpu| allowed.contains(cpu))
+            .collect::<Vec<_>>()
+    };
+    let nodes = topology.nodes().iter().map(|node| (node.id.0, usable(&node.cpus)));
+    nodes.filter(|(_, cpus)| !cpus.is_empty()).collect()
+}
+
+/// Where each job is to stay: each on a node of its own, in turn. Nothing where there is one node: the scheduler knows
+/// better there.
+pub(super) fn cpus_by_job(topology: &Topology, jobs: usize) -> Vec<Option<Vec<CpuId>>> {
+    let nodes = cpus_by_node(topology);
+    let cpus = |job: usize| (nodes.len() > 1).then(|| nodes[job % nodes.len()].1.clone());
+    (0..jobs).map(cpus).collect()
+}
 
 /// Bytes by node of all regular files at and below `path`, on a homenode mount.
 pub(super) fn bytes_by_node(path: &Path) -> Result<BTreeMap<u16, u64>> {
@@ -41,19 +62,10 @@ pub(super) fn write_from_each_node(
     write: &(dyn Fn(&str, &[u8]) -> io::Result<()> + Sync),
     locate: &dyn Fn(&str) -> Result<BTreeMap<u16, u64>>,
 ) -> Result<Vec<Files>> {
-    let allowed = cpu::allowed_cpus().unwrap_or_default();
-    let nodes = topology
-        .nodes()
-        .iter()
-        .filter(|node| matches!(node.kind(), NodeKind::Dram | NodeKind::CpuOnly));
     let bytes = vec![3; WRITTEN_BYTES];
     let mut files = Vec::new();
-    for node in nodes {
-        let cpus: Vec<CpuId> = node.cpus.iter().copied().filter(|cpu| allowed.contains(cpu)).collect();
-        if cpus.is_empty() {
-            continue;
-        }
-        let (NodeId(number), name) = (node.id, format!("written-on-node{}", node.id.0));
+    for (number, cpus) in cpus_by_node(topology) {
+        let name = format!("written-on-node{number}");
         // A thread of its own, so that nobody else is pinned.
         let written = thread::scope(|scope| {
             let pinned = || cpu::pin_to_node_cpus(&cpus).and_then(|()| write(&name, &bytes));

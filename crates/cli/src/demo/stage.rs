@@ -5,7 +5,7 @@
 use super::DemoArgs;
 use super::case::Contestant;
 use super::fio::{Entrant, FILES};
-use super::in_process::Files as LoopFiles;
+use super::in_process::{AnyFile, Loop};
 use super::interrupt::Interrupt;
 use super::outcome::{Absent, Files, Outcome, PoolReport, PoolState, TransportTaken};
 use super::server::Served;
@@ -161,12 +161,12 @@ impl Stage {
     }
 
     /// Files for the loop inside this process, filled, for each who takes part in it.
-    pub(super) fn loop_files(&self) -> Result<Vec<(Contestant, LoopFiles)>> {
+    pub(super) fn loop_files(&self, within: &Loop) -> Result<Vec<(Contestant, Vec<AnyFile>)>> {
         let mut files = Vec::new();
         for (contestant, directory) in self.roots().filter(|(contestant, _)| !contestant.is_ours()) {
-            files.push((contestant, LoopFiles::in_directory(&directory)?));
+            files.push((contestant, within.open(&directory)?));
         }
-        files.push((Contestant::Library, LoopFiles::in_pool(&self.library, self.file_bytes)?));
+        files.push((Contestant::Library, within.lay_out(&self.library)?));
         Ok(files)
     }
 

@@ -8,7 +8,7 @@ export PREFIX DESTDIR HOMENODE_BINARY
 .PHONY: help setup run test bench fuzz build install uninstall deb clean
 
 help:
-	@echo 'make run        mount a pool on ./mnt, copy real trees into it, verify them, measure, take it down (root)'
+	@echo 'make run        homenode demo: real trees verified, everything measured beside tmpfs; a table and a page (root)'
 	@echo 'make test       format, lints, loom, benches in small, all tests'
 	@echo 'make bench      every claimed number; takes minutes on a machine that does nothing else'
 	@echo 'make fuzz       fuzz the decoder of FUSE requests for a minute (FUZZ_SECONDS=N for longer)'

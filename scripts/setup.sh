@@ -9,12 +9,11 @@ build-essential  the linker and C compiler that Rust builds and the C project of
 pkg-config       finds hwloc for the build
 libhwloc-dev     topology of the machine: nodes, CPUs, caches, distances
 git              the repository is one of the trees copied into the filesystem
-fio              throughput in "make run", verified I/O in the tests
-rsync            verifies copies, as an outside judge
+fio              throughput in "make run" (homenode demo), verified I/O in the tests
+rsync            copies trees in "make run" and verifies them, as an outside judge
 acl              setfacl and getfacl, for the tests of POSIX ACLs
 attr             setfattr and getfattr, for the tests of extended attributes
 sqlite3          the database that the tests run on the filesystem
-jq               reads the JSON that "make run" makes its table of
 util-linux       mount, umount, setpriv
 procps           the tests look at processes
 '

@@ -54,10 +54,11 @@ struct FileMap<'a> {
     nodes: Vec<NodeBytes>,
 }
 
+/// What lies on one node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct NodeBytes {
-    node: u16,
-    bytes: u64,
+pub(crate) struct NodeBytes {
+    pub(crate) node: u16,
+    pub(crate) bytes: u64,
 }
 
 pub(crate) fn run(command: &FileCommand) -> Result<()> {
@@ -70,14 +71,7 @@ pub(crate) fn run(command: &FileCommand) -> Result<()> {
 fn map(args: &MapArgs) -> Result<()> {
     let path = regular_file(&args.path)?.0;
     let name = shown(&args.path);
-    let mut value = vec![0; MAP_BYTES_MAX];
-    let bytes = match rustix::fs::getxattr(&path, MAP_XATTR, &mut value[..]) {
-        Ok(bytes) => bytes,
-        Err(Errno::ACCESS) => fail!("cannot read where {name} lies: you may not read the file"),
-        Err(error) => fail!("cannot read where {name} lies: {error}"),
-    };
-    let nodes = std::str::from_utf8(&value[..bytes]).ok().and_then(parse_map);
-    let nodes = nodes.ok_or_else(|| Failure::new(format!("the server's map of {name} is not of this version")))?;
+    let nodes = map_of(&path, &name)?;
     if args.json {
         let map = FileMap {
             output_version: OUTPUT_VERSION,
@@ -97,6 +91,18 @@ fn map(args: &MapArgs) -> Result<()> {
             on.bytes
         ))
     })
+}
+
+/// Where a file of a homenode mount lies. `name` is what messages call it.
+pub(crate) fn map_of(path: &Path, name: &str) -> Result<Vec<NodeBytes>> {
+    let mut value = vec![0; MAP_BYTES_MAX];
+    let bytes = match rustix::fs::getxattr(path, MAP_XATTR, &mut value[..]) {
+        Ok(bytes) => bytes,
+        Err(Errno::ACCESS) => fail!("cannot read where {name} lies: you may not read the file"),
+        Err(error) => fail!("cannot read where {name} lies: {error}"),
+    };
+    let nodes = std::str::from_utf8(&value[..bytes]).ok().and_then(parse_map);
+    nodes.ok_or_else(|| Failure::new(format!("the server's map of {name} is not of this version")))
 }
 
 fn parse_map(text: &str) -> Option<Vec<NodeBytes>> {

@@ -6,6 +6,7 @@
 
 mod argument;
 mod control;
+mod demo;
 mod directory;
 mod down;
 mod failure;
@@ -48,6 +49,7 @@ enum Verb {
     #[command(subcommand)]
     Pool(pool::PoolCommand),
     Topology(topology::Args),
+    Demo(demo::DemoArgs),
     #[command(subcommand)]
     Member(MemberCommand),
     #[command(hide = true)]
@@ -84,6 +86,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::File(command) => file::run(command),
         Verb::Pool(command) => pool::run(command),
         Verb::Topology(args) => topology::run(args).map_err(boxed),
+        Verb::Demo(args) => demo::run(args),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
         Verb::Generate(args) => generate::run(args, Cli::command()),
     }

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Write as _, stdout};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-pub(crate) use text::human_bytes;
+pub(crate) use text::{human_bytes, ranges};
 
 /// Shows nodes, CPUs, caches, devices and how far the nodes are from each other.
 #[derive(clap::Args, Debug)]

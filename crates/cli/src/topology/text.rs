@@ -131,7 +131,7 @@ fn places(topology: &Topology, node: &Node) -> String {
 }
 
 /// `0-3,8`; the numbers ascend.
-fn ranges(cpus: &[CpuId]) -> String {
+pub(crate) fn ranges(cpus: &[CpuId]) -> String {
     let runs = cpus.chunk_by(|a, b| a.0 + 1 == b.0);
     let parts: Vec<String> = runs
         .map(|run| match run {

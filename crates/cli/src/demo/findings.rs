@@ -1,0 +1,347 @@
+//! What the numbers say, in sentences; all of them are computed.
+
+use super::case::{Contestant, Operation, Section};
+use super::outcome::{Outcome, PoolReport, Row};
+use crate::topology::human_bytes;
+use homenode_policy::topology::NodeKind;
+
+/// Some rows' ratios, ascending.
+struct Ratios<'a>(Vec<(f64, &'a Row)>);
+
+impl<'a> Ratios<'a> {
+    fn of(outcome: &'a Outcome, sections: &[Section], contestants: &[Contestant], peer: Contestant) -> Option<Self> {
+        let rows = outcome.rows.iter().filter(|row| sections.contains(&row.case.section));
+        Self::of_rows(rows, contestants, peer)
+    }
+
+    fn of_rows(rows: impl Iterator<Item = &'a Row>, contestants: &[Contestant], peer: Contestant) -> Option<Self> {
+        let best = |row: &'a Row| {
+            let ratios = contestants.iter().filter_map(|one| row.ratio(*one, peer));
+            Some((ratios.max_by(f64::total_cmp)?, row))
+        };
+        let mut ratios: Vec<_> = rows.filter_map(best).collect();
+        ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+        (!ratios.is_empty()).then_some(Self(ratios))
+    }
+
+    fn least(&self) -> (f64, &'a Row) {
+        self.0[0]
+    }
+
+    fn most(&self) -> (f64, &'a Row) {
+        self.0[self.0.len() - 1]
+    }
+
+    /// The mean of factors: the root of their product.
+    fn mean(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "there are a few dozen rows")]
+        let count = self.0.len() as f64;
+        (self.0.iter().map(|(ratio, _)| ratio.ln()).sum::<f64>() / count).exp()
+    }
+
+    /// `0.42× to 3.1×`.
+    fn range(&self) -> String {
+        format!("{} to {}", times(self.least().0), times(self.most().0))
+    }
+}
+
+/// `0.42×`, `3.1×`, `17×`: three digits at most, so that nobody takes them for more exact than they are.
+pub(super) fn times(ratio: f64) -> String {
+    let decimals = match ratio {
+        _ if ratio >= 9.95 => 0,
+        _ if ratio >= 0.995 => 1,
+        _ => 2,
+    };
+    format!("{ratio:.decimals$}×")
+}
+
+/// The peer of sentences: the faster tmpfs, where there is one.
+fn peer(outcome: &Outcome) -> Contestant {
+    let huge = Contestant::TmpfsHuge;
+    if outcome.absent.iter().any(|absent| absent.contestant == huge) {
+        Contestant::Tmpfs
+    } else {
+        huge
+    }
+}
+
+/// The one sentence.
+pub(super) fn headline(outcome: &Outcome) -> String {
+    let peer = peer(outcome);
+    let mut parts = Vec::new();
+    if let Some(library) = Ratios::of(outcome, &[Section::InProcess], &[Contestant::Library], peer) {
+        parts.push(format!(
+            "inside one process the library runs at {} the rate of {} ({})",
+            times(library.mean()),
+            peer.name(),
+            library.range()
+        ));
+    }
+    if let Some(mount) = Ratios::of(outcome, &[Section::Fio, Section::FioDirect], &Contestant::MOUNTS, peer) {
+        parts.push(format!("through the mount any program gets {} of it", mount.range()));
+    }
+    parts.push(if one_node(outcome) {
+        "there is one node, so every byte is local and nothing had to be placed".to_owned()
+    } else {
+        format!(
+            "of the bytes copied, {} were local to the CPU that copied",
+            local_shares(outcome)
+        )
+    });
+    let mut sentence = parts.join("; ");
+    if let Some(first) = sentence.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    sentence + "."
+}
+
+/// All rows of a kind in one number.
+#[derive(Debug, PartialEq)]
+pub(super) struct Glance {
+    pub(super) what: &'static str,
+    pub(super) contestant: Contestant,
+    /// Its mean rate as a multiple of the peer's; `None` where it did not take part.
+    pub(super) mean: Option<f64>,
+}
+
+/// What a glance shows, and the peer that is 1.
+pub(super) fn glances(outcome: &Outcome) -> (Contestant, Vec<Glance>) {
+    const MOUNT_KINDS: [(&str, Section, Operation); 4] = [
+        ("mount: reads that the page cache holds", Section::Fio, Operation::Read),
+        ("mount: buffered writes", Section::Fio, Operation::Write),
+        (
+            "mount: 4k reads past the page cache",
+            Section::FioDirect,
+            Operation::Read,
+        ),
+        (
+            "mount: 4k writes past the page cache",
+            Section::FioDirect,
+            Operation::Write,
+        ),
+    ];
+    let peer = peer(outcome);
+    let library = [
+        ("library calls: reads", Section::InProcess, Operation::Read),
+        ("library calls: writes", Section::InProcess, Operation::Write),
+    ];
+    let kinds = library.iter().map(|kind| (kind, &[Contestant::Library][..]));
+    let kinds = kinds.chain(MOUNT_KINDS.iter().map(|kind| (kind, &Contestant::MOUNTS[..])));
+    let mut glances = Vec::new();
+    for (&(what, section, operation), contestants) in kinds {
+        for &contestant in contestants {
+            let rows = outcome
+                .rows
+                .iter()
+                .filter(|row| (row.case.section, row.case.operation) == (section, operation));
+            let mean = Ratios::of_rows(rows, &[contestant], peer).map(|ratios| ratios.mean());
+            glances.push(Glance { what, contestant, mean });
+        }
+    }
+    (peer, glances)
+}
+
+/// What else there is to say.
+pub(super) fn all(outcome: &Outcome) -> Vec<String> {
+    let peer = peer(outcome);
+    let mut findings = Vec::new();
+    if let Some(library) = Ratios::of(outcome, &[Section::InProcess], &[Contestant::Library], peer) {
+        findings.push(format!(
+            "The library: {}; {}. Against {}.",
+            extreme("most in", library.most()),
+            extreme("least in", library.least()),
+            peer.name()
+        ));
+    }
+    if let Some(mount) = Ratios::of(outcome, &[Section::Fio, Section::FioDirect], &Contestant::MOUNTS, peer) {
+        findings.push(format!(
+            "The mount, by its better transport: {}; {}.",
+            extreme("most in", mount.most()),
+            extreme("least in", mount.least()),
+        ));
+    }
+    findings.push(transports(outcome));
+    findings.extend(copies(outcome));
+    findings.push(places(outcome));
+    let spilled: u64 = outcome.pools.iter().map(|pool| pool.state.spilled_bytes()).sum();
+    findings.push(if spilled == 0 {
+        "Nothing spilled: no writer had to go to another node because its own was full.".to_owned()
+    } else {
+        format!(
+            "{} spilled to other nodes, because the writers' own were full.",
+            human_bytes(spilled)
+        )
+    });
+    findings
+}
+
+fn extreme(word: &str, (ratio, row): (f64, &Row)) -> String {
+    let section = match row.case.section {
+        Section::FioDirect => " past the page cache",
+        _ => "",
+    };
+    format!("{word} {}{section} ({})", row.title, times(ratio))
+}
+
+fn transports(outcome: &Outcome) -> String {
+    if let Some(absent) = outcome
+        .absent
+        .iter()
+        .find(|absent| absent.contestant == Contestant::Uring)
+    {
+        return format!("The ring could not take part: {}.", absent.reason);
+    }
+    let ratios = Ratios::of(
+        outcome,
+        &[Section::FioDirect],
+        &[Contestant::Uring],
+        Contestant::Classic,
+    );
+    ratios.map_or_else(String::new, |ratios| {
+        format!(
+            "Past the page cache the ring reaches {} the rate of the classic transport ({}).",
+            times(ratios.mean()),
+            ratios.range()
+        )
+    })
+}
+
+fn copies(outcome: &Outcome) -> Option<String> {
+    let entries: usize = outcome.trees.iter().map(|tree| tree.entries).sum();
+    let bytes: u64 = outcome.trees.iter().map(|tree| tree.bytes).sum();
+    let mounts = outcome.trees.first()?.verified_on.len();
+    Some(format!(
+        "{entries} files, directories and links ({}) were copied by rsync to {}; comparing content, links, modes, owners, \
+         times, ACLs and attributes, it found no difference.",
+        human_bytes(bytes),
+        if mounts == 1 {
+            "the mount".to_owned()
+        } else {
+            format!("{mounts} mounts")
+        }
+    ))
+}
+
+fn places(outcome: &Outcome) -> String {
+    let pinned = outcome
+        .pools
+        .iter()
+        .flat_map(|pool| &pool.files)
+        .filter_map(|files| Some((files.written_from?, files)));
+    let (mut at_home, mut written) = (0, 0);
+    for (node, files) in pinned {
+        at_home += files.bytes_by_node.get(&node).copied().unwrap_or(0);
+        written += files.bytes_by_node.values().sum::<u64>();
+    }
+    let all: u64 = outcome
+        .pools
+        .iter()
+        .map(|pool| pool.state.local_and_all_bytes().1)
+        .sum();
+    if one_node(outcome) {
+        return format!(
+            "Local: all {}, copied in and out, because there is but one node.",
+            human_bytes(all)
+        );
+    }
+    let nodes = outcome
+        .topology
+        .nodes()
+        .iter()
+        .filter(|node| node.kind() != NodeKind::Empty)
+        .count();
+    format!(
+        "Local: of what threads pinned to each of {nodes} nodes wrote, {} lies on their own node; of all {} copied in and \
+         out, {} were local to the CPU that copied.",
+        percent(at_home, written),
+        human_bytes(all),
+        local_shares(outcome)
+    )
+}
+
+pub(super) fn one_node(outcome: &Outcome) -> bool {
+    outcome.topology.nodes().len() == 1
+}
+
+/// `97.1 % (mount, ring), 100 % (library)`.
+fn local_shares(outcome: &Outcome) -> String {
+    let share = |pool: &PoolReport| {
+        let (local, all) = pool.state.local_and_all_bytes();
+        format!("{} ({})", percent(local, all), pool.contestant.name())
+    };
+    outcome.pools.iter().map(share).collect::<Vec<_>>().join(", ")
+}
+
+/// Never `100 %` of what is not all.
+pub(super) fn percent(part: u64, whole: u64) -> String {
+    if part == whole {
+        return if whole == 0 {
+            "nothing".to_owned()
+        } else {
+            "100\u{a0}%".to_owned()
+        };
+    }
+    let tenths = u128::from(part) * 1000 / u128::from(whole.max(1));
+    format!("{}.{}\u{a0}%", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::page::sample;
+
+    #[test]
+    fn factors_and_shares_are_not_more_exact_than_they_are() {
+        assert_eq!(
+            [0.042, 0.996, 2.34, 9.96, 123.4].map(times),
+            ["0.04×", "1.0×", "2.3×", "10×", "123×"]
+        );
+        assert_eq!(percent(1, 1), "100\u{a0}%");
+        assert_eq!(percent(999_999, 1_000_000), "99.9\u{a0}%");
+        assert_eq!(percent(0, 0), "nothing");
+        assert_eq!(percent(1, 3), "33.3\u{a0}%");
+    }
+
+    #[test]
+    fn the_headline_follows_the_numbers() {
+        let outcome = sample::outcome("node:2 pu:2");
+        let text = headline(&outcome);
+        // 8.0 by 4.0 in one row and 2.0 by 4.0 in the other: the mean of 2 and 0.5 is 1.
+        assert!(
+            text.contains("the library runs at 1.0× the rate of tmpfs huge=always (0.50× to 2.0×)"),
+            "{text}"
+        );
+        assert!(text.contains("any program gets 0.25× to 0.50× of it"), "{text}");
+        assert!(
+            text.starts_with("Inside") && text.contains("of the bytes copied, 75.0\u{a0}% (mount, classic) were local"),
+            "{text}"
+        );
+        let one_node = headline(&sample::outcome("node:1 pu:2"));
+        assert!(
+            one_node.contains("there is one node") && !one_node.contains('%'),
+            "{one_node}"
+        );
+        let (peer, glances) = glances(&outcome);
+        let classic = |what| {
+            glances
+                .iter()
+                .find(|one| one.what == what && one.contestant == Contestant::Classic)
+                .unwrap()
+        };
+        assert_eq!(
+            (peer, classic("mount: buffered writes").mean),
+            (Contestant::TmpfsHuge, Some(0.5))
+        );
+        assert_eq!(
+            classic("mount: reads that the page cache holds").mean,
+            None,
+            "no such row"
+        );
+        let findings = all(&outcome).join("\n");
+        assert!(findings.contains("2 MiB spilled"), "{findings}");
+        assert!(
+            findings.contains("wrote, 50.0\u{a0}% lies on their own node"),
+            "{findings}"
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! The loop inside one process: the library's files, and those of tmpfs by pread and pwrite, in the same way.
+
+use super::case::{Case, Operation};
+use crate::failure::{Failure, Result, fail};
+use homenode::{OpenOptions, Pool};
+use homenode_linux::cpu::pin_to_node_cpus;
+use homenode_policy::CpuId;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A file that is read and written at offsets.
+#[derive(Debug)]
+pub(super) enum AnyFile {
+    Library(homenode::File),
+    Tmpfs(File),
+}
+
+impl AnyFile {
+    fn read_at(&self, to: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Self::Library(file) => Ok(file.read_at(to, offset)?),
+            Self::Tmpfs(file) => file.read_at(to, offset),
+        }
+    }
+
+    fn write_at(&self, from: &[u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Self::Library(file) => Ok(file.write_at(from, offset)?),
+            Self::Tmpfs(file) => file.write_at(from, offset),
+        }
+    }
+}
+
+/// The loop. A thread for each file; each keeps to its CPUs, if it has some.
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub(super) file_bytes: u64,
+    pub(super) cpus_by_job: Vec<Option<Vec<CpuId>>>,
+}
+
+/// Between two looks at the clock: about a microsecond or more of copying.
+const BYTES_PER_LOOK: usize = 64 << 10;
+
+impl Loop {
+    /// Makes a file for each job in the pool, filled by its thread.
+    pub(super) fn lay_out(&self, pool: &Pool) -> Result<Vec<AnyFile>> {
+        let options = OpenOptions::new().read(true).write(true).create_new(true);
+        let open = |job: usize| Ok(AnyFile::Library(pool.open(file_name(job), &options)?));
+        let files = (0..self.cpus_by_job.len()).map(open).collect::<Result<Vec<_>>>()?;
+        let bytes = vec![1; 1 << 20];
+        let fill = |_, file: &AnyFile| {
+            let mut offset = 0;
+            while offset < self.file_bytes {
+                whole(file.write_at(&bytes, offset)?, bytes.len())?;
+                offset += bytes.len() as u64;
+            }
+            Ok(())
+        };
+        match self.on_each(&files, fill) {
+            Ok(_) => Ok(files),
+            Err(error) => fail!("cannot fill a file of the library's pool: {error}"),
+        }
+    }
+
+    /// The files that fio laid out in `directory`.
+    pub(super) fn open(&self, directory: &Path) -> Result<Vec<AnyFile>> {
+        let open = |job: usize| {
+            let path = directory.join(file_name(job));
+            let opened = File::options().read(true).write(true).open(&path);
+            let opened = opened.map_err(|error| Failure::new(format!("cannot open {}: {error}", path.display())))?;
+            Ok(AnyFile::Tmpfs(opened))
+        };
+        (0..self.cpus_by_job.len()).map(open).collect()
+    }
+
+    /// Runs `case` for `seconds`; gives the rate of all its threads together.
+    pub(super) fn measure(&self, case: &Case, files: &[AnyFile], seconds: f64, seed: u64) -> Result<f64> {
+        let work = |job: usize, file: &AnyFile| {
+            let seed = seed.wrapping_add(job as u64);
+            let mut call = |buffer: &mut [u8], offset: u64| match case.operation {
+                Operation::Read => file.read_at(buffer, offset),
+                Operation::Write => file.write_at(buffer, offset),
+            };
+            run(case, self.file_bytes, seconds, seed, &mut call)
+        };
+        match self.on_each(&files[..case.jobs], work) {
+            Ok(rates) => Ok(rates.iter().sum()),
+            Err(error) => fail!("{} inside this process failed: {error}", case.title()),
+        }
+    }
+
+    /// Does `work` on every file at a time.
+    fn on_each<T: Send>(
+        &self,
+        files: &[AnyFile],
+        work: impl Fn(usize, &AnyFile) -> io::Result<T> + Sync,
+    ) -> io::Result<Vec<T>> {
+        thread::scope(|scope| {
+            let work = &work;
+            let start = |(job, (file, cpus)): (usize, (_, &Option<Vec<CpuId>>))| {
+                let cpus = cpus.clone();
+                scope.spawn(move || {
+                    cpus.map_or(Ok(()), |cpus| pin_to_node_cpus(&cpus))?;
+                    work(job, file)
+                })
+            };
+            let threads: Vec<_> = files.iter().zip(&self.cpus_by_job).enumerate().map(start).collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, io::Result<T>>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        })
+    }
+}
+
+/// As fio calls them.
+fn file_name(job: usize) -> String {
+    format!("{}{job}", super::fio::FILES[0])
+}
+
+fn whole(done: usize, wanted: usize) -> io::Result<()> {
+    if done == wanted {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// One thread: `call` on blocks at random offsets until the time is up. Gives its rate.
+fn run(
+    case: &Case,
+    file_bytes: u64,
+    seconds: f64,
+    seed: u64,
+    call: &mut dyn FnMut(&mut [u8], u64) -> io::Result<usize>,
+) -> io::Result<f64> {
+    let block_bytes = case.block_bytes as u64;
+    let blocks = file_bytes / block_bytes;
+    let calls_per_look = (BYTES_PER_LOOK / case.block_bytes).max(1);
+    let mut buffer = vec![2; case.block_bytes];
+    let (mut state, mut calls) = (seed, 0.0);
+    let time = Duration::from_secs_f64(seconds);
+    let start = Instant::now();
+    loop {
+        for _ in 0..calls_per_look {
+            let done = call(&mut buffer, random(&mut state) % blocks * block_bytes)?;
+            whole(done, buffer.len())?;
+            calls += 1.0;
+        }
+        let elapsed = start.elapsed();
+        if elapsed >= time {
+            return Ok(case.rate(calls, elapsed.as_secs_f64()));
+        }
+    }
+}
+
+/// Well mixed 64-bit numbers (splitmix64).
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::case::Section;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_loop_stays_in_the_file_and_counts_its_calls() {
+        let case = &Case::all(Section::InProcess)[0];
+        let mut offsets = BTreeSet::new();
+        let mut calls = 0_u32;
+        let start = Instant::now();
+        let rate = run(case, 10 * 4096, 0.02, 1, &mut |buffer, offset| {
+            offsets.insert(offset);
+            calls += 1;
+            Ok(buffer.len())
+        });
+        let elapsed = start.elapsed().as_secs_f64();
+        assert_eq!(offsets, (0..10).map(|block| block * 4096).collect());
+        assert!(
+            rate.unwrap() >= f64::from(calls) / elapsed / 1e3,
+            "in thousands a second"
+        );
+        let short = run(case, 10 * 4096, 0.02, 1, &mut |_, _| Ok(1));
+        assert!(short.is_err(), "a short read is no read");
+    }
+}

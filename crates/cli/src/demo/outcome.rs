@@ -1,0 +1,305 @@
+//! What a demo found: plain data, from which the table, the page and the JSON are made.
+
+use super::case::{Case, Contestant, Unit};
+use crate::control::protocol::{AccessReport, SpillReport};
+use homenode_policy::topology::Topology;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Everything.
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    pub(super) output_version: u32,
+    /// One sentence made of the numbers below.
+    pub(super) headline: String,
+    /// More such sentences.
+    pub(super) findings: Vec<String>,
+    /// What the numbers do not say.
+    pub(super) limits: Vec<String>,
+    pub(super) machine: Machine,
+    pub(super) settings: Settings,
+    /// The ring's absence and the like: who could not take part, and why.
+    pub(super) absent: Vec<Absent>,
+    pub(super) transports: Vec<TransportTaken>,
+    pub(super) trees: Vec<Tree>,
+    pub(super) rows: Vec<Row>,
+    pub(super) pools: Vec<PoolReport>,
+    #[serde(skip)]
+    pub(super) topology: Topology,
+}
+
+/// Where it ran.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Machine {
+    pub(super) date: String,
+    pub(super) command_line: String,
+    pub(super) homenode: String,
+    pub(super) kernel: String,
+    pub(super) cpu_model: String,
+    pub(super) virtual_machine: bool,
+    pub(super) cpus: usize,
+    pub(super) nodes: usize,
+    pub(super) memory_bytes: u64,
+    pub(super) transparent_huge_pages: String,
+    pub(super) shmem_huge_pages: String,
+    pub(super) enable_uring: String,
+    pub(super) fio: String,
+    pub(super) rsync: String,
+}
+
+/// How it was measured.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Settings {
+    pub(super) rounds: usize,
+    pub(super) seconds_per_round: f64,
+    pub(super) file_bytes: u64,
+    pub(super) size_per_node_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Absent {
+    pub(super) contestant: Contestant,
+    pub(super) reason: String,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct TransportTaken {
+    pub(super) contestant: Contestant,
+    pub(super) reason: String,
+}
+
+/// A tree that was copied, found equal to its original.
+#[derive(Debug, Serialize)]
+pub(super) struct Tree {
+    pub(super) path: String,
+    pub(super) entries: usize,
+    pub(super) bytes: u64,
+    /// The mounts whose copy was compared.
+    pub(super) verified_on: Vec<Contestant>,
+}
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    #[serde(flatten)]
+    pub(super) case: Case,
+    pub(super) title: String,
+    pub(super) unit: Unit,
+    pub(super) cells: BTreeMap<Contestant, Samples>,
+}
+
+impl Row {
+    pub(super) fn new(case: Case) -> Self {
+        Self {
+            title: case.title(),
+            unit: case.unit(),
+            case,
+            cells: BTreeMap::new(),
+        }
+    }
+
+    /// How many times `peer`'s rate a contestant reaches.
+    pub(super) fn ratio(&self, contestant: Contestant, peer: Contestant) -> Option<f64> {
+        let peer = self.cells.get(&peer)?.median();
+        let own = self.cells.get(&contestant)?.median();
+        (peer > 0.0).then(|| own / peer)
+    }
+}
+
+/// The values of one contestant in one case, one for each round. At least one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(into = "SamplesReport")]
+pub(super) struct Samples(Vec<f64>);
+
+#[derive(Serialize)]
+struct SamplesReport {
+    median: f64,
+    min: f64,
+    max: f64,
+    spread: f64,
+    rounds: Vec<f64>,
+}
+
+impl Samples {
+    pub(super) fn first(value: f64) -> Self {
+        Self(vec![value])
+    }
+
+    pub(super) fn push(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    pub(super) fn median(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.len() / 2;
+        if sorted.len() % 2 == 1 {
+            sorted[middle]
+        } else {
+            f64::midpoint(sorted[middle - 1], sorted[middle])
+        }
+    }
+
+    pub(super) fn min(&self) -> f64 {
+        self.0.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    pub(super) fn max(&self) -> f64 {
+        self.0.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// All of the range over the median.
+    pub(super) fn spread(&self) -> f64 {
+        (self.max() - self.min()) / self.median()
+    }
+}
+
+impl From<Samples> for SamplesReport {
+    fn from(samples: Samples) -> Self {
+        Self {
+            median: samples.median(),
+            min: samples.min(),
+            max: samples.max(),
+            spread: samples.spread(),
+            rounds: samples.0,
+        }
+    }
+}
+
+/// A pool and where the files on it lie.
+#[derive(Debug, Serialize)]
+pub(super) struct PoolReport {
+    pub(super) contestant: Contestant,
+    #[serde(flatten)]
+    pub(super) state: PoolState,
+    pub(super) files: Vec<Files>,
+}
+
+/// Bytes by home of some files.
+#[derive(Debug, Serialize)]
+pub(super) struct Files {
+    pub(super) what: String,
+    /// The node that a pinned thread wrote them from.
+    pub(super) written_from: Option<u16>,
+    pub(super) bytes_by_node: BTreeMap<u16, u64>,
+}
+
+/// What a pool tells.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct PoolState {
+    pub(super) members: Vec<Member>,
+    pub(super) accesses: Vec<AccessReport>,
+    pub(super) spills: Vec<SpillReport>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Member {
+    pub(super) home: u16,
+    pub(super) backing: String,
+    pub(super) capacity_bytes: u64,
+    pub(super) used_bytes: u64,
+    pub(super) populated_bytes: u64,
+}
+
+impl PoolState {
+    pub(super) fn of(status: &homenode::Status) -> Self {
+        let member = |member: &homenode::MemberStatus| Member {
+            home: member.home.0,
+            backing: member.backing.clone(),
+            capacity_bytes: member.capacity_bytes,
+            used_bytes: member.used_bytes,
+            populated_bytes: member.populated_bytes,
+        };
+        let access = |cell: &homenode::Access| AccessReport {
+            from: cell.from.0,
+            home: cell.home.0,
+            operations: cell.operations,
+            read_bytes: cell.read_bytes,
+            written_bytes: cell.written_bytes,
+        };
+        let spill = |spill: &homenode::Spill| SpillReport {
+            from: spill.from.0,
+            home: spill.home.0,
+            bytes: spill.bytes,
+        };
+        Self {
+            members: status.members.iter().map(member).collect(),
+            accesses: status.accesses.iter().map(access).collect(),
+            spills: status.spills.iter().map(spill).collect(),
+        }
+    }
+
+    /// Bytes that moved to and from a CPU's own node, and all that moved.
+    pub(super) fn local_and_all_bytes(&self) -> (u64, u64) {
+        let bytes = |cell: &AccessReport| cell.read_bytes + cell.written_bytes;
+        let local = self.accesses.iter().filter(|cell| cell.from == cell.home);
+        (local.map(bytes).sum(), self.accesses.iter().map(bytes).sum())
+    }
+
+    pub(super) fn spilled_bytes(&self) -> u64 {
+        self.spills.iter().map(|spill| spill.bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::case::{Operation, Section};
+
+    fn samples(values: &[f64]) -> Samples {
+        Samples(values.to_vec())
+    }
+
+    #[test]
+    fn median_range_and_spread() {
+        let odd = samples(&[4.0, 1.0, 100.0]);
+        assert_eq!((odd.median(), odd.min(), odd.max()), (4.0, 1.0, 100.0));
+        assert_eq!(odd.spread(), 99.0 / 4.0);
+        assert_eq!(samples(&[1.0, 2.0]).median(), 1.5);
+        assert_eq!(Samples::first(7.0).spread(), 0.0);
+    }
+
+    #[test]
+    fn ratios_need_both() {
+        let mut row = Row::new(Case {
+            section: Section::Fio,
+            operation: Operation::Read,
+            block_bytes: 4096,
+            jobs: 1,
+            tree: None,
+        });
+        row.cells.insert(Contestant::Tmpfs, samples(&[2.0]));
+        assert_eq!(row.ratio(Contestant::Classic, Contestant::Tmpfs), None);
+        row.cells.insert(Contestant::Classic, samples(&[1.0, 3.0, 0.5]));
+        assert_eq!(row.ratio(Contestant::Classic, Contestant::Tmpfs), Some(0.5));
+        assert_eq!(row.ratio(Contestant::Classic, Contestant::TmpfsHuge), None);
+        row.cells.insert(Contestant::TmpfsHuge, samples(&[0.0]));
+        assert_eq!(
+            row.ratio(Contestant::Classic, Contestant::TmpfsHuge),
+            None,
+            "nothing to divide by"
+        );
+    }
+
+    #[test]
+    fn local_bytes_are_those_of_the_own_node() {
+        let cell = |from, home, read_bytes, written_bytes| AccessReport {
+            from,
+            home,
+            operations: 1,
+            read_bytes,
+            written_bytes,
+        };
+        let state = PoolState {
+            members: Vec::new(),
+            accesses: vec![cell(0, 0, 10, 20), cell(0, 1, 1, 2), cell(1, 1, 100, 0)],
+            spills: vec![SpillReport {
+                from: 0,
+                home: 1,
+                bytes: 2,
+            }],
+        };
+        assert_eq!(state.local_and_all_bytes(), (130, 133));
+        assert_eq!(state.spilled_bytes(), 2);
+    }
+}

@@ -1,0 +1,171 @@
+//! The table on the terminal.
+
+use super::case::{Contestant, Section, Unit};
+use super::findings::times;
+use super::outcome::{Outcome, Row, Samples};
+use crate::topology::human_bytes;
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
+
+/// Whole text, its last line ended.
+pub(super) fn of(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    write_all(&mut text, outcome).expect("writing to a string cannot fail");
+    text
+}
+
+fn write_all(text: &mut String, outcome: &Outcome) -> fmt::Result {
+    for section in Section::ALL {
+        write_section(text, outcome, section)?;
+    }
+    write_places(text, outcome)?;
+    write_accesses(text, outcome)?;
+    writeln!(text, "\n{}", outcome.headline)?;
+    for finding in &outcome.findings {
+        writeln!(text, "- {finding}")?;
+    }
+    Ok(())
+}
+
+fn write_section(text: &mut String, outcome: &Outcome, section: Section) -> fmt::Result {
+    let rows: Vec<&Row> = outcome.rows.iter().filter(|row| row.case.section == section).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let ours: Vec<Contestant> = section
+        .contestants()
+        .iter()
+        .copied()
+        .filter(|one| one.is_ours())
+        .collect();
+    writeln!(text, "\n{}", section.title())?;
+    write!(text, "{:<27} {:>6} {:>8} {:>8}", "", "", "tmpfs", "huge")?;
+    for contestant in &ours {
+        write!(text, " {:>14} {:>6} {:>6}", contestant.name(), "/tmpfs", "/huge")?;
+    }
+    writeln!(text, " {:>7}", "spread")?;
+    for row in rows {
+        write!(text, "{:<27} {:>6}", row.title, row.unit.name())?;
+        for peer in Contestant::PEERS {
+            write!(text, " {:>8}", value(row, peer))?;
+        }
+        for &contestant in &ours {
+            if outcome.absent.iter().any(|absent| absent.contestant == contestant) {
+                write!(text, " {:>14} {:>6} {:>6}", "not available", "", "")?;
+                continue;
+            }
+            let ratio = |peer| row.ratio(contestant, peer).map_or_else(|| "-".to_owned(), times);
+            let ratios = Contestant::PEERS.map(ratio);
+            write!(
+                text,
+                " {:>14} {:>6} {:>6}",
+                value(row, contestant),
+                ratios[0],
+                ratios[1]
+            )?;
+        }
+        let spread = row.cells.values().map(Samples::spread).fold(0.0, f64::max);
+        writeln!(text, " {:>6.0}%", spread * 100.0)?;
+    }
+    Ok(())
+}
+
+fn value(row: &Row, contestant: Contestant) -> String {
+    row.cells
+        .get(&contestant)
+        .map_or_else(|| "-".to_owned(), |samples| rate(samples.median(), row.unit))
+}
+
+/// Three digits or more, by the unit.
+pub(super) fn rate(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Kiops if value < 100.0 => format!("{value:.1}"),
+        Unit::MegabytesPerSecond if value < 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// The nodes that bytes or accesses lie on, of all pools.
+pub(super) fn homes(outcome: &Outcome) -> Vec<u16> {
+    let members = outcome
+        .pools
+        .iter()
+        .flat_map(|pool| &pool.state.members)
+        .map(|member| member.home);
+    members.collect::<BTreeSet<u16>>().into_iter().collect()
+}
+
+fn write_places(text: &mut String, outcome: &Outcome) -> fmt::Result {
+    let homes = homes(outcome);
+    write!(text, "\nWhere bytes lie\n{:<15} {:<36}", "", "")?;
+    for home in &homes {
+        write!(text, " {:>10}", format!("node {home}"))?;
+    }
+    writeln!(text)?;
+    for pool in &outcome.pools {
+        for files in &pool.files {
+            write!(text, "{:<15} {:<36}", pool.contestant.name(), files.what)?;
+            for home in &homes {
+                write!(
+                    text,
+                    " {:>10}",
+                    human_bytes(files.bytes_by_node.get(home).copied().unwrap_or(0))
+                )?;
+            }
+            writeln!(text)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_accesses(text: &mut String, outcome: &Outcome) -> fmt::Result {
+    writeln!(
+        text,
+        "\nWho reached what\n{:<15} {:<10} {:<8} {:>10} {:>10}",
+        "", "CPUs of", "home", "read", "written"
+    )?;
+    for pool in &outcome.pools {
+        for cell in &pool.state.accesses {
+            writeln!(
+                text,
+                "{:<15} {:<10} {:<8} {:>10} {:>10}  {}",
+                pool.contestant.name(),
+                format!("node {}", cell.from),
+                format!("node {}", cell.home),
+                human_bytes(cell.read_bytes),
+                human_bytes(cell.written_bytes),
+                if cell.from == cell.home { "local" } else { "remote" }
+            )?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::page::sample;
+
+    #[test]
+    fn the_table_has_every_row_and_lines_up() {
+        let outcome = sample::outcome("node:2 pu:2");
+        let text = of(&outcome);
+        for row in &outcome.rows {
+            assert!(text.contains(&row.title), "{text}");
+        }
+        assert!(text.contains("not available") && text.contains("remote"), "{text}");
+        let fio = text
+            .lines()
+            .skip_while(|line| !line.starts_with(Section::Fio.title()))
+            .skip(1);
+        let widths: BTreeSet<usize> = fio.take(2).map(|line| line.chars().count()).collect();
+        assert_eq!(widths.len(), 1, "{text}");
+    }
+
+    #[test]
+    fn rates_keep_their_digits() {
+        assert_eq!(rate(0.456, Unit::Kiops), "0.5");
+        assert_eq!(rate(668.8, Unit::Kiops), "669");
+        assert_eq!(rate(15.31, Unit::MegabytesPerSecond), "15");
+    }
+}

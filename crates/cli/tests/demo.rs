@@ -1,0 +1,249 @@
+//! `homenode demo`: the real binary, real mounts, fio and rsync.
+//!
+//! Needs root, /dev/fuse, fio and rsync; says SKIPPED where they are missing.
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+mod command {
+    #[allow(
+        dead_code,
+        unused_macros,
+        unused_imports,
+        reason = "made for the tests of the other verbs too"
+    )]
+    pub(crate) mod harness;
+}
+
+use command::harness::*;
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+/// Rows of every report, without the copies.
+const MEASURED_ROWS: usize = 20;
+
+fn can_run() -> bool {
+    let missing = ["fio", "rsync"]
+        .into_iter()
+        .find(|name| Command::new(name).arg("--version").output().is_err());
+    if let Some(name) = missing {
+        // Not by a macro: the test harness would keep it to itself.
+        let _ = writeln!(io::stderr(), "SKIPPED: needs {name} (demo)");
+    }
+    missing.is_none() && can_mount()
+}
+
+/// A demo of little in a directory of its own, whose temporary files go to `tmp` there.
+struct Demo {
+    scratch: Scratch,
+    temporary: PathBuf,
+    report: PathBuf,
+}
+
+impl Demo {
+    fn new(test: &str) -> Self {
+        let scratch = Scratch::new(test);
+        let temporary = scratch.dir("tmp");
+        let tree = scratch.dir("tree <&>");
+        fs::write(tree.join("file"), vec![5; 100_000]).unwrap();
+        Self {
+            report: scratch.path().join("report.html"),
+            temporary,
+            scratch,
+        }
+    }
+
+    fn command(&self, seconds: &str) -> Command {
+        let mut command = homenode(["demo", "--quick", "--size-per-node=64M", "--seconds", seconds]);
+        command.arg("--report").arg(&self.report);
+        command.arg("--tree").arg(self.scratch.path().join("tree <&>"));
+        command.env("TMPDIR", &self.temporary).current_dir(self.scratch.path());
+        command
+    }
+
+    /// Starts it; gives it and its standard error, read until it tells that a step has begun.
+    fn start_until(&self, step: &str) -> (Child, BufReader<ChildStderr>) {
+        // So long that it cannot be over by itself.
+        let mut command = self.command("60");
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with(step) {
+            line.clear();
+            assert!(errors.read_line(&mut line).unwrap() > 0, "it ended before {step}");
+        }
+        (child, errors)
+    }
+
+    fn assert_nothing_left(&self) {
+        assert_nothing_mounted(self.scratch.path());
+        assert_eq!(
+            fs::read_dir(&self.temporary).unwrap().count(),
+            0,
+            "nothing temporary is left"
+        );
+        let left = processes_with(self.scratch.path());
+        assert!(left.is_empty(), "no process of it is left: {left:?}");
+    }
+}
+
+/// Processes that were told of a directory.
+fn processes_with(directory: &Path) -> Vec<Pid> {
+    let wanted = directory.as_os_str().as_bytes();
+    let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    let numbers = fs::read_dir("/proc").unwrap().filter_map(number);
+    let was_told = |number: &i32| {
+        let line = fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+        line.windows(wanted.len()).any(|window| window == wanted)
+    };
+    numbers.filter(was_told).filter_map(Pid::from_raw).collect()
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
+}
+
+#[test]
+fn a_run_reports_every_row_and_leaves_nothing() {
+    if !can_run() {
+        return;
+    }
+    let demo = Demo::new("demo");
+    let json = demo.scratch.path().join("report.json");
+    let text = succeed(demo.command("0.02").arg("--json").arg(&json));
+    demo.assert_nothing_left();
+
+    let found: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    assert_eq!(found["output_version"], 1);
+    let rows = found["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), MEASURED_ROWS + 1, "and a tree: {found}");
+    let page = fs::read_to_string(&demo.report).unwrap();
+    assert!(
+        page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"),
+        "it is whole"
+    );
+    assert!(
+        !page.contains("tree <&>") && page.contains("tree &lt;&amp;&gt;"),
+        "names are text"
+    );
+    let has_ring = found["absent"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .all(|absent| absent["contestant"] != "uring");
+    assert_eq!(
+        !has_ring,
+        text.contains("not available") && page.contains("not available"),
+        "{text}"
+    );
+    for row in rows {
+        let title = row["title"].as_str().unwrap();
+        assert!(text.contains(title), "{title} is in the table: {text}");
+        let escaped = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        assert!(page.contains(&escaped), "{title} is on the page");
+        let ours = if row["section"] == "in_process" {
+            "library"
+        } else {
+            "classic"
+        };
+        let ring = (has_ring && ours == "classic").then_some("uring");
+        for contestant in ["tmpfs", ours].into_iter().chain(ring) {
+            let median = row["cells"][contestant]["median"].as_f64();
+            assert!(median.is_some_and(|rate| rate > 0.0), "{contestant} of {row}");
+        }
+    }
+    let tree = &found["trees"][0];
+    assert_eq!((&tree["entries"], &tree["bytes"]), (&2.into(), &100_000.into()));
+    let pools = found["pools"].as_array().unwrap();
+    assert_eq!(pools.len(), 2 + usize::from(has_ring));
+    for pool in pools {
+        for files in pool["files"].as_array().unwrap() {
+            let Some(node) = files["written_from"].as_u64() else {
+                continue;
+            };
+            let bytes = files["bytes_by_node"].as_object().unwrap();
+            assert_eq!(
+                bytes.keys().collect::<Vec<_>>(),
+                [&node.to_string()],
+                "what a node writes lies on it"
+            );
+        }
+    }
+}
+
+#[test]
+fn interrupted_while_it_copies_or_measures_it_leaves_nothing() {
+    if !can_run() {
+        return;
+    }
+    for (step, by, code) in [("copying", Signal::INT, 130), ("measuring", Signal::TERM, 143)] {
+        let demo = Demo::new("demo-interrupt");
+        let (mut child, _errors) = demo.start_until(step);
+        assert_ne!(mounts_below(demo.scratch.path()), [], "something is up");
+        signal(pid(&child), by);
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        let fio = processes_with(Path::new(&format!("/proc/{}/fd", child.id())));
+        assert!(fio.is_empty(), "no fio is left: {fio:?}");
+        demo.assert_nothing_left();
+        assert!(!demo.report.exists(), "there is nothing to report");
+    }
+}
+
+#[test]
+fn killed_it_leaves_no_mount() {
+    if !can_run() {
+        return;
+    }
+    let demo = Demo::new("demo-kill");
+    let (mut child, _errors) = demo.start_until("measuring");
+    assert_ne!(mounts_below(demo.scratch.path()), []);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until("the servers see it", || mounts_below(demo.scratch.path()).is_empty());
+    wait_until("the servers end", || processes_with(demo.scratch.path()).is_empty());
+    // fio is nobody's child now. It would end when its time is up, which is long here.
+    for fio in processes_with(Path::new(&format!("/proc/{}/fd", child.id()))) {
+        let _ = rustix::process::kill_process(fio, Signal::KILL);
+    }
+}
+
+#[test]
+fn what_is_missing_or_in_the_way_is_told_before_anything_is_begun() {
+    let demo = Demo::new("demo-refused");
+    let empty = demo.scratch.dir("empty");
+    refused(
+        demo.command("1").env("PATH", &empty),
+        &["fio is missing", "apt-get install fio"],
+    );
+    let missing = |path: &Path| path.join("no/such/report.html");
+    if Command::new("fio").arg("--version").output().is_ok() && Command::new("rsync").arg("--version").output().is_ok()
+    {
+        refused(
+            demo.command("1").arg("--json").arg(missing(demo.scratch.path())),
+            &["cannot write", "no/such", "--json"],
+        );
+        refused(
+            homenode(["demo", "--tree", "/no/such/tree"]).current_dir(demo.scratch.path()),
+            &["/no/such/tree", "give a directory"],
+        );
+    }
+    if can_run() {
+        refused(demo.command("1").arg(demo.scratch.path()), &["is not empty"]);
+        refused(
+            homenode(["demo", "--size-per-node=1M", "--tree=tmp"]).current_dir(demo.scratch.path()),
+            &["too few", "32M"],
+        );
+    }
+    for seconds in ["0", "-1", "x", "NaN", "inf"] {
+        let argument = format!("--seconds={seconds}");
+        assert!(
+            fail(2, &mut homenode(["demo", &argument])).contains("number of seconds"),
+            "{seconds}"
+        );
+    }
+    demo.assert_nothing_left();
+    assert!(!demo.report.exists());
+}

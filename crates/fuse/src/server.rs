@@ -320,7 +320,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         if let Some(rings) = rings {
             let queues = rings.queues(&service, &device, self.options)?;
             counters.extend(queues.iter().map(|queue| Arc::clone(&queue.responder.counters)));
-            start_queues(queues, &running)?;
+            start_queues(queues, self.dir, &running)?;
         }
         let workers = workers(&service, device, threads)?;
         counters.extend(workers.iter().map(|worker| Arc::clone(&worker.responder.counters)));
@@ -394,11 +394,12 @@ fn workers<M: Memory, C: Clock, H: Host>(
 /// Starts the threads of all queues and waits until the kernel has their rings.
 fn start_queues<M: Memory, C: Clock, H: Host>(
     queues: Vec<Queue<M, C, H>>,
+    dir: &Path,
     running: &Arc<Running>,
 ) -> Result<(), Error> {
     let (registered, results) = mpsc::channel();
     for mut queue in queues {
-        let registered = registered.clone();
+        let (registered, dir) = (registered.clone(), dir.to_owned());
         let cpu = queue.cpu();
         let number = cpu.0 as usize;
         start(format!("fuse-ring-{number}"), number, running, move || {
@@ -407,7 +408,15 @@ fn start_queues<M: Memory, C: Clock, H: Host>(
             // Nobody listens when another queue has failed before: the mount is being taken down.
             let _ = registered.send(result.map_err(|source| RingError::Register { cpu, source }));
             drop(registered);
-            if failed { Ok(()) } else { queue.run() }
+            if failed {
+                return Ok(());
+            }
+            // Callers on this CPU would wait for ever, those on others would not.
+            queue.run().inspect_err(|_| {
+                if let Err(error) = mount::unmount(&dir, Busy::Abort) {
+                    tracing::error!(%error, "a mount with a broken ring stays behind");
+                }
+            })
         })?;
     }
     drop(registered);

@@ -5,6 +5,26 @@ cd "$(dirname "$0")/.."
 exec </dev/null
 target=${CARGO_TARGET_DIR:-target}
 
+# Rings, where the kernel has them: on for the tests, and at their end as they were.
+switch=/sys/module/fuse/parameters/enable_uring
+switch_before=''
+trap '[ -z "$switch_before" ] || echo "$switch_before" >"$switch"' EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+transport=classic
+no_rings=''
+if ! [ -e "$switch" ]; then
+    no_rings='this kernel has no FUSE over io_uring (Linux 6.14 and newer have it)'
+elif [ "$(cat "$switch")" = Y ]; then
+    transport=uring
+elif [ "$(id -u)" -ne 0 ]; then
+    no_rings="root may switch them on: echo Y > $switch"
+else
+    switch_before=$(cat "$switch")
+    echo Y >"$switch"
+    transport=uring
+fi
 step() {
     printf '\n== %s\n' "$*"
 }
@@ -47,5 +67,14 @@ HOMENODE_BINARY="$target/debug/homenode" scripts/test-package.sh
 step "examples in the documentation"
 cargo test --workspace --doc
 
-step "tests"
-cargo test --workspace --lib --bins --tests
+# What is done on a mount is done by each transport.
+if [ "$transport" = uring ]; then
+    step "tests of a mount, classic transport"
+    HOMENODE_TEST_TRANSPORT=classic \
+        cargo test -p homenode-fuse -p homenode-cli --test mount --test posix --test exercise
+    step "tests, a mount's through rings"
+else
+    echo "SKIPPED: tests of a mount through rings: $no_rings"
+    step "tests"
+fi
+HOMENODE_TEST_TRANSPORT=$transport cargo test --workspace --lib --bins --tests

@@ -53,7 +53,7 @@ fn freed_space_is_usable_at_once() {
     let stage = Stage::on(&mount);
     // In a process of its own: children that other tests fork here would hold a file open a moment longer.
     let mut actor = Actor::start();
-    for way in ["unlink", "rename", "truncate", "open"] {
+    for way in ["unlink", "close", "rename", "truncate", "open"] {
         let answer = actor.ask(&format!("refill {way} 60 {}", stage.path().display()));
         assert_eq!(answer, "ok", "right after {way}");
     }
@@ -72,8 +72,12 @@ pub(crate) fn refill(way: &str, rounds: u32, dir: &Path) -> Result<(), Errno> {
         while let Ok(count) = rustix::io::pwrite(&fd, &[1; MIB], offset) {
             offset += count as u64;
         }
+        if way == "close" {
+            unlink(&path)?;
+        }
         drop(fd);
         match way {
+            "close" => {}
             "unlink" => unlink(&path)?,
             "rename" => {
                 rustix::fs::rename(&empty, &path)?;

@@ -3,6 +3,8 @@
 //! With `HOMENODE_TEST_DIR=/some/dir` the suite runs on that directory instead, which is how the tests themselves are proven:
 //! on a tmpfs every one of them must pass. Small mounts are then tmpfs too.
 //!
+//! `HOMENODE_TEST_TRANSPORT=uring` or `classic` says how requests travel; without it `homenode up` chooses.
+//!
 //! Invariant: no mount outlives its test binary. A shell waits on a pipe that only the test binary holds; when the binary ends,
 //! however it ends, the pipe closes and the shell takes the mount down.
 
@@ -107,6 +109,9 @@ impl Mount {
             Kind::Homenode => {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_homenode"));
                 command.arg("up").arg(&mount.dir).args(["--size-per-node", size]);
+                if let Some(transport) = transport() {
+                    command.args(["--transport", &transport]);
+                }
                 command
             }
             Kind::Reference => {
@@ -124,7 +129,12 @@ impl Mount {
         let status = command.stdin(Stdio::null()).stdout(output).stderr(errors).status();
         let said = fs::read_to_string(&log).unwrap_or_default();
         match status {
-            Ok(status) if status.success() => Ok(mount),
+            Ok(status) if status.success() => {
+                if let (Kind::Homenode, Some(transport)) = (kind, transport()) {
+                    assert_eq!(transport_in_use(&mount.dir), transport, "the transport asked for");
+                }
+                Ok(mount)
+            }
             Ok(status) => Err(format!("{command:?} ended with {status}: {said}")),
             Err(error) => Err(format!("{command:?}: {error}")),
         }
@@ -141,6 +151,20 @@ impl Drop for Mount {
             panic!("taking {} down failed: {ended:?}", self.dir.display());
         }
     }
+}
+
+/// The transport to be tested.
+fn transport() -> Option<String> {
+    std::env::var("HOMENODE_TEST_TRANSPORT").ok()
+}
+
+/// What the server of `dir` says its requests travel by.
+fn transport_in_use(dir: &Path) -> String {
+    let mut status = Command::new(env!("CARGO_BIN_EXE_homenode"));
+    let output = status.args(["status", "--json"]).arg(dir).output();
+    let output = output.expect("the command that mounted runs again").stdout;
+    let status: serde_json::Value = serde_json::from_slice(&output).expect("status prints JSON");
+    status["fuse"]["transport"].as_str().expect("a name").to_owned()
 }
 
 /// A shell that takes `dir` down once its standard input closes. It fails if `homenode down` does.

@@ -11,6 +11,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 /// An empty directory that nothing is mounted on.
 #[derive(Debug)]
@@ -25,13 +28,18 @@ pub(crate) struct MountDirectory {
     _lock: OwnedFd,
 }
 
+/// In this time the kernel has told that a mount is dead: it asks nobody.
+const DEAD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Dead mounts that may lie upon one another.
 const DEAD_MOUNTS_MAX: usize = 16;
 
 /// Makes sure that `directory` can be mounted on; clears a dead mount of ours there.
 pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<MountDirectory> {
     let name = shown(&absolute(directory));
-    let path = clear_dead(directory, "make it first (mkdir -p)", notice)?.path;
+    let located = clear_dead(directory, "make it first (mkdir -p)", notice)?;
+    // Before anything is asked of a mount: its server may be stopped.
+    refuse_mounted(&located, &name)?;
+    let path = located.path;
     let lock = match rustix::fs::open(
         &path,
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -48,7 +56,7 @@ pub(crate) fn prepare(directory: &Path, notice: &mut dyn FnMut(&str)) -> Result<
         }
         Err(error) => fail!("cannot lock {name}: {error}"),
     }
-    // Only now: a mount made before the lock was ours is seen.
+    // Again: a mount made before the lock was ours is seen.
     refuse_mounted(&find(&path, "make it anew")?, &name)?;
     let entries = fs::read_dir(&path).and_then(|mut entries| entries.next().transpose());
     match entries {
@@ -110,9 +118,20 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
 
 /// A homenode mount whose server is gone.
 pub(crate) fn is_dead(located: &Located) -> bool {
-    let gone =
-        || rustix::fs::statfs(&located.path).is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED));
-    located.mount.is_homenode() && located.is_mount_point() && gone()
+    located.mount.is_homenode() && located.is_mount_point() && is_gone(&located.path)
+}
+
+/// Whether nobody serves the mount on `path`. A server that is stopped is there, and would let the question wait for ever.
+fn is_gone(path: &Path) -> bool {
+    let (answers, answer) = mpsc::channel();
+    let path = path.to_owned();
+    // Left behind when it waits: the end of the command ends it.
+    let asked = thread::Builder::new().spawn(move || {
+        let failed = rustix::fs::statfs(&path).err();
+        // Nobody waits for a late answer.
+        let _ = answers.send(matches!(failed, Some(Errno::NOTCONN | Errno::CONNABORTED)));
+    });
+    asked.is_ok() && answer.recv_timeout(DEAD_TIMEOUT) == Ok(true)
 }
 
 fn find(directory: &Path, when_missing: &str) -> Result<Located> {

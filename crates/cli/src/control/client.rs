@@ -6,13 +6,14 @@ use crate::directory::is_dead;
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, Located, locate, shown};
 use rustix::process::Pid;
+use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a living server needs at most to tell its status.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(30);
+/// What a running server needs at most to tell its status.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An open connection to a server.
 #[derive(Debug)]
@@ -96,7 +97,11 @@ impl Connection {
         self.stream.get_mut().write_all(&line).map_err(broken)?;
         loop {
             let mut line = String::new();
-            if self.stream.read_line(&mut line).map_err(broken)? == 0 {
+            let read = self.stream.read_line(&mut line).map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => RequestError::Broken(self.silent()),
+                _ => broken(error),
+            })?;
+            if read == 0 {
                 return Err(broken(io::ErrorKind::UnexpectedEof.into()));
             }
             match serde_json::from_str(&line) {
@@ -121,6 +126,26 @@ impl Connection {
             Outcome::Status(report) => Ok(*report),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// The server did not answer in time: what may have become of it, and what to do.
+    fn silent(&self) -> Failure {
+        let seconds = STATUS_TIMEOUT.as_secs();
+        let Some(pid) = self.server().map(Pid::as_raw_nonzero) else {
+            return Failure::new(format!("the server has not answered for {seconds} s"));
+        };
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
+        Failure::new(match state {
+            Some('T' | 't') => format!(
+                "the server (process {pid}) is stopped, as are all calls to its mount: `kill -CONT {pid}` lets them go on; \
+                 `kill -KILL {pid}` ends it, and what the pool holds is lost"
+            ),
+            _ => format!(
+                "the server (process {pid}) has not answered for {seconds} s: it is frozen, or the machine is overloaded; \
+                 `kill -KILL {pid}` ends it, and what the pool holds is lost"
+            ),
+        })
     }
 
     /// The server's process; `None` where it is none of this PID namespace.

@@ -1,8 +1,8 @@
 //! How a mount begins and ends: busy, lazily, by force, by the death of its server; and what a panic does.
 
-use crate::support::{Mounted, PANIC, TestHost};
+use crate::support::{Mounted, PANIC, TestHost, options};
 use homenode_fuse::wire::Opcode;
-use homenode_fuse::{Error, Options, Server};
+use homenode_fuse::{Error, Server};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -98,14 +98,7 @@ fn bad_mount_points_are_named() {
     if crate::support::skipped() {
         return;
     }
-    let mount = |dir: &Path| {
-        Server::mount(
-            crate::support::filesystem(),
-            Arc::new(TestHost),
-            dir,
-            &Options::default(),
-        )
-    };
+    let mount = |dir: &Path| Server::mount(crate::support::filesystem(), Arc::new(TestHost), dir, &options());
     let missing = Path::new("/nowhere/at all");
     let Err(error @ Error::Mount { .. }) = mount(missing) else {
         panic!("{missing:?} must not be mounted on")
@@ -190,12 +183,11 @@ const CHILD_DIR: &str = "HOMENODE_TEST_MOUNT_AND_WAIT";
 #[test]
 fn a_killed_server_leaves_a_mount_point_that_can_be_cleared() {
     if let Some(dir) = std::env::var_os(CHILD_DIR) {
-        let options = Options::default();
         let server = Server::mount(
             crate::support::filesystem(),
             Arc::new(TestHost),
             &PathBuf::from(dir),
-            &options,
+            &options(),
         )
         .unwrap();
         println!("\nmounted");

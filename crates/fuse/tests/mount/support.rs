@@ -3,7 +3,7 @@
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::Machine;
 use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, NodeId, Starved};
-use homenode_fuse::{Host, Options, Server};
+use homenode_fuse::{Host, Options, Server, Transport};
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, Write};
@@ -162,7 +162,10 @@ impl Mounted {
             return None;
         }
         let (fs, dir) = (filesystem(), new_dir());
-        let server = Server::mount(Arc::clone(&fs), Arc::new(TestHost), &dir, &Options::default()).expect("mounted");
+        let options = options();
+        let server = Server::mount(Arc::clone(&fs), Arc::new(TestHost), &dir, &options).expect("mounted");
+        let asked = options.transport;
+        assert!(asked == Transport::Auto || server.transport().transport == asked);
         Some(Self { fs, server, dir })
     }
 
@@ -194,6 +197,15 @@ impl Drop for Mounted {
         let _ = self.server.stop();
         let _ = fs::remove_dir(&self.dir);
     }
+}
+
+/// The default ones, with the transport of `HOMENODE_TEST_TRANSPORT` if that is set.
+pub(crate) fn options() -> Options {
+    let transport = std::env::var("HOMENODE_TEST_TRANSPORT").ok();
+    let transport = transport.map(|name| name.parse().expect("HOMENODE_TEST_TRANSPORT is a transport"));
+    let mut options = Options::default();
+    options.transport = transport.unwrap_or_default();
+    options
 }
 
 /// Whether nothing can be mounted here; says so past the test harness's capture, which a macro does not.

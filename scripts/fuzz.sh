@@ -1,9 +1,10 @@
 #!/bin/sh
-# Fuzzes the decoder of FUSE requests. FUZZ_SECONDS says for how long; the default is a minute. What it finds lies in
-# fuzz/artifacts, with the command that runs it again.
+# Fuzzes the decoders of what the kernel sends, from the device and through rings. FUZZ_SECONDS says for how long altogether;
+# the default is ten minutes. It starts from real requests (fuzz/seeds, made by scripts/fuzz-seeds.sh); what it learns is kept
+# in fuzz/corpus, what it finds in fuzz/artifacts, with the command that runs it again.
 set -eu
 cd "$(dirname "$0")/.."
-seconds=${FUZZ_SECONDS:-60}
+seconds=${FUZZ_SECONDS:-600}
 
 # cargo-fuzz is a command of its own, and the sanitizers are in nightly compilers only.
 if ! cargo fuzz --version >/dev/null 2>&1; then
@@ -14,6 +15,11 @@ if ! rustup toolchain list | grep -q '^nightly'; then
     echo "fuzz: installing a nightly compiler"
     rustup toolchain install nightly --profile minimal
 fi
-for target in fuzz/fuzz_targets/*.rs; do
-    cargo +nightly fuzz run "$(basename "$target" .rs)" -- -max_total_time="$seconds"
+count=$(find fuzz/fuzz_targets -name '*.rs' | wc -l)
+for file in fuzz/fuzz_targets/*.rs; do
+    target=$(basename "$file" .rs)
+    mkdir -p "fuzz/corpus/$target"
+    # libFuzzer adds to the first directory only.
+    cargo +nightly fuzz run "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- -max_total_time=$((seconds / count)) \
+        -print_final_stats=1
 done

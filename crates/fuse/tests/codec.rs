@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 use homenode_fuse::wire::{
-    EntryOut, Field, ForgetOne, Incoming, Malformed, Opcode, OutHeader, Reply, Request, WriteIn, WriteOut,
+    EntryOut, Field, ForgetOne, Incoming, Malformed, Opcode, OutHeader, RING_HEADER_BYTES, Reply, Request, RingHeader,
+    WriteIn, WriteOut,
 };
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -195,6 +196,36 @@ fn a_full_reply_stays_as_it_was() {
     assert!(reply.advance(13).is_err());
     assert_eq!(reply.used(), 8);
     reply.put_bytes(&[1; 12]).unwrap();
+}
+
+/// Recorded requests of a kernel, from the device and as a ring brings them: what the fuzz targets start from.
+#[test]
+fn recorded_requests_are_understood() {
+    let seeds = |target: &str| {
+        let directory = format!("{}/../../fuzz/seeds/{target}", env!("CARGO_MANIFEST_DIR"));
+        let mut paths: Vec<_> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        paths.sort_unstable();
+        paths
+    };
+    let (requests, rings) = (seeds("request"), seeds("ring"));
+    assert!(requests.len() > 30 && rings.len() == requests.len());
+    for (request, ring) in requests.into_iter().zip(rings) {
+        assert_eq!(request.file_name(), ring.file_name());
+        let (bytes, entry) = (std::fs::read(&request).unwrap(), std::fs::read(&ring).unwrap());
+        let incoming = Incoming::parse(&bytes).unwrap();
+        assert!(!matches!(incoming.request, Request::Unserved(_)), "{request:?}");
+        let (header, payload) = entry.split_first_chunk::<RING_HEADER_BYTES>().unwrap();
+        let header = RingHeader(*header);
+        let through_ring = header.parse(payload).unwrap();
+        assert_eq!(
+            format!("{:?}", (through_ring.header, through_ring.request)),
+            format!("{:?}", (incoming.header, incoming.request)),
+            "{ring:?}"
+        );
+    }
 }
 
 /// Requests of every kind, mutated: parsing ends without a panic, and what is borrowed lies in the buffer.

@@ -5,13 +5,14 @@ bench := $(CARGO_TARGET_DIR)/release/homenode-bench
 
 export PREFIX DESTDIR HOMENODE_BINARY
 
-.PHONY: help setup run test bench fuzz build install uninstall deb clean
+.PHONY: help setup run test bench fuzz soak build install uninstall deb clean
 
 help:
 	@echo 'make run        homenode demo: real trees verified, everything measured beside tmpfs; a table and a page (root)'
 	@echo 'make test       format, lints, loom, benches in small, all tests'
 	@echo 'make bench      every claimed number; takes minutes on a machine that does nothing else'
-	@echo 'make fuzz       fuzz the decoder of FUSE requests for a minute (FUZZ_SECONDS=N for longer)'
+	@echo 'make fuzz       fuzz the decoders of FUSE requests, ten minutes in all (FUZZ_SECONDS=N)'
+	@echo 'make soak       mixed load on a mount for ten minutes, half by each transport (root; SOAK_SECONDS=N)'
 	@echo 'make install    the command, its mount helper, man pages, completions and systemd unit (PREFIX=/usr/local)'
 	@echo 'make uninstall  remove what make install installed'
 	@echo 'make deb        a Debian package of it'
@@ -34,6 +35,9 @@ bench: setup
 
 fuzz: setup
 	@scripts/fuzz.sh
+
+soak: setup
+	@scripts/soak.sh
 
 # HOMENODE_BINARY=FILE takes that one instead of building it: for packagers, and for root without a Rust toolchain.
 build:

@@ -1,6 +1,7 @@
 //! The directory a pool is to be mounted on: is it fit, and is it ours alone?
 
 use crate::control;
+use crate::control::client::Connection;
 use crate::failure::{Result, fail};
 use crate::mountinfo::{Located, absolute, locate, shown};
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -11,8 +12,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 /// An empty directory that nothing is mounted on.
@@ -28,8 +27,8 @@ pub(crate) struct MountDirectory {
     _lock: OwnedFd,
 }
 
-/// In this time the kernel has told that a mount is dead: it asks nobody.
-const DEAD_TIMEOUT: Duration = Duration::from_secs(1);
+/// In this time a server that runs has told that it does.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Dead mounts that may lie upon one another.
 const DEAD_MOUNTS_MAX: usize = 16;
 
@@ -118,20 +117,20 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
 
 /// A homenode mount whose server is gone.
 pub(crate) fn is_dead(located: &Located) -> bool {
-    located.mount.is_homenode() && located.is_mount_point() && is_gone(&located.path)
+    located.mount.is_homenode() && located.is_mount_point() && is_gone(located)
 }
 
-/// Whether nobody serves the mount on `path`. A server that is stopped is there, and would let the question wait for ever.
-fn is_gone(path: &Path) -> bool {
-    let (answers, answer) = mpsc::channel();
-    let path = path.to_owned();
-    // Left behind when it waits: the end of the command ends it.
-    let asked = thread::Builder::new().spawn(move || {
-        let failed = rustix::fs::statfs(&path).err();
-        // Nobody waits for a late answer.
-        let _ = answers.send(matches!(failed, Some(Errno::NOTCONN | Errno::CONNABORTED)));
-    });
-    asked.is_ok() && answer.recv_timeout(DEAD_TIMEOUT) == Ok(true)
+/// Asks the mount, but not one whose server is there and does not answer (stopped, say): it would keep this process, which
+/// not even SIGKILL ends while its request is in a ring.
+fn is_gone(located: &Located) -> bool {
+    if let Ok(mut server) = Connection::open(located.mount.device)
+        && server.is_silent(ANSWER_TIMEOUT)
+    {
+        return false;
+    }
+    // The last is what a ring says whose thread has just died.
+    let dead = |errno| matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED);
+    rustix::fs::statfs(&located.path).is_err_and(dead)
 }
 
 fn find(directory: &Path, when_missing: &str) -> Result<Located> {

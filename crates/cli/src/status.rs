@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::fmt::{self, Write};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 /// Tell capacity, use, spills and the access matrix of a pool, or of all.
 #[derive(Args, Debug)]
@@ -64,21 +65,14 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 
 /// Asks every server; what dead ones left is cleaned up.
 fn all() -> Result<Found> {
-    let mut pools = Vec::new();
-    let mut answering = Vec::new();
+    let mut connections = Vec::new();
     for device in control::devices()? {
         let connection = match Connection::open(device) {
             Err(ConnectError::Dead) => clear_away(device),
             opened => opened,
         };
         match connection {
-            Ok(mut connection) => {
-                answering.push(device);
-                match connection.status() {
-                    Ok(report) => pools.push(report),
-                    Err(failure) => eprintln!("homenode: {}: {failure}", socket_path(device).display()),
-                }
-            }
+            Ok(connection) => connections.push((device, connection)),
             Err(ConnectError::Dead) => {}
             Err(ConnectError::Other(error)) => {
                 fail!(
@@ -89,8 +83,28 @@ fn all() -> Result<Found> {
             }
         }
     }
+    let answering: Vec<Device> = connections.iter().map(|(device, _)| *device).collect();
+    let pools = ask(connections);
     let dead = dead(&answering);
     Ok(Found { pools, dead })
+}
+
+/// All at once: one that is stopped does not hold up the others.
+fn ask(connections: Vec<(Device, Connection)>) -> Vec<StatusReport> {
+    thread::scope(|scope| {
+        let asked: Vec<_> = connections
+            .into_iter()
+            .map(|(device, mut connection)| (device, scope.spawn(move || connection.status())))
+            .collect();
+        let mut pools = Vec::new();
+        for (device, answer) in asked {
+            match answer.join().expect("asking does not panic") {
+                Ok(report) => pools.push(report),
+                Err(failure) => eprintln!("homenode: {}: {failure}", socket_path(device).display()),
+            }
+        }
+        pools
+    })
 }
 
 /// Where the mounts of dead servers lie. Those that answer are not asked again through the mount, where they might not.

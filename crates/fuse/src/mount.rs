@@ -136,7 +136,9 @@ pub(crate) fn is_dead(dir: &Path) -> bool {
     // SAFETY: a string that ends in NUL, and room for the structure the call fills.
     let result = unsafe { libc::statfs(target.as_ptr(), found.as_mut_ptr()) };
     let error = io::Error::last_os_error();
-    result < 0 && matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+    // The last is what a ring says whose thread has just died.
+    let dead = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED];
+    result < 0 && error.raw_os_error().is_some_and(|errno| dead.contains(&errno))
 }
 
 fn c_string(text: &OsStr) -> io::Result<CString> {

@@ -120,6 +120,19 @@ impl Connection {
         }
     }
 
+    /// Whether the server is there and gives no answer in this time (not zero). The connection is of no further use then.
+    pub(crate) fn is_silent(&mut self, timeout: Duration) -> bool {
+        let mut line = serde_json::to_vec(&Request::Status).expect("a request is JSON");
+        line.push(b'\n');
+        let stream = self.stream.get_mut();
+        let asked = stream.set_read_timeout(Some(timeout));
+        if asked.and_then(|()| stream.write_all(&line)).is_err() {
+            return false;
+        }
+        let answer = self.stream.read_line(&mut String::new());
+        answer.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// The state of the server's pool.
     pub(crate) fn status(&mut self) -> Result<StatusReport> {
         match self.request(&Request::Status, &mut |_, _| {})? {

@@ -5,7 +5,6 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 #[test]
@@ -86,11 +85,9 @@ fn kill_server(scratch: &Scratch) -> std::path::PathBuf {
     let pid = server_pid(&dir).unwrap();
     signal(pid, Signal::KILL);
     wait_for_end(pid);
-    assert_eq!(
-        fs::metadata(&dir).unwrap_err().raw_os_error(),
-        Some(107),
-        "ENOTCONN: the mount is dead"
-    );
+    let error = fs::metadata(&dir).unwrap_err().raw_os_error();
+    // ENOTCONN; rings go a moment after their process, and say ECANCELED until then.
+    assert!(matches!(error, Some(107 | 125)), "the mount is dead: {error:?}");
     dir
 }
 
@@ -298,20 +295,6 @@ fn down_names_the_mount_inside() {
     rustix::mount::unmount(&inner, rustix::mount::UnmountFlags::empty()).unwrap();
     down(&dir);
     assert_nothing_mounted(scratch.path());
-}
-
-/// Through the files of the kernel's FUSE connections, mounted for the test.
-fn abort_connection(scratch: &Scratch, dir: &Path) {
-    let device = rustix::fs::stat(dir).unwrap().st_dev;
-    let connections = scratch.dir("connections");
-    let mounted = Command::new("mount")
-        .args(["-t", "fusectl", "none"])
-        .arg(&connections)
-        .status();
-    assert!(mounted.unwrap().success());
-    let connection = connections.join(rustix::fs::minor(device).to_string());
-    fs::write(connection.join("abort"), "1").unwrap();
-    rustix::mount::unmount(&connections, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
 
 #[test]

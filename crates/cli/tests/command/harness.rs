@@ -196,3 +196,17 @@ pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
 pub(crate) fn assert_nothing_mounted(directory: &Path) {
     assert_eq!(mounts_below(directory), [], "nothing is mounted");
 }
+
+/// Cuts a mount's connection, through the files of the kernel's FUSE connections, mounted for the test.
+pub(crate) fn abort_connection(scratch: &Scratch, dir: &Path) {
+    let device = rustix::fs::stat(dir).unwrap().st_dev;
+    let connections = scratch.dir("connections");
+    let mounted = Command::new("mount")
+        .args(["-t", "fusectl", "none"])
+        .arg(&connections)
+        .status();
+    assert!(mounted.unwrap().success());
+    let connection = connections.join(rustix::fs::minor(device).to_string());
+    fs::write(connection.join("abort"), "1").unwrap();
+    rustix::mount::unmount(&connections, rustix::mount::UnmountFlags::DETACH).unwrap();
+}

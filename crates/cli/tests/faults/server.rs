@@ -1,0 +1,112 @@
+//! Mounts that are taken away under load: by the death of the server, by unmounting, by an abort.
+
+use super::load::Load;
+use super::machine::*;
+use crate::command::harness::*;
+use rustix::process::{Pid, Signal};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+/// Runs `fault` on a mount at work, of each transport; it gets the directory, the server and the program at work.
+fn under_load(test: &str, fault: impl Fn(&Scratch, &Path, Pid, Load)) {
+    let _undisturbed = as_it_is();
+    for transport in transports() {
+        let scratch = Scratch::new(test);
+        let dir: PathBuf = scratch.dir("pool");
+        up_by(transport, &dir);
+        let pid = server_pid(&dir).unwrap();
+        let load = Load::start(&dir);
+        thread::sleep(Duration::from_millis(200));
+        fault(&scratch, &dir, pid, load);
+        assert_nothing_mounted(scratch.path());
+        up_by(transport, &dir);
+        std::fs::write(dir.join("file"), "content").unwrap();
+        down(&dir);
+    }
+}
+
+#[test]
+fn killed_and_cleared_by_up() {
+    need_mounts!();
+    under_load("killed-up", |scratch, dir, pid, load| {
+        signal(pid, Signal::KILL);
+        load.ended_by_loss_of_server();
+        wait_for_end(pid);
+        let output = homenode(["up", SIZE]).arg(dir).output().unwrap();
+        assert!(output.status.success(), "{}", describe(&output));
+        assert!(
+            describe(&output).contains("cleared a dead mount"),
+            "{}",
+            describe(&output)
+        );
+        assert_eq!(mounts_below(scratch.path()).len(), 1);
+        down(dir);
+    });
+}
+
+/// At once, while the kernel is still ending the server.
+#[test]
+fn killed_and_cleared_by_down() {
+    need_mounts!();
+    under_load("killed-down", |_, dir, pid, load| {
+        signal(pid, Signal::KILL);
+        load.ended_by_loss_of_server();
+        let output = homenode(["down"]).arg(dir).output().unwrap();
+        assert!(output.status.success(), "{}", describe(&output));
+        assert!(
+            describe(&output).contains("cleared a dead mount"),
+            "{}",
+            describe(&output)
+        );
+        wait_for_end(pid);
+    });
+}
+
+#[test]
+fn unmounted_lazily() {
+    need_mounts!();
+    under_load("lazily", |scratch, dir, pid, mut load| {
+        assert!(Command::new("umount").arg("-l").arg(dir).status().unwrap().success());
+        assert_nothing_mounted(scratch.path());
+        assert!(
+            load.operations_in(Duration::from_millis(300)) > 0,
+            "who has it open works on"
+        );
+        load.signal(Signal::KILL);
+        drop(load);
+        wait_for_end(pid);
+    });
+}
+
+#[test]
+fn unmounted_by_force() {
+    need_mounts!();
+    under_load("by-force", |_, dir, pid, load| {
+        // The kernel cuts the connection, and then finds the mount in use.
+        let _ = Command::new("umount").arg("-f").arg(dir).output().unwrap();
+        load.ended_by_loss_of_server();
+        wait_for_end(pid);
+    });
+}
+
+#[test]
+fn ended_by_a_signal() {
+    need_mounts!();
+    under_load("by-signal", |_, _, pid, load| {
+        signal(pid, Signal::TERM);
+        load.ended_by_loss_of_server();
+        wait_for_end(pid);
+    });
+}
+
+#[test]
+fn aborted() {
+    need_mounts!();
+    under_load("aborted", |scratch, dir, pid, load| {
+        abort_connection(scratch, dir);
+        load.ended_by_loss_of_server();
+        wait_for_end(pid);
+    });
+}

@@ -1,0 +1,155 @@
+//! Servers that are there and do not answer: commands say so in seconds, and once they go on, nothing is lost.
+
+use super::load::Load;
+use super::machine::*;
+use crate::command::harness::*;
+use rustix::process::{Pid, Signal};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// In this time a command has told that a server does not answer.
+const TOLD_BOUND: Duration = Duration::from_secs(10);
+
+/// What a command says of a server that does not answer; it may not wait for it. That it ends in error is the caller's to
+/// expect.
+fn said(arguments: &[&str], dir: Option<&Path>) -> (String, bool) {
+    let start = Instant::now();
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", "30", BINARY]).args(arguments).args(dir);
+    let output = command.output().unwrap();
+    let said = describe(&output);
+    assert!(
+        start.elapsed() < TOLD_BOUND,
+        "{arguments:?} took {:?}: {said}",
+        start.elapsed()
+    );
+    (said, output.status.success())
+}
+
+/// Runs `silence` on the server of a mount at work, of each transport; dropping what it gives ends the silence.
+fn commands_do_not_wait<S>(test: &str, told: &[&str], silence: impl Fn(Pid) -> Option<S>) {
+    let _undisturbed = as_it_is();
+    for transport in transports() {
+        let scratch = Scratch::new(test);
+        let dir = scratch.dir("pool");
+        up_by(transport, &dir);
+        let pid = server_pid(&dir).unwrap();
+        fs::write(dir.join("kept"), vec![7; 1 << 20]).unwrap();
+        let mut load = Load::start(&dir);
+        let Some(silent) = silence(pid) else {
+            drop(load);
+            return down(&dir);
+        };
+        thread::scope(|scope| {
+            for arguments in [&["status"][..], &["status", "--json"], &["down"], &["down", "--lazy"]] {
+                let dir = &dir;
+                scope.spawn(move || {
+                    let (said, success) = said(arguments, Some(dir));
+                    assert!(!success, "{arguments:?}: {said}");
+                    let pid = pid.as_raw_nonzero().to_string();
+                    for part in told.iter().copied().chain([pid.as_str()]) {
+                        assert!(said.contains(part), "{arguments:?}: {part:?} is missing in {said}");
+                    }
+                });
+            }
+            scope.spawn(|| {
+                let (all, _) = said(&["status"], None);
+                assert!(told.iter().all(|part| all.contains(part)), "{all}");
+            });
+            scope.spawn(|| {
+                let (again, success) = said(&["up", SIZE], Some(&dir));
+                assert!(!success && again.contains("mounted already"), "{again}");
+            });
+        });
+
+        drop(silent);
+        wait_until("it answers again", || server_pid(&dir) == Some(pid));
+        assert!(load.operations_in(Duration::from_millis(500)) > 0, "calls go on");
+        assert!(load.is_running(), "no call failed");
+        assert!(fs::read(dir.join("kept")).unwrap().iter().all(|&byte| byte == 7));
+        drop(load);
+        down(&dir);
+        assert_nothing_mounted(scratch.path());
+    }
+}
+
+/// A process that SIGSTOP has stopped.
+struct Stopped(Pid);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, Signal::CONT);
+    }
+}
+
+#[test]
+fn stopped() {
+    need_mounts!();
+    commands_do_not_wait("server-stopped", &["is stopped", "kill -CONT"], |pid| {
+        signal(pid, Signal::STOP);
+        Some(Stopped(pid))
+    });
+}
+
+/// Whoever gives up waiting may end it and clear up.
+#[test]
+fn stopped_and_killed() {
+    need_mounts!();
+    let _undisturbed = as_it_is();
+    for transport in transports() {
+        let scratch = Scratch::new("stopped-killed");
+        let dir = scratch.dir("pool");
+        up_by(transport, &dir);
+        let pid = server_pid(&dir).unwrap();
+        let load = Load::start(&dir);
+        signal(pid, Signal::STOP);
+        std::thread::sleep(Duration::from_millis(100));
+        signal(pid, Signal::KILL);
+        load.ended_by_loss_of_server();
+        let (said, success) = said(&["down"], Some(&dir));
+        assert!(success && said.contains("cleared a dead mount"), "{said}");
+        assert_nothing_mounted(scratch.path());
+    }
+}
+
+/// A control group of its own for a process, frozen. Dropping it thaws it.
+struct Frozen {
+    _thaw: Janitor,
+}
+
+impl Frozen {
+    fn new(pid: Pid) -> Option<Self> {
+        let pid = pid.as_raw_nonzero();
+        let name = format!("homenode-test-{pid}");
+        // Version 1 and 2: where groups are made, and what freezes one.
+        let versions = [
+            ("/sys/fs/cgroup/freezer", "freezer.state", "FROZEN", "THAWED"),
+            ("/sys/fs/cgroup", "cgroup.freeze", "1", "0"),
+            ("/sys/fs/cgroup/unified", "cgroup.freeze", "1", "0"),
+        ];
+        for (root, file, freeze, thaw) in versions {
+            let group = PathBuf::from(root).join(&name);
+            if !Path::new(root).join("cgroup.procs").exists() || fs::create_dir(&group).is_err() {
+                continue;
+            }
+            let script = r#"echo "$3" >"$1/$2"; echo "$5" >"$4/cgroup.procs"; sleep 0.1; rmdir "$1""#;
+            let janitor = Janitor::new(script, [group.to_str().unwrap(), file, thaw, root, &pid.to_string()]);
+            let frozen = fs::write(group.join("cgroup.procs"), pid.to_string())
+                .and_then(|()| fs::write(group.join(file), freeze));
+            if frozen.is_ok() {
+                return Some(Self { _thaw: janitor });
+            }
+        }
+        say("needs control groups that can be frozen");
+        None
+    }
+}
+
+#[test]
+fn frozen() {
+    need_mounts!();
+    commands_do_not_wait("server-frozen", &["frozen"], Frozen::new);
+}

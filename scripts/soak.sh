@@ -1,0 +1,237 @@
+#!/bin/bash
+# Mixed load on a mount for SOAK_SECONDS (default: 600), half of it by each transport, while members come and go and files
+# move: nothing may fail, every byte is verified, and the server must not grow. Needs root; SOAK_SIZE is the size of the
+# pool's first member.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${SOAK_SECONDS:-600}
+size=${SOAK_SIZE:-1G}
+target=${CARGO_TARGET_DIR:-target}
+homenode=$target/release/homenode
+# After a warm-up of a sixth of its time the server may grow by this much in the rest: what the allocator keeps, and the
+# map nodes and inodes of a moment with more files.
+growth_kib_max=32768
+switch=/sys/module/fuse/parameters/enable_uring
+
+fail() {
+    echo "soak: $*" >&2
+    exit 1
+}
+
+[ "$(id -u)" -eq 0 ] || fail "mounting needs root"
+[ -c /dev/fuse ] || fail "there is no /dev/fuse"
+cargo build --release --quiet -p homenode-cli
+# fsx, as the tests install it.
+fsx=$target/tools/bin/fsx
+[ -x "$fsx" ] || env -u CARGO_TARGET_DIR cargo install fsx --version 0.3.2 --locked --quiet --root "$target/tools"
+fsx=$(realpath "$fsx")
+
+scratch=$(mktemp -d)
+mount=$scratch/mount
+mkdir "$mount"
+switch_before=''
+workers=()
+
+cleanup() {
+    trap '' INT TERM
+    end_workers
+    if mountpoint -q "$mount"; then
+        "$homenode" down "$mount" || umount --lazy "$mount"
+    fi
+    [ -z "$switch_before" ] || echo "$switch_before" >"$switch"
+    rm -rf --one-file-system "$scratch"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+end_workers() {
+    touch "$scratch/stop"
+    local pid
+    for pid in "${workers[@]}"; do
+        wait "$pid" 2>/dev/null || true
+    done
+    workers=()
+}
+
+# Runs a function again and again until it fails, which is noted, or the soak stops. $1: its name, and that of its directory.
+worker() {
+    mkdir "$mount/$1"
+    local rounds=0
+    until [ -e "$scratch/stop" ]; do
+        if ! "$1" "$mount/$1" >"$scratch/$1.log" 2>&1; then
+            cp "$scratch/$1.log" "$scratch/$1.failed"
+            break
+        fi
+        rounds=$((rounds + 1))
+    done
+    echo "$rounds" >"$scratch/$1.rounds"
+}
+
+start_worker() {
+    worker "$1" &
+    workers+=($!)
+}
+
+verified_writes() {
+    (cd "$1" && fio --name=buffered --rw=randwrite --ioengine=psync --bsrange=512-300k --bs_unaligned=1 --size=24m \
+        --io_size=64m --verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --fallocate=none \
+        --norandommap=1 --randrepeat=0)
+    (cd "$1" && fio --name=direct --rw=randwrite --ioengine=libaio --direct=1 --bsrange=4k-1m --blockalign=4k --iodepth=16 \
+        --serialize_overlap=1 --size=24m --io_size=64m --verify=crc32c --verify_fatal=1 --do_verify=1 \
+        --verify_state_save=0 --fallocate=none --norandommap=1 --randrepeat=0)
+    rm "$1"/*
+}
+
+mapped_writes() {
+    (cd "$1" && fio --name=mapped --rw=randwrite --ioengine=mmap --bsrange=4k-64k --size=16m --io_size=48m --fsync=64 \
+        --verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --fallocate=none --norandommap=1 --randrepeat=0)
+    rm "$1"/*
+}
+
+names() {
+    local index
+    mkdir "$1/directory"
+    for index in {1..200}; do
+        echo "$index" >"$1/directory/$index"
+        mv "$1/directory/$index" "$1/directory/renamed-$index"
+    done
+    ln "$1/directory/renamed-1" "$1/link"
+    ln -s directory/renamed-2 "$1/symlink"
+    [ "$(find "$1/directory" -type f | wc -l)" -eq 200 ]
+    [ "$(cat "$1/link" "$1/symlink" "$1/directory/renamed-200")" = $'1\n2\n200' ]
+    rm -r "${1:?}"/*
+}
+
+attributes() {
+    local index
+    for index in {1..40}; do
+        echo "$index" >"$1/$index"
+        setfattr -n user.name -v "value of $index" "$1/$index"
+        setfacl -m u:nobody:rw "$1/$index"
+    done
+    for index in {1..40}; do
+        [ "$(getfattr --only-values --absolute-names -n user.name "$1/$index")" = "value of $index" ]
+        getfacl --absolute-names "$1/$index" | grep -qx user:nobody:rw-
+        setfattr -x user.name "$1/$index"
+    done
+    rm "$1"/*
+}
+
+exerciser() {
+    "$fsx" -N 5000 -S "$RANDOM" "$1/file"
+    rm -f "$1"/*
+}
+
+moves() {
+    head -c 8M /dev/urandom >"$1/file"
+    local sum member
+    sum=$(sha256sum <"$1/file")
+    "$homenode" file move "$1/file" --node 0
+    "$homenode" pool add "$mount" --node 0 --size 64M
+    member=$("$homenode" status --json "$mount" | jq '[.members[].member] | max')
+    cp "$1/file" "$1/copy"
+    "$homenode" pool drain "$mount" "$member"
+    "$homenode" pool remove "$mount" "$member"
+    [ "$(sha256sum <"$1/file")" = "$sum" ] && [ "$(sha256sum <"$1/copy")" = "$sum" ]
+    rm "$1"/*
+}
+
+all_workers=(verified_writes mapped_writes names attributes exerciser moves)
+
+# KiB of the server's memory besides the pool: its own pages, not the mapped files that members are.
+server_memory_kib() {
+    awk '/^RssAnon:/ { print $2 }' "/proc/$1/status"
+}
+
+server_descriptors() {
+    find "/proc/$1/fd" -mindepth 1 | wc -l
+}
+
+server_threads() {
+    find "/proc/$1/task" -mindepth 1 -maxdepth 1 | wc -l
+}
+
+check_workers() {
+    local failed
+    for failed in "$scratch"/*.failed; do
+        [ -e "$failed" ] || continue
+        tail -n 40 "$failed" >&2
+        fail "$(basename "$failed" .failed) failed on the $1 transport"
+    done
+}
+
+# $1: transport; $2: seconds.
+soak() {
+    local transport=$1 seconds=$2 server start warm=0
+    "$homenode" up "$mount" --size-per-node "$size" --transport "$transport"
+    [ "$("$homenode" status --json "$mount" | jq -r .fuse.transport)" = "$transport" ] || fail "not served by $transport"
+    server=$("$homenode" status --json "$mount" | jq .pid)
+    local threads descriptors
+    threads=$(server_threads "$server")
+    descriptors=$(server_descriptors "$server")
+    rm -f "$scratch/stop" "$scratch"/*.rounds
+    local name
+    for name in "${all_workers[@]}"; do
+        start_worker "$name"
+    done
+    start=$SECONDS
+    local memory memory_warm=0 memory_max=0 descriptors_max=0 threads_max=0 count
+    while [ $((SECONDS - start)) -lt "$seconds" ]; do
+        sleep 1
+        check_workers "$transport"
+        memory=$(server_memory_kib "$server")
+        count=$(server_descriptors "$server")
+        [ "$count" -le "$descriptors_max" ] || descriptors_max=$count
+        count=$(server_threads "$server")
+        [ "$count" -le "$threads_max" ] || threads_max=$count
+        if [ "$warm" -eq 0 ] && [ $((SECONDS - start)) -ge $((seconds / 6)) ]; then
+            warm=1
+            memory_warm=$memory
+        fi
+        [ "$memory" -le "$memory_max" ] || memory_max=$memory
+    done
+    end_workers
+    check_workers "$transport"
+    for name in "${all_workers[@]}"; do
+        echo "soak: $transport: $name: $(cat "$scratch/$name.rounds") rounds"
+        [ "$(cat "$scratch/$name.rounds")" -gt 0 ] || fail "$name never came to its end on the $transport transport"
+    done
+
+    memory=$(server_memory_kib "$server")
+    echo "soak: $transport: server's memory besides the pool: warm $memory_warm KiB, most $memory_max KiB, at the end" \
+        "$memory KiB; descriptors $descriptors before, most $descriptors_max; threads $threads before, most $threads_max"
+    [ $((memory - memory_warm)) -le "$growth_kib_max" ] || fail "the server grew by $((memory - memory_warm)) KiB"
+    # A command that talks to the server has a thread and a descriptor; adding a member maps its file.
+    [ "$descriptors_max" -le $((descriptors + 16)) ] || fail "the server had $descriptors_max descriptors"
+    [ "$threads_max" -le $((threads + 16)) ] || fail "the server had $threads_max threads"
+
+    rm -rf "${mount:?}"/*
+    local attempt report=''
+    for ((attempt = 0; attempt < 100; attempt++)); do
+        report=$("$homenode" status --json "$mount")
+        [ "$(jq '.used_bytes + .reserved_bytes' <<<"$report")" -ne 0 ] || break
+        sleep 0.1
+    done
+    [ "$(jq '.used_bytes + .reserved_bytes' <<<"$report")" -eq 0 ] || fail "something is left of removed files: $report"
+    [ "$(df --output=used "$mount" | tail -n 1)" -eq 0 ] || fail "df: $(df "$mount")"
+    [ "$(jq .fuse.panics <<<"$report")" -eq 0 ] || fail "the server met a bug of its own: $report"
+    [ "$(server_descriptors "$server")" -le "$descriptors" ] || fail "descriptors are left: $(ls -l "/proc/$server/fd")"
+    [ "$(server_threads "$server")" -le "$threads" ] || fail "threads are left"
+    echo "soak: $transport: $(jq .fuse.requests <<<"$report") requests, no panic, all space given back"
+    "$homenode" down "$mount"
+}
+
+transports=(classic)
+if ! [ -e "$switch" ]; then
+    echo "SKIPPED: rings: this kernel has no FUSE over io_uring (Linux 6.14 and newer have it)"
+else
+    if [ "$(cat "$switch")" != Y ]; then
+        switch_before=$(cat "$switch")
+        echo Y >"$switch"
+    fi
+    transports+=(uring)
+fi
+for transport in "${transports[@]}"; do
+    soak "$transport" $((seconds / ${#transports[@]}))
+done

@@ -18,13 +18,14 @@ if ! [ -e "$switch" ]; then
     no_rings='this kernel has no FUSE over io_uring (Linux 6.14 and newer have it)'
 elif [ "$(cat "$switch")" = Y ]; then
     transport=uring
-elif [ "$(id -u)" -ne 0 ]; then
-    no_rings="root may switch them on: echo Y > $switch"
+elif ! [ -w "$switch" ]; then
+    no_rings="they are off, and only root may switch them on: echo Y > $switch"
 else
     switch_before=$(cat "$switch")
     echo Y >"$switch"
     transport=uring
 fi
+
 step() {
     printf '\n== %s\n' "$*"
 }

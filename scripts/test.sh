@@ -72,7 +72,7 @@ cargo test --workspace --doc
 if [ "$transport" = uring ]; then
     step "tests of a mount, classic transport"
     HOMENODE_TEST_TRANSPORT=classic \
-        cargo test -p homenode-fuse -p homenode-cli --test mount --test posix --test exercise
+        cargo test --workspace --test mount --test posix --test exercise
     step "tests, a mount's through rings"
 else
     echo "SKIPPED: tests of a mount through rings: $no_rings"

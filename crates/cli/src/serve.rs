@@ -84,7 +84,6 @@ impl Serving {
             make_directory_for_each_node(&pool, directory.mode)?;
         }
         let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &args.mounting.options())?));
-        args.mounting.restrict(&directory.path)?;
         let ChosenTransport { transport, reason, .. } = mount.0.transport();
         notice(&format!("transport {transport}: {reason}"));
         let located = locate(&directory.path);

@@ -40,7 +40,7 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
 }
 
 /// How often an operation is tried again that found the pool full, and how long each time is waited before.
-pub(crate) const ROOM_TRIES: usize = 20;
+pub(crate) const ROOM_TRIES: u32 = 20;
 pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// One request under way.
@@ -62,8 +62,10 @@ pub(crate) enum Origin {
     /// The ring of this CPU, whose thread has others to serve.
     Ring {
         cpu: CpuId,
-        /// How often it was carried out before, in vain for want of room.
-        tries: usize,
+        /// Whether it was carried out before, in vain for want of room.
+        again: bool,
+        /// Whether it may be once more.
+        may_wait: bool,
     },
 }
 
@@ -197,8 +199,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         if settled {
             return result;
         }
-        if let Origin::Ring { tries, .. } = self.origin {
-            self.later.set(tries < ROOM_TRIES);
+        if let Origin::Ring { may_wait, .. } = self.origin {
+            self.later.set(may_wait);
             return result;
         }
         let others_serve = self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;

@@ -1,11 +1,12 @@
 //! Mounting and unmounting through mount(2) and umount2(2): no fusermount, so root only.
 //!
 //! The mount has `allow_other` (every user, as on any filesystem) and `default_permissions` (the kernel checks modes and
-//! ACLs). There is no `nosuid`, `nodev` or `max_read`: like tmpfs, set-uid programs and device nodes work, and the size of
-//! requests is negotiated.
+//! ACLs). There is no `max_read`: the size of requests is negotiated. Unless asked otherwise, set-uid programs and device nodes
+//! work as on a tmpfs.
 
 use crate::device::Device;
 use crate::error::Error;
+use crate::options::Options;
 use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io;
@@ -28,7 +29,7 @@ pub(crate) enum Busy {
 }
 
 /// Mounts the connection of `device` on `dir`, an absolute path.
-pub(crate) fn mount(device: &Device, source: &str, dir: &Path) -> Result<(), Error> {
+pub(crate) fn mount(device: &Device, options: &Options, dir: &Path) -> Result<(), Error> {
     let failed = |source: io::Error| Error::Mount {
         dir: dir.to_owned(),
         source,
@@ -40,12 +41,29 @@ pub(crate) fn mount(device: &Device, source: &str, dir: &Path) -> Result<(), Err
         effective_user(),
         effective_group(),
     );
-    let source = c_string(OsStr::new(source)).map_err(failed)?;
+    let source = c_string(OsStr::new(&options.source)).map_err(failed)?;
+    let flags = [
+        (libc::MS_NOSUID, options.nosuid),
+        (libc::MS_NODEV, options.nodev),
+        (libc::MS_NOEXEC, options.noexec),
+    ];
+    let flags = flags
+        .into_iter()
+        .filter(|(_, given)| *given)
+        .fold(0, |all, (flag, _)| all | flag);
     let target = c_string(dir.as_os_str()).map_err(failed)?;
     let kind = c_string(OsStr::new(FILESYSTEM_TYPE)).map_err(failed)?;
     let data = c_string(OsStr::new(&data)).map_err(failed)?;
     // SAFETY: four strings that end in NUL and live until the call returns.
-    let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, data.as_ptr().cast()) };
+    let result = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            flags,
+            data.as_ptr().cast(),
+        )
+    };
     if result < 0 {
         Err(failed(io::Error::last_os_error()))
     } else {

@@ -10,6 +10,12 @@ use std::time::Duration;
 pub struct Options {
     /// What /proc/mounts shows as the mounted thing.
     pub source: String,
+    /// Set-uid and set-gid programs run with their caller's rights.
+    pub nosuid: bool,
+    /// Device nodes cannot be opened.
+    pub nodev: bool,
+    /// Programs cannot be run.
+    pub noexec: bool,
     /// How requests travel.
     pub transport: Transport,
     /// Threads of the classic transport; `None`: one for each CPU this process may use, and at least two, so that one
@@ -25,6 +31,7 @@ pub struct Options {
     pub write_back: bool,
     /// Whether the server takes set-uid bits and capabilities from files that are written. Otherwise the kernel asks for them
     /// before each buffered write: off only to measure what that costs.
+    #[doc(hidden)]
     pub kill_privileges: bool,
     /// How long the kernel may keep names and attributes.
     pub attribute_timeout: Duration,
@@ -36,6 +43,9 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             source: "homenode".to_owned(),
+            nosuid: false,
+            nodev: false,
+            noexec: false,
             transport: Transport::Auto,
             threads: None,
             buffer_bytes: 256 << 20,

@@ -119,10 +119,11 @@ impl Server {
     /// Waits until no thread serves any more: the filesystem is unmounted, by whomever.
     ///
     /// # Errors
-    /// [`Error::Serve`] when a thread ended because the device failed (told once).
+    /// [`Error::Serve`] as soon as a thread ends because the device failed (told once). The mount should be [stopped](Self::stop)
+    /// then: others may serve on, but who depends on that thread, as the callers on a ring's CPU do, waits for ever.
     pub fn wait(&self) -> Result<(), Error> {
         let mut state = self.running.lock();
-        while state.threads > 0 {
+        while state.threads > 0 && state.error.is_none() {
             state = self.running.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.error.take().map_or(Ok(()), Err)
@@ -286,7 +287,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
     /// Mounts and starts the threads of a transport.
     fn mount(&self, transport: Transport) -> Result<Served, Error> {
         let first = Device::open().map_err(|source| Error::OpenDevice { source })?;
-        mount::mount(&first, &self.options.source, self.dir)?;
+        mount::mount(&first, self.options, self.dir)?;
         let mounted = Mounted {
             dir: Some(self.dir.to_owned()),
         };
@@ -320,7 +321,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         if let Some(rings) = rings {
             let queues = rings.queues(&service, &device, self.options)?;
             counters.extend(queues.iter().map(|queue| Arc::clone(&queue.responder.counters)));
-            start_queues(queues, self.dir, &running)?;
+            start_queues(queues, &running)?;
         }
         let workers = workers(&service, device, threads)?;
         counters.extend(workers.iter().map(|worker| Arc::clone(&worker.responder.counters)));
@@ -394,12 +395,12 @@ fn workers<M: Memory, C: Clock, H: Host>(
 /// Starts the threads of all queues and waits until the kernel has their rings.
 fn start_queues<M: Memory, C: Clock, H: Host>(
     queues: Vec<Queue<M, C, H>>,
-    dir: &Path,
     running: &Arc<Running>,
 ) -> Result<(), Error> {
+    let count = queues.len();
     let (registered, results) = mpsc::channel();
     for mut queue in queues {
-        let (registered, dir) = (registered.clone(), dir.to_owned());
+        let registered = registered.clone();
         let cpu = queue.cpu();
         let number = cpu.0 as usize;
         start(format!("fuse-ring-{number}"), number, running, move || {
@@ -408,22 +409,21 @@ fn start_queues<M: Memory, C: Clock, H: Host>(
             // Nobody listens when another queue has failed before: the mount is being taken down.
             let _ = registered.send(result.map_err(|source| RingError::Register { cpu, source }));
             drop(registered);
-            if failed {
-                return Ok(());
-            }
-            // Callers on this CPU would wait for ever, those on others would not.
-            queue.run().inspect_err(|_| {
-                if let Err(error) = mount::unmount(&dir, Busy::Abort) {
-                    tracing::error!(%error, "a mount with a broken ring stays behind");
-                }
-            })
+            if failed { Ok(()) } else { queue.run() }
         })?;
     }
     drop(registered);
-    results
-        .into_iter()
-        .collect::<Result<(), RingError>>()
-        .map_err(Error::Rings)
+    let mut registered = 0;
+    for result in results {
+        result.map_err(Error::Rings)?;
+        registered += 1;
+    }
+    if registered == count {
+        Ok(())
+    } else {
+        let source = io::Error::other("a ring's thread panicked");
+        Err(Error::Serve { source })
+    }
 }
 
 /// Starts a thread that serves. What it owns is dropped before it is counted off: when nobody serves any more, the
@@ -454,7 +454,13 @@ struct Ending(Arc<Running>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.lock().threads -= 1;
+        let mut state = self.0.lock();
+        state.threads -= 1;
+        if thread::panicking() {
+            let source = io::Error::other("it panicked");
+            state.error.get_or_insert(Error::Serve { source });
+        }
+        drop(state);
         self.0.ended.notify_all();
     }
 }

@@ -4,8 +4,6 @@ use crate::argument;
 use crate::failure::{Result, fail};
 use clap::Args;
 use homenode::{MountOptions, Transport};
-use rustix::mount::MountFlags;
-use std::path::Path;
 use std::time::Duration;
 
 /// How the pool is mounted and served.
@@ -74,6 +72,7 @@ impl MountingArgs {
         options.buffer_bytes = self.buffers.unwrap_or(options.buffer_bytes);
         options.spin = self.spin_us.map_or(options.spin, Duration::from_micros);
         options.write_back = self.writeback;
+        (options.nosuid, options.nodev, options.noexec) = (self.nosuid, self.nodev, self.noexec);
         options.attribute_timeout = self.cache_attr.unwrap_or(options.attribute_timeout);
         options.source = self.source.clone().unwrap_or(options.source);
         options
@@ -106,28 +105,6 @@ impl MountingArgs {
                 .filter_map(|(flag, value)| Some(format!("{flag}={}", value?))),
         );
         arguments
-    }
-
-    /// Restricts the new mount on `directory`.
-    pub(crate) fn restrict(&self, directory: &Path) -> Result<()> {
-        let flags = [
-            (MountFlags::NOSUID, self.nosuid),
-            (MountFlags::NODEV, self.nodev),
-            (MountFlags::NOEXEC, self.noexec),
-        ];
-        let flags: MountFlags = flags
-            .into_iter()
-            .filter(|(_, given)| *given)
-            .map(|(flag, _)| flag)
-            .collect();
-        if flags.is_empty() {
-            return Ok(());
-        }
-        // BIND: the flags of this mount, not of the filesystem.
-        match rustix::mount::mount_remount(directory, MountFlags::BIND | flags, "") {
-            Ok(()) => Ok(()),
-            Err(error) => fail!("cannot set nosuid, nodev or noexec on {}: {error}", directory.display()),
-        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! GETATTR, STATX, SETATTR, STATFS, and how attributes look on the wire.
 //!
 //! How long the kernel may keep what it is told: everything that changes files goes through the kernel, so names (also
-//! those that do not exist) and attributes stay right for as long as it remembers them: [`Options::ATTRIBUTE_TIMEOUT`](crate::Options::ATTRIBUTE_TIMEOUT). Where the server
-//! changes attributes on its own, the kernel knows: it drops size, times and blocks after writes, fallocate and copies,
-//! link counts and times after operations on names, everything after an ACL is set; answers to SETATTR carry the new ones.
-//! The one thing it does not drop is the mode after a write, which clears set-uid and set-gid (HANDLE_KILLPRIV_V2): so
-//! the attributes of regular files with those bits are never kept. They are asked for before each exec, too.
+//! those that do not exist) and attributes stay right for as long as it remembers them
+//! ([`Options::ATTRIBUTE_TIMEOUT`](crate::Options::ATTRIBUTE_TIMEOUT)). Where the server changes attributes on its own, the
+//! kernel knows: it drops size, times and blocks after writes, fallocate and copies, link counts and times after operations
+//! on names, everything after an ACL is set; answers to SETATTR carry the new ones. The one thing it does not drop is the
+//! mode after a write, which clears set-uid and set-gid (HANDLE_KILLPRIV_V2): so the attributes of regular files with those
+//! bits are never kept. They are asked for before each exec, too.
 
 use super::{Call, Errno};
 use crate::host::Host;

@@ -4,7 +4,7 @@
 //! the offset from its own size, which it alone changes, and places pages and the new size by that offset. Appending at a
 //! size read here could only disagree with the pages it caches.
 
-use super::{Call, Errno};
+use super::{Call, Errno, Origin};
 use crate::host::Host;
 use crate::wire::flags::{open, opened, write};
 use crate::wire::{
@@ -15,9 +15,10 @@ use homenode_engine::fs::{Inode, SetAttr, SetTime, Whence};
 use homenode_engine::{Clock, Memory};
 use std::sync::Arc;
 
-/// Most bytes one COPY_FILE_RANGE copies, so that it does not hold a thread for long; the kernel reports the short count
-/// and the caller goes on.
-const COPY_BYTES_MAX: u32 = 16 << 20;
+/// Most bytes one COPY_FILE_RANGE copies, so that it does not hold a thread for long, or a ring's, which has all others of its
+/// CPU to serve; the kernel reports the short count and the caller goes on.
+const COPY_BYTES_MAX: u64 = 16 << 20;
+const COPY_BYTES_MAX_IN_RING: u64 = 1 << 20;
 
 const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
@@ -154,7 +155,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             return Err(Errno(libc::EINVAL));
         }
         let (from, to) = (self.inode()?, self.inode_of(input.nodeid_out)?);
-        let most = input.len.min(COPY_BYTES_MAX.into());
+        let most = input.len.min(match self.origin {
+            Origin::Device => COPY_BYTES_MAX,
+            Origin::Ring { .. } => COPY_BYTES_MAX_IN_RING,
+        });
         let copied = self.with_room(|| {
             self.asking(|asking| {
                 self.fs()

@@ -3,7 +3,6 @@
 mod odd;
 
 use super::*;
-use crate::call::ROOM_TRIES;
 use crate::negotiate::Agreed;
 use crate::wire::{CreateIn, EntryOut, ForgetOne, LSeekIn, ReadIn, WriteIn};
 use crate::writers::Writers;
@@ -295,18 +294,22 @@ fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
     assert_eq!(ask(&responder, &write(unlinked, POOL_BLOCKS)).unwrap().0, 0);
     ask(&responder, &request(Opcode::Unlink, 1, 0, b"unlinked\0")).unwrap();
     let bytes = write(kept, 1);
-    let through_ring = |tries| {
+    let through_ring = |may_wait| {
         let mut payload = [0; 64];
         let cpu = CpuId(0);
         responder.carry_out(
             Incoming::parse(&bytes),
-            Origin::Ring { cpu, tries },
+            Origin::Ring {
+                cpu,
+                again: false,
+                may_wait,
+            },
             &mut Reply::new(&mut payload),
         )
     };
     let refused = |answer| matches!(answer, Answer::Due(header) if header.error == -libc::ENOSPC);
-    assert_eq!(through_ring(0), Answer::Later);
-    assert!(refused(through_ring(ROOM_TRIES)), "at last it is told");
+    assert_eq!(through_ring(true), Answer::Later);
+    assert!(refused(through_ring(false)), "at last it is told");
     ask(&responder, &request(Opcode::Forget, unlinked, 0, &encode(1_u64)));
-    assert!(matches!(through_ring(1), Answer::Due(header) if header.error == 0));
+    assert!(matches!(through_ring(true), Answer::Due(header) if header.error == 0));
 }

@@ -1,7 +1,7 @@
 //! The memory of one ring's entries: what the kernel writes requests into, and reads answers from.
 //!
-//! One mapping: the payloads, then the headers. Its pages come when first used, from the node of the ring's CPU, in 2 MiB
-//! pages where the kernel gives them. The kernel writes to an entry only while it has it, from the submission of a command
+//! One mapping: the headers, then the payloads on a 2 MiB boundary. Its pages come when first used, from the node of the ring's
+//! CPU, those of the payloads 2 MiB at a time where the kernel gives them. The kernel writes to an entry only while it has it, from the submission of a command
 //! to its completion; in between, the entry's bytes are the server's alone. [`Buffers`] knows whose each entry is.
 
 use crate::wire::{RING_HEADER_BYTES, RingHeader};
@@ -14,9 +14,6 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 const HEADER_STRIDE_BYTES: usize = 320;
 const _: () = assert!(HEADER_STRIDE_BYTES >= RING_HEADER_BYTES && HEADER_STRIDE_BYTES.is_multiple_of(64));
 
-/// The kernel's headers call it so; libc has no name for it.
-const MPOL_PREFERRED: libc::c_int = 1;
-
 /// Header and payload of each entry of a ring.
 #[derive(Debug)]
 pub(super) struct Buffers {
@@ -25,18 +22,20 @@ pub(super) struct Buffers {
     /// The first payload, on a 2 MiB boundary.
     first: NonNull<u8>,
     payload_bytes: usize,
+    /// By entry: where its header and payload are, as a registration tells the kernel.
+    vectors: Vec<[libc::iovec; 2]>,
     /// By entry: whether the kernel may write to it.
     with_kernel: Vec<bool>,
 }
 
-// SAFETY: the mapping belongs to this value alone, and nothing in it depends on the thread.
+// SAFETY: the mapping belongs to this value alone, as do the vectors that point into it, and nothing depends on the thread.
 unsafe impl Send for Buffers {}
 
 impl Buffers {
     /// Maps memory for `depth` entries, preferably of `node`.
     pub(super) fn new(depth: usize, payload_bytes: usize, node: NodeId) -> io::Result<Self> {
-        let bytes = depth * (payload_bytes + HEADER_STRIDE_BYTES);
-        let mapping_bytes = bytes + HUGE_PAGE_BYTES;
+        let headers_bytes = depth * HEADER_STRIDE_BYTES;
+        let mapping_bytes = headers_bytes + HUGE_PAGE_BYTES + depth * payload_bytes;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping where the kernel likes.
@@ -45,39 +44,57 @@ impl Buffers {
             return Err(io::Error::last_os_error());
         }
         let mapping = NonNull::new(mapping.cast::<u8>()).expect("the kernel maps nothing at 0");
-        let skip = mapping.align_offset(HUGE_PAGE_BYTES);
-        // SAFETY: less than 2 MiB, which the mapping has at its end.
-        let first = unsafe { mapping.add(skip) };
-        let buffers = Self {
+        // SAFETY: within the mapping.
+        let behind_headers = unsafe { mapping.add(headers_bytes) };
+        let skip = behind_headers.align_offset(HUGE_PAGE_BYTES);
+        // SAFETY: less than 2 MiB, which the mapping has besides headers and payloads.
+        let first = unsafe { behind_headers.add(skip) };
+        let mut buffers = Self {
             mapping,
             mapping_bytes,
             first,
             payload_bytes,
+            vectors: Vec::new(),
             with_kernel: vec![false; depth],
         };
-        buffers.advise(node);
+        buffers.vectors = (0..depth).map(|index| buffers.vectors_of(index)).collect();
+        buffers.advise();
+        if let Err(error) = buffers.prefer(node) {
+            tracing::warn!(%error, node = node.0, "buffers of a ring come from whatever node touches them first");
+        }
         Ok(buffers)
     }
 
-    /// Where its pages should come from, and how large they should be. Hints: a kernel without them costs speed only.
-    fn advise(&self, node: NodeId) {
-        let mut nodes = [0_u64; 1024];
-        let bits = nodes.len() * 64;
-        let number = usize::from(node.0);
-        nodes[number / 64 % nodes.len()] = 1 << (number % 64);
-        let (start, bytes) = (self.mapping.as_ptr().cast::<libc::c_void>(), self.mapping_bytes);
-        // SAFETY: changes where pages of our own mapping come from; the mask is readable for its bits.
-        let bound = unsafe { libc::syscall(libc::SYS_mbind, start, bytes, MPOL_PREFERRED, nodes.as_ptr(), bits, 0) };
-        if bound != 0 {
-            let error = io::Error::last_os_error();
-            tracing::debug!(%error, node = node.0, "buffers of a ring come from whatever node touches them first");
-        }
-        for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTDUMP] {
-            // SAFETY: neither advice changes what the pages of our own mapping hold.
-            let taken = unsafe { libc::madvise(start, bytes, advice) };
+    /// Large pages for the payloads, and nothing of it in core dumps. Hints: a kernel without them costs speed only.
+    fn advise(&self) {
+        let payloads = (self.first, self.depth() * self.payload_bytes);
+        let all = (self.mapping, self.mapping_bytes);
+        for (advice, (start, bytes)) in [(libc::MADV_HUGEPAGE, payloads), (libc::MADV_DONTDUMP, all)] {
+            // SAFETY: within our own mapping, and neither advice changes what its pages hold.
+            let taken = unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) };
             if taken != 0 {
                 tracing::debug!(error = %io::Error::last_os_error(), advice, "advice for the buffers of a ring not taken");
             }
+        }
+    }
+
+    /// Has the pages come from `node` while it has any.
+    fn prefer(&self, node: NodeId) -> io::Result<()> {
+        const WORD_BITS: usize = libc::c_ulong::BITS as usize;
+        let mut nodes = [0 as libc::c_ulong; 1024 / WORD_BITS];
+        let word = nodes
+            .get_mut(usize::from(node.0) / WORD_BITS)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        *word = 1 << (usize::from(node.0) % WORD_BITS);
+        // The kernel takes one bit less than it is told.
+        let bits = nodes.len() * WORD_BITS + 1;
+        let (start, bytes, mode) = (self.mapping.as_ptr(), self.mapping_bytes, libc::MPOL_PREFERRED);
+        // SAFETY: says where pages of our own mapping come from; the mask is readable for its bits.
+        let result = unsafe { libc::syscall(libc::SYS_mbind, start, bytes, mode, nodes.as_ptr(), bits, 0) };
+        // A kernel without NUMA has nothing to choose from.
+        match io::Error::last_os_error() {
+            error if result != 0 && error.raw_os_error() != Some(libc::ENOSYS) => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -86,7 +103,11 @@ impl Buffers {
     }
 
     /// What a registration tells the kernel: where the entry's header and payload are.
-    pub(super) fn vectors(&self, index: usize) -> [libc::iovec; 2] {
+    pub(super) fn vectors(&self, index: usize) -> &[libc::iovec; 2] {
+        &self.vectors[index]
+    }
+
+    fn vectors_of(&self, index: usize) -> [libc::iovec; 2] {
         let vector = |start: NonNull<u8>, bytes| libc::iovec {
             iov_base: start.as_ptr().cast(),
             iov_len: bytes,
@@ -141,9 +162,8 @@ impl Buffers {
 
     fn header_at(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.depth());
-        let offset = self.depth() * self.payload_bytes + index * HEADER_STRIDE_BYTES;
-        // SAFETY: the mapping holds `depth` headers behind the payloads.
-        unsafe { self.first.add(offset) }
+        // SAFETY: the mapping starts with `depth` headers.
+        unsafe { self.mapping.add(index * HEADER_STRIDE_BYTES) }
     }
 }
 
@@ -174,6 +194,34 @@ mod tests {
         }
         assert!(buffers.payload(0).as_ptr().align_offset(HUGE_PAGE_BYTES) == 0);
     }
+
+    #[test]
+    fn pages_are_asked_from_the_node() {
+        let buffers = Buffers::new(2, 128 << 10, NodeId(0)).unwrap();
+        let mut mode: libc::c_int = -1;
+        let mut nodes = [0 as libc::c_ulong; 16];
+        let (bits, address) = (nodes.len() * 64, buffers.payload_at(1).as_ptr());
+        // SAFETY: both results have room for what is asked: a number, and a mask of that many bits.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                &raw mut mode,
+                nodes.as_mut_ptr(),
+                bits,
+                address,
+                MPOL_F_ADDR,
+            )
+        };
+        if result != 0 {
+            println!("SKIPPED: this kernel has no NUMA: {}", io::Error::last_os_error());
+            return;
+        }
+        assert_eq!((mode, nodes[0]), (libc::MPOL_PREFERRED, 1));
+        assert!(buffers.prefer(NodeId(u16::MAX)).is_err());
+    }
+
+    /// The policy of an address.
+    const MPOL_F_ADDR: libc::c_int = 2;
 
     #[test]
     #[should_panic(expected = "the kernel may be writing")]

@@ -5,7 +5,7 @@
 
 use super::buffers::Buffers;
 use super::{Ring, command};
-use crate::call::{Origin, ROOM_WAIT};
+use crate::call::{Origin, ROOM_TRIES, ROOM_WAIT};
 use crate::device::Device;
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Answers to requests that carry a payload are made here first: the largest extended attribute.
 const SCRATCH_BYTES: usize = 64 << 10;
+/// What the kernel gets to find memory.
+const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// After how many rounds on another CPU a thread tries again to get to its own.
 const ROUNDS_ASTRAY: u32 = 1024;
 /// A read-ahead of so much is worth a CPU of its own.
@@ -44,6 +46,8 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     ready: Vec<Ready>,
     /// Entries whose requests wait for room.
     waiting: Vec<Ready>,
+    /// When they were last carried out.
+    waited: Option<Instant>,
     /// Entries that still get requests.
     live: usize,
     rounds_astray: u32,
@@ -55,8 +59,8 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
 #[derive(Clone, Copy, Debug)]
 struct Ready {
     index: usize,
-    /// How often it was carried out in vain.
-    tries: usize,
+    /// When it was first carried out in vain.
+    since: Option<Instant>,
 }
 
 impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
@@ -79,6 +83,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             spin,
             ready: Vec::with_capacity(depth),
             waiting: Vec::with_capacity(depth),
+            waited: None,
             live: depth,
             rounds_astray: 0,
             long_reads: 0,
@@ -95,44 +100,57 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         let submitter = self.ring.0.submitter();
         submitter.register_enable_rings()?;
         submitter.register_files(&[self.device.raw()])?;
-        let vectors: Vec<_> = (0..self.buffers.depth())
-            .map(|index| self.buffers.vectors(index))
-            .collect();
-        for (index, vectors) in vectors.iter().enumerate() {
+        let depth = self.buffers.depth();
+        for index in 0..depth {
             self.buffers.give(index);
-            self.push(&command::register(self.cpu, vectors, index as u64));
+            let entry = command::register(self.cpu, self.buffers.vectors(index), index as u64);
+            self.push(&entry);
         }
-        self.ring.0.submit()?;
-        self.take_completions()
+        let submitted = self.ring.0.submit()?;
+        self.take_completions()?;
+        // Fewer also when the mount has gone meanwhile: then nothing more is to come.
+        if submitted == depth {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("it took {submitted} of {depth} entries")))
+        }
     }
 
     /// Serves until the filesystem is unmounted.
     pub(crate) fn run(&mut self) -> io::Result<()> {
         while self.live > 0 {
             self.check_cpu();
-            let later = std::mem::take(&mut self.waiting);
-            self.ready.extend_from_slice(&later);
-            // Keeps its capacity.
-            self.waiting = later;
-            self.waiting.clear();
-            while let Some(ready) = self.ready.pop() {
-                self.serve(ready);
+            if self.waited.is_some_and(|waited| waited.elapsed() >= ROOM_WAIT) {
+                self.waited = None;
+                self.ready.append(&mut self.waiting);
             }
+            for next in 0..self.ready.len() {
+                let bytes = self.serve(self.ready[next]);
+                if bytes >= LONG_BYTES {
+                    // Whoever waits for so much does not wait for the rest.
+                    settled(self.ring.0.submit())?;
+                }
+            }
+            self.ready.clear();
             self.wait()?;
             self.take_completions()?;
         }
         Ok(())
     }
 
-    /// Carries out the request of an entry, and prepares its answer.
-    fn serve(&mut self, ready: Ready) {
-        let Ready { index, tries } = ready;
+    /// Carries out the request of an entry, and prepares its answer. Gives the bytes of payload it moved.
+    fn serve(&mut self, ready: Ready) -> u32 {
+        let Ready { index, since } = ready;
         let mut header = self.buffers.header(index);
-        let commit_id = header.entry().commit_id;
-        let origin = Origin::Ring { cpu: self.cpu, tries };
+        let entry = header.entry();
+        let origin = Origin::Ring {
+            cpu: self.cpu,
+            again: since.is_some(),
+            may_wait: since.is_none_or(|since| since.elapsed() < ROOM_WAIT * ROOM_TRIES),
+        };
         self.choose_cpu(&header);
         let payload = self.buffers.payload(index);
-        let answer = if header.entry().payload_sz == 0 {
+        let answer = if entry.payload_sz == 0 {
             self.responder
                 .carry_out(header.parse(&[]), origin, &mut Reply::new(payload))
         } else {
@@ -145,30 +163,35 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         };
         let out = match answer {
             Answer::Due(out) => out,
-            // Requests that want no answer come by the device. If one comes here, an error is what the kernel ignores.
+            // Requests that want no answer come by the device. If one came here, its entry would have to go back all the same.
             Answer::None => OutHeader {
                 len: OUT_HEADER_BYTES,
                 error: 0,
-                unique: commit_id,
+                unique: entry.commit_id,
             },
             Answer::Later => {
+                let now = Instant::now();
+                self.waited.get_or_insert(now);
                 self.waiting.push(Ready {
                     index,
-                    tries: tries + 1,
+                    since: since.or(Some(now)),
                 });
-                return;
+                return 0;
             }
         };
-        header.answer(out, out.len - OUT_HEADER_BYTES);
+        let payload_bytes = out.len - OUT_HEADER_BYTES;
+        header.answer(out, payload_bytes);
         self.buffers.set_header(index, &header);
         self.buffers.give(index);
-        self.push(&command::commit(self.cpu, commit_id, index as u64));
+        self.push(&command::commit(self.cpu, entry.commit_id, index as u64));
+        payload_bytes.max(entry.payload_sz)
     }
 
     fn push(&mut self, entry: &Entry128) {
         let mut queue = self.ring.0.submission();
         // SAFETY: the buffers behind the entry stay mapped for as long as the ring exists, and nothing touches them until the
-        // command completes (`Buffers::give`).
+        // command completes (`Buffers::give`); what a registration points to lives as long
+        // (`Buffers::vectors`).
         let pushed = unsafe { queue.push(entry) };
         pushed.expect("the queue has room for every entry, and each is in it once");
     }
@@ -210,7 +233,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             let index = usize::try_from(completion.user_data()).expect("the index it was submitted with");
             self.buffers.take_back(index);
             if completion.result() >= 0 {
-                self.ready.push(Ready { index, tries: 0 });
+                self.ready.push(Ready { index, since: None });
                 continue;
             }
             self.live -= 1;
@@ -266,10 +289,18 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
     }
 }
 
-/// A signal, or the moment is over.
+/// Goes on after a signal, when the moment is over, and when the kernel has no memory for it just now: what was not submitted
+/// then goes with the next call.
 fn settled(waited: io::Result<usize>) -> io::Result<()> {
     match waited {
-        Err(error) if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EBUSY)) => Err(error),
-        _ => Ok(()),
+        Ok(_) => Ok(()),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINTR | libc::ETIME | libc::EBUSY) => Ok(()),
+            Some(libc::EAGAIN | libc::ENOMEM) => {
+                std::thread::sleep(NO_MEMORY_PAUSE);
+                Ok(())
+            }
+            _ => Err(error),
+        },
     }
 }

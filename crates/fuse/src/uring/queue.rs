@@ -55,8 +55,8 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
 #[derive(Clone, Copy, Debug)]
 struct Ready {
     index: usize,
-    /// How often it was carried out in vain.
-    tries: usize,
+    /// When it was first carried out in vain.
+    since: Option<Instant>,
 }
 
 impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
@@ -126,10 +126,11 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
 
     /// Carries out the request of an entry, and prepares its answer.
     fn serve(&mut self, ready: Ready) {
-        let Ready { index, tries } = ready;
+        let Ready { index, since } = ready;
         let mut header = self.buffers.header(index);
         let commit_id = header.entry().commit_id;
-        let origin = Origin::Ring { cpu: self.cpu, tries };
+        let waited = since.map(|since| since.elapsed());
+        let origin = Origin::Ring { cpu: self.cpu, waited };
         self.choose_cpu(&header);
         let payload = self.buffers.payload(index);
         let answer = if header.entry().payload_sz == 0 {
@@ -154,7 +155,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             Answer::Later => {
                 self.waiting.push(Ready {
                     index,
-                    tries: tries + 1,
+                    since: since.or_else(|| Some(Instant::now())),
                 });
                 return;
             }
@@ -210,7 +211,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             let index = usize::try_from(completion.user_data()).expect("the index it was submitted with");
             self.buffers.take_back(index);
             if completion.result() >= 0 {
-                self.ready.push(Ready { index, tries: 0 });
+                self.ready.push(Ready { index, since: None });
                 continue;
             }
             self.live -= 1;

@@ -1,7 +1,7 @@
 //! One request carried out on the filesystem.
 //!
 //! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It waits for nothing but
-//! (some milliseconds) for room, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
+//! (a fifth of a second) for room, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
 //! more of them. The same answer to FLUSH, FSYNC and OPENDIR tells the kernel that there is nothing to do on this
 //! filesystem (it is volatile; reading a directory needs no handle), and saves those trips for good.
 //!
@@ -24,7 +24,7 @@ use homenode_shared::Slot;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What all calls of a mount share.
 #[derive(Debug)]
@@ -39,8 +39,10 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     pub(crate) waiting: AtomicUsize,
 }
 
-/// How often an operation is tried again that found the pool full, and how long each time is waited before.
-pub(crate) const ROOM_TRIES: u32 = 20;
+/// How long an operation that found the pool full is tried again. On a busy machine the threads that free the space, the kernel's
+/// and ours, run tens of milliseconds later.
+pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_millis(200);
+/// The pause before each try.
 pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(1);
 
 /// One request under way.
@@ -62,10 +64,8 @@ pub(crate) enum Origin {
     /// The ring of this CPU, whose thread has others to serve.
     Ring {
         cpu: CpuId,
-        /// Whether it was carried out before, in vain for want of room.
-        again: bool,
-        /// Whether it may be once more.
-        may_wait: bool,
+        /// Since it was first carried out, in vain for want of room.
+        waited: Option<Duration>,
     },
 }
 
@@ -182,7 +182,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         })
     }
 
-    /// Runs `operation`, and for some milliseconds again when it finds the pool full while files without a name hold space.
+    /// Runs `operation`, and for a moment again when it finds the pool full while files without a name hold space.
     ///
     /// The kernel tells of a file's last close, and then of forgetting it, only after close(2) and unlink(2) have returned:
     /// without this, space that a process has just freed would not be there for its next write. Of the threads that read the
@@ -199,16 +199,15 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         if settled {
             return result;
         }
-        if let Origin::Ring { may_wait, .. } = self.origin {
-            self.later.set(may_wait);
+        if let Origin::Ring { waited, .. } = self.origin {
+            self.later.set(waited.unwrap_or_default() < ROOM_TIMEOUT);
             return result;
         }
         let others_serve = self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;
-        let mut tries = if others_serve { ROOM_TRIES } else { 0 };
-        while !settled && tries > 0 {
+        let start = Instant::now();
+        while !settled && others_serve && start.elapsed() < ROOM_TIMEOUT {
             std::thread::sleep(ROOM_WAIT);
             (result, settled) = attempt();
-            tries -= 1;
         }
         self.service.waiting.fetch_sub(1, Ordering::Relaxed);
         result

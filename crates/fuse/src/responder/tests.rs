@@ -3,6 +3,7 @@
 mod odd;
 
 use super::*;
+use crate::call::{ROOM_TIMEOUT, ROOM_WAIT};
 use crate::negotiate::Agreed;
 use crate::wire::{CreateIn, EntryOut, ForgetOne, LSeekIn, ReadIn, WriteIn};
 use crate::writers::Writers;
@@ -294,22 +295,21 @@ fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
     assert_eq!(ask(&responder, &write(unlinked, POOL_BLOCKS)).unwrap().0, 0);
     ask(&responder, &request(Opcode::Unlink, 1, 0, b"unlinked\0")).unwrap();
     let bytes = write(kept, 1);
-    let through_ring = |may_wait| {
+    let through_ring = |waited| {
         let mut payload = [0; 64];
         let cpu = CpuId(0);
         responder.carry_out(
             Incoming::parse(&bytes),
-            Origin::Ring {
-                cpu,
-                again: false,
-                may_wait,
-            },
+            Origin::Ring { cpu, waited },
             &mut Reply::new(&mut payload),
         )
     };
     let refused = |answer| matches!(answer, Answer::Due(header) if header.error == -libc::ENOSPC);
-    assert_eq!(through_ring(true), Answer::Later);
-    assert!(refused(through_ring(false)), "at last it is told");
+    assert_eq!(through_ring(None), Answer::Later);
+    for _ in 0..1000 {
+        assert_eq!(through_ring(Some(ROOM_WAIT)), Answer::Later, "time counts, not tries");
+    }
+    assert!(refused(through_ring(Some(ROOM_TIMEOUT))), "at last it is told");
     ask(&responder, &request(Opcode::Forget, unlinked, 0, &encode(1_u64)));
-    assert!(matches!(through_ring(true), Answer::Due(header) if header.error == 0));
+    assert!(matches!(through_ring(Some(ROOM_WAIT)), Answer::Due(header) if header.error == 0));
 }

@@ -5,7 +5,7 @@
 
 use super::buffers::Buffers;
 use super::{Ring, command};
-use crate::call::{Origin, ROOM_TRIES, ROOM_WAIT};
+use crate::call::{Origin, ROOM_WAIT};
 use crate::device::Device;
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
@@ -145,8 +145,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         let entry = header.entry();
         let origin = Origin::Ring {
             cpu: self.cpu,
-            again: since.is_some(),
-            may_wait: since.is_none_or(|since| since.elapsed() < ROOM_WAIT * ROOM_TRIES),
+            waited: since.map(|since| since.elapsed()),
         };
         self.choose_cpu(&header);
         let payload = self.buffers.payload(index);

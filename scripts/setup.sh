@@ -16,6 +16,7 @@ attr             setfattr and getfattr, for the tests of extended attributes
 sqlite3          the database that the tests run on the filesystem
 util-linux       mount, umount, setpriv
 procps           the tests look at processes
+strace           gives the server errors of the kernel, in the tests of faults
 '
 
 if ! command -v cargo >/dev/null; then

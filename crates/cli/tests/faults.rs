@@ -18,6 +18,7 @@ mod faults {
     mod load;
     mod machine;
     mod resources;
+    mod rings;
     mod server;
     mod silent_server;
 }

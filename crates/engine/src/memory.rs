@@ -21,7 +21,7 @@ pub trait Memory: Send + Sync + 'static {
         false
     }
 
-    /// Says that such a copy is about to come. The range need not be anybody's: it was found without holding it.
+    /// Says that such a copy is about to come.
     #[inline]
     fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
         let _ = (at, offset, bytes, to_write);

@@ -26,13 +26,13 @@ impl Drop for Claim {
 }
 
 /// No pool has this number.
-const NONE: (u64, Option<SlotNumber>) = (0, None);
+const NONE: (u64, SlotNumber) = (0, SlotNumber::FIRST);
 
 thread_local! {
     /// The pool used last comes first.
     static CLAIMS: RefCell<Vec<Claim>> = const { RefCell::new(Vec::new()) };
     /// The first claim's pool and slot number, for the data path: it can be read even while the thread ends.
-    static CURRENT: Cell<(u64, Option<SlotNumber>)> = const { Cell::new(NONE) };
+    static CURRENT: Cell<(u64, SlotNumber)> = const { Cell::new(NONE) };
 }
 
 impl Inner {
@@ -65,7 +65,7 @@ impl Inner {
     #[inline]
     pub(crate) fn current_slot(&self) -> Option<SlotNumber> {
         let (pool, slot) = CURRENT.get();
-        if pool == self.id { slot } else { None }
+        (pool == self.id).then_some(slot)
     }
 
     #[inline]
@@ -106,7 +106,7 @@ impl Inner {
     fn bring_to_front(&self, claims: &mut Vec<Claim>) -> bool {
         if let Some(index) = claims.iter().position(|claim| claim.pool == self.id) {
             claims.swap(0, index);
-            CURRENT.set((self.id, Some(claims[0].slot.number())));
+            CURRENT.set((self.id, claims[0].slot.number()));
             return true;
         }
         claims.retain(|claim| claim.alive.strong_count() > 0);
@@ -114,7 +114,7 @@ impl Inner {
             return false;
         };
         let alive = Arc::downgrade(&self.alive);
-        CURRENT.set((self.id, Some(slot.number())));
+        CURRENT.set((self.id, slot.number()));
         claims.insert(
             0,
             Claim {

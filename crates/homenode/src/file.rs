@@ -82,17 +82,14 @@ impl File {
     ///
     /// # Errors
     /// EBADF when the file was not opened for reading, EISDIR for a directory.
-    #[inline]
+    #[inline(always)]
     pub fn read_at(&self, to: &mut [u8], offset: u64) -> Result<usize, Error> {
         let handle = &*self.handle;
         if handle.access & READ == 0 {
             return Err(self.not_opened_for("read"));
         }
         if let Some(slot) = handle.pool.current_slot()
-            && handle
-                .pool
-                .fs
-                .read_whole(slot, current_cpu(), &handle.inode, offset, to)
+            && handle.pool.fs.read_whole(slot, current_cpu, &handle.inode, offset, to)
         {
             return Ok(to.len());
         }
@@ -105,7 +102,7 @@ impl File {
     /// # Errors
     /// ENOSPC when nothing could be written because the pool is full, EFBIG beyond the largest file, EBADF when the file
     /// was not opened for writing.
-    #[inline]
+    #[inline(always)]
     pub fn write_at(&self, from: &[u8], offset: u64) -> Result<usize, Error> {
         let handle = &*self.handle;
         if handle.access & (WRITE | APPEND) != WRITE {
@@ -115,7 +112,7 @@ impl File {
             && handle
                 .pool
                 .fs
-                .write_whole(slot, current_cpu(), &handle.inode, offset, from)
+                .write_whole(slot, current_cpu, &handle.inode, offset, from)
         {
             return Ok(from.len());
         }

@@ -49,11 +49,8 @@ fn has_rdpid() -> bool {
         FOUND.store(if has { YES } else { NO }, Ordering::Relaxed);
         has
     }
-    match FOUND.load(Ordering::Relaxed) {
-        YES => true,
-        NO => false,
-        _ => find(),
-    }
+    let found = FOUND.load(Ordering::Relaxed);
+    found == YES || found == UNKNOWN && find()
 }
 
 /// Keeps the calling thread on `cpu`.

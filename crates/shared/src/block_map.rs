@@ -84,6 +84,9 @@ impl BlockMap {
     pub fn find_one(&self, nodes: &Nodes, at: u64) -> Option<Block> {
         // Acquire, as in `find`.
         let mut value = Entry(self.root.load(Ordering::Acquire));
+        if value.kind() != Kind::Node {
+            return (at == 0 && value.kind() == Kind::Block).then(|| value.to_block());
+        }
         let mut shift = FANOUT_BITS * value.height();
         if at >> shift != 0 {
             return None;
@@ -91,26 +94,6 @@ impl BlockMap {
         while value.kind() == Kind::Node {
             shift -= FANOUT_BITS;
             value = Entry(nodes.node(value.to_node()).entries[slot_at(at, shift)].load(Ordering::Acquire));
-        }
-        match value.kind() {
-            Kind::Block => Some(value.to_block()),
-            Kind::Run => Some(value.to_block().plus(at & (RUN_BLOCKS - 1))),
-            _ => None,
-        }
-    }
-
-    /// What [`BlockMap::find_one`] will probably say, for callers who do not hold the inode: a hint where to look. It may name
-    /// a block that is another file's by now.
-    #[inline(always)]
-    #[must_use]
-    pub fn guess(&self, nodes: &Nodes, at: u64) -> Option<Block> {
-        // Relaxed: nothing is read behind it. Nodes are never unmapped, but may be another file's, or lie elsewhere in it, so
-        // what is found need not fit the level.
-        let mut value = Entry(self.root.load(Ordering::Relaxed));
-        let mut shift = FANOUT_BITS * value.height();
-        while value.kind() == Kind::Node && shift > 0 {
-            shift -= FANOUT_BITS;
-            value = Entry(nodes.node(value.to_node()).entries[slot_at(at, shift)].load(Ordering::Relaxed));
         }
         match value.kind() {
             Kind::Block => Some(value.to_block()),
@@ -432,7 +415,6 @@ mod tests {
                 at + 1024
             };
             assert_eq!(map.find_one(&nodes, at), Some(Block::new(MemberId(2), block)));
-            assert_eq!(map.guess(&nodes, at), map.find_one(&nodes, at));
         }
     }
 

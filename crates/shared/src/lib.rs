@@ -1,6 +1,7 @@
 //! What the server and its clients share in memory: slots and the block map. Small. Slots, and filling and
 //! growing the map, are model-checked with loom; what needs a closed gate is tested against a model.
 
+mod barrier;
 mod block_map;
 mod slots;
 mod sync;

@@ -86,9 +86,11 @@ pub(super) struct FileLane<'a> {
 }
 
 impl Lane for FileLane<'_> {
+    #[inline(always)]
     fn write(&mut self, at: usize, from: &[u8]) -> io::Result<()> {
         whole(self.file.write_at(from, (self.start + at) as u64)?, from.len())
     }
+    #[inline(always)]
     fn read(&mut self, at: usize, to: &mut [u8]) -> io::Result<()> {
         let bytes = to.len();
         whole(self.file.read_at(to, (self.start + at) as u64)?, bytes)

@@ -26,7 +26,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// When it is not a regular file.
     pub fn read(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        if self.read_whole(asking.slot.number(), asking.cpu, inode, offset, to) {
+        if self.read_whole(asking.slot.number(), || asking.cpu, inode, offset, to) {
             return Ok(to.len());
         }
         let count = self.read_pieces(asking, inode, offset, to)?;
@@ -57,7 +57,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         from: &[u8],
         kill_priv: bool,
     ) -> Result<usize> {
-        if !kill_priv && self.write_whole(asking.slot.number(), asking.cpu, inode, offset, from) {
+        if !kill_priv && self.write_whole(asking.slot.number(), || asking.cpu, inode, offset, from) {
             return Ok(from.len());
         }
         self.write_pieces(asking, inode, offset, from, kill_priv)
@@ -67,18 +67,26 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// pool. False: nothing was done, use [`Fs::read`]. `slot` is a slot of the calling thread's.
     ///
     /// While a small copy waits for memory the processor goes on with the next one, as far as the few hundred instructions
-    /// reach that it holds. So the bytes are asked for first, by a guess, and all else is done while they are on their way.
+    /// reach that it holds. So the bytes are asked for as soon as their place is known, and all else is done while they are on
+    /// their way; `cpu` is asked for then too.
     #[inline(always)]
-    pub fn read_whole(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, offset: u64, to: &mut [u8]) -> bool {
+    pub fn read_whole(
+        &self,
+        slot: SlotNumber,
+        cpu: impl FnOnce() -> CpuId,
+        inode: &Inode,
+        offset: u64,
+        to: &mut [u8],
+    ) -> bool {
         let Body::File(file) = &inode.body else { return false };
-        self.announce(file, offset, to.len(), false);
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
         let Some(block) = self.find_whole(file, offset, to.len()) else {
             return false;
         };
-        let turn = self.pool.count(slot.index(), cpu, block, Direction::Read, to.len());
+        self.announce(block, offset, to.len(), false);
+        let turn = self.pool.count(slot.index(), cpu(), block, Direction::Read, to.len());
         inode.touch_accessed(turn.is_multiple_of(TURNS), || self.now_ns());
         self.pool.memory().load(block, in_block(offset), to);
         true
@@ -86,28 +94,33 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// [`Fs::write`] in the common case, as [`Fs::read_whole`].
     #[inline(always)]
-    pub fn write_whole(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, offset: u64, from: &[u8]) -> bool {
+    pub fn write_whole(
+        &self,
+        slot: SlotNumber,
+        cpu: impl FnOnce() -> CpuId,
+        inode: &Inode,
+        offset: u64,
+        from: &[u8],
+    ) -> bool {
         let Body::File(file) = &inode.body else { return false };
-        self.announce(file, offset, from.len(), true);
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
         let Some(block) = self.find_whole(file, offset, from.len()) else {
             return false;
         };
-        self.pool.count(slot.index(), cpu, block, Direction::Write, from.len());
+        self.announce(block, offset, from.len(), true);
+        self.pool
+            .count(slot.index(), cpu(), block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
         self.pool.memory().store(block, in_block(offset), from);
         true
     }
 
-    /// Asks for the bytes of a small copy before the file is entered.
+    /// Asks for the bytes of a small copy, so that they are on their way while it is counted.
     #[inline(always)]
-    fn announce(&self, file: &FileBody, offset: u64, bytes: usize, to_write: bool) {
-        if self.pool.memory().gains(bytes, to_write)
-            && in_block(offset) + bytes <= BLOCK_BYTES
-            && let Some(block) = file.map.guess(&self.nodes, offset / BLOCK)
-        {
+    fn announce(&self, block: Block, offset: u64, bytes: usize, to_write: bool) {
+        if self.pool.memory().gains(bytes, to_write) {
             self.pool.memory().announce(block, in_block(offset), bytes, to_write);
         }
     }

@@ -163,17 +163,26 @@ impl Inode {
     pub(super) fn touch_accessed(&self, is_turn: bool, now_ns: impl Fn() -> i64) {
         const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;
         let atime = self.atime_ns.load(Ordering::Relaxed);
-        let changed = self
-            .mtime_ns
-            .load(Ordering::Relaxed)
-            .max(self.ctime_ns.load(Ordering::Relaxed));
-        if atime <= changed || is_turn {
+        let is_older =
+            || atime <= self.mtime_ns.load(Ordering::Relaxed) || atime <= self.ctime_ns.load(Ordering::Relaxed);
+        if !is_older() && !is_turn {
+            return;
+        }
+        rarely(|| {
             let now_ns = now_ns();
-            if atime <= changed && atime != now_ns || now_ns.saturating_sub(atime) >= DAY_NS {
+            let is_older = is_older();
+            if is_older && atime != now_ns || now_ns.saturating_sub(atime) >= DAY_NS {
                 self.atime_ns.store(now_ns, Ordering::Relaxed);
             }
-        }
+        });
     }
+}
+
+/// Keeps what is seldom done out of the way of what always is.
+#[cold]
+#[inline(never)]
+fn rarely(act: impl FnOnce()) {
+    act();
 }
 
 /// The gate of a file is closed; opens when dropped.

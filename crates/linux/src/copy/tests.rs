@@ -190,7 +190,7 @@ fn stores_are_seen_before_what_is_published_after_them() {
     }
 }
 
-/// It is given guesses: addresses of removed members, or of nothing.
+/// It is given addresses that nobody checked: of removed members, or of nothing.
 #[test]
 fn any_address_can_be_announced() {
     for at in [0, 1, 63, usize::MAX / 2, usize::MAX - 8192] {

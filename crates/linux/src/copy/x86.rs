@@ -24,8 +24,8 @@ const STREAM_MIN: usize = 16 << 10;
 
 /// 64-byte vectors read faster than the others from [`wide::TURN_BYTES`] up to here.
 const WIDE_LOAD_MAX: usize = 8 << 10;
-/// Up to here the processor starts all loads of a copy at once by itself.
-const PLAIN_LOAD_MAX: usize = 1 << 10;
+/// Reads gain from asking for their bytes before they are counted from here.
+const ANNOUNCE_LOAD_MIN: usize = 1 << 10;
 
 /// What this processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,6 +64,12 @@ fn plan() -> Plan {
     }
 }
 
+/// Whether the plan is known to be [`Plan::Wide`], in fewer instructions.
+#[inline]
+fn is_wide() -> bool {
+    PLAN.load(Ordering::Relaxed) == Plan::Wide as u8
+}
+
 #[cold]
 fn find_plan() -> Plan {
     let plan = if !is_x86_feature_detected!("avx2") {
@@ -83,7 +89,7 @@ fn find_plan() -> Plan {
 /// As [`super::load`].
 #[inline]
 pub(super) unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
-    if plan() == Plan::Wide && (wide::TURN_BYTES..=WIDE_LOAD_MAX).contains(&bytes) {
+    if is_wide() && (wide::TURN_BYTES..=WIDE_LOAD_MAX).contains(&bytes) {
         // SAFETY: the caller promises the same; AVX-512 is there and a turn at least to copy.
         unsafe { wide::copy(to, from, bytes) }
     } else {
@@ -109,7 +115,7 @@ unsafe fn load_otherwise(to: *mut u8, from: *const u8, bytes: usize) {
 /// As [`super::store`].
 #[inline]
 pub(super) unsafe fn store(to: *mut u8, from: *const u8, bytes: usize) {
-    if plan() == Plan::Wide && (wide::TURN_BYTES..REPEAT_MIN).contains(&bytes) {
+    if is_wide() && (wide::TURN_BYTES..REPEAT_MIN).contains(&bytes) {
         // SAFETY: the caller promises the same; AVX-512 is there and a turn at least to copy.
         unsafe { wide::copy(to, from, bytes) }
     } else {
@@ -131,14 +137,14 @@ unsafe fn store_otherwise(to: *mut u8, from: *const u8, bytes: usize) {
     unsafe { chosen(to, from, bytes) }
 }
 
-/// Writes gain that string instructions do not make (those need no line's old bytes), and reads of some lines more than
-/// the processor starts to load at once by itself.
+/// Writes gain that string instructions do not make (those need no line's old bytes), and reads that are no smaller than
+/// what is done around them, up to a page: longer ones ask for their next lines themselves.
 #[inline]
 pub(super) fn gains(bytes: usize, to_write: bool) -> bool {
     if to_write {
         bytes < REPEAT_MIN
     } else {
-        bytes > PLAIN_LOAD_MAX
+        (ANNOUNCE_LOAD_MIN..=PAGE_BYTES).contains(&bytes)
     }
 }
 

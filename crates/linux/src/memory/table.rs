@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 /// Base and length by member number.
 #[derive(Debug)]
 pub(super) struct Table {
-    slots: Box<[Slot]>,
+    slots: Box<[Slot; MemberId::LIMIT]>,
 }
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Table {
             bytes: AtomicUsize::new(0),
         };
         Self {
-            slots: (0..MemberId::LIMIT).map(|_| empty()).collect(),
+            slots: Box::new(std::array::from_fn(|_| empty())),
         }
     }
 
@@ -49,12 +49,10 @@ impl Table {
     #[inline]
     pub(super) fn guess(&self, block: Block, offset: usize) -> *const u8 {
         let slot = &self.slots[usize::from(block.member().0) % MemberId::LIMIT];
-        let start = usize::try_from(block.index())
-            .unwrap_or(0)
-            .wrapping_mul(BLOCK_BYTES)
-            .wrapping_add(offset);
+        let start = usize::try_from(block.index() << BLOCK_BYTES.ilog2()).unwrap_or(0);
         // Relaxed: whatever is found is only a hint.
-        slot.base.load(Ordering::Relaxed).cast_const().wrapping_add(start)
+        let base = slot.base.load(Ordering::Relaxed).cast_const();
+        base.wrapping_add(start).wrapping_add(offset)
     }
 
     /// The address of `bytes` bytes from `offset` behind the start of `block`.
@@ -69,12 +67,14 @@ impl Table {
         // Acquire: pairs with the release in `insert`.
         let member_bytes = slot.bytes.load(Ordering::Acquire);
         // An index is below 2^48, so the product is exact; an offset too large for the sum is out of bounds too.
-        let start = block.index() << BLOCK_BYTES.ilog2();
-        let end = (bytes as u64).saturating_add(offset as u64).saturating_add(start);
-        if end > member_bytes as u64 {
+        let start = (block.index() << BLOCK_BYTES.ilog2()).saturating_add(offset as u64);
+        let Some(last) = member_bytes.checked_sub(bytes) else {
+            out_of_bounds(block, offset, bytes, member_bytes)
+        };
+        if start > last as u64 {
             out_of_bounds(block, offset, bytes, member_bytes);
         }
-        let start = usize::try_from(start).expect("within a mapping") + offset;
+        let start = usize::try_from(start).expect("within a mapping");
         // Relaxed: stored before the length that was seen.
         slot.base.load(Ordering::Relaxed).wrapping_add(start)
     }

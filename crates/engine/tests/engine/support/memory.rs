@@ -139,7 +139,7 @@ impl Memory for TestMemory {
         });
     }
 
-    /// So that the engine makes its guesses, right or wrong.
+    /// So that the engine announces its copies.
     fn gains(&self, _bytes: usize, _to_write: bool) -> bool {
         true
     }

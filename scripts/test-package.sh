@@ -104,7 +104,13 @@ test_package_at_work() {
         mount --all
         [ "$(mounted)" = "homenode fuse.homenode" ] || fail "the line of /etc/fstab mounted $(mounted)"
         umount /srv/pool
-        [ "$(homenode status)" = "no pool is up" ] || fail "a server is left"
+        # umount does not wait for the server.
+        attempts=0
+        until [ "$(homenode status)" = "no pool is up" ]; do
+            attempts=$((attempts + 1))
+            [ "$attempts" -lt 100 ] || fail "a server is left"
+            sleep 0.1
+        done
 
         if command -v systemd-analyze >/dev/null; then
             # It exits with 0 also when it warns; what it says of other units is not ours.

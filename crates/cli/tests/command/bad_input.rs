@@ -144,7 +144,7 @@ fn without_root() {
 
 #[test]
 fn without_the_device() {
-    need_mounts!();
+    need_mounts!(alone);
     let scratch = Scratch::new("device");
     let dir = scratch.dir("pool");
     // A /dev of its own, in a mount namespace of its own.

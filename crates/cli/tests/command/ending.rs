@@ -226,7 +226,7 @@ impl Drop for Elsewhere {
 
 #[test]
 fn down_does_not_wait_for_another_mount_namespace() {
-    need_mounts!();
+    need_mounts!(alone);
     let scratch = Scratch::new("namespace");
     let dir = scratch.dir("pool");
     up(&dir);

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_homenode");
 /// Small, so that many tests can run at once.
 pub(crate) const SIZE: &str = "--size-per-node=16M";
+/// A test that makes a mount namespace copies the mounts of all others into it, and keeps them there.
+pub(crate) static NAMESPACES: RwLock<()> = RwLock::new(());
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Whether mounts are possible here; says why not, past the test harness's capture.
@@ -32,12 +35,19 @@ pub(crate) fn can_mount() -> bool {
     false
 }
 
-/// Returns from the test where mounts are not possible.
+/// Returns from the test where mounts are not possible. With `alone` no other test of this binary runs meanwhile.
 macro_rules! need_mounts {
     () => {
         if !$crate::command::harness::can_mount() {
             return;
         }
+        let _among_others = $crate::command::harness::NAMESPACES.read();
+    };
+    (alone) => {
+        if !$crate::command::harness::can_mount() {
+            return;
+        }
+        let _alone = $crate::command::harness::NAMESPACES.write();
     };
 }
 pub(crate) use need_mounts;

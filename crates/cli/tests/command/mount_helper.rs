@@ -36,7 +36,7 @@ fn the_helper_mounts_what_the_options_say() {
 
 #[test]
 fn what_the_helper_does_not_understand_mounts_nothing() {
-    need_mounts!();
+    need_mounts!(alone);
     let scratch = Scratch::new("helper-refuses");
     let dir = scratch.dir("pool");
     for (option, part) in [("ro", "write rw"), ("size_per_node=5X", "5X"), ("frob", "not known")] {
@@ -79,7 +79,7 @@ fn in_own_namespace(test: &str, script: &str) -> String {
 
 #[test]
 fn mount_and_umount() {
-    need_mounts!();
+    need_mounts!(alone);
     let script = r#"
         mount -t homenode homenode "$dir" -o size_per_node=16M,node=0,nodev
         mounts
@@ -99,7 +99,7 @@ fn mount_and_umount() {
 
 #[test]
 fn a_line_of_fstab() {
-    need_mounts!();
+    need_mounts!(alone);
     let script = r#"
         echo "homenode $dir homenode size_per_node=16M,nosuid,nofail,x-systemd.requires=a.service 0 0" >"$fstab"
         findmnt --verify --tab-file "$fstab" >&2
@@ -121,7 +121,7 @@ fn a_line_of_fstab() {
 /// `mount -N`: it is seen there, and not here.
 #[test]
 fn in_another_mount_namespace() {
-    need_mounts!();
+    need_mounts!(alone);
     let script = r#"
         mkfifo "$fstab"
         unshare --mount --propagation private sh -c 'echo ready; read end' <"$fstab" >"$dir.ready" &

@@ -5,7 +5,7 @@
 //! DIR/request gets the requests as they came; DIR/ring the same as they come through a ring: an entry's header, and behind
 //! it its payload.
 
-use homenode_fuse::wire::{Field, InHeader, Incoming, RING_HEADER_BYTES, RingEntry, RingHeader};
+use homenode_fuse::wire::{Field, InHeader, Incoming, RingEntry, RingHeader};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
@@ -13,9 +13,6 @@ use std::{fs, io};
 
 /// Of each operation; those with the most different lengths.
 const SEEDS_OF_OPERATION_MAX: usize = 2;
-/// Where the fixed part of the arguments, and the entry's record, are in an entry's header.
-const ARGUMENTS_AT: usize = 128;
-const ENTRY_AT: usize = 256;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let directory = std::env::args_os().nth(1).ok_or("name the directory for the seeds")?;
@@ -64,22 +61,19 @@ fn request_of(line: &str) -> Option<Vec<u8>> {
 
 /// The same request as a ring brings it. How long its fixed part is, is found out by parsing.
 fn through_ring(bytes: &[u8]) -> Option<Vec<u8>> {
-    let expected = format!("{:?}", Incoming::parse(bytes).ok()?.request);
+    let incoming = Incoming::parse(bytes).ok()?;
+    let expected = format!("{:?}", incoming.request);
     let arguments = &bytes[InHeader::BYTES..];
     let split = |fixed: usize| {
-        let payload = arguments.get(fixed..)?;
-        let mut header = [0; RING_HEADER_BYTES];
-        header[..InHeader::BYTES].copy_from_slice(&bytes[..InHeader::BYTES]);
-        header[ARGUMENTS_AT..ARGUMENTS_AT + fixed].copy_from_slice(&arguments[..fixed]);
+        let (fixed, payload) = arguments.split_at(fixed);
         let entry = RingEntry {
             commit_id: 1,
             payload_sz: u32::try_from(payload.len()).ok()?,
             ..RingEntry::default()
         };
-        entry.put(&mut &mut header[ENTRY_AT..])?;
-        let header = RingHeader(header);
+        let header = RingHeader::of_request(incoming.header, fixed, entry)?;
         let parsed = header.parse(payload).ok()?;
         (format!("{:?}", parsed.request) == expected).then(|| [&header.0[..], payload].concat())
     };
-    (0..=ENTRY_AT - ARGUMENTS_AT).find_map(split)
+    (0..=arguments.len()).find_map(split)
 }

@@ -32,6 +32,17 @@ record! {
 pub struct RingHeader(pub [u8; RING_HEADER_BYTES]);
 
 impl RingHeader {
+    /// As the kernel fills it; `None` when `arguments`, the fixed part, is longer than its place.
+    #[must_use]
+    pub fn of_request(request: InHeader, arguments: &[u8], entry: RingEntry) -> Option<Self> {
+        let mut header = Self([0; RING_HEADER_BYTES]);
+        request.put(&mut &mut header.0[..])?;
+        let place = header.0[ARGUMENTS_AT..ENTRY_AT].get_mut(..arguments.len())?;
+        place.copy_from_slice(arguments);
+        entry.put(&mut &mut header.0[ENTRY_AT..])?;
+        Some(header)
+    }
+
     /// The entry's record.
     #[must_use]
     pub fn entry(&self) -> RingEntry {
@@ -39,8 +50,15 @@ impl RingHeader {
     }
 
     /// The header of the request.
-    fn request(&self) -> InHeader {
+    #[must_use]
+    pub fn request(&self) -> InHeader {
         InHeader::take(&mut &self.0[..]).expect("the header has room for it")
+    }
+
+    /// The place of the arguments' fixed part, all of it.
+    #[must_use]
+    pub fn arguments(&self) -> &[u8] {
+        &self.0[ARGUMENTS_AT..ENTRY_AT]
     }
 
     /// How many bytes of a file the kernel reads ahead, if that is the request.
@@ -49,7 +67,7 @@ impl RingHeader {
         if self.request().opcode != Opcode::Read as u32 {
             return None;
         }
-        let input = ReadIn::take(&mut &self.0[ARGUMENTS_AT..])?;
+        let input = ReadIn::take(&mut self.arguments())?;
         (input.flags & O_DIRECT == 0).then_some(input.size)
     }
 
@@ -62,8 +80,7 @@ impl RingHeader {
         let payload_bytes = entry.payload_sz as usize;
         let arguments_bytes = (header.len as usize).checked_sub(InHeader::BYTES + payload_bytes);
         let parts = arguments_bytes
-            .filter(|&bytes| bytes <= ENTRY_AT - ARGUMENTS_AT)
-            .map(|bytes| &self.0[ARGUMENTS_AT..ARGUMENTS_AT + bytes])
+            .and_then(|bytes| self.arguments().get(..bytes))
             .zip(payload.get(..payload_bytes));
         let Some((arguments, payload)) = parts else {
             return Err(Malformed::Length {
@@ -93,23 +110,29 @@ mod tests {
     use super::*;
     use crate::wire::{Opcode, WriteIn};
 
+    /// Behind the arguments lies what was there before.
     fn header(len: usize, opcode: Opcode, arguments: &[u8], payload_sz: u32) -> RingHeader {
-        let mut header = RingHeader([0xAA; RING_HEADER_BYTES]);
         let request = InHeader {
             len: u32::try_from(len).unwrap(),
             opcode: opcode as u32,
             unique: 7,
             ..InHeader::default()
         };
-        request.put(&mut &mut header.0[..]).unwrap();
-        header.0[ARGUMENTS_AT..ARGUMENTS_AT + arguments.len()].copy_from_slice(arguments);
         let entry = RingEntry {
             commit_id: 7,
             payload_sz,
             ..RingEntry::default()
         };
-        entry.put(&mut &mut header.0[ENTRY_AT..]).unwrap();
-        header
+        let mut place = [0xAA; ENTRY_AT - ARGUMENTS_AT];
+        place[..arguments.len()].copy_from_slice(arguments);
+        RingHeader::of_request(request, &place, entry).unwrap()
+    }
+
+    #[test]
+    fn a_fixed_part_has_as_much_place_as_it_has() {
+        let header = |bytes| RingHeader::of_request(InHeader::default(), &vec![1; bytes], RingEntry::default());
+        assert_eq!(header(128).unwrap().arguments(), [1; 128]);
+        assert!(header(129).is_none());
     }
 
     #[test]

@@ -28,7 +28,8 @@ const FAILED: u8 = 32;
 ///
 /// The pool is brought up as by `homenode up DIR`; `umount DIR` ends it, and its contents are gone then.
 #[derive(Debug, Parser)]
-#[command(name = NAME, version, override_usage = "mount.homenode SOURCE DIR [-sfnv] [-N FILE] [-o OPTIONS] [-t TYPE]")]
+#[command(name = NAME, version, args_override_self = true)]
+#[command(override_usage = "mount.homenode SOURCE DIR [-sfnv] [-N FILE] [-o OPTIONS] [-t TYPE]")]
 pub(crate) struct HelperArgs {
     /// A name for /proc/mounts to show; any will do, `homenode` is the usual one.
     #[arg(value_name = "SOURCE")]
@@ -98,7 +99,11 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
     let written = args.options.iter().flat_map(|options| options.split(','));
     for option in written.filter(|option| !option.is_empty()) {
         match options::meaning(option) {
-            Meaning::GivenAnyway => {}
+            // The later of two opposites counts: `exec` takes back a `noexec` before it.
+            Meaning::GivenAnyway => {
+                let opposite = format!("--no{option}");
+                arguments.retain(|argument| *argument != *opposite);
+            }
             Meaning::Refused(remedy) => fail!("option {option}: {remedy}"),
             Meaning::OfPool => match argument(option)? {
                 Some(argument) => arguments.push(argument.into()),
@@ -246,6 +251,30 @@ mod tests {
             "homenode",
         ])
         .unwrap();
+    }
+
+    #[test]
+    fn of_opposites_the_later_counts() {
+        let flags = |options: &[&str]| {
+            let options = parse(options).unwrap().mounting.options();
+            (options.nosuid, options.nodev, options.noexec)
+        };
+        assert_eq!(flags(&["-o", "nosuid,nodev,noexec"]), (true, true, true));
+        assert_eq!(flags(&["-o", "noexec,nosuid,nodev,exec"]), (true, true, false));
+        assert_eq!(
+            flags(&["-o", "noexec,nosuid,nodev,noexec", "-o", "suid,dev"]),
+            (false, false, true)
+        );
+        assert_eq!(flags(&["-o", "exec,dev,noexec,nodev"]), (false, true, true));
+    }
+
+    #[test]
+    fn what_is_ignored_may_be_given_more_than_once() {
+        let args = parse(&[
+            "-vv", "-n", "-nv", "-ss", "-t", "x", "-t", "y", "-o", "node=1", "-o", "node=2",
+        ])
+        .unwrap();
+        assert_eq!(args.nodes, [1, 2], "options add up");
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! `homenode-bench serve-mount`: a mounted pool in a process of its own, for `homenode-bench mount`.
 //!
-//! Its standard output starts with a line: `ready TRANSPORT REASON` once the mount works, or `failed WHY`. For each line of
-//! its standard input it then prints how many requests it has served. When its input ends, because the bench is done or
+//! Its standard output starts with a line: `ready` once the mount works, `unavailable WHY` if it cannot have rings, or
+//! `failed WHY`. For each line of its standard input it then prints how many requests it has served. When its input ends, because the bench is done or
 //! has died of whatever, it unmounts, removes the directory and ends.
 
 use crate::error::Error;
-use homenode::{Mount, MountOptions, NodeId, Pool, PoolOptions, Transport};
+use homenode::{Mount, MountError, MountOptions, NodeId, Pool, PoolOptions, Transport};
 use std::fs;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// What `homenode-bench serve-mount` takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Where to mount: a directory that is not there yet.
+    /// Where to mount: an empty directory. It goes with the mount.
     directory: PathBuf,
     /// Bytes of the pool.
     #[arg(long)]
@@ -34,48 +34,32 @@ pub(crate) struct Arguments {
 
 /// Serves until standard input ends.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    match bring_up(arguments) {
-        Ok(mount) => {
-            let served = answer(&mount);
-            drop(mount);
-            remove(&arguments.directory)?;
-            served
-        }
-        // The bench tells it: it knows what the failure means.
+    let served = match bring_up(arguments) {
+        Ok(mount) => answer(&mount),
+        // The bench tells it: it knows what it means.
+        Err(homenode::Error::Mount(MountError::Rings(reason))) => say(&format!("unavailable {reason}")),
         Err(error) => say(&format!("failed {error}")),
-    }
+    };
+    remove(&arguments.directory)?;
+    served
 }
 
-fn bring_up(arguments: &Arguments) -> Result<Mount, Error> {
-    let library = |what: &'static str| {
-        move |error: homenode::Error| Error::Library {
-            what,
-            message: error.to_string(),
-        }
-    };
+fn bring_up(arguments: &Arguments) -> Result<Mount, homenode::Error> {
     let options = PoolOptions::new()
         .size_per_node(arguments.pool_bytes.to_string().parse().expect("a number is a size"))
         .populate_ahead("100%".parse().expect("the size is well formed"))
         .node(NodeId(arguments.node));
-    let pool = Pool::create(&options).map_err(library("creating a pool"))?;
-    pool.wait_populated().map_err(library("populating the pool"))?;
-    let directory = &arguments.directory;
-    fs::create_dir(directory).map_err(|error| Error::system(format!("making {}", directory.display()), error))?;
+    let pool = Pool::create(&options)?;
+    pool.wait_populated()?;
     let mut options = MountOptions::default();
     options.transport = arguments.transport;
     options.write_back = arguments.write_back;
     options.kill_privileges = !arguments.no_killpriv;
-    let mount = pool.mount_with(directory, &options);
-    mount.map_err(|error| {
-        // Nothing is mounted there, so it is empty.
-        let _ = fs::remove_dir(directory);
-        library("mounting the pool")(error)
-    })
+    pool.mount_with(&arguments.directory, &options)
 }
 
 fn answer(mount: &Mount) -> Result<(), Error> {
-    let chosen = mount.transport();
-    say(&format!("ready {} {}", chosen.transport, chosen.reason))?;
+    say("ready")?;
     for line in io::stdin().lock().lines() {
         line.map_err(|error| Error::system("reading from the bench", error))?;
         say(&mount.statistics().request_count().to_string())?;

@@ -6,8 +6,9 @@
 use super::cpu_time::CpuTime;
 use crate::error::Error;
 use rustix::mount::{UnmountFlags, unmount};
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -59,9 +60,6 @@ impl Variant {
     }
 }
 
-/// Tells whether the kernel gives rings to servers that want them.
-const URING_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
-
 /// Time for a server to unmount and give its memory back.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const END_POLL: Duration = Duration::from_millis(5);
@@ -70,6 +68,7 @@ const END_POLL: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct Served {
     variant: Variant,
+    /// Made anew under a name that nobody could foresee; the server removes it.
     directory: PathBuf,
     child: Child,
     /// Closing it ends the process.
@@ -83,14 +82,11 @@ impl Served {
     /// # Errors
     /// [`Error::Unavailable`] when this machine has no rings for it; others are failures.
     pub(super) fn start(variant: Variant, pool_bytes: u64, node: u16) -> Result<Self, Error> {
-        let unavailable = |reason| Error::Unavailable {
-            contestant: variant.name(),
-            reason,
-        };
-        if variant != Variant::Classic {
-            uring_allowed(Path::new(URING_PARAMETER)).map_err(unavailable)?;
-        }
-        let directory = std::env::temp_dir().join(format!("homenode-bench-{}-{}", std::process::id(), variant.name()));
+        let directory = tempfile::Builder::new()
+            .prefix("homenode-bench-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir()
+            .map_err(|error| Error::system("making a temporary directory to mount on", error))?;
         let program = std::env::current_exe().map_err(|error| Error::system("finding this program", error))?;
         let mut child = Command::new(program)
             .args([
@@ -99,7 +95,7 @@ impl Served {
                 &format!("--node={node}"),
             ])
             .args(variant.arguments())
-            .arg(&directory)
+            .arg(directory.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
@@ -109,23 +105,18 @@ impl Served {
         let from = BufReader::new(child.stdout.take().expect("it was asked for"));
         let mut served = Self {
             variant,
-            directory,
+            directory: directory.keep(),
             child,
             to,
             from,
         };
         let line = served.line()?;
         match line.split_once(' ').unwrap_or((&line, "")) {
-            ("ready", chosen) => {
-                let (transport, reason) = chosen.split_once(' ').unwrap_or((chosen, ""));
-                if (variant == Variant::Classic) == (transport == "classic") {
-                    Ok(served)
-                } else {
-                    Err(unavailable(format!(
-                        "it is served by the {transport} transport: {reason}"
-                    )))
-                }
-            }
+            ("ready", _) => Ok(served),
+            ("unavailable", reason) => Err(Error::Unavailable {
+                contestant: variant.name(),
+                reason: reason.to_owned(),
+            }),
             (_, reason) => Err(served.failed(io::Error::other(reason.to_owned()))),
         }
     }
@@ -191,32 +182,15 @@ impl Drop for Served {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
-        if self.directory.exists() || is_dead(&self.directory) {
-            // EINVAL when it was not mounted.
-            let _ = unmount(&self.directory, UnmountFlags::DETACH | UnmountFlags::FORCE);
-            if let Err(error) = fs::remove_dir(&self.directory) {
+        // ENOENT when the server has removed it, as it does unless it was killed; EINVAL when it was not mounted.
+        let flags = UnmountFlags::DETACH | UnmountFlags::FORCE | UnmountFlags::NOFOLLOW;
+        let _ = unmount(&self.directory, flags);
+        match fs::remove_dir(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 eprintln!("homenode-bench: removing {}: {error}", self.directory.display());
             }
+            _ => {}
         }
-    }
-}
-
-/// Whether something is mounted there that nobody serves any more.
-fn is_dead(directory: &Path) -> bool {
-    fs::metadata(directory).is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
-}
-
-/// Whether the parameter lets servers have rings; if not, why, and what to do.
-fn uring_allowed(parameter: &Path) -> Result<(), String> {
-    let path = parameter.display();
-    match fs::read_to_string(parameter).as_deref().map(str::trim) {
-        Ok("Y" | "1") => Ok(()),
-        Ok(value) => Err(format!(
-            "{path} is {value}: to enable FUSE over io_uring, echo Y > {path}"
-        )),
-        Err(error) => Err(format!(
-            "{path}: {error}: FUSE over io_uring is in Linux 6.14 and newer, with CONFIG_FUSE_IO_URING"
-        )),
     }
 }
 
@@ -228,18 +202,5 @@ mod tests {
     fn only_the_first_variant_has_the_name_of_the_case() {
         assert_eq!(Variant::ALL[0].case("4k/a"), "4k/a");
         assert_eq!(Variant::Classic.case("4k/a"), "4k/a/classic");
-    }
-
-    #[test]
-    fn a_kernel_that_gives_no_rings_is_told_with_the_remedy() {
-        let parameter = std::env::temp_dir().join(format!("homenode-bench-uring-{}", std::process::id()));
-        let missing = uring_allowed(&parameter).unwrap_err();
-        assert!(missing.contains("6.14"), "{missing}");
-        fs::write(&parameter, "N\n").expect("a temporary file");
-        let refused = uring_allowed(&parameter).unwrap_err();
-        assert!(refused.contains("echo Y > "), "{refused}");
-        fs::write(&parameter, "Y\n").expect("a temporary file");
-        assert!(uring_allowed(&parameter).is_ok());
-        fs::remove_file(&parameter).expect("we made it");
     }
 }

@@ -13,6 +13,7 @@ mod library;
 mod pass;
 mod requirements;
 
+use crate::arguments::Arguments;
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
@@ -22,28 +23,7 @@ use case::{Layout, Operation, SIZES};
 use contestant::{Contestant, FILES, Memcpy, Tmpfs};
 use indicatif::{ProgressBar, ProgressStyle};
 use pass::Pass;
-use std::path::PathBuf;
 use std::time::Instant;
-
-/// What `homenode-bench fs` takes.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
-    /// Small files, few sizes and rounds: shows that the bench works, not how fast anything is.
-    #[arg(long, conflicts_with = "check")]
-    smoke: bool,
-    /// Write the rows to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Run only cases whose name holds SUBSTRING (may be given again: any of them).
-    #[arg(long, value_name = "SUBSTRING")]
-    case: Vec<String>,
-    /// Rounds that count.
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Exit with 1 unless every required ratio of the cases that ran is reached.
-    #[arg(long)]
-    check: bool,
-}
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 //! Each bench prints a table for people and writes rows for machines (`--json`). Ratios say how many times faster (or
 //! smaller) homenode is than a peer of the same run; nothing is ever compared with a stored number.
 
+mod arguments;
 mod cpus;
 mod error;
 mod fs;
@@ -12,8 +13,10 @@ mod metadata;
 mod mount;
 mod private_tmpfs;
 mod report;
+mod required;
 mod shuffle;
 
+use arguments::Arguments;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -28,11 +31,11 @@ struct Command {
 #[derive(Debug, Subcommand)]
 enum Bench {
     /// Reads and writes: the library against tmpfs, tmpfs with huge pages, and a bare memcpy.
-    Fs(fs::Arguments),
+    Fs(Arguments),
     /// Names: create, stat, rename, readdir, unlink and the memory of an empty file, against tmpfs.
     Metadata(metadata::Arguments),
     /// The mount: rings against the classic device and tmpfs, and what the server's CPU time is.
-    Mount(mount::Arguments),
+    Mount(Arguments),
     /// Serves a mount for `mount`, in a process of its own.
     #[command(hide = true)]
     ServeMount(mount::serve::Arguments),

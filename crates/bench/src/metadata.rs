@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::interleave::interleave;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
+use crate::required::{self, Bound, Finding};
 use crate::shuffle::permutation;
 use crate::{cpus, interrupt};
 use directory::Directory;
@@ -115,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if arguments.smoke {
         Ok(())
     } else {
-        judge(&report, arguments.check)
+        required::judge(&findings(&report), arguments.check)
     }
 }
 
@@ -193,35 +194,19 @@ fn time(contestant: &mut dyn Namespace, operation: Operation, files: usize, seed
     Ok(elapsed_ns / files)
 }
 
-/// Prints what each promise found; with `check`, fails if one was missed.
-fn judge(report: &Report, check: bool) -> Result<(), Error> {
-    println!("\nrequired");
-    let (mut missed, mut checked) = (0, 0);
-    let mut print = |what: String, found: f64, kept: bool| {
-        println!("{what:<46} {found:>8.2}  {}", if kept { "ok" } else { "MISSED" });
-        missed += usize::from(!kept);
-        checked += 1;
+/// What is promised, and what was found.
+fn findings(report: &Report) -> Vec<Finding> {
+    let ratio = |operation: Operation| {
+        Some(Finding {
+            what: format!("{} against tmpfs", operation.name()),
+            found: *report.row(operation.name())?.ratio.get("tmpfs")?,
+            bound: Bound::AtLeast(RATIO_MIN),
+        })
     };
-    for operation in Operation::ALL {
-        let ratio = report.row(operation.name()).and_then(|row| row.ratio.get("tmpfs"));
-        if let Some(&ratio) = ratio {
-            print(
-                format!("{} against tmpfs >= {RATIO_MIN}", operation.name()),
-                ratio,
-                ratio >= RATIO_MIN,
-            );
-        }
-    }
-    if let Some(row) = report.row(footprint::CASE) {
-        print(
-            format!("bytes of an empty file <= {FILE_BYTES_MAX}"),
-            row.homenode,
-            row.homenode <= FILE_BYTES_MAX,
-        );
-    }
-    if check && missed > 0 {
-        Err(Error::Missed { missed, checked })
-    } else {
-        Ok(())
-    }
+    let footprint = report.row(footprint::CASE).map(|row| Finding {
+        what: "bytes of an empty file".to_owned(),
+        found: row.homenode,
+        bound: Bound::AtMost(FILE_BYTES_MAX),
+    });
+    Operation::ALL.into_iter().filter_map(ratio).chain(footprint).collect()
 }

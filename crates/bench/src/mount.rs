@@ -19,6 +19,7 @@ pub(crate) mod serve;
 mod served;
 mod transfer;
 
+use crate::arguments::Arguments;
 use crate::error::Error;
 use crate::interleave::{Samples, interleave};
 use crate::private_tmpfs::{self, Pages};
@@ -31,29 +32,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pass::Pass;
 use served::Variant;
 use std::fs::OpenOptions;
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
-
-/// What `homenode-bench mount` takes.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
-    /// Small files, few operations and rounds: shows that the bench works, not how fast anything is.
-    #[arg(long, conflicts_with = "check")]
-    smoke: bool,
-    /// Write the rows to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Run only cases whose name holds SUBSTRING (may be given again: any of them).
-    #[arg(long, value_name = "SUBSTRING")]
-    case: Vec<String>,
-    /// Rounds that count.
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
-    /// Exit with 1 unless every required number of the cases that ran is reached.
-    #[arg(long)]
-    check: bool,
-}
 
 /// The row that says what servers do while nobody asks anything, and for how long they are watched.
 const IDLE_CASE: &str = "idle/server-cpu";

@@ -3,6 +3,7 @@
 use super::case::{self, Files, Layout, Operation, SIZES};
 use crate::error::Error;
 use crate::report::{HOMENODE, Report, Row};
+use crate::required::{self, Bound, Finding};
 
 const ONE: Layout = Layout {
     threads: 1,
@@ -34,36 +35,16 @@ const HUGE_RATIOS_MIN: [(&str, [f64; 3]); 7] = [
 /// Least ratio to default tmpfs at 4k, one thread, any operation.
 const DEFAULT_RATIO_MIN: f64 = 5.0;
 
-/// One promised number and what was found.
-#[derive(Debug)]
-struct Finding {
-    what: String,
-    found: f64,
-    wanted: f64,
-}
-
-/// Prints what each promise found; with `check`, fails if one was missed.
+/// Prints what each promise found; with `check`, fails if one was missed, or a peer was.
 pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
     let findings: Vec<Finding> = ratios(report).into_iter().chain(scaling_shares(report)).collect();
-    let missed = findings.iter().filter(|finding| finding.found < finding.wanted).count();
-    println!("\nrequired");
-    for Finding { what, found, wanted } in &findings {
-        let verdict = if found < wanted { "MISSED" } else { "ok" };
-        println!("{what:<46} >= {wanted:<5} {found:>8.2}  {verdict}");
-    }
+    let judged = required::judge(&findings, check);
     for peer in ["tmpfs", "tmpfs-huge"] {
         if check && !report.rows.iter().all(|row| row.ratio.contains_key(peer)) {
             return Err(Error::NoPeer(peer));
         }
     }
-    if check && missed > 0 {
-        Err(Error::Missed {
-            missed,
-            checked: findings.len(),
-        })
-    } else {
-        Ok(())
-    }
+    judged
 }
 
 /// Prints how throughput grows from one thread to two on one file.
@@ -120,7 +101,7 @@ fn scaling_shares(report: &Report) -> Vec<Finding> {
     let finding = |case: Scaling| Finding {
         found: case.share(),
         what: format!("{} scaling, share of memcpy's", case.name),
-        wanted: SCALING_SHARE_MIN,
+        bound: Bound::AtLeast(SCALING_SHARE_MIN),
     };
     scaling_cases(report).into_iter().map(finding).collect()
 }
@@ -133,7 +114,7 @@ fn ratios(report: &Report) -> Vec<Finding> {
             findings.push(Finding {
                 what: format!("{name} against {peer}"),
                 found,
-                wanted,
+                bound: Bound::AtLeast(wanted),
             });
         }
     };

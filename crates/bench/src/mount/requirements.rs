@@ -4,31 +4,7 @@ use super::IDLE_CASE;
 use super::served::Variant;
 use crate::error::Error;
 use crate::report::{Report, Row};
-
-/// A bound and on which side of it the found number has to be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Bound {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-impl Bound {
-    fn holds(self, found: f64) -> bool {
-        match self {
-            Self::AtLeast(bound) => found >= bound,
-            Self::AtMost(bound) => found <= bound,
-        }
-    }
-}
-
-impl std::fmt::Display for Bound {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::AtLeast(bound) => write!(f, ">= {bound}"),
-            Self::AtMost(bound) => write!(f, "<= {bound}"),
-        }
-    }
-}
+use crate::required::{self, Bound, Finding};
 
 /// Least ratios of rings to another variant.
 const RATIOS_MIN: [(&str, Variant, f64); 8] = [
@@ -49,34 +25,9 @@ const DIRECT_NS_MAX: f64 = 12_000.0;
 /// Least throughput of 4k direct writes as a share of that of reads.
 const WRITE_SHARE_MIN: f64 = 0.6;
 
-/// One promised number and what was found.
-#[derive(Debug)]
-struct Finding {
-    what: String,
-    found: f64,
-    bound: Bound,
-}
-
 /// Prints what each promise found; with `check`, fails if one was missed.
 pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
-    let findings = findings(report);
-    let missed = findings
-        .iter()
-        .filter(|finding| !finding.bound.holds(finding.found))
-        .count();
-    println!("\nrequired");
-    for Finding { what, found, bound } in &findings {
-        let verdict = if bound.holds(*found) { "ok" } else { "MISSED" };
-        println!("{what:<56} {:<9} {found:>9.2}  {verdict}", bound.to_string());
-    }
-    if check && missed > 0 {
-        Err(Error::Missed {
-            missed,
-            checked: findings.len(),
-        })
-    } else {
-        Ok(())
-    }
+    required::judge(&findings(report), check)
 }
 
 /// Of the cases that ran.

@@ -1,0 +1,55 @@
+//! Promised numbers, and whether what was found keeps them.
+
+use crate::error::Error;
+use std::fmt;
+
+/// A bound and on which side of it the found number has to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Bound {
+    fn holds(self, found: f64) -> bool {
+        match self {
+            Self::AtLeast(bound) => found >= bound,
+            Self::AtMost(bound) => found <= bound,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(bound) => write!(f, ">= {bound}"),
+            Self::AtMost(bound) => write!(f, "<= {bound}"),
+        }
+    }
+}
+
+/// One promised number and what was found.
+#[derive(Debug)]
+pub(crate) struct Finding {
+    pub(crate) what: String,
+    pub(crate) found: f64,
+    pub(crate) bound: Bound,
+}
+
+/// Prints what each promise found; with `check`, fails if one was missed.
+pub(crate) fn judge(findings: &[Finding], check: bool) -> Result<(), Error> {
+    println!("\nrequired");
+    let mut missed = 0;
+    for Finding { what, found, bound } in findings {
+        let holds = bound.holds(*found);
+        missed += usize::from(!holds);
+        let verdict = if holds { "ok" } else { "MISSED" };
+        println!("{what:<56} {:<9} {found:>9.2}  {verdict}", bound.to_string());
+    }
+    let checked = findings.len();
+    if check && missed > 0 {
+        Err(Error::Missed { missed, checked })
+    } else {
+        Ok(())
+    }
+}

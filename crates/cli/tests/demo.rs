@@ -118,6 +118,8 @@ fn a_run_reports_every_row_and_leaves_nothing() {
 
     let found: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     assert_eq!(found["output_version"], 1);
+    let date = found["machine"]["date"].as_str().unwrap();
+    assert!(date.starts_with("20") && date.ends_with(" UTC"), "{date}");
     let rows = found["rows"].as_array().unwrap();
     assert_eq!(rows.len(), MEASURED_ROWS + 1, "and a tree: {found}");
     let page = fs::read_to_string(&demo.report).unwrap();

@@ -41,7 +41,12 @@ impl<'a> Ratios<'a> {
 
     /// `0.42× to 3.1×`.
     fn range(&self) -> String {
-        format!("{} to {}", times(self.least().0), times(self.most().0))
+        let (least, most) = (times(self.least().0), times(self.most().0));
+        if least == most {
+            least
+        } else {
+            format!("{least} to {most}")
+        }
     }
 }
 
@@ -55,13 +60,13 @@ pub(super) fn times(ratio: f64) -> String {
     format!("{ratio:.decimals$}×")
 }
 
-/// The peer of sentences: the faster tmpfs, where there is one.
+/// The peer of sentences: the tmpfs that was the faster one here.
 fn peer(outcome: &Outcome) -> Contestant {
-    let huge = Contestant::TmpfsHuge;
-    if outcome.absent.iter().any(|absent| absent.contestant == huge) {
-        Contestant::Tmpfs
+    let huge = Ratios::of_rows(outcome.rows.iter(), &[Contestant::TmpfsHuge], Contestant::Tmpfs);
+    if huge.is_some_and(|huge| huge.mean() > 1.0) {
+        Contestant::TmpfsHuge
     } else {
-        huge
+        Contestant::Tmpfs
     }
 }
 
@@ -77,8 +82,25 @@ pub(super) fn headline(outcome: &Outcome) -> String {
             library.range()
         ));
     }
-    if let Some(mount) = Ratios::of(outcome, &[Section::Fio, Section::FioDirect], &Contestant::MOUNTS, peer) {
-        parts.push(format!("through the mount any program gets {} of it", mount.range()));
+    let mount = |is_cached: bool, what: &str| {
+        let rows = outcome.rows.iter().filter(|row| match row.case.section {
+            Section::Fio => is_cached == (row.case.operation == Operation::Read),
+            Section::FioDirect => !is_cached,
+            Section::InProcess | Section::Copy => false,
+        });
+        let ratios = Ratios::of_rows(rows, &Contestant::MOUNTS, peer)?;
+        Some(format!("{} of it {what}", ratios.range()))
+    };
+    let mount = [
+        mount(true, "where the page cache answers"),
+        mount(false, "where the server does"),
+    ];
+    if mount.iter().any(Option::is_some) {
+        let mount: Vec<String> = mount.into_iter().flatten().collect();
+        parts.push(format!(
+            "through the mount, by the better transport of each row, any program gets {}",
+            mount.join(", ")
+        ));
     }
     parts.push(if one_node(outcome) {
         "there is one node, so every byte is local and nothing had to be placed".to_owned()
@@ -155,7 +177,7 @@ pub(super) fn all(outcome: &Outcome) -> Vec<String> {
     }
     if let Some(mount) = Ratios::of(outcome, &[Section::Fio, Section::FioDirect], &Contestant::MOUNTS, peer) {
         findings.push(format!(
-            "The mount, by its better transport: {}; {}.",
+            "The mount, by the better transport of each row: {}; {}.",
             extreme("most in", mount.most()),
             extreme("least in", mount.least()),
         ));
@@ -288,6 +310,7 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::outcome::Samples;
     use crate::demo::page::sample;
 
     #[test]
@@ -311,7 +334,10 @@ mod tests {
             text.contains("the library runs at 1.0× the rate of tmpfs huge=always (0.50× to 2.0×)"),
             "{text}"
         );
-        assert!(text.contains("any program gets 0.25× to 0.50× of it"), "{text}");
+        assert!(
+            text.contains("any program gets 0.25× to 0.50× of it where the server does;"),
+            "no read that the page cache holds: {text}"
+        );
         assert!(
             text.starts_with("Inside") && text.contains("of the bytes copied, 75.0\u{a0}% (mount, classic) were local"),
             "{text}"
@@ -343,5 +369,29 @@ mod tests {
             findings.contains("wrote, 50.0\u{a0}% lies on their own node"),
             "{findings}"
         );
+    }
+
+    #[test]
+    fn what_the_page_cache_answers_is_told_apart() {
+        let mut outcome = sample::outcome("node:2 pu:2");
+        let direct = outcome.rows.last_mut().unwrap();
+        (direct.case.section, direct.case.operation) = (Section::Fio, Operation::Read);
+        let text = headline(&outcome);
+        let parts = "gets 0.25× of it where the page cache answers, 0.50× of it where the server does;";
+        assert!(text.contains(parts), "{text}");
+    }
+
+    #[test]
+    fn the_peer_is_the_tmpfs_that_was_faster() {
+        let mut outcome = sample::outcome("node:1 pu:2");
+        assert_eq!(peer(&outcome), Contestant::TmpfsHuge);
+        for row in &mut outcome.rows {
+            row.cells.insert(Contestant::TmpfsHuge, Samples::first(1.0));
+        }
+        assert_eq!(peer(&outcome), Contestant::Tmpfs);
+        for row in &mut outcome.rows {
+            row.cells.remove(&Contestant::TmpfsHuge);
+        }
+        assert_eq!(peer(&outcome), Contestant::Tmpfs, "there is no other");
     }
 }

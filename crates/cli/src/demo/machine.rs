@@ -4,7 +4,7 @@ use super::outcome::Machine;
 use homenode_policy::topology::Topology;
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::Command;
 
 /// Whether root may have rings; absent where the kernel has none.
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -14,7 +14,7 @@ pub(super) fn describe(topology: &Topology, fio: String, rsync: String) -> Machi
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let huge_pages = Path::new("/sys/kernel/mm/transparent_hugepage");
     Machine {
-        date: utc(SystemTime::now()),
+        date: date(),
         command_line: command_line(),
         homenode: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: line("/proc/sys/kernel/osrelease").unwrap_or_else(unknown),
@@ -30,15 +30,6 @@ pub(super) fn describe(topology: &Topology, fio: String, rsync: String) -> Machi
             .unwrap_or_else(|| "not there (the kernel has no FUSE over io_uring)".to_owned()),
         fio,
         rsync,
-    }
-}
-
-/// How to get the ring on this machine.
-pub(super) fn way_to_the_ring() -> String {
-    match line(ENABLE_URING).as_deref() {
-        None => "FUSE over io_uring needs Linux 6.14 or newer, built with CONFIG_FUSE_IO_URING".to_owned(),
-        Some("Y") => format!("{ENABLE_URING} is Y already"),
-        Some(_) => format!("to allow it, as root: echo Y > {ENABLE_URING}, then run the demo again"),
     }
 }
 
@@ -74,49 +65,15 @@ fn command_line() -> String {
 }
 
 /// `2025-11-20 19:01 UTC`.
-fn utc(time: SystemTime) -> String {
-    const SECONDS_PER_DAY: u64 = 86_400;
-    // A clock before 1970 is not set.
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (year, month, day) = civil(seconds / SECONDS_PER_DAY);
-    let minutes = seconds % SECONDS_PER_DAY / 60;
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
-}
-
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are counted from March, so that
-/// the leap day is a year's last.
-fn civil(days: u64) -> (u64, u64, u64) {
-    const DAYS_PER_ERA: u64 = 146_097;
-    let days = days + 719_468;
-    let (era, of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+fn date() -> String {
+    let date = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
+    let text = date.ok().filter(|date| date.status.success()).map(|date| date.stdout);
+    text.map_or_else(unknown, |text| String::from_utf8_lossy(&text).trim().to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn dates() {
-        let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
-        // As `date -u -d @SECONDS` tells.
-        assert_eq!(at(0), "1970-01-01 00:00 UTC");
-        assert_eq!(at(951_782_340), "2000-02-28 23:59 UTC");
-        assert_eq!(at(951_868_799), "2000-02-29 23:59 UTC");
-        assert_eq!(at(951_868_800), "2000-03-01 00:00 UTC");
-        assert_eq!(at(1_735_689_599), "2024-12-31 23:59 UTC");
-        assert_eq!(at(4_107_542_400), "2100-03-01 00:00 UTC");
-    }
 
     #[test]
     fn fields_and_choices() {

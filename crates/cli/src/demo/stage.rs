@@ -11,7 +11,7 @@ use super::outcome::{Absent, Files, Outcome, PoolReport, PoolState, TransportTak
 use super::server::Served;
 use super::steps::Step;
 use super::tmpfs::Attached;
-use super::{machine, placement, tmpfs};
+use super::{placement, tmpfs};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
 use homenode::{Pool, PoolOptions, Size, Transport};
@@ -106,10 +106,7 @@ impl Stage {
             Err(failure) if wanted == Transport::Uring => failure.to_string(),
             Err(failure) => return Err(failure),
         };
-        outcome.absent.push(Absent {
-            contestant,
-            reason: format!("{reason}; {}", machine::way_to_the_ring()),
-        });
+        outcome.absent.push(Absent { contestant, reason });
         Ok(())
     }
 

@@ -16,7 +16,8 @@ from .errors import LabError
 from .options import Run
 
 HEAD = struct.Struct("<cI")
-LAST_LINES = 20
+# A panic, its registers and its trace.
+LAST_LINES = 60
 
 
 class BootHung(Exception):

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 # tsc=reliable, no_timer_check, nowatchdog: vCPUs that wait for each other's turn on few CPUs look broken to a kernel's checks.
 # panic=-1: a guest that panics ends at once, as -no-reboot makes of its reboot.
-KERNEL_WORDS = "console=ttyS0 panic=-1 nokaslr mitigations=off no_timer_check tsc=reliable nowatchdog net.ifnames=0"
+KERNEL_WORDS = "console=ttyS0 panic=-1 nokaslr mitigations=off no_timer_check tsc=reliable nowatchdog net.ifnames=0 lpj=5000000"
 
 # QEMU emulates `rep movsb` byte by byte: a kernel that is not told of fast ones copies words, in half the time.
 CPU_MODEL = "max,-erms,-fsrm"

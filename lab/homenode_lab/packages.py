@@ -6,6 +6,7 @@ downloads in the cache. So the suites can differ from the machine's, and nothing
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def run(command: list, **options) -> str:
         raise LabError(f"there is no {command[0]} on this machine: the lab needs Debian and its build-essential") from error
     if done.returncode:
         last = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-8:])
-        raise LabError(f"{' '.join(map(str, command[:1]))} failed with status {done.returncode}:\n  {last}")
+        raise LabError(f"{command[0]} ({command[-1]}) failed with status {done.returncode}:\n  {last}")
     return done.stdout
 
 
@@ -43,14 +44,13 @@ def codename() -> str:
     return named[1].strip('"')
 
 
-def machine_sources() -> list[tuple[str, str]]:
-    """The pairs of address and suite in the machine's apt sources."""
+def machine_sources(etc: Path = Path("/etc/apt")) -> list[tuple[str, str]]:
+    """The pairs of address and suite in the machine's apt sources, of both formats."""
     pairs = []
-    for listed in [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*.list"))]:
+    for listed in [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*.list"))]:
         if listed.exists():
-            lines = re.findall(r"^deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+(\S+)", listed.read_text(), re.MULTILINE)
-            pairs += lines
-    for listed in sorted(Path("/etc/apt/sources.list.d").glob("*.sources")):
+            pairs += re.findall(r"^deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+(\S+)", listed.read_text(), re.MULTILINE)
+    for listed in sorted((etc / "sources.list.d").glob("*.sources")):
         for stanza in re.split(r"\n\s*\n", listed.read_text()):
             fields = dict(re.findall(r"^([A-Za-z-]+):[ \t]*(.*)$", stanza, re.MULTILINE))
             if "deb" in fields.get("Types", "").split() and fields.get("Enabled") != "no":
@@ -58,10 +58,8 @@ def machine_sources() -> list[tuple[str, str]]:
     return pairs
 
 
-def view_lines() -> list[str]:
+def view_lines(release: str, pairs: list[tuple[str, str]]) -> list[str]:
     """What the lab's apt reads: the machine's own suites with their sources, and the suites of the kernels."""
-    release = codename()
-    pairs = machine_sources()
     own = [pair for pair in pairs if pair[1] in (release, f"{release}-updates", f"{release}-security")]
     mirrors = [uri for uri, suite in own if suite == release]
     if not mirrors:
@@ -77,10 +75,11 @@ class View:
 
     def __init__(self):
         self.directory = cache.root() / "apt"
+        self.remove()
         for part in ("lists/partial", "archives/partial"):
             (self.directory / part).mkdir(parents=True, exist_ok=True)
         sources = self.directory / "sources.list"
-        sources.write_text("\n".join(view_lines()) + "\n")
+        sources.write_text("\n".join(view_lines(codename(), machine_sources())) + "\n")
         self.options = [
             *("-o", f"Dir::Etc::SourceList={sources}", "-o", "Dir::Etc::SourceParts=/dev/null"),
             # Another release's packages are taken when they are named, and never to satisfy a dependency.
@@ -90,7 +89,15 @@ class View:
             *("-o", "APT::Sandbox::User=root", "-o", "Acquire::Languages=none", "-o", "Debug::NoLocking=1"),
         ]
         print("lab: fetching the package lists of the machine's mirror", flush=True)
-        self.apt("update", "--error-on=any")
+        try:
+            self.apt("update", "--error-on=any")
+        except LabError as error:
+            raise LabError(f"{error}\nthe lists of {', '.join(cache.KERNELS.values())} and of this machine's own suites are "
+                           "fetched from its mirror: see that `apt-get update` works, and that the mirror has these suites") from error
+
+    def remove(self) -> None:
+        """Removes lists and downloads: they are soon outdated, and were made to be unpacked."""
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def apt(self, *words, command: str = "apt-get", directory: Path | None = None) -> str:
         """Runs a command of apt in that directory."""

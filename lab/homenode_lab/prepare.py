@@ -1,6 +1,7 @@
 """`make lab`: the guest's kernels, the tools the host lacks, and the lab's own programs."""
 
 import errno
+import os
 import re
 import shutil
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from . import cache, packages
 from .errors import LabError
 
-# package, a program of it the lab runs, and what for
+# Packages that the lab runs programs of, and what for.
 TOOLS = {
     "qemu-system-x86": "the guest's machine",
     "busybox-static": "the guest's first programs",
@@ -50,6 +51,8 @@ class Preparation:
     def run(self) -> None:
         """Makes what is missing, in the order in which one needs the other."""
         begin = time.monotonic()
+        if os.uname().machine != "x86_64":
+            raise LabError(f"the lab's guests and its counter are for x86_64, and this machine is {os.uname().machine}")
         for left in [*cache.root().glob(".*"), *cache.root().glob("*/.*")]:
             shutil.rmtree(left, ignore_errors=True)
             left.unlink(missing_ok=True)
@@ -57,6 +60,8 @@ class Preparation:
         for name, suite in cache.KERNELS.items():
             self.kernel(name, suite)
         self.programs()
+        if self.view:
+            self.view.remove()
         print(f"lab: ready in {cache.root()} ({time.monotonic() - begin:.1f} s)")
 
     def apt(self) -> packages.View:

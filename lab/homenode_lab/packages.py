@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from . import cache
-from .errors import LabError
+from .errors import LabError, Unavailable
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
@@ -23,7 +23,7 @@ def run(command: list, **options) -> str:
             [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, **options
         )
     except FileNotFoundError as error:
-        raise LabError(f"there is no {command[0]} on this machine: the lab needs Debian and its build-essential") from error
+        raise Unavailable(f"there is no {command[0]} on this machine: the lab needs Debian and its build-essential") from error
     if done.returncode:
         last = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise LabError(f"{command[0]} ({command[-1]}) failed with status {done.returncode}:\n  {last}")
@@ -40,7 +40,7 @@ def codename() -> str:
     """The machine's release of Debian."""
     named = re.search(r"^VERSION_CODENAME=(\S+)", Path("/etc/os-release").read_text(), re.MULTILINE)
     if not named:
-        raise LabError("/etc/os-release names no release of Debian: the lab fetches Debian packages")
+        raise Unavailable("/etc/os-release names no release of Debian: the lab fetches Debian packages")
     return named[1].strip('"')
 
 
@@ -63,7 +63,7 @@ def view_lines(release: str, pairs: list[tuple[str, str]]) -> list[str]:
     own = [pair for pair in pairs if pair[1] in (release, f"{release}-updates", f"{release}-security")]
     mirrors = [uri for uri, suite in own if suite == release]
     if not mirrors:
-        raise LabError(f"no apt source of this machine has the suite {release}: add Debian's mirror to /etc/apt")
+        raise Unavailable(f"no apt source of this machine has the suite {release}: add Debian's mirror to /etc/apt")
     more = [(mirrors[0], suite) for suite in cache.KERNELS.values() if suite != release]
     options = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
     lines = [f"deb {options}{uri} {suite} main" for uri, suite in dict.fromkeys(own + more)]
@@ -92,7 +92,7 @@ class View:
         try:
             self.apt("update", "--error-on=any")
         except LabError as error:
-            raise LabError(f"{error}\nthe lists of {', '.join(cache.KERNELS.values())} and of this machine's own suites are "
+            raise Unavailable(f"{error}\nthe lists of {', '.join(cache.KERNELS.values())} and of this machine's own suites are "
                            "fetched from its mirror: see that `apt-get update` works, and that the mirror has these suites") from error
 
     def remove(self) -> None:
@@ -102,7 +102,10 @@ class View:
     def apt(self, *words, command: str = "apt-get", directory: Path | None = None) -> str:
         """Runs a command of apt in that directory."""
         environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive", LC_ALL="C")
-        return run([command, "-q", *self.options, *words], stdin=subprocess.DEVNULL, cwd=directory, env=environment)
+        try:
+            return run([command, "-q", *self.options, *words], stdin=subprocess.DEVNULL, cwd=directory, env=environment)
+        except LabError as error:
+            raise Unavailable(str(error)) from error
 
     def download_missing(self, packages: list[str]) -> list[Path]:
         """Fetches packages and all they depend on that this machine lacks."""
@@ -121,7 +124,7 @@ class View:
         names = self.apt("pkgnames", "linux-image-" + version, command="apt-cache").split()
         names = [name for name in names if re.match(pattern, name) and "-rt-" not in name and "-cloud-" not in name]
         if not names:
-            raise LabError(
+            raise Unavailable(
                 f"{suite} on this machine's mirror has no kernel {version} for amd64 any more: "
                 f"unpack one with `dpkg -x` to {cache.kernel_directory(version)}"
             )

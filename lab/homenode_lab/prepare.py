@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from . import cache, packages
-from .errors import LabError
+from .errors import LabError, Unavailable
 
 # Packages that the lab runs programs of, and what for.
 TOOLS = {
@@ -24,18 +24,18 @@ NEEDED_BYTES = 2_500_000_000
 
 
 def main() -> int:
-    """Brings the cache up to date. Says what it does, in a line each."""
+    """Brings the cache up to date, with a line for each thing it does. Ends with 3 where something cannot be had."""
     try:
         with cache.locked("prepare", "another `make lab`"):
             Preparation().run()
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
-        return 1
+        return 3 if isinstance(error, Unavailable) else 1
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "free some space there, or set HOMENODE_LAB_CACHE to another place" if full else "see docs/lab.md"
         print(f"lab: {error}, in the cache {cache.root()}: {remedy}", file=sys.stderr)
-        return 1
+        return 3
     except KeyboardInterrupt:
         print("lab: interrupted; what is whole stays, run `make lab` again for the rest", file=sys.stderr)
         return 130
@@ -52,7 +52,7 @@ class Preparation:
         """Makes what is missing, in the order in which one needs the other."""
         begin = time.monotonic()
         if os.uname().machine != "x86_64":
-            raise LabError(f"the lab's guests and its counter are for x86_64, and this machine is {os.uname().machine}")
+            raise Unavailable(f"the lab's guests and its counter are for x86_64, and this machine is {os.uname().machine}")
         for left in [*cache.root().glob(".*"), *cache.root().glob("*/.*")]:
             shutil.rmtree(left, ignore_errors=True)
             left.unlink(missing_ok=True)
@@ -69,7 +69,7 @@ class Preparation:
         if self.view is None:
             free = shutil.disk_usage(cache.root()).free
             if free < NEEDED_BYTES:
-                raise LabError(
+                raise Unavailable(
                     f"{cache.root()} has {free >> 20} MiB of space, and the lab needs {NEEDED_BYTES >> 20}: "
                     "free some, or set HOMENODE_LAB_CACHE to another place"
                 )
@@ -130,7 +130,7 @@ class Preparation:
                 self.apt().apt("source", "--download-only", "--tar-only", "qemu", directory=stage)
                 source = next(stage.glob("qemu_*.tar.*"))
                 if not source.name.startswith(f"qemu_{version}"):
-                    raise LabError(f"QEMU is {version}, and the mirror's source is {source.name}: install Debian's QEMU")
+                    raise Unavailable(f"QEMU is {version}, and the mirror's source is {source.name}: install Debian's QEMU")
                 extract(source, "/include/qemu/qemu-plugin.h", stage / "qemu-plugin.h")
                 source.unlink()
         return final

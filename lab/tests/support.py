@@ -10,6 +10,10 @@ from pathlib import Path
 LAB = Path(__file__).resolve().parent.parent
 
 
+# What lab/run says first when some other guest runs, of whoever.
+WAITING = "lab: waiting for another guest to end\n"
+
+
 class LabTest(unittest.TestCase):
     """A test with a directory of its own, which the guest can see, and be given to write to."""
 
@@ -20,7 +24,7 @@ class LabTest(unittest.TestCase):
 
     def lab(self, *words, environment=None) -> subprocess.CompletedProcess:
         """Runs lab/run to its end."""
-        return subprocess.run(
+        done = subprocess.run(
             [LAB / "run", *map(str, words)],
             cwd=self.directory,
             env={**os.environ, **(environment or {})},
@@ -29,6 +33,8 @@ class LabTest(unittest.TestCase):
             text=True,
             check=False,
         )
+        done.stderr = done.stderr.removeprefix(WAITING)
+        return done
 
     def output(self, *words) -> str:
         """What the command writes, which has to end well."""

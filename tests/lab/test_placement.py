@@ -9,10 +9,9 @@ from pathlib import Path
 
 from tests.support import LAB, LabTest, total
 
-LINES = (16 << 20) // 64
-# What of user space's accesses past the caches has to be where the file's bytes are. The rest is dd's start, and the server's
-# own memory; by the classic transport its threads' buffers are on whatever node. Bytes placed anyhow would give 0.25.
-SHARE = {"classic": 0.85, "uring": 0.95}
+# Of the lines of a file, 16 MiB, that its copy has to reach past the caches: a CPU's cache may hold a few already. What else
+# the server accesses is much less than a file.
+LINES = (16 << 20) // 64 * 98 // 100
 NODES = range(4)
 
 # A file of 16 MiB for each node, written and read back by its first CPU, each in an interval of its own. Past the page cache, so
@@ -63,19 +62,13 @@ class Placement(LabTest):
         self.assertEqual(len(intervals), 2 * len(NODES))
         return intervals[: len(NODES)], intervals[len(NODES) :]
 
-    def check_share(self, transport: str, rows: list, field: str, **where):
-        """All of the file's lines are accessed there, and little else is accessed elsewhere."""
-        there = total(rows, field, mode="user", **where)
-        self.assertGreaterEqual(there, LINES)
-        self.assertGreaterEqual(there / total(rows, field, mode="user"), SHARE[transport])
-
     def check_homes(self, kernel: str, transport: str) -> tuple[list, list]:
         """Each file's bytes are its writer's node's, whoever moves them."""
         written, read = self.intervals(kernel, transport)
         for node in NODES:
             with self.subTest(node=node):
-                self.check_share(transport, written[node], "missed_stores", home=node)
-                self.check_share(transport, read[node], "missed_loads", home=node)
+                self.assertGreaterEqual(total(written[node], "missed_stores", mode="user", home=node), LINES)
+                self.assertGreaterEqual(total(read[node], "missed_loads", mode="user", home=node), LINES)
         return written, read
 
     def test_bytes_lie_with_their_writer_by_the_classic_transport(self):
@@ -84,6 +77,6 @@ class Placement(LabTest):
     def test_rings_move_them_on_the_node_too(self):
         written, read = self.check_homes("6.18", "uring")
         for node in NODES:
-            with self.subTest(node=node):
-                self.check_share("uring", written[node], "missed_stores", home=node, cpu_node=node)
-                self.check_share("uring", read[node], "missed_loads", home=node, cpu_node=node)
+            for rows, field in ((written[node], "missed_stores"), (read[node], "missed_loads")):
+                with self.subTest(node=node, field=field):
+                    self.assertGreaterEqual(total(rows, field, mode="user", cpu_node=node, home=node), LINES)

@@ -5,7 +5,7 @@ bench := $(CARGO_TARGET_DIR)/release/homenode-bench
 
 export PREFIX DESTDIR HOMENODE_BINARY
 
-.PHONY: help setup run test bench fuzz soak build install uninstall deb clean
+.PHONY: help setup run test bench fuzz soak build install uninstall deb lab lab-test clean
 
 help:
 	@echo 'make run        homenode demo: real trees verified, everything measured beside tmpfs; a table and a page (root)'
@@ -16,6 +16,8 @@ help:
 	@echo 'make install    the command, its mount helper, man pages, completions and systemd unit (PREFIX=/usr/local)'
 	@echo 'make uninstall  remove what make install installed'
 	@echo 'make deb        a Debian package of it'
+	@echo 'make lab        guests with several NUMA nodes: fetch what they need into a cache (docs/lab.md)'
+	@echo 'make lab-test   the tests in such guests, of the lab and of the filesystem; takes ten minutes'
 	@echo 'make clean      remove what was built'
 
 setup:
@@ -54,6 +56,12 @@ uninstall:
 
 deb: build
 	@scripts/deb.sh
+
+lab:
+	@lab/prepare
+
+lab-test: lab
+	@lab/test-lab
 
 clean:
 	cargo clean

@@ -1,0 +1,86 @@
+"""Where packages come from, and that only what is whole gets into the cache. Nothing is fetched."""
+
+import os
+from pathlib import Path
+from unittest import mock
+
+from homenode_lab import cache, packages
+from homenode_lab.errors import LabError
+
+from .support import LabTest
+
+ONE_LINE = """
+# deb https://example.invalid/debian commented main
+deb [signed-by=/a arch=amd64] https://example.invalid/debian bookworm main contrib
+deb-src https://example.invalid/debian bookworm main
+"""
+STANZAS = """Types: deb
+# a comment
+URIs: https://example.invalid/one
+Suites: bookworm bookworm-updates
+Components: main
+
+Types: deb
+Enabled: no
+URIs: https://example.invalid/two
+Suites: bookworm
+Components: main
+"""
+
+
+class Sources(LabTest):
+    """The machine's apt sources, and what becomes of them."""
+
+    def test_both_formats(self):
+        (self.directory / "sources.list.d").mkdir()
+        (self.directory / "sources.list").write_text(ONE_LINE)
+        (self.directory / "sources.list.d/debian.sources").write_text(STANZAS)
+        self.assertEqual(
+            packages.machine_sources(self.directory),
+            [
+                ("https://example.invalid/debian", "bookworm"),
+                ("https://example.invalid/one", "bookworm"),
+                ("https://example.invalid/one", "bookworm-updates"),
+            ],
+        )
+
+    def test_the_machines_mirror_with_other_suites(self):
+        pairs = [("mirror", "bookworm"), ("security", "bookworm-security"), ("vendor", "stable")]
+        with mock.patch.object(packages, "KEYRING", Path("/nowhere")):
+            lines = packages.view_lines("bookworm", pairs)
+        self.assertEqual(
+            lines,
+            [
+                *("deb mirror bookworm main", "deb security bookworm-security main", "deb mirror trixie-backports main"),
+                *("deb-src mirror bookworm main", "deb-src security bookworm-security main"),
+            ],
+        )
+        with self.assertRaisesRegex(LabError, "no apt source of this machine has the suite forky"):
+            packages.view_lines("forky", pairs)
+
+
+class Cache(LabTest):
+    """What is in the cache is whole."""
+
+    def setUp(self):
+        super().setUp()
+        patch = mock.patch.dict(os.environ, {"HOMENODE_LAB_CACHE": str(self.directory)})
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_what_fails_half_way_is_not_there(self):
+        final = cache.kernel_directory("6.1")
+        with self.assertRaises(OSError), cache.staged(final) as stage:
+            (stage / "half").write_text("")
+            raise OSError("no space")
+        self.assertEqual(list(final.parent.iterdir()), [])
+        with cache.staged(final) as stage:
+            (stage / "whole").write_text("")
+        self.assertEqual([path.name for path in final.iterdir()], ["whole"])
+
+    def test_the_newest_kernel_is_taken(self):
+        names = ["6.1.0-9-amd64", "6.1.0-48-amd64", "6.1.0-48-rt-amd64", "6.1.0-49-cloud-amd64", "6.1.0-50-amd64-unsigned", "6.12.1-amd64"]
+        view = mock.Mock(apt=mock.Mock(return_value="\n".join(f"linux-image-{name}" for name in names)))
+        self.assertEqual(packages.View.kernel_package(view, "6.1", "bookworm"), "linux-image-6.1.0-48-amd64")
+        with self.assertRaisesRegex(LabError, "trixie-backports on this machine's mirror has no kernel 6.18"):
+            packages.View.kernel_package(view, "6.18", "trixie-backports")

@@ -5,6 +5,7 @@ from .support import LabTest, total
 LARGE = 8 << 20
 SMALL = 64 << 10
 LINE = 64
+PAGE = 4096
 
 # On a vCPU, next to the accesses of a test, the program's stack and the kernel's ticks.
 TOLERANCE = 0.01
@@ -60,16 +61,17 @@ class Counter(LabTest):
             self.about(total(rows, "missed_stores", cpu=2, mode="user", home=node), LARGE // LINE)
 
     def test_kernel_copies(self):
-        for node, rows in zip((1, 2), self.touched("read", (1, 2), 2)[0], strict=True):
+        on_node = dict(zip((1, 2), self.touched("read", (1, 2), 2)[0], strict=True))
+        for node, other in ((1, 2), (2, 1)):
             with self.subTest(node=node):
+                rows = on_node[node]
                 self.assertGreaterEqual(total(rows, "load_bytes", cpu=2, mode="kernel", home=node), LARGE)
-                # Past the cache: what the kernel uses over and over travels nowhere.
-                local = total(rows, "missed_loads", cpu=2, mode="kernel", home=1)
-                remote = total(rows, "missed_loads", cpu=2, mode="kernel", home=2)
-                self.assertGreaterEqual((local, remote)[node - 1], LARGE // LINE)
-                self.assertGreaterEqual((local, remote)[node - 1], 0.99 * (local + remote))
                 # The buffer that is read into is the program's, on node 1 where it runs.
                 self.assertGreaterEqual(total(rows, "store_bytes", cpu=2, mode="kernel", home=1), LARGE)
+                # The kernel's own structures are where they are, and some miss in any case: how many differs from boot to boot,
+                # and not with the file's home. What moves with the file is its lines, and a line of `struct page` for each page.
+                moved = [total(on_node[at], "missed_loads", cpu=2, mode="kernel", home=node) for at in (node, other)]
+                self.about(moved[0] - moved[1], LARGE // LINE + LARGE // PAGE)
 
     def test_the_cache_filters_what_is_used_again(self):
         (rows,) = self.touched("again", [2], 2)[0]

@@ -19,7 +19,7 @@ pub use grants::Spill;
 pub(crate) use space::NoSpace;
 pub use status::{MemberStatus, Status};
 
-use crate::{Block, CpuId, MemberId, Memory, NodeId};
+use crate::{Block, CpuId, MemberId, Memory, NodeId, Starved};
 use accounts::Accounts;
 use grants::Grants;
 use homenode_policy::pool::{Monitor, Thresholds};
@@ -60,6 +60,19 @@ pub enum PoolError {
     /// Member numbers are not used twice.
     #[error("the pool has had {} members, the most it can", MemberId::LIMIT)]
     TooMany,
+}
+
+/// What [`Pool::populate_ahead`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// There is more to do now: call again.
+    More,
+    /// Enough is populated for the time being.
+    Enough,
+    /// All of the member is populated, or it is gone: no need to call again.
+    Whole,
+    /// The member's node has no free memory at present.
+    Starved,
 }
 
 /// One address space over the memory of every node.
@@ -162,13 +175,21 @@ impl<M: Memory> Pool<M> {
     }
 
     /// Populates the member's next run (up to 2 MiB; blocks for milliseconds) when fewer than `ahead` blocks are free and
-    /// populated. True: there is more to do, call again. False: enough, or all populated, or its node is starved.
-    pub fn populate_ahead(&self, id: MemberId, ahead: u64) -> bool {
-        let Some(member) = self.member(id) else { return false };
+    /// populated. Touches no line that other CPUs write but the member's own, so that looking again and again is cheap.
+    pub fn populate_ahead(&self, id: MemberId, ahead: u64) -> Ahead {
+        let Some(member) = self.member(id) else {
+            return Ahead::Whole;
+        };
         let enough = |space: &member::Space| space.draining || space.free_blocks() >= ahead;
-        let result = member.populate_next(&self.memory, enough);
-        self.note_use(&member, &member.space());
-        result == Ok(true) && !enough(&member.space())
+        let populated = member.populate_next(&self.memory, enough);
+        let space = member.space();
+        self.note_use(&member, &space);
+        match populated {
+            Err(Starved) => Ahead::Starved,
+            Ok(_) if space.populated == member.blocks => Ahead::Whole,
+            Ok(_) if enough(&space) => Ahead::Enough,
+            Ok(_) => Ahead::More,
+        }
     }
 
     /// The node of a CPU.

@@ -8,6 +8,7 @@
 use crate::pool::EngineFs;
 use crate::{CpuId, Error, MemberId, NodeId};
 use homenode_engine::BLOCK_BYTES;
+use homenode_engine::pool::Ahead;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -151,35 +152,28 @@ fn spawn(builder: Builder, run: impl FnOnce() + Send + 'static) -> io::Result<Jo
 }
 
 fn run(fs: &EngineFs, member: MemberId, ahead_blocks: u64, signal: &Signal) {
-    let pool = fs.pool();
     let mut pause = PAUSE_MIN;
-    let mut too_few_at = None;
     while !signal.stop.load(Ordering::Relaxed) {
-        if pool.populate_ahead(member, ahead_blocks) {
-            pause = PAUSE_MIN;
-            if *signal.progress() == Progress::Starting {
-                signal.announce(Progress::Filling);
+        match fs.pool().populate_ahead(member, ahead_blocks) {
+            Ahead::More => {
+                pause = PAUSE_MIN;
+                if *signal.progress() == Progress::Starting {
+                    signal.announce(Progress::Filling);
+                }
             }
-            continue;
-        }
-        let Some(status) = pool.status().members.into_iter().find(|status| status.id == member) else {
-            return;
-        };
-        if status.populated >= status.capacity {
-            signal.announce(Progress::Full);
-            return;
-        }
-        if status.populated.saturating_sub(status.used) >= ahead_blocks {
-            signal.announce(Progress::Full);
-            signal.pause(pause);
-            pause = (pause * 2).min(PAUSE_MAX);
-        } else if too_few_at == Some(status.populated) {
-            // Asked for more, and got nothing.
-            signal.announce(Progress::Starved);
-            signal.pause(STARVED_PAUSE);
-        } else {
-            // Writers may have emptied the window since it was found full: ask again before calling the node starved.
-            too_few_at = Some(status.populated);
+            Ahead::Enough => {
+                signal.announce(Progress::Full);
+                signal.pause(pause);
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+            Ahead::Starved => {
+                signal.announce(Progress::Starved);
+                signal.pause(STARVED_PAUSE);
+            }
+            Ahead::Whole => {
+                signal.announce(Progress::Full);
+                return;
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::negotiate::Agreed;
 use crate::wire::{CreateIn, EntryOut, ForgetOne, LSeekIn, ReadIn, WriteIn};
 use crate::writers::Writers;
 use homenode_engine::fs::{Fs, NewInode};
-use homenode_engine::pool::Machine;
+use homenode_engine::pool::{Ahead, Machine};
 use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId, Starved};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
@@ -113,7 +113,7 @@ fn responder_with(write_back: bool) -> Responder<Bytes, Midnight, OneCpu> {
         root,
     );
     let member = fs.pool().add(NodeId(0), POOL_BLOCKS as u64).unwrap();
-    while fs.pool().populate_ahead(member, POOL_BLOCKS as u64) {}
+    while fs.pool().populate_ahead(member, POOL_BLOCKS as u64) == Ahead::More {}
     let slot = fs.slots().claim().unwrap();
     let agreed = Agreed {
         silent_opendir: false,

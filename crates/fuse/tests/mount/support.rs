@@ -1,7 +1,7 @@
 //! A pool of plain memory on a machine of two made-up nodes, mounted on a directory of its own.
 
 use homenode_engine::fs::{Fs, NewInode};
-use homenode_engine::pool::Machine;
+use homenode_engine::pool::{Ahead, Machine};
 use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, NodeId, Starved};
 use homenode_fuse::{Host, Options, Server, Transport};
 use std::ffi::CString;
@@ -143,7 +143,7 @@ pub(crate) fn filesystem() -> Arc<TestFs> {
     let fs = Fs::new(&machine, TestMemory::new(), TestClock, root);
     for node in nodes {
         let member = fs.pool().add(node, MEMBER_BLOCKS.into()).expect("two members fit");
-        while fs.pool().populate_ahead(member, MEMBER_BLOCKS.into()) {}
+        while fs.pool().populate_ahead(member, MEMBER_BLOCKS.into()) == Ahead::More {}
     }
     Arc::new(fs)
 }

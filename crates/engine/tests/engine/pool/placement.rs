@@ -4,7 +4,7 @@ use crate::support::{
     BLOCK, Caller, RUN, TestFs, add_member, directory, empty_filesystem, filesystem, new_file, regular,
 };
 use homenode_engine::fs::{Error, Inode, POLICY_XATTR, SetAttr, XattrMode};
-use homenode_engine::pool::{Access, MemberStatus, Spill};
+use homenode_engine::pool::{Access, Ahead, MemberStatus, Spill};
 use homenode_engine::{MemberId, NodeId};
 use std::sync::Arc;
 
@@ -185,9 +185,10 @@ fn a_starved_node_spills_until_it_has_memory_again() {
         blocks: 10,
     };
     assert_eq!(fs.pool().status().spills, [spill]);
-    assert!(
-        !fs.pool().populate_ahead(MemberId(1), RUN),
-        "starved: no use in asking again at once"
+    assert_eq!(
+        fs.pool().populate_ahead(MemberId(1), RUN),
+        Ahead::Starved,
+        "no use in asking again at once"
     );
 
     memory.set_starved(MemberId(1), false);
@@ -218,17 +219,18 @@ fn memory_is_populated_ahead_of_use_and_no_further() {
     let (fs, _) = filesystem(1, 5 * RUN + 7);
     let pool = fs.pool();
     assert_eq!(pool.memory().populated_blocks(), 0, "not at once: that takes long");
-    assert!(pool.populate_ahead(MemberId(0), 2 * RUN), "there is more to do");
-    assert!(!pool.populate_ahead(MemberId(0), 2 * RUN), "enough");
-    assert!(!pool.populate_ahead(MemberId(0), 2 * RUN));
+    assert_eq!(pool.populate_ahead(MemberId(0), 2 * RUN), Ahead::More);
+    assert_eq!(pool.populate_ahead(MemberId(0), 2 * RUN), Ahead::Enough);
+    assert_eq!(pool.populate_ahead(MemberId(0), 2 * RUN), Ahead::Enough);
     assert_eq!(status_of(&fs, 0).populated, 2 * RUN);
     let (caller, inode) = (Caller::on_node(&fs, 0), new_file(&fs, "a"));
     append(&fs, &caller, &inode, RUN);
     pool.populate_ahead(MemberId(0), 2 * RUN);
     assert_eq!(status_of(&fs, 0).populated, 3 * RUN);
-    while pool.populate_ahead(MemberId(0), u64::MAX) {}
+    while pool.populate_ahead(MemberId(0), u64::MAX) == Ahead::More {}
     assert_eq!(status_of(&fs, 0).populated, 5 * RUN + 7);
-    assert!(!pool.populate_ahead(MemberId(9), 1), "no such member");
+    assert_eq!(pool.populate_ahead(MemberId(0), 1), Ahead::Whole);
+    assert_eq!(pool.populate_ahead(MemberId(9), 1), Ahead::Whole, "no such member");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 /* The access counter: a plugin of QEMU 7.2 that sees every load and store of every vCPU.
  *
  * It counts them by the vCPU, by the node whose memory they touch, and by whether the instruction is the kernel's; from the
- * mark that the command begins to the mark that it ends (guest/mark.h), and between the other marks. It counts twice: raw,
- * as the CPU makes them, and behind a model of the CPU's cache, because a hit in a cache travels nowhere.
+ * mark that the command begins to the mark that it ends (guest/mark.h), and between the other marks. It counts them raw, as
+ * the CPU makes them, and behind two models of the CPU's cache, because a hit in a cache travels nowhere: one of eight ways,
+ * as CPUs have, and a direct-mapped one of the same size.
  *
- * What it does not see: instruction fetches, page table walks, devices' own accesses (DMA). Its cache has one level, belongs
- * to one vCPU, writes nothing back, and is not kept coherent with others.
+ * What it does not see: instruction fetches, page table walks, devices' own accesses (DMA). Its caches have one level, belong
+ * to one vCPU, write nothing back, and are not kept coherent with others.
  *
  * Arguments
  *   range=START:SIZE:NODE  addresses, as the plugin interface tells them, of a node's memory; repeat
@@ -36,17 +37,20 @@ enum {
     HOMES = NODES_MAX + 1,
     LINE_BITS = 6,
     CACHE_LINES = 1 << 14, /* of 64 bytes: 1 MiB a vCPU */
+    WAYS = 8,
+    SETS = CACHE_LINES / WAYS,
 };
 
 enum mode { USER, KERNEL, MODES };
 
 struct counts {
-    uint64_t loads, stores, load_bytes, store_bytes, missed_loads, missed_stores;
+    uint64_t loads, stores, load_bytes, store_bytes, missed_loads, missed_stores, direct_missed_loads, direct_missed_stores;
 };
 
 struct vcpu {
     struct counts counts[HOMES][MODES];
-    uint64_t cache[CACHE_LINES]; /* the line each place holds, plus one: none is zero */
+    /* The line each place holds, plus one: none is zero. The ways of a set, the last used first. */
+    uint64_t cache[SETS][WAYS], direct[CACHE_LINES];
 };
 
 struct snapshot {
@@ -73,15 +77,27 @@ static int home_of(uint64_t address)
     return ELSEWHERE;
 }
 
-/* Whether the vCPU's cache holds that address; it does from now on. */
-static int cached(struct vcpu *vcpu, uint64_t address)
+/* Whether the vCPU's cache holds that line; it does from now on. */
+static int cached(struct vcpu *vcpu, uint64_t line)
 {
-    uint64_t line = address >> LINE_BITS;
-    uint64_t *place = &vcpu->cache[line % CACHE_LINES];
-    if (*place == line + 1)
-        return 1;
+    uint64_t *set = vcpu->cache[line % SETS];
+    int way = 0;
+    while (way < WAYS - 1 && set[way] != line + 1)
+        way++;
+    int hit = set[way] == line + 1;
+    for (; way; way--)
+        set[way] = set[way - 1];
+    set[0] = line + 1;
+    return hit;
+}
+
+/* The same of the direct-mapped one. */
+static int cached_direct(struct vcpu *vcpu, uint64_t line)
+{
+    uint64_t *place = &vcpu->direct[line % CACHE_LINES];
+    int hit = *place == line + 1;
     *place = line + 1;
-    return 0;
+    return hit;
 }
 
 static void wait_ticks(uint64_t ticks)
@@ -101,17 +117,20 @@ static void on_access(unsigned cpu, qemu_plugin_meminfo_t info, uint64_t address
     int device = qemu_plugin_hwaddr_is_io(where);
     uint64_t told = qemu_plugin_hwaddr_phys_addr(where);
     int home = device ? ELSEWHERE : home_of(told);
-    int missed = device || !cached(vcpu, told);
+    int missed = device || !cached(vcpu, told >> LINE_BITS);
+    int direct_missed = device || !cached_direct(vcpu, told >> LINE_BITS);
     uint64_t bytes = UINT64_C(1) << qemu_plugin_mem_size_shift(info);
     struct counts *counts = &vcpu->counts[home][(uintptr_t)mode];
     if (qemu_plugin_mem_is_store(info)) {
         counts->stores++;
         counts->store_bytes += bytes;
         counts->missed_stores += missed;
+        counts->direct_missed_stores += direct_missed;
     } else {
         counts->loads++;
         counts->load_bytes += bytes;
         counts->missed_loads += missed;
+        counts->direct_missed_loads += direct_missed;
     }
     if (delay_ticks && missed && home != ELSEWHERE && home != cpu_nodes[cpu])
         wait_ticks(delay_ticks);
@@ -141,6 +160,7 @@ static void report(const char *what, const struct snapshot *since)
                     now->loads - then->loads, now->stores - then->stores,
                     now->load_bytes - then->load_bytes, now->store_bytes - then->store_bytes,
                     now->missed_loads - then->missed_loads, now->missed_stores - then->missed_stores,
+                    now->direct_missed_loads - then->direct_missed_loads, now->direct_missed_stores - then->direct_missed_stores,
                 };
                 if (empty(&counts))
                     continue;
@@ -150,9 +170,11 @@ static void report(const char *what, const struct snapshot *since)
                 fprintf(out,
                     "%s{\"cpu\": %d, \"cpu_node\": %d, \"home\": %s, \"mode\": \"%s\", \"loads\": %" PRIu64 ", \"stores\": %" PRIu64
                     ", \"load_bytes\": %" PRIu64 ", \"store_bytes\": %" PRIu64 ", \"missed_loads\": %" PRIu64
-                    ", \"missed_stores\": %" PRIu64 "}",
+                    ", \"missed_stores\": %" PRIu64
+                    ", \"direct_missed_loads\": %" PRIu64 ", \"direct_missed_stores\": %" PRIu64 "}",
                     separator, cpu, cpu_nodes[cpu], name, mode == USER ? "user" : "kernel", counts.loads, counts.stores,
-                    counts.load_bytes, counts.store_bytes, counts.missed_loads, counts.missed_stores);
+                    counts.load_bytes, counts.store_bytes, counts.missed_loads, counts.missed_stores,
+                    counts.direct_missed_loads, counts.direct_missed_stores);
                 separator = ", ";
             }
     fputs("]}\n", out);

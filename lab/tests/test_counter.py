@@ -81,6 +81,11 @@ class Counter(LabTest):
         (rows,) = self.touched("load", [2], 2)[0]
         self.about(total(rows, "missed_loads", cpu=2, mode="user", home=2), LARGE // LINE)
 
+    def test_lines_that_share_a_place_push_each_other_out_of_the_direct_mapped_cache_only(self):
+        (rows,) = self.touched("turns", [2], 2)[0]
+        self.assertGreaterEqual(total(rows, "direct_missed_loads", cpu=2, mode="user", home=2), 2 * LARGE // SMALL)
+        self.assertLess(total(rows, "missed_loads", cpu=2, mode="user", home=2), 10)
+
     def test_persistent_memory(self):
         for node in (0, 2):
             counted, _ = self.counted(

@@ -1,7 +1,7 @@
 /* Accesses whose homes are known, as the counter should see them: each node's in a marked interval of its own.
  *     touch KIND NODE...
- * KIND is load or store (8 MiB once, eight bytes at a time), again (64 KiB, over and over), or read (read() of an 8 MiB
- * file in memory, into a buffer of 64 KiB where this program runs). The memory is bound to the node. Prints how long each
+ * KIND is load or store (8 MiB once, eight bytes at a time), again (64 KiB, over and over), turns (two lines that are 1 MiB
+ * apart, in turns), or read (read() of an 8 MiB file in memory, into a buffer of 64 KiB where this program runs). The memory is bound to the node. Prints how long each
  * interval took, in microseconds. */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 
 #include "../guest/mark.h"
 
-enum { LARGE = 8 << 20, SMALL = 64 << 10, POLICY_BIND = 2 };
+enum { LARGE = 8 << 20, SMALL = 64 << 10, HUGE = 2 << 20, POLICY_BIND = 2 };
 
 static void fail(const char *what)
 {
@@ -26,9 +26,15 @@ static void fail(const char *what)
 static char *bound(int node, size_t bytes, int file)
 {
     unsigned long mask = 1UL << node;
-    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, file, 0);
+    char *memory = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, file, 0);
     if (memory == MAP_FAILED)
         fail("mmap");
+    /* Large pages: then what is far apart here is as far apart in the node's memory. */
+    if (file < 0) {
+        memory += -(uintptr_t)memory % HUGE;
+        if (madvise(memory, bytes, MADV_HUGEPAGE))
+            fail("madvise");
+    }
     if (syscall(SYS_mbind, memory, bytes, POLICY_BIND, &mask, 8 * sizeof mask, 0))
         fail("mbind");
     memset(memory, 1, bytes);
@@ -40,6 +46,13 @@ static void load(const char *memory, size_t bytes, int times)
     for (int i = 0; i < times; i++)
         for (size_t at = 0; at < bytes; at += 8)
             (void)*(const volatile uint64_t *)(memory + at);
+}
+
+static void take_turns(const char *memory)
+{
+    for (int i = 0; i < LARGE / SMALL; i++)
+        for (int far = 0; far < 2; far++)
+            (void)*(const volatile uint64_t *)(memory + far * (1 << 20));
 }
 
 static void store(char *memory, size_t bytes)
@@ -72,6 +85,8 @@ static void touch(const char *kind, int node)
         read_file(file, buffer);
     else if (!strcmp(kind, "store"))
         store(memory, bytes);
+    else if (!strcmp(kind, "turns"))
+        take_turns(memory);
     else
         load(memory, bytes, is_small ? LARGE / SMALL : 1);
     MARK(MARK_END);

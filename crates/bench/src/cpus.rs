@@ -10,9 +10,13 @@ pub(crate) const THREADS_MAX: usize = 2;
 
 /// CPUs of one node, of different cores where the machine has them; at most [`THREADS_MAX`], at least one.
 pub(crate) fn choose() -> Result<Vec<usize>, Error> {
+    Ok(pick(&allowed()?, Path::new("/sys/devices/system/cpu")))
+}
+
+/// The CPUs that this process may use, ascending.
+pub(crate) fn allowed() -> Result<Vec<usize>, Error> {
     let allowed = sched_getaffinity(None).map_err(|error| Error::system("reading the CPUs allowed to us", error))?;
-    let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
-    Ok(pick(&allowed, Path::new("/sys/devices/system/cpu")))
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
 }
 
 /// Pins the calling thread.

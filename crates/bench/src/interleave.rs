@@ -24,6 +24,11 @@ impl Samples {
         self.quantile(0.5)
     }
 
+    /// Each value changed so.
+    pub(crate) fn map(&self, change: impl FnMut(f64) -> f64) -> Self {
+        Self(self.0.iter().copied().map(change).collect())
+    }
+
     /// Interquartile range over median, (p75 - p25) / median.
     pub(crate) fn spread(&self) -> f64 {
         (self.quantile(0.75) - self.quantile(0.25)) / self.median()

@@ -9,6 +9,7 @@ mod error;
 mod fs;
 mod interleave;
 mod interrupt;
+mod locality;
 mod metadata;
 mod mount;
 mod private_tmpfs;
@@ -36,7 +37,12 @@ enum Bench {
     Metadata(metadata::Arguments),
     /// The mount: rings against the classic device and tmpfs, and what the server's CPU time is.
     Mount(Arguments),
-    /// Serves a mount for `mount`, in a process of its own.
+    /// Guests with several nodes: the share of local accesses, counted by the emulator; needs make lab.
+    Locality(locality::Arguments),
+    /// The part of `locality` in a guest.
+    #[command(hide = true)]
+    MeasureLocality(locality::guest::Arguments),
+    /// Serves a mount for the others, in a process of its own.
     #[command(hide = true)]
     ServeMount(mount::serve::Arguments),
 }
@@ -46,6 +52,8 @@ fn main() -> ExitCode {
         Bench::Fs(arguments) => fs::run(&arguments),
         Bench::Metadata(arguments) => metadata::run(&arguments),
         Bench::Mount(arguments) => mount::run(&arguments),
+        Bench::Locality(arguments) => locality::run(&arguments),
+        Bench::MeasureLocality(arguments) => locality::guest::run(&arguments),
         Bench::ServeMount(arguments) => mount::serve::run(&arguments),
     };
     match outcome {

@@ -16,7 +16,7 @@ mod names;
 mod pass;
 mod requirements;
 pub(crate) mod serve;
-mod served;
+pub(crate) mod served;
 mod transfer;
 
 use crate::arguments::Arguments;
@@ -65,7 +65,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     interrupt::watch()?;
     let mut bench = Bench::prepare(arguments, &mut cases)?;
-    let table = Table::new(&["tmpfs", "tmpfs-huge", "classic"]).with_server_cpu(CASE_WIDTH);
+    let table = Table::new(&["tmpfs", "tmpfs-huge", "classic"])
+        .with_case_width(CASE_WIDTH)
+        .with_server_cpu();
     table.print_head("ns/op");
     let progress = ProgressBar::new(cases.len() as u64);
     progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));

@@ -14,13 +14,13 @@ pub(crate) const HOMENODE: &str = "homenode";
 pub(crate) struct Row {
     /// Name of the case, such as `4k/first/2t/same`.
     pub(crate) case: String,
-    /// Unit of `homenode` and `peers`; less is better.
+    /// Unit of `homenode` and `peers`.
     pub(crate) unit: &'static str,
     /// Median over the runs.
     pub(crate) homenode: f64,
     /// Median over the runs, by name of the peer.
     pub(crate) peers: BTreeMap<&'static str, f64>,
-    /// Peer's median over homenode's: above 1, homenode is better.
+    /// Of the medians; above 1, homenode is better.
     pub(crate) ratio: BTreeMap<&'static str, f64>,
     /// Rounds that count.
     pub(crate) runs: usize,
@@ -61,6 +61,20 @@ impl Row {
             spread: rounded(spread),
             server_cpu_ns: None,
         }
+    }
+
+    /// Like [`Row::new`], of a value that is better the larger it is.
+    pub(crate) fn more_is_better(
+        case: String,
+        unit: &'static str,
+        homenode: &Samples,
+        peers: &[(&'static str, &Samples)],
+    ) -> Self {
+        let mut row = Self::new(case, unit, homenode, peers);
+        for (name, samples) in peers {
+            row.ratio.insert(name, rounded(homenode.median() / samples.median()));
+        }
+        row
     }
 
     /// Of a server that nobody asks anything: the clock ticks of CPU time, and the ns, that it took all the same.
@@ -137,9 +151,14 @@ impl Table {
         }
     }
 
-    /// For rows with the server's CPU time, and with longer names.
-    pub(crate) fn with_server_cpu(mut self, case_width: usize) -> Self {
+    /// For longer names.
+    pub(crate) fn with_case_width(mut self, case_width: usize) -> Self {
         self.case_width = case_width;
+        self
+    }
+
+    /// For rows with the server's CPU time.
+    pub(crate) fn with_server_cpu(mut self) -> Self {
         self.server_cpu = true;
         self
     }

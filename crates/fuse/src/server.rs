@@ -321,7 +321,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         if let Some(rings) = rings {
             let queues = rings.queues(&service, &device, self.options)?;
             counters.extend(queues.iter().map(|queue| Arc::clone(&queue.responder.counters)));
-            start_queues(queues, &running)?;
+            start_queues(&*self.host, queues, &running)?;
         }
         let workers = workers(&service, device, threads)?;
         counters.extend(workers.iter().map(|worker| Arc::clone(&worker.responder.counters)));
@@ -394,6 +394,7 @@ fn workers<M: Memory, C: Clock, H: Host>(
 
 /// Starts the threads of all queues and waits until the kernel has their rings.
 fn start_queues<M: Memory, C: Clock, H: Host>(
+    host: &H,
     queues: Vec<Queue<M, C, H>>,
     running: &Arc<Running>,
 ) -> Result<(), Error> {
@@ -403,14 +404,18 @@ fn start_queues<M: Memory, C: Clock, H: Host>(
         let registered = registered.clone();
         let cpu = queue.cpu();
         let number = cpu.0 as usize;
-        start(format!("fuse-ring-{number}"), number, running, move || {
+        let serve = move || {
             let result = queue.register();
             let failed = result.is_err();
             // Nobody listens when another queue has failed before: the mount is being taken down.
             let _ = registered.send(result.map_err(|source| RingError::Register { cpu, source }));
             drop(registered);
             if failed { Ok(()) } else { queue.run() }
-        })?;
+        };
+        uring::on_cpu(host, cpu, || {
+            start(format!("fuse-ring-{number}"), number, running, serve)
+        })
+        .unwrap_or_else(|source| Err(Error::Spawn { thread: number, source }))?;
     }
     drop(registered);
     let mut registered = 0;

@@ -21,7 +21,7 @@ use buffers::Buffers;
 use homenode_engine::{Clock, CpuId, Memory};
 use io_uring::{IoUring, squeue};
 use std::sync::Arc;
-use std::{fmt, fs};
+use std::{fmt, fs, io, panic, thread};
 
 pub(crate) use queue::Queue;
 
@@ -103,8 +103,29 @@ pub(crate) fn prepare<H: Host>(host: &H, options: &Options, payload_bytes_max: u
         let buffers = buffers.map_err(|source| RingError::Map { cpu, source })?;
         Ok((Ring(ring), buffers))
     };
+    let ring = |cpu| {
+        let made = on_cpu(host, cpu, || ring(cpu));
+        made.unwrap_or_else(|source| Err(RingError::Make { cpu, source }))
+    };
     let rings = (0..queues).map(|cpu| ring(cpu_id(cpu))).collect::<Result<_, _>>()?;
     Ok(Rings { shape, rings })
+}
+
+/// Does `make` on the CPU, if a thread may run there: what the kernel and the allocator give for it is then of its node, such
+/// as the kernel's side of a ring, or the stacks of a thread that is started.
+///
+/// # Errors
+/// When there can be no thread more.
+pub(crate) fn on_cpu<H: Host, R: Send>(host: &H, cpu: CpuId, make: impl FnOnce() -> R + Send) -> io::Result<R> {
+    let there = || {
+        // An offline CPU has no memory of its own to speak of.
+        let _ = host.pin_to_cpu(cpu);
+        make()
+    };
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().spawn_scoped(scope, there)?;
+        Ok(thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic)))
+    })
 }
 
 impl Rings {
@@ -122,7 +143,9 @@ impl Rings {
                 counters: Arc::<Counters>::default(),
             };
             let device = Arc::clone(device);
-            Ok(Queue::new(cpu_id(cpu), ring, buffers, device, responder, options.spin))
+            let cpu_id = cpu_id(cpu);
+            let queue = || Queue::new(cpu_id, ring, buffers, device, responder, options.spin);
+            on_cpu(&*service.host, cpu_id, queue).map_err(|source| crate::Error::Spawn { thread: cpu, source })
         };
         self.rings.into_iter().enumerate().map(queue).collect()
     }

@@ -42,7 +42,7 @@ impl Contestant {
 
     /// A mounted pool of the node.
     pub(super) fn served(variant: Variant, file_bytes: usize, node: u16) -> Result<Self, Error> {
-        let served = Served::start(variant, pool_bytes(file_bytes), node)?;
+        let served = Served::start(variant, pool_bytes(file_bytes), Some(node))?;
         let what = format!("opening {}", served.directory().display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(served.directory(), flags, Mode::empty()).map_err(|error| Error::system(what, error))?;

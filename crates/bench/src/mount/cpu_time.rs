@@ -7,7 +7,7 @@ use std::io;
 
 /// CPU time of a process since it started, threads that have ended left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CpuTime {
+pub(crate) struct CpuTime {
     /// From every thread's schedstat. Exact for threads that sleep.
     pub(super) ns: u64,
     /// User and system time in the kernel's clock ticks, as tools show it.

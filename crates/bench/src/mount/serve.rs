@@ -1,4 +1,4 @@
-//! `homenode-bench serve-mount`: a mounted pool in a process of its own, for `homenode-bench mount`.
+//! `homenode-bench serve-mount`: a mounted pool in a process of its own, for other benches.
 //!
 //! Its standard output starts with a line: `ready` once the mount works, `unavailable WHY` if it cannot have rings, or
 //! `failed WHY`. For each line of its standard input it then prints how many requests it has served. When its input ends, because the bench is done or
@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Arguments {
     /// Where to mount: an empty directory. It goes with the mount.
     directory: PathBuf,
-    /// Bytes of the pool.
+    /// Bytes of the pool on each of its nodes.
     #[arg(long)]
-    pool_bytes: u64,
-    /// The node that gives them.
+    node_bytes: u64,
+    /// Its only node; without it, all.
     #[arg(long)]
-    node: u16,
+    node: Option<u16>,
     /// How requests travel.
     #[arg(long)]
     transport: Transport,
@@ -45,10 +45,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
 }
 
 fn bring_up(arguments: &Arguments) -> Result<Mount, homenode::Error> {
-    let options = PoolOptions::new()
-        .size_per_node(arguments.pool_bytes.to_string().parse().expect("a number is a size"))
-        .populate_ahead("100%".parse().expect("the size is well formed"))
-        .node(NodeId(arguments.node));
+    let mut options = PoolOptions::new()
+        .size_per_node(arguments.node_bytes.to_string().parse().expect("a number is a size"))
+        .populate_ahead("100%".parse().expect("the size is well formed"));
+    if let Some(node) = arguments.node {
+        options = options.node(NodeId(node));
+    }
     let pool = Pool::create(&options)?;
     pool.wait_populated()?;
     let mut options = MountOptions::default();

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// How a pool is mounted and served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Variant {
+pub(crate) enum Variant {
     /// Rings, everything else as `homenode up` has it.
     Uring,
     /// The device, everything else as `homenode up` has it.
@@ -30,10 +30,10 @@ pub(super) enum Variant {
 
 impl Variant {
     /// The first is what the cases are about; the others are its peers.
-    pub(super) const ALL: [Self; 4] = [Self::Uring, Self::Classic, Self::WriteBack, Self::NoKillPrivileges];
+    pub(crate) const ALL: [Self; 4] = [Self::Uring, Self::Classic, Self::WriteBack, Self::NoKillPrivileges];
 
     /// Name in tables and JSON.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Uring => "uring",
             Self::Classic => "classic",
@@ -43,7 +43,7 @@ impl Variant {
     }
 
     /// Name of its row in a case: the case's own for the variant the cases are about.
-    pub(super) fn case(self, case: &str) -> String {
+    pub(crate) fn case(self, case: &str) -> String {
         match self {
             Self::Uring => case.to_owned(),
             other => format!("{case}/{}", other.name()),
@@ -66,7 +66,7 @@ const END_POLL: Duration = Duration::from_millis(5);
 
 /// A serving process.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(crate) struct Served {
     variant: Variant,
     /// Made anew under a name that nobody could foresee; the server removes it.
     directory: PathBuf,
@@ -77,11 +77,11 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Starts it; when this returns the mount works.
+    /// Starts it with so many bytes of `node`, or of each node; when this returns the mount works.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when this machine has no rings for it; others are failures.
-    pub(super) fn start(variant: Variant, pool_bytes: u64, node: u16) -> Result<Self, Error> {
+    pub(crate) fn start(variant: Variant, node_bytes: u64, node: Option<u16>) -> Result<Self, Error> {
         let directory = tempfile::Builder::new()
             .prefix("homenode-bench-")
             .permissions(Permissions::from_mode(0o700))
@@ -89,11 +89,8 @@ impl Served {
             .map_err(|error| Error::system("making a temporary directory to mount on", error))?;
         let program = std::env::current_exe().map_err(|error| Error::system("finding this program", error))?;
         let mut child = Command::new(program)
-            .args([
-                "serve-mount",
-                &format!("--pool-bytes={pool_bytes}"),
-                &format!("--node={node}"),
-            ])
+            .args(["serve-mount", &format!("--node-bytes={node_bytes}")])
+            .args(node.map(|node| format!("--node={node}")))
             .args(variant.arguments())
             .arg(directory.path())
             .stdin(Stdio::piped())
@@ -121,22 +118,22 @@ impl Served {
         }
     }
 
-    pub(super) fn variant(&self) -> Variant {
+    pub(crate) fn variant(&self) -> Variant {
         self.variant
     }
 
     /// Where it is mounted.
-    pub(super) fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// CPU time of the process so far.
-    pub(super) fn cpu_time(&self) -> Result<CpuTime, Error> {
+    pub(crate) fn cpu_time(&self) -> Result<CpuTime, Error> {
         CpuTime::of(self.child.id())
     }
 
     /// Requests served so far.
-    pub(super) fn requests(&mut self) -> Result<u64, Error> {
+    pub(crate) fn requests(&mut self) -> Result<u64, Error> {
         let to = self.to.as_mut().expect("it is closed only when this is dropped");
         let asked = to.write_all(b"requests\n");
         asked.map_err(|error| self.failed(error))?;

@@ -1,0 +1,212 @@
+//! `homenode-bench locality`: how many accesses stay on their node, in guests of the lab, counted by the emulator.
+//!
+//! One job for everyone: a process pinned to each node writes, then reads, blocks of its own file at random. It is fio's
+//! job on tmpfs as fio and tmpfs are by default, on tmpfs with `fallocate=none`, and, with fio's defaults, on a mount by
+//! each transport, and by `O_DIRECT`; the library's threads do the same. Each file is written once by such a job before
+//! anything is counted.
+//!
+//! The share is of everything the machine accessed in an interval of steady work: by users and kernel, on all CPUs, behind a
+//! model of each CPU's cache (also behind a direct-mapped one; and raw, of every load and store). How much was moved in an
+//! interval is the kernel's count.
+//!
+//! `modelled` rows come from guests where a remote access that misses takes longer: a model, as the lab's documentation
+//! says. So are `scaling` rows: what was counted on 1 to 4 nodes, each access at a price.
+
+mod fio;
+pub(crate) mod guest;
+mod job;
+mod lab;
+mod model;
+mod requirements;
+mod threads;
+
+use crate::error::Error;
+use crate::interleave::Samples;
+use crate::interrupt;
+use crate::report::{Report, Row, Table};
+use indicatif::{ProgressBar, ProgressStyle};
+use job::{Contestant, SIZES, Size};
+use lab::{Counts, Homes, Interval, Lab};
+use std::path::PathBuf;
+
+/// What `homenode-bench locality` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Two nodes and one short interval: shows that the bench works.
+    #[arg(long, conflicts_with = "check")]
+    smoke: bool,
+    /// Write the rows to FILE as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Nodes of the guests.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [4, 8])]
+    nodes: Vec<u32>,
+    /// Rounds that count.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Modelled: how much longer a remote access takes that misses the cache.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    delay_ns: u32,
+    /// The lab's program.
+    #[arg(long, value_name = "FILE", default_value = "lab/run")]
+    lab: PathBuf,
+    /// Exit with 1 unless every required number is reached.
+    #[arg(long)]
+    check: bool,
+}
+
+/// What a share is of, and how its row's name ends.
+type Filter = (&'static str, fn(&Counts) -> Homes);
+const FILTERS: [Filter; 3] = [
+    ("", |counts| counts.missed),
+    ("/direct-mapped", |counts| counts.direct_missed),
+    ("/raw", |counts| counts.raw),
+];
+
+/// Guests that scaling is modelled for.
+const SCALING_NODES: std::ops::RangeInclusive<u32> = 1..=4;
+
+/// Runs the bench.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    interrupt::watch()?;
+    let lab = Lab::find(&arguments.lab)?;
+    let mut bench = Bench {
+        lab,
+        rounds: arguments.rounds,
+        interval_ms: 2000,
+        table: Table::new(&["tmpfs", "tmpfs-none"]).with_case_width(26),
+        report: Report::new("locality"),
+    };
+    bench.table.print_head("unit in the name");
+    if arguments.smoke {
+        (bench.rounds, bench.interval_ms) = (1, 1000);
+        bench.shares(2, &SIZES[..1])?;
+    } else {
+        for &nodes in &arguments.nodes {
+            bench.shares(nodes, &SIZES)?;
+            bench.modelled(nodes, arguments.delay_ns)?;
+        }
+        bench.scaling(arguments.delay_ns)?;
+    }
+    if let Some(file) = &arguments.json {
+        bench.report.write_json(file)?;
+    }
+    if arguments.smoke {
+        return Ok(());
+    }
+    requirements::judge(&bench.report, arguments.check)
+}
+
+struct Bench {
+    lab: Lab,
+    rounds: u32,
+    interval_ms: u32,
+    table: Table,
+    report: Report,
+}
+
+impl Bench {
+    /// Shares of local accesses on a machine of so many nodes.
+    fn shares(&mut self, nodes: u32, sizes: &[Size]) -> Result<(), Error> {
+        let (intervals, rounds) = (self.measure(nodes, sizes, 0)?, self.rounds);
+        for &size in sizes {
+            for (end, of) in FILTERS {
+                let shares = samples(&intervals, size, rounds, |pair| {
+                    of(&pair.iter().map(|interval| interval.counts).sum()).local_percent()
+                });
+                self.push("% local", &shares, |contestant| {
+                    format!("{nodes}n/{}/{}{end}", size.name, contestant.name())
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Throughput where remote accesses take longer.
+    fn modelled(&mut self, nodes: u32, delay_ns: u32) -> Result<(), Error> {
+        let intervals = self.measure(nodes, &SIZES, delay_ns)?;
+        for size in SIZES {
+            let rates = samples(&intervals, size, self.rounds, |pair| {
+                let (bytes, seconds) = pair.iter().fold((0.0, 0.0), |(bytes, seconds), interval| {
+                    (bytes + interval.bytes, seconds + interval.seconds)
+                });
+                bytes / seconds / f64::from(1 << 20)
+            });
+            let case = |contestant: Contestant| format!("{nodes}n/{}/{}/modelled", size.name, contestant.name());
+            self.push("modelled MiB/s", &rates, case);
+        }
+        Ok(())
+    }
+
+    /// Strong scaling (MBS-LVM, figure 5b): how much sooner the same work is done by more nodes.
+    fn scaling(&mut self, delay_ns: u32) -> Result<(), Error> {
+        let size = SIZES[0];
+        let mut one_node = Vec::new();
+        for nodes in SCALING_NODES {
+            let intervals = self.measure(nodes, &[size], 0)?;
+            let times = samples(&intervals, size, self.rounds, |pair| {
+                let counts: Counts = pair.iter().map(|interval| interval.counts).sum();
+                let bytes: f64 = pair.iter().map(|interval| interval.bytes).sum();
+                model::ns(&counts, f64::from(delay_ns)) / bytes
+            });
+            if one_node.is_empty() {
+                one_node = times.iter().map(Samples::median).collect();
+            }
+            let speed = |(times, one): (&Samples, &f64)| times.map(|ns| one / ns * f64::from(nodes));
+            let speeds: Vec<Samples> = times.iter().zip(&one_node).map(speed).collect();
+            self.push("modelled x of one node", &speeds, |contestant| {
+                format!("scaling/{nodes}n/{}", contestant.name())
+            });
+        }
+        Ok(())
+    }
+
+    /// Boots a guest and has it measure everyone.
+    fn measure(&self, nodes: u32, sizes: &[Size], delay_ns: u32) -> Result<Vec<Interval>, Error> {
+        interrupt::check()?;
+        let all = Contestant::ALL.len() * sizes.len() * 2 * self.rounds as usize;
+        let progress = ProgressBar::new(all as u64);
+        progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+        progress.set_message(format!("{nodes} nodes"));
+        let measured = self.lab.measure(
+            &lab::Guest {
+                nodes,
+                sizes,
+                rounds: self.rounds,
+                interval_ms: self.interval_ms,
+                delay_ns,
+            },
+            || progress.inc(1),
+        );
+        progress.finish_and_clear();
+        measured
+    }
+
+    /// A row for each contestant of ours, beside what the peers have.
+    fn push(&mut self, unit: &'static str, values: &[Samples], case: impl Fn(Contestant) -> String) {
+        let of = |contestant: Contestant| &values[contestant as usize];
+        let peers = Contestant::PEERS.map(|peer| (peer.name(), of(peer)));
+        for contestant in Contestant::OURS {
+            let row = Row::more_is_better(case(contestant), unit, of(contestant), &peers);
+            self.table.print_row(&row);
+            self.report.rows.push(row);
+        }
+    }
+}
+
+/// A value for each round of each contestant, from its intervals of writing and of reading, in the order of
+/// [`Contestant::ALL`].
+fn samples(intervals: &[Interval], size: Size, rounds: u32, value: impl Fn(&[&Interval]) -> f64) -> Vec<Samples> {
+    let of = |contestant: Contestant| {
+        let mut samples = Samples::default();
+        for round in 0..rounds {
+            let is_its = |interval: &&Interval| {
+                let work = &interval.work;
+                (work.round, work.contestant, work.block_bytes) == (round, contestant, size.bytes)
+            };
+            samples.push(value(&intervals.iter().filter(is_its).collect::<Vec<_>>()));
+        }
+        samples
+    };
+    Contestant::ALL.map(of).into()
+}

@@ -1,0 +1,224 @@
+//! `homenode-bench measure-locality`: the guest's part of `homenode-bench locality`.
+//!
+//! Brings everyone up, has each file written once, then marks intervals of steady work for the emulator's counter, and
+//! prints a line of JSON for each. A directory or mount that it leaves behind goes with the guest.
+
+use super::fio::Fio;
+use super::job::{Contestant, Done, FILE_BYTES, Work};
+use super::threads::Library;
+use crate::cpus;
+use crate::error::Error;
+use crate::mount::served::{Served, Variant};
+use crate::private_tmpfs::{self, Pages};
+use rustix::fd::{AsRawFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What `homenode-bench measure-locality` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Bytes of an operation.
+    #[arg(long, value_delimiter = ',')]
+    sizes: Vec<u64>,
+    #[arg(long)]
+    rounds: u32,
+    /// Length of an interval.
+    #[arg(long)]
+    interval_ms: u64,
+}
+
+/// The kernel's switch for rings, of a guest of its own.
+const RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
+/// What every job has to have moved before its work is steady.
+const STEADY_BYTES: f64 = (1 << 20) as f64;
+const STEADY_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Measures everyone, round after round.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    if std::env::var_os("HOMENODE_LAB").is_none() {
+        let what = "this runs in a guest of the lab only, which is thrown away: run homenode-bench locality";
+        return Err(Error::system(what, io::ErrorKind::Unsupported));
+    }
+    fs::write(RINGS, "Y").map_err(|error| Error::system(format!("switching rings on, {RINGS}"), error))?;
+    let cpus = one_of_each_node()?;
+    let files = arguments.sizes.len() as u64;
+    let stages = Contestant::ALL
+        .map(|contestant| Stage::set_up(contestant, files, cpus.clone()))
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    for &block_bytes in &arguments.sizes {
+        for stage in &stages {
+            stage.start(block_bytes, true, true)?.finish()?;
+        }
+    }
+    let interval = Duration::from_millis(arguments.interval_ms);
+    for round in 0..arguments.rounds {
+        for &block_bytes in &arguments.sizes {
+            for stage in &stages {
+                for write in [true, false] {
+                    let work = Work {
+                        round,
+                        contestant: stage.contestant,
+                        block_bytes,
+                        write,
+                    };
+                    tell(&stage.measure(work, interval)?)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first CPU of each node that has any.
+fn one_of_each_node() -> Result<Vec<usize>, Error> {
+    let mut first = BTreeMap::new();
+    for cpu in cpus::allowed()? {
+        first.entry(cpus::node(cpu)).or_insert(cpu);
+    }
+    Ok(first.into_values().collect())
+}
+
+fn tell(done: &Done) -> Result<(), Error> {
+    let line = serde_json::to_string(done).expect("it holds only numbers and names");
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|error| Error::system("telling the host", error))
+}
+
+/// A contestant that is up.
+#[derive(Debug)]
+struct Stage {
+    contestant: Contestant,
+    /// Where the jobs run.
+    cpus: Vec<usize>,
+    files: Files,
+}
+
+#[derive(Debug)]
+enum Files {
+    Tmpfs(OwnedFd),
+    Served(Served),
+    Library(Library),
+}
+
+/// The job at work.
+#[derive(Debug)]
+pub(super) enum Running<'a> {
+    Fio(Fio),
+    Threads(super::threads::Running<'a>),
+}
+
+impl Stage {
+    fn set_up(contestant: Contestant, files_per_job: u64, cpus: Vec<usize>) -> Result<Self, Error> {
+        let node_bytes = (files_per_job + 1) * FILE_BYTES;
+        let all_bytes = node_bytes * cpus.len() as u64;
+        let files = match contestant {
+            Contestant::Tmpfs | Contestant::TmpfsNone => Files::Tmpfs(private_tmpfs::mount(Pages::Default, all_bytes)?),
+            Contestant::Mount | Contestant::MountDirect => {
+                Files::Served(Served::start(Variant::Uring, node_bytes, None)?)
+            }
+            Contestant::MountClassic => Files::Served(Served::start(Variant::Classic, node_bytes, None)?),
+            Contestant::Library => Files::Library(Library::new(node_bytes)?),
+        };
+        Ok(Self {
+            contestant,
+            cpus,
+            files,
+        })
+    }
+
+    /// Starts the job; `once`: it ends by itself when all of each file has had its turn.
+    fn start(&self, block_bytes: u64, write: bool, once: bool) -> Result<Running<'_>, Error> {
+        let directory = match &self.files {
+            Files::Library(library) => {
+                return library
+                    .start(&self.cpus, block_bytes, write, once)
+                    .map(Running::Threads);
+            }
+            Files::Tmpfs(root) => PathBuf::from(format!("/proc/{}/fd/{}/.", std::process::id(), root.as_raw_fd())),
+            Files::Served(served) => served.directory().to_owned(),
+        };
+        let mut command = Fio::command(&directory, &self.cpus, block_bytes, write);
+        match self.contestant {
+            Contestant::TmpfsNone => drop(command.arg("--fallocate=none")),
+            Contestant::MountDirect => drop(command.arg("--direct=1")),
+            _ => {}
+        }
+        Fio::start(command, self.cpus.len(), write, once).map(Running::Fio)
+    }
+
+    fn measure(&self, work: Work, length: Duration) -> Result<Done, Error> {
+        let mut running = self.start(work.block_bytes, work.write, false)?;
+        let start = Instant::now();
+        while running.least_bytes()? < STEADY_BYTES {
+            if start.elapsed() > STEADY_TIMEOUT {
+                let what = format!("{} has not begun in time", self.contestant.name());
+                return Err(Error::system(what, io::ErrorKind::TimedOut));
+            }
+            thread::sleep(POLL);
+        }
+        mark("begin")?;
+        let (start, before) = (Instant::now(), running.bytes()?);
+        thread::sleep(length);
+        let (after, seconds) = (running.bytes()?, start.elapsed().as_secs_f64());
+        mark("end")?;
+        running.stop()?;
+        Ok(Done {
+            work,
+            bytes: after - before,
+            seconds,
+        })
+    }
+}
+
+impl Running<'_> {
+    /// Moved by each job so far.
+    fn each(&mut self) -> Result<Vec<f64>, Error> {
+        match self {
+            Self::Fio(fio) => fio.bytes(),
+            Self::Threads(threads) => Ok(threads.bytes()),
+        }
+    }
+
+    fn bytes(&mut self) -> Result<f64, Error> {
+        Ok(self.each()?.iter().sum())
+    }
+
+    fn least_bytes(&mut self) -> Result<f64, Error> {
+        Ok(self.each()?.into_iter().fold(f64::INFINITY, f64::min))
+    }
+
+    /// Ends it.
+    fn stop(self) -> Result<(), Error> {
+        match self {
+            Self::Fio(fio) => fio.stop(),
+            Self::Threads(threads) => threads.stop(),
+        }
+    }
+
+    /// Waits until it ends by itself.
+    fn finish(self) -> Result<(), Error> {
+        match self {
+            Self::Fio(fio) => fio.finish(),
+            Self::Threads(threads) => threads.finish(),
+        }
+    }
+}
+
+/// Tells the counter.
+fn mark(what: &str) -> Result<(), Error> {
+    let status = Command::new("mark").arg(what).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Error::system("the lab's mark", io::Error::other(status.to_string()))),
+        Err(error) => Err(Error::system("the lab's mark", error)),
+    }
+}

@@ -1,0 +1,250 @@
+//! Guests, and what the emulator counted in them.
+
+use super::job::{Done, Size, Work};
+use crate::error::Error;
+use crate::interrupt;
+use serde::Deserialize;
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::iter::Sum;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Most CPUs of a guest: each is a thread of the emulator.
+const CPUS_MAX: u32 = 8;
+/// Longer than any guest takes whose processes do not hang.
+const TIMEOUT_S: u32 = 3000;
+
+/// The lab's program, and this one, which does the work in the guest.
+#[derive(Debug)]
+pub(super) struct Lab {
+    program: PathBuf,
+    bench: PathBuf,
+}
+
+/// A guest to boot, and what is measured in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guest<'a> {
+    pub(super) nodes: u32,
+    pub(super) sizes: &'a [Size],
+    pub(super) rounds: u32,
+    pub(super) interval_ms: u32,
+    /// Of remote accesses that miss: a model.
+    pub(super) delay_ns: u32,
+}
+
+/// What was done, and the accesses meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interval {
+    pub(super) work: Work,
+    pub(super) bytes: f64,
+    pub(super) seconds: f64,
+    pub(super) counts: Counts,
+}
+
+/// Loads and stores of the whole machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// As the CPUs make them.
+    pub(super) raw: Homes,
+    /// Those that a cache of 1 MiB and eight ways a CPU does not hold.
+    pub(super) missed: Homes,
+    /// Those that a direct-mapped one does not hold.
+    pub(super) direct_missed: Homes,
+}
+
+/// Accesses by whether the memory is of the CPU's node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Homes {
+    pub(super) local: f64,
+    pub(super) remote: f64,
+}
+
+impl Homes {
+    pub(super) fn total(self) -> f64 {
+        self.local + self.remote
+    }
+
+    pub(super) fn local_percent(self) -> f64 {
+        100.0 * self.local / self.total()
+    }
+
+    fn add(&mut self, is_local: bool, accesses: f64) {
+        *(if is_local { &mut self.local } else { &mut self.remote }) += accesses;
+    }
+}
+
+impl Counts {}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        let mut sum = Self::default();
+        for counts in all {
+            for (to, from) in [
+                (&mut sum.raw, counts.raw),
+                (&mut sum.missed, counts.missed),
+                (&mut sum.direct_missed, counts.direct_missed),
+            ] {
+                to.local += from.local;
+                to.remote += from.remote;
+            }
+        }
+        sum
+    }
+}
+
+/// The counter's document.
+#[derive(Debug, Deserialize)]
+struct Document {
+    intervals: Vec<Vec<Accesses>>,
+}
+
+/// Of one CPU to one home, by user or kernel.
+#[derive(Debug, Deserialize)]
+struct Accesses {
+    cpu_node: u32,
+    /// None: a device or firmware.
+    home: Option<u32>,
+    loads: f64,
+    stores: f64,
+    missed_loads: f64,
+    missed_stores: f64,
+    direct_missed_loads: f64,
+    direct_missed_stores: f64,
+}
+
+impl Lab {
+    /// # Errors
+    /// When it is not there.
+    pub(super) fn find(program: &Path) -> Result<Self, Error> {
+        let found = |path: &Path| path.canonicalize();
+        let bench = std::env::current_exe().and_then(|path| found(&path));
+        Ok(Self {
+            program: found(program).map_err(|error| {
+                let what = format!(
+                    "{}: run this in the repository's root, after make lab, or say --lab FILE",
+                    program.display()
+                );
+                Error::system(what, error)
+            })?,
+            bench: bench.map_err(|error| Error::system("finding this program", error))?,
+        })
+    }
+
+    /// Boots the guest and has everyone measured; calls `tick` after each interval.
+    pub(super) fn measure(&self, guest: &Guest<'_>, tick: impl Fn()) -> Result<Vec<Interval>, Error> {
+        let counts = tempfile::NamedTempFile::new().map_err(|error| Error::system("making a temporary file", error))?;
+        let mut child = self
+            .command(guest, counts.path())
+            .spawn()
+            .map_err(|error| Error::system(format!("starting {}", self.program.display()), error))?;
+        let out = BufReader::new(child.stdout.take().expect("it was asked for"));
+        let done: Result<Vec<Done>, Error> = out
+            .lines()
+            .map(|line| {
+                tick();
+                line.and_then(|line| Ok(serde_json::from_str(&line)?))
+                    .map_err(|error| Error::system("reading what the guest tells", error))
+            })
+            .collect();
+        let status = child
+            .wait()
+            .map_err(|error| Error::system("waiting for the lab", error))?;
+        interrupt::check()?;
+        if !status.success() {
+            let what = format!(
+                "the guest of {} nodes, started by {}",
+                guest.nodes,
+                self.program.display()
+            );
+            return Err(Error::system(what, io::Error::other(status.to_string())));
+        }
+        let text = fs::read_to_string(counts.path()).map_err(|error| Error::system("reading the counts", error))?;
+        let document: Document =
+            serde_json::from_str(&text).map_err(|error| Error::system("reading the counts", io::Error::from(error)))?;
+        let done = done?;
+        if done.len() != document.intervals.len() {
+            let what = format!("{} intervals were counted of {}", document.intervals.len(), done.len());
+            return Err(Error::system("the guest", io::Error::other(what)));
+        }
+        Ok(done.iter().zip(&document.intervals).map(interval).collect())
+    }
+
+    fn command(&self, guest: &Guest<'_>, counts: &Path) -> Command {
+        let cpus_per_node = (CPUS_MAX / guest.nodes).clamp(1, 2);
+        let mut command = Command::new(&self.program);
+        command
+            .arg(format!("--nodes={}", guest.nodes))
+            .arg(format!("--cpus-per-node={cpus_per_node}"))
+            .args(["--mem=768M", "--kernel=6.18", "--count"])
+            .arg(counts)
+            .arg(format!("--timeout={TIMEOUT_S}"));
+        if guest.delay_ns > 0 {
+            command.arg(format!("--delay-ns={}", guest.delay_ns));
+        }
+        // What is below /tmp is not there by itself.
+        if let Some(directory) = self.bench.parent().filter(|directory| directory.starts_with("/tmp")) {
+            command.arg("--show").arg(directory);
+        }
+        let sizes: Vec<String> = guest.sizes.iter().map(|size| size.bytes.to_string()).collect();
+        command
+            .arg("--")
+            .arg(&self.bench)
+            .arg("measure-locality")
+            .arg(format!("--sizes={}", sizes.join(",")))
+            .arg(format!("--rounds={}", guest.rounds))
+            .arg(format!("--interval-ms={}", guest.interval_ms))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        command
+    }
+}
+
+fn interval((done, accesses): (&Done, &Vec<Accesses>)) -> Interval {
+    let mut counts = Counts::default();
+    for row in accesses {
+        if let Some(home) = row.home {
+            let is_local = home == row.cpu_node;
+            counts.raw.add(is_local, row.loads + row.stores);
+            counts.missed.add(is_local, row.missed_loads + row.missed_stores);
+            let direct_missed = row.direct_missed_loads + row.direct_missed_stores;
+            counts.direct_missed.add(is_local, direct_missed);
+        }
+    }
+    Interval {
+        work: done.work,
+        bytes: done.bytes,
+        seconds: done.seconds,
+        counts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::Contestant;
+    use super::*;
+
+    #[test]
+    fn accesses_are_local_or_remote_or_no_memory_at_all() {
+        let text = r#"[{"cpu": 0, "cpu_node": 0, "home": 0, "mode": "user", "loads": 30, "stores": 1,
+                        "missed_loads": 3, "missed_stores": 0, "direct_missed_loads": 4, "direct_missed_stores": 0},
+                       {"cpu": 0, "cpu_node": 0, "home": 1, "mode": "kernel", "loads": 9, "stores": 0,
+                        "missed_loads": 1, "missed_stores": 0, "direct_missed_loads": 4, "direct_missed_stores": 0},
+                       {"cpu": 3, "cpu_node": 1, "home": null, "mode": "kernel", "loads": 500, "stores": 0,
+                        "missed_loads": 500, "missed_stores": 0, "direct_missed_loads": 500, "direct_missed_stores": 0}]"#;
+        let done = Done {
+            work: Work {
+                round: 0,
+                contestant: Contestant::Library,
+                block_bytes: 4096,
+                write: true,
+            },
+            bytes: 1.0,
+            seconds: 1.0,
+        };
+        let counts = interval((&done, &serde_json::from_str(text).expect("it is well formed"))).counts;
+        for (homes, percent) in [(counts.missed, 75.0), (counts.raw, 77.5), (counts.direct_missed, 50.0)] {
+            assert!((homes.local_percent() - percent).abs() < 1e-9);
+        }
+    }
+}

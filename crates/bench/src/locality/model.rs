@@ -1,0 +1,32 @@
+//! The model of time behind `scaling`: each access at a price. It says nothing of queues at a node's memory, which slow down
+//! those who all work on one node: on a real machine the difference is larger.
+
+use super::lab::Counts;
+
+/// What an access takes that a CPU's cache has, of eight bytes as the guest's kernel copies.
+const HIT_NS: f64 = 1.0;
+/// What a line takes from the memory of the CPU's own node.
+const LOCAL_NS: f64 = 90.0;
+
+/// The time of all CPUs together for these accesses, where remote memory is `delay_ns` farther than local.
+pub(super) fn ns(counts: &Counts, delay_ns: f64) -> f64 {
+    let missed = counts.missed.local + counts.missed.remote;
+    counts.raw.total() * HIT_NS + missed * LOCAL_NS + counts.missed.remote * delay_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lab::Homes;
+    use super::*;
+
+    #[test]
+    fn each_access_has_its_price() {
+        let homes = |local, remote| Homes { local, remote };
+        let counts = Counts {
+            raw: homes(700.0, 300.0),
+            missed: homes(10.0, 5.0),
+            direct_missed: homes(99.0, 99.0),
+        };
+        assert!((ns(&counts, 100.0) - (1000.0 + 15.0 * 90.0 + 500.0)).abs() < 1e-9);
+    }
+}

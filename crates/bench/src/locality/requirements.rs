@@ -1,0 +1,62 @@
+//! What the project promises of locality, and whether a report keeps it.
+
+use super::job::{Contestant, SIZES};
+use crate::error::Error;
+use crate::report::{Report, Row};
+use crate::required::{self, Bound, Finding};
+
+/// Least share of local accesses behind the filter, in percent.
+const LOCAL_PERCENT_MIN: [(Contestant, f64); 2] = [(Contestant::Library, 95.0), (Contestant::Mount, 90.0)];
+
+/// Prints what each promise found; with `check`, fails if one was missed.
+pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
+    required::judge(&findings(report), check)
+}
+
+fn findings(report: &Report) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (contestant, least) in LOCAL_PERCENT_MIN {
+        for size in SIZES {
+            let end = format!("n/{}/{}", size.name, contestant.name());
+            let direct_mapped = format!("{end}/direct-mapped");
+            let is_judged = |row: &&Row| row.case.ends_with(&end) || row.case.ends_with(&direct_mapped);
+            let rows = report.rows.iter().filter(is_judged);
+            findings.extend(rows.map(|row| Finding {
+                what: format!("{}, % local", row.case),
+                found: row.homenode,
+                bound: Bound::AtLeast(least),
+            }));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interleave::Samples;
+
+    #[test]
+    fn shares_are_judged_and_other_rows_are_not() {
+        let mut report = Report::new("locality");
+        for (case, percent) in [
+            ("4n/4k/library", 99.0),
+            ("4n/4k/library/raw", 1.0),
+            ("8n/1m/mount", 89.0),
+            ("8n/1m/mount/modelled", 1.0),
+            ("scaling/4n/mount", 1.0),
+            ("4n/4k/mount/direct-mapped", 91.0),
+            ("4n/4k/mount-classic", 50.0),
+        ] {
+            let mut samples = Samples::default();
+            samples.push(percent);
+            let row = Row::more_is_better(case.into(), "% local", &samples, &[]);
+            report.rows.push(row);
+        }
+        let judged = judge(&report, true);
+        assert!(
+            matches!(judged, Err(Error::Missed { missed: 1, checked: 3 })),
+            "{judged:?}"
+        );
+    }
+}

@@ -65,6 +65,9 @@ step "benches, small: they work; their numbers mean nothing here"
 step "package: installed, used and removed"
 HOMENODE_BINARY="$target/debug/homenode" scripts/test-package.sh
 
+step "the lab: a guest with two nodes"
+scripts/lab-smoke.sh
+
 step "examples in the documentation"
 cargo test --workspace --doc
 

@@ -34,6 +34,8 @@ def run(job: Run) -> int:
     archive = initramfs.build(job, kernel)
     check_memory(job)
     check_counter(job)
+    # Missed before another guest is waited for.
+    cache.tool("qemu-system-x86_64")
     with cache.locked("guest", "another guest to end"):
         try:
             return one(job, kernel, archive)

@@ -67,6 +67,9 @@ class Machine:
             raise LabError(f"a guest has 1 to {CPUS_MAX} CPUs, not {len(self.cpu_nodes) + self.absent_cpus}")
         if self.cpu_nodes[0] != 0 or self.memory_mib[0] < 128:
             raise LabError("the guest boots on node 0: give it a CPU and at least 128M of memory")
+        for node, size in enumerate(self.memory_mib):
+            if size == 0 and node not in self.cpu_nodes:
+                raise LabError(f"node {node} has neither a CPU nor memory: give it one, or leave it out")
         for cpu in self.offline_cpus:
             if not 0 < cpu < len(self.cpu_nodes):
                 raise LabError(f"CPU {cpu} cannot be offline: there are the CPUs 0 to {len(self.cpu_nodes) - 1}, and 0 stays")
@@ -86,8 +89,11 @@ class Machine:
         for device in [*self.nvme, *self.nvdimm, *self.net]:
             if device.node not in self.nodes:
                 raise LabError(f"a device is on node {device.node}, and the nodes are 0 to {len(self.nodes) - 1}")
+        for device in self.nvme:
+            if not device.size_mib:
+                raise LabError("an NVMe disk has at least 1M")
         for device in self.nvdimm:
-            if device.size_mib % 16:
+            if device.size_mib % 16 or not device.size_mib:
                 raise LabError(f"the size of an NVDIMM is a multiple of 16M, not {device.size_mib}M")
         for device in [*self.nvme, *self.net]:
             if not 1 <= device.queues <= CPUS_MAX:

@@ -1,13 +1,14 @@
 """The command line of lab/run."""
 
 import argparse
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import cache
 from .errors import LabError
-from .machine import Device, Machine, number_cpus, read_distances
+from .machine import CPUS_MAX, Device, Machine, number_cpus, read_distances
 
 EPILOG = """
 SIZE is a number with M or G. A LIST has one value for each node, or one value for all; LIST of CPUs: 3,6-7.
@@ -43,6 +44,8 @@ def parse(words: list[str]) -> Run:
         parser.error("there is no command: lab/run [options] -- COMMAND")
     if options.timeout <= 0 or options.boot_timeout <= 0 or options.delay_ns < 0:
         raise LabError("--timeout and --boot-timeout have to be above zero, and --delay-ns not below")
+    if options.count and not os.access(options.count.absolute().parent, os.W_OK):
+        raise LabError(f"--count {options.count}: its directory is not there, or cannot be written to")
     return Run(
         machine=machine(options),
         kernel=options.kernel,
@@ -145,17 +148,20 @@ def cpu_list(text: str) -> list[int]:
     cpus = []
     for part in text.split(",") if text else []:
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not found:
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if last < first:
             raise LabError(f"{text!r} is no list of CPUs: write it as 1,4-6")
-        cpus += range(int(found[1]), int(found[2] or found[1]) + 1)
+        # Those beyond what a guest can have are all refused alike.
+        cpus += range(first, min(last, first + CPUS_MAX) + 1)
     return cpus
 
 
 def device(text: str, option: str, keys: set[str]) -> Device:
     """A device as node=1,queues=4,size=256M describes it."""
-    given = dict(part.partition("=")[::2] for part in text.split(","))
-    if "node" not in given or not given.keys() <= keys:
-        raise LabError(f"{option} {text}: give node=N, and of {', '.join(sorted(keys - {'node'}))} what you want")
+    parts = [part.partition("=")[::2] for part in text.split(",")]
+    given = dict(parts)
+    if "node" not in given or not given.keys() <= keys or len(given) < len(parts):
+        raise LabError(f"{option} {text}: give node=N, and of {', '.join(sorted(keys - {'node'}))} what you want, each once")
     return Device(
         node=number(given["node"], option),
         size_mib=mib(given.get("size", "256M")),

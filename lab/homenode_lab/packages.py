@@ -7,6 +7,7 @@ downloads in the cache. So the suites can differ from the machine's, and nothing
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -18,16 +19,25 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 def run(command: list, **options) -> str:
     """Runs a command that must succeed, and gives its output."""
+    words = [str(word) for word in command]
     try:
-        done = subprocess.run(
-            [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, **options
+        # A session of its own, so that all that it starts can be ended with it.
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options
         )
     except FileNotFoundError as error:
         raise Unavailable(f"there is no {command[0]} on this machine: the lab needs Debian and its build-essential") from error
-    if done.returncode:
-        last = "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-8:])
-        raise LabError(f"{command[0]} ({command[-1]}) failed with status {done.returncode}:\n  {last}")
-    return done.stdout
+    with process:
+        try:
+            output, errors = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+    if process.returncode:
+        last = "\n  ".join((errors or output).strip().splitlines()[-8:])
+        raise LabError(f"{command[0]} ({command[-1]}) failed with status {process.returncode}:\n  {last}")
+    return output
 
 
 def installed(package: str) -> bool:
@@ -70,12 +80,22 @@ def view_lines(release: str, pairs: list[tuple[str, str]]) -> list[str]:
     return lines + [f"deb-src {options}{uri} {suite} main" for uri, suite in dict.fromkeys(own)]
 
 
+def view_directory() -> Path:
+    """Where apt's view is, while packages are fetched."""
+    return cache.root() / "apt"
+
+
+def forget() -> None:
+    """Removes lists and downloads: they are soon outdated, and were made to be unpacked."""
+    shutil.rmtree(view_directory(), ignore_errors=True)
+
+
 class View:
     """apt on the lab's view. Making it fetches the package lists: make it when a package is missing, not before."""
 
     def __init__(self):
-        self.directory = cache.root() / "apt"
-        self.remove()
+        self.directory = view_directory()
+        forget()
         for part in ("lists/partial", "archives/partial"):
             (self.directory / part).mkdir(parents=True, exist_ok=True)
         sources = self.directory / "sources.list"
@@ -94,10 +114,6 @@ class View:
         except LabError as error:
             raise Unavailable(f"{error}\nthe lists of {', '.join(cache.KERNELS.values())} and of this machine's own suites are "
                            "fetched from its mirror: see that `apt-get update` works, and that the mirror has these suites") from error
-
-    def remove(self) -> None:
-        """Removes lists and downloads: they are soon outdated, and were made to be unpacked."""
-        shutil.rmtree(self.directory, ignore_errors=True)
 
     def apt(self, *words, command: str = "apt-get", directory: Path | None = None) -> str:
         """Runs a command of apt in that directory."""

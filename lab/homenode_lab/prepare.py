@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import signal
 import sys
 import tarfile
 import time
@@ -25,9 +26,15 @@ NEEDED_BYTES = 2_500_000_000
 
 def main() -> int:
     """Brings the cache up to date, with a line for each thing it does. Ends with 3 where something cannot be had."""
+    # What it has started ends with it, and what is not whole is removed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         with cache.locked("prepare", "another `make lab`"):
-            Preparation().run()
+            try:
+                Preparation().run()
+            finally:
+                packages.forget()
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 3 if isinstance(error, Unavailable) else 1
@@ -60,8 +67,6 @@ class Preparation:
         for name, suite in cache.KERNELS.items():
             self.kernel(name, suite)
         self.programs()
-        if self.view:
-            self.view.remove()
         print(f"lab: ready in {cache.root()} ({time.monotonic() - begin:.1f} s)")
 
     def apt(self) -> packages.View:

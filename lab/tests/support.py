@@ -67,3 +67,12 @@ class LabTest(unittest.TestCase):
 def total(rows: list[dict], field: str, **conditions) -> int:
     """The sum of a field over the rows that meet the conditions."""
     return sum(row[field] for row in rows if all(row[name] == value for name, value in conditions.items()))
+
+
+def running(pid: int) -> bool:
+    """Whether there is such a process, and more than its status is left of it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

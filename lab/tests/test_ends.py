@@ -7,22 +7,13 @@ import time
 
 from homenode_lab import cache
 
-from .support import LAB, WAITING, LabTest
+from .support import LAB, WAITING, LabTest, running
 
 
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
     with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as listed:
         return [int(word) for word in listed.read().split()]
-
-
-def running(pid: int) -> bool:
-    """Whether there is such a process, and more than its status is left of it."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 class Ends(LabTest):

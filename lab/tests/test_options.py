@@ -16,6 +16,11 @@ class Refused(LabTest):
         told = self.refused("--nodes", "2", "--cpus-per-node", "1,1,1", "--", "true")
         self.assertIn("3 values, and there are 2 nodes", told)
 
+    def test_a_node_of_nothing(self):
+        self.assertIn("node 4 has neither a CPU nor memory", self.refused("--memory-only", "0M", "--", "true"))
+        told = self.refused("--nodes", "2", "--mem", "512M,0M", "--cpus-per-node", "2,0", "--", "true")
+        self.assertIn("node 1 has neither a CPU nor memory", told)
+
     def test_a_node_that_cannot_boot(self):
         self.assertIn("boots on node 0", self.refused("--nodes", "2", "--cpus-per-node", "0,1", "--", "true"))
         self.assertIn("boots on node 0", self.refused("--mem", "64M", "--", "true"))
@@ -24,6 +29,17 @@ class Refused(LabTest):
         for option in ("--nvme", "--nvdimm", "--net"):
             self.assertIn("on node 4", self.refused(option, "node=4", "--", "true"))
             self.assertIn("give node=N", self.refused(option, "queues=2", "--", "true"))
+            self.assertIn("each once", self.refused(option, "node=1,node=2", "--", "true"))
+        for option in ("--nvme", "--net"):
+            for queues in ("0", "200"):
+                told = self.refused(option, f"node=1,queues={queues}", "--", "true")
+                self.assertIn(f"has 1 to 64 queues, not {queues}", told)
+
+    def test_devices_of_no_size(self):
+        self.assertIn("at least 1M", self.refused("--nvme", "node=1,size=0M", "--", "true"))
+        for size in ("0M", "250M"):
+            told = self.refused("--nvdimm", f"node=1,size={size}", "--", "true")
+            self.assertIn(f"a multiple of 16M, not {size}", told)
 
     def test_distances_of_other_nodes(self):
         file = self.directory / "distances"
@@ -35,11 +51,15 @@ class Refused(LabTest):
 
     def test_cpus_that_cannot_be_offline(self):
         self.assertIn("CPU 0 cannot be offline", self.refused("--offline-cpus", "0", "--", "true"))
-        self.assertIn("CPU 8 cannot be offline", self.refused("--offline-cpus", "6-8", "--", "true"))
+        for cpus in ("6-8", "8-9999999999"):
+            self.assertIn("CPU 8 cannot be offline", self.refused("--offline-cpus", cpus, "--", "true"))
+        for cpus in ("3-1", "1,,2", "two"):
+            self.assertIn(f"'{cpus}' is no list of CPUs", self.refused("--offline-cpus", cpus, "--", "true"))
 
     def test_sizes_and_directories(self):
         self.assertIn("'lots' is no size", self.refused("--mem", "lots", "--", "true"))
         self.assertIn("is no directory", self.refused("--share", "/nowhere", "--", "true"))
+        self.assertIn("its directory is not there", self.refused("--count", "/nowhere/counts", "--", "true"))
         self.assertIn("left: ask for less", self.refused("--mem", "900G", "--", "true"))
 
     def test_an_empty_cache_names_the_remedy(self):

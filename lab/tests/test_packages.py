@@ -1,13 +1,15 @@
 """Where packages come from, and that only what is whole gets into the cache. Nothing is fetched."""
 
 import os
+import signal
+import time
 from pathlib import Path
 from unittest import mock
 
 from homenode_lab import cache, packages
-from homenode_lab.errors import LabError
+from homenode_lab.errors import LabError, Unavailable
 
-from .support import LabTest
+from .support import LabTest, running
 
 ONE_LINE = """
 # deb https://example.invalid/debian commented main
@@ -57,6 +59,30 @@ class Sources(LabTest):
         )
         with self.assertRaisesRegex(LabError, "no apt source of this machine has the suite forky"):
             packages.view_lines("forky", pairs)
+
+
+class Commands(LabTest):
+    """What `make lab` starts."""
+
+    def test_all_of_it_ends_with_make_lab(self):
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        told = self.directory / "told"
+        with self.assertRaises(KeyboardInterrupt):
+            packages.run(["sh", "-c", 'sleep 1000 & echo $! >"$1"; wait', "sh", told])
+        child = int(told.read_text())
+        deadline = time.monotonic() + 5
+        while running(child) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse(running(child))
+
+    def test_a_program_that_is_not_there(self):
+        with self.assertRaisesRegex(Unavailable, "there is no no-such-program on this machine"):
+            packages.run(["no-such-program"])
 
 
 class Cache(LabTest):

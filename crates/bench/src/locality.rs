@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         lab,
         rounds: arguments.rounds,
         interval_ms: 2000,
-        table: Table::new(&["tmpfs", "tmpfs-none"]).with_case_width(26),
+        table: Table::new(&["tmpfs", "tmpfs-none"]).with_case_width(36),
         report: Report::new("locality"),
     };
     bench.table.print_head("unit in the name");

@@ -33,6 +33,18 @@ def homenode(*words) -> str:
     return run(BINARY, *words)
 
 
+def topology() -> dict:
+    """The machine as the command shows it."""
+    return json.loads(homenode("topology", "--json"))
+
+
+def offer_rings() -> None:
+    """Has the kernel offer rings, where it can."""
+    switch = Path("/sys/module/fuse/parameters/enable_uring")
+    if switch.exists():
+        switch.write_text("Y")
+
+
 def tell(**facts) -> None:
     """Facts for the host: a line, as Python writes them, because nodes are numbers."""
     print(repr(facts), flush=True)
@@ -86,14 +98,23 @@ def settled(read, seconds=10):
     return last
 
 
-def fio(directory, writers: dict[str, int], block="1m", fallocate="native", mib=16, direct=0) -> None:
+def fio(directory, writers: dict[str, int], block="1m", fallocate="native", mib=16) -> None:
     """Fills a file for each writer, at once, from its CPU. What fio does before, it does on the first writer's CPU."""
     words = ["taskset", "-c", next(iter(writers.values())), "fio", "--output=/dev/null", f"--directory={directory}"]
     words += ["--ioengine=psync", "--rw=write", f"--bs={block}", f"--size={mib}m", f"--fallocate={fallocate}"]
-    words += ["--scramble_buffers=0", f"--direct={direct}"]
+    words.append("--scramble_buffers=0")
     for prefix, cpu in writers.items():
         words += [f"--name={prefix}", f"--filename={prefix}", f"--cpus_allowed={cpu}", f'--buffer_pattern="{prefix}"']
     run(*words)
+
+
+def wait(until, what: str, seconds=30) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + seconds
+    while not until():
+        if time.monotonic() > deadline:
+            sys.exit(f"not in {seconds} s: {what}")
+        time.sleep(0.1)
 
 
 class Pool:
@@ -147,6 +168,13 @@ class Pool:
             "present": present(found),
             "shmem": self.shmem(),
         }
+
+
+def contents(path: Path) -> bytes:
+    """What the server has of a file, whatever the kernel keeps of it."""
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return file.read()
 
 
 def remove(directory: Path, prefixes) -> None:

@@ -105,6 +105,5 @@ for number, argument in enumerate(inside.ARGUMENTS):
     elif argument.endswith("pinned_writers"):
         library(argument, 10 * number)
     else:
-        if argument == "uring":
-            Path("/sys/module/fuse/parameters/enable_uring").write_text("Y")
+        inside.offer_rings()
         mounted(argument, 10 * number)

@@ -1,13 +1,11 @@
-"""Where the filesystem's bytes lie on a machine of four nodes, and which CPUs move them: by the word of the emulator, which
-sees the addresses, and not of the filesystem. Needs the command: HOMENODE_BINARY, or the one that is built.
+"""Where the filesystem's bytes lie on a machine of four nodes, and which CPUs move them: by the word of the kernel and of the
+emulator, which sees the addresses, beside that of the filesystem. Needs the command: HOMENODE_BINARY, or the one that is built.
 """
 
 import json
-import os
-import shutil
-from pathlib import Path
 
-from tests.support import LAB, LabTest, total
+from scene import MIB, SceneTest
+from tests.support import total
 
 # Of the lines of a file, 16 MiB, that its copy has to reach past the caches: a CPU's cache may hold a few already. What else
 # the server accesses is much less than a file.
@@ -31,25 +29,8 @@ for cpu in 0 2 4 6; do "$1" file map /tmp/pool/$cpu; done
 """
 
 
-def command() -> Path | None:
-    """The command under test."""
-    repository = LAB.parent
-    target = Path(os.environ.get("CARGO_TARGET_DIR", repository / "target"))
-    named = os.environ.get("HOMENODE_BINARY")
-    candidates = [Path(named)] if named else [target / kind / "homenode" for kind in ("release", "debug")]
-    return next((path.resolve() for path in candidates if path.is_file()), None)
-
-
-class Placement(LabTest):
-    """A pool over four nodes, mounted."""
-
-    def setUp(self):
-        super().setUp()
-        binary = command()
-        if binary is None:
-            self.skipTest("SKIPPED: there is no homenode command: cargo build --release -p homenode-cli, or set HOMENODE_BINARY")
-        # Below the test's directory, which the guest sees; the target directory may be below /tmp.
-        self.binary = Path(shutil.copy(binary, self.directory))
+class Counted(SceneTest):
+    """A pool over four nodes, mounted, and the emulator's counts."""
 
     def intervals(self, kernel: str, transport: str) -> tuple[list, list]:
         """What was counted while each node's file was written, and while it was read."""
@@ -80,3 +61,47 @@ class Placement(LabTest):
             for rows, field in ((written[node], "missed_stores"), (read[node], "missed_loads")):
                 with self.subTest(node=node, field=field):
                     self.assertGreaterEqual(total(rows, field, mode="user", cpu_node=node, home=node), LINES)
+
+
+class Writers(SceneTest):
+    """Four writers pinned to four nodes. fio's own `fallocate=native` lays all their files out from one CPU before."""
+
+    def check_writers(self, kernel: str, *arguments, moved_on_node=()) -> None:
+        """Each way of writing puts each file on its writer's node, and leaves nothing when it is over."""
+        ways = 0
+        for facts in self.scene("scene_placement", "--kernel", kernel, arguments=arguments):
+            way = facts["what"].partition(" ")[0]
+            if way == "tmpfs":
+                self.check_stock_tmpfs(facts)
+            elif "left" in facts:
+                self.check_gone(facts["left"])
+            else:
+                ways += 1
+                homes = {prefix: int(prefix[-1]) for prefix in facts["map"]}
+                self.assertEqual(sorted(homes.values()), list(NODES))
+                self.check_placed(facts, homes, 16 * MIB)
+                if way in moved_on_node:
+                    self.check_local(facts)
+        self.assertEqual(ways, 4 * len([argument for argument in arguments if argument != "tmpfs"]))
+
+    def check_local(self, facts: dict) -> None:
+        """Each byte was written by a CPU of its home, says the access matrix."""
+        remote = {cell: size for cell, size in facts["accesses"].items() if cell[0] != cell[1] and size}
+        self.assertLessEqual(sum(remote.values()), 0.05 * 4 * 16 * MIB, facts)
+
+    def check_stock_tmpfs(self, facts: dict) -> None:
+        """Else the lab would not see bytes that lie elsewhere: laid out by one CPU, they all lie on its node."""
+        native = facts["what"] == "tmpfs native"
+        homes = {prefix: {0 if native else int(prefix[-1]): 16 * MIB} for prefix in facts["witness"]}
+        self.assertEqual(len(homes), 4)
+        self.assertEqual(facts["witness"], homes)
+
+    def test_by_rings(self):
+        self.check_writers("6.18", "uring", "tmpfs", moved_on_node=["uring"])
+
+    def test_by_the_device(self):
+        self.check_writers("6.18", "classic")
+
+    def test_by_the_device_of_an_older_kernel_and_in_the_library(self):
+        program = self.program("examples/pinned_writers", "cargo build --release -p homenode --example pinned_writers")
+        self.check_writers("6.1", "classic", program, moved_on_node=["library"])

@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 const SCRATCH_BYTES: usize = 64 << 10;
 /// What the kernel gets to find memory.
 const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
-/// After how many rounds on another CPU a thread tries again to get to its own.
-const ROUNDS_ASTRAY: u32 = 1024;
+/// How long a thread stays on another CPU until it tries again to get to its own: soon when that is back online, and rarely
+/// when it is not allowed.
+const ASTRAY_PAUSE: Duration = Duration::from_millis(1);
 /// A read-ahead of so much is worth a CPU of its own.
 const LONG_BYTES: u32 = 128 << 10;
 /// After so many in a row the thread leaves its CPU.
@@ -50,7 +51,8 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     waited: Option<Instant>,
     /// Entries that still get requests.
     live: usize,
-    rounds_astray: u32,
+    /// When the thread last tried to get to its CPU; none while it runs there.
+    astray: Option<Instant>,
     /// Long read-aheads in a row.
     long_reads: u32,
 }
@@ -85,7 +87,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             waiting: Vec::with_capacity(depth),
             waited: None,
             live: depth,
-            rounds_astray: 0,
+            astray: None,
             long_reads: 0,
         }
     }
@@ -272,13 +274,13 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
     /// queue only when its CPU is online.
     fn check_cpu(&mut self) {
         if self.roams() || self.responder.service.host.current_cpu() == self.cpu {
-            self.rounds_astray = 0;
+            self.astray = None;
             return;
         }
-        if self.rounds_astray.is_multiple_of(ROUNDS_ASTRAY) {
+        if self.astray.is_none_or(|tried| tried.elapsed() >= ASTRAY_PAUSE) {
             self.stay_on_cpu();
+            self.astray = Some(Instant::now());
         }
-        self.rounds_astray = self.rounds_astray.wrapping_add(1);
     }
 
     fn stay_on_cpu(&self) {

@@ -1,6 +1,6 @@
-"""A node that is full: where its writers go, that it is told, and that they come home again. See inside/spilling.py."""
+"""A node that is full: where its writers go, that it is told, and that they come home again. See trials/spilling.py."""
 
-from guests import GuestTest
+from trial import TrialTest
 
 # From each node another one is nearest than the way back says: who reads columns for rows goes wrong at every node.
 ASYMMETRIC = "10 40 20 30\n20 10 30 40\n30 20 10 40\n30 20 40 10\n"
@@ -10,8 +10,8 @@ LINE = "10 20 30 40\n20 10 20 25\n30 20 10 40\n40 25 40 10\n"
 LINED = {0: [1, 2, 3], 1: [0, 2, 3], 2: [1, 0, 3]}
 
 
-class Spill(GuestTest):
-    """The inner tests on machines whose distances are known."""
+class Spill(TrialTest):
+    """Its trials on machines whose distances are known."""
 
     def spills(self, distances: str, orders: dict, *options, transport: str) -> None:
         """Runs them where the firmware tells these distances."""

@@ -1,51 +1,56 @@
-"""A mounted pool, as the tests that run inside a guest use it."""
+"""What trials in a guest share: a mounted pool, its files, and programs beside it."""
 
 import contextlib
 import errno
 import json
 import os
+import re
 import subprocess
+import sys
 import time
+import unittest
 from pathlib import Path
 
-import witness
+import inside
+from inside import ARGUMENTS, BINARY
 
-BINARY = os.environ["HOMENODE_BINARY"]
-WITNESS = os.environ["WITNESS"]
+WORDS = [json.loads(word) for word in ARGUMENTS]
+TRANSPORT = os.environ["TRANSPORT"]
 BLOCK = 4096
 MIB = 1 << 20
-NODES = Path("/sys/devices/system/node")
 # What the kernel, the server or a thread of it does a moment later than it was asked to. All that is emulated is slow.
 SOON_S = 20
 
 
+def run_trials() -> None:
+    """The tests of a program of this directory."""
+    unittest.main(argv=sys.argv[:1], verbosity=2)
+
+
+def start(program: str, *words) -> subprocess.Popen:
+    """A program of this directory, to talk to."""
+    path = Path(__file__).with_name(program)
+    return subprocess.Popen(
+        [sys.executable, "-B", path, BINARY, inside.WITNESS, *map(json.dumps, words)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+
+
 def homenode(*words) -> subprocess.CompletedProcess:
-    """The command, to its end."""
+    """The command, to its end, whatever that is."""
     return subprocess.run([BINARY, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-
-
-def numbers(text: str) -> set[int]:
-    """CPUs or nodes as the kernel lists them: 0,2-3."""
-    ranges = [part.partition("-") for part in text.strip().split(",") if part]
-    return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
-
-
-def cpus(node: int) -> set[int]:
-    """The CPUs of a node."""
-    return numbers((NODES / f"node{node}/cpulist").read_text())
 
 
 def memory(node: int, field: str) -> int:
     """Bytes of a line of the node's meminfo: the kernel's word."""
-    lines = (NODES / f"node{node}/meminfo").read_text().splitlines()
-    return next(int(line.split()[3]) << 10 for line in lines if line.split()[2] == f"{field}:")
+    return inside.meminfo(re.escape(field))[node]
 
 
 @contextlib.contextmanager
 def on_node(node: int):
     """This thread on a node's CPUs."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cpus(node))
+    os.sched_setaffinity(0, inside.node_cpus()[node])
     try:
         yield
     finally:
@@ -157,8 +162,5 @@ class Pool:
 
     def witness(self, *prefixes: str) -> dict[str, dict[int, int]]:
         """Bytes of the server's pages that begin with each prefix, by node: the kernel's word. Freed blocks keep theirs."""
-        done = subprocess.run([WITNESS, str(self.pid), *prefixes], capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise AssertionError(done.stderr)
-        told = witness.table(done.stdout)
+        told = inside.witnessed(self.pid, list(prefixes))
         return {prefix: told.get(prefix, {}) for prefix in prefixes}

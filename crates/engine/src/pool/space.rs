@@ -218,7 +218,8 @@ impl<M: Memory> Pool<M> {
     pub(super) fn note_use(&self, member: &Member, space: &Space) {
         let mut monitor = self.monitor.lock();
         monitor.update(member.id, member.blocks - member.unused(space), member.blocks);
-        monitor.set_starved(member.id, space.starved);
+        // What is populated already needs nothing from the node.
+        monitor.set_starved(member.id, space.starved && space.free_blocks() == 0);
     }
 
     /// A run for `asking`, 2 MiB or less where that is much of what is left: `want` blocks of it for the caller, the others

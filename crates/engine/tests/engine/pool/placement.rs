@@ -200,6 +200,29 @@ fn a_starved_node_spills_until_it_has_memory_again() {
     fs.check_invariants();
 }
 
+/// A node without memory for more still has what was populated ahead: its writers get that first.
+#[test]
+fn what_is_populated_on_a_starved_node_is_used_before_anything_spills() {
+    let (fs, _) = filesystem(3, 8 * RUN);
+    fs.pool().memory().set_limit_blocks(MemberId(1), 2 * RUN);
+    while fs.pool().populate_ahead(MemberId(1), 4 * RUN) == Ahead::More {}
+    assert_eq!(fs.pool().populate_ahead(MemberId(1), 4 * RUN), Ahead::Starved);
+    assert!(!status_of(&fs, 1).fat);
+    let (caller, inode) = (Caller::on_node(&fs, 1), new_file(&fs, "a"));
+    for at in 0..2 * RUN {
+        append(&fs, &caller, &inode, 1);
+        // As the populating thread does meanwhile.
+        if at % 100 == 0 {
+            assert_eq!(fs.pool().populate_ahead(MemberId(1), 4 * RUN), Ahead::Starved);
+        }
+    }
+    assert_eq!(fs.map(&inode), [(NodeId(1), 2 * RUN * BLOCK)]);
+    assert!(status_of(&fs, 1).fat);
+    append(&fs, &caller, &inode, 1);
+    assert_eq!(fs.map(&inode), [(NodeId(1), 2 * RUN * BLOCK), (NodeId(2), BLOCK)]);
+    fs.check_invariants();
+}
+
 #[test]
 fn everything_starved_is_a_full_pool_and_no_more() {
     let (fs, _) = filesystem(2, RUN);

@@ -1,0 +1,166 @@
+"""What trials in a guest share: a mounted pool, its files, and programs beside it."""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+import inside
+from inside import ARGUMENTS, BINARY
+
+WORDS = [json.loads(word) for word in ARGUMENTS]
+TRANSPORT = os.environ["TRANSPORT"]
+BLOCK = 4096
+MIB = 1 << 20
+# What the kernel, the server or a thread of it does a moment later than it was asked to. All that is emulated is slow.
+SOON_S = 20
+
+
+def run_trials() -> None:
+    """The tests of a program of this directory."""
+    unittest.main(argv=sys.argv[:1], verbosity=2)
+
+
+def start(program: str, *words) -> subprocess.Popen:
+    """A program of this directory, to talk to."""
+    path = Path(__file__).with_name(program)
+    return subprocess.Popen(
+        [sys.executable, "-B", path, BINARY, inside.WITNESS, *map(json.dumps, words)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )
+
+
+def homenode(*words) -> subprocess.CompletedProcess:
+    """The command, to its end, whatever that is."""
+    return subprocess.run([BINARY, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def memory(node: int, field: str) -> int:
+    """Bytes of a line of the node's meminfo: the kernel's word."""
+    return inside.meminfo(re.escape(field))[node]
+
+
+@contextlib.contextmanager
+def on_node(node: int):
+    """This thread on a node's CPUs."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, inside.node_cpus()[node])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def soon(condition, what: str):
+    """Waits until the condition holds, and gives what it gave."""
+    deadline = time.monotonic() + SOON_S
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not after {SOON_S} s: {what}")
+        time.sleep(0.05)
+    return found
+
+
+def stamped(tag: str, first: int, count: int) -> bytes:
+    """Blocks that begin with the tag, and of which each is like no other."""
+    return b"".join((f"{tag}:{block:08x};".encode() * BLOCK)[:BLOCK] for block in range(first, first + count))
+
+
+class Pool:
+    """A pool with a member on each node, mounted. What is written and read passes the page cache."""
+
+    def __init__(self, size: str, *options: str):
+        self.directory = Path("/tmp/pool")
+        self.directory.mkdir(exist_ok=True)
+        done = homenode("up", "--size-per-node", size, *options, self.directory)
+        if done.returncode:
+            raise AssertionError(f"up: {done.stderr}")
+        self.pid = self.status()["pid"]
+
+    def down(self) -> None:
+        """Ends it, and with it its files."""
+        done = homenode("down", self.directory)
+        if done.returncode:
+            raise AssertionError(f"down: {done.stderr}")
+
+    def status(self) -> dict:
+        """What the pool tells of itself."""
+        done = homenode("status", "--json", self.directory)
+        if done.returncode:
+            raise AssertionError(f"status: {done.stderr}")
+        return json.loads(done.stdout)
+
+    def member(self, node: int) -> dict:
+        """What it tells of the first member on a node."""
+        return next(member for member in self.status()["members"] if member["home"] == node)
+
+    def spills(self) -> dict[tuple[int, int], int]:
+        """Bytes by asking node and home."""
+        return {(spill["from"], spill["home"]): spill["bytes"] for spill in self.status()["spills"]}
+
+    def open(self, name: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+        """A descriptor past the page cache."""
+        return os.open(self.directory / name, flags | os.O_DIRECT, 0o600)
+
+    def write(self, name: str, blocks: int, tag: str, at: int = 0) -> int:
+        """Writes stamped blocks, a MiB at a time, until the pool is full; gives how many were."""
+        written = 0
+        file = self.open(name)
+        try:
+            while written < blocks:
+                count = min(blocks - written, MIB // BLOCK)
+                try:
+                    got = os.pwrite(file, stamped(tag, at + written, count), (at + written) * BLOCK)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    break
+                if got % BLOCK:
+                    raise AssertionError(f"{got} bytes were written of {name}")
+                written += got // BLOCK
+        finally:
+            os.close(file)
+        return written
+
+    def take_grants_back(self) -> None:
+        """Asks for more than there is: the pool looks for it in what the CPUs were granted."""
+        file = self.open("more-than-there-is")
+        try:
+            os.posix_fallocate(file, 0, 1 << 40)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        else:
+            raise AssertionError("there was room for 1 TiB")
+        finally:
+            os.close(file)
+            os.unlink(self.directory / "more-than-there-is")
+
+    def verify(self, name: str, blocks: int, tag: str) -> None:
+        """Reads what was written, and whether it is that."""
+        file = self.open(name, os.O_RDONLY)
+        try:
+            for first in range(0, blocks, MIB // BLOCK):
+                count = min(blocks - first, MIB // BLOCK)
+                if os.pread(file, count * BLOCK, first * BLOCK) != stamped(tag, first, count):
+                    raise AssertionError(f"{name} has other bytes in its blocks from {first} on")
+        finally:
+            os.close(file)
+
+    def map(self, name: str) -> dict[int, int]:
+        """Bytes of a file on each node, as `file map` tells them."""
+        done = homenode("file", "map", "--json", self.directory / name)
+        if done.returncode:
+            raise AssertionError(f"file map: {done.stderr}")
+        return {on["node"]: on["bytes"] for on in json.loads(done.stdout)["nodes"]}
+
+    def witness(self, *prefixes: str) -> dict[str, dict[int, int]]:
+        """Bytes of the server's pages that begin with each prefix, by node: the kernel's word. Freed blocks keep theirs."""
+        told = inside.witnessed(self.pid, list(prefixes))
+        return {prefix: told.get(prefix, {}) for prefix in prefixes}

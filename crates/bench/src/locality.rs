@@ -38,7 +38,10 @@ pub(crate) struct Arguments {
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Nodes of the guests.
+    /// Only this part (may be given again: these).
+    #[arg(long, value_name = "PART")]
+    only: Vec<Part>,
+    /// Nodes of the guests, but for scaling's.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [4, 8])]
     nodes: Vec<u32>,
     /// Rounds that count.
@@ -53,6 +56,17 @@ pub(crate) struct Arguments {
     /// Exit with 1 unless every required number is reached.
     #[arg(long)]
     check: bool,
+}
+
+/// What is found out by guests of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Shares of local accesses.
+    Shares,
+    /// Modelled throughput.
+    Modelled,
+    /// Modelled scaling.
+    Scaling,
 }
 
 /// What a share is of, and how its row's name ends.
@@ -82,11 +96,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         (bench.rounds, bench.interval_ms) = (1, 1000);
         bench.shares(2, &SIZES[..1])?;
     } else {
+        let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
         for &nodes in &arguments.nodes {
-            bench.shares(nodes, &SIZES)?;
-            bench.modelled(nodes, arguments.delay_ns)?;
+            if is_wanted(Part::Shares) {
+                bench.shares(nodes, &SIZES)?;
+            }
+            if is_wanted(Part::Modelled) {
+                bench.modelled(nodes, arguments.delay_ns)?;
+            }
         }
-        bench.scaling(arguments.delay_ns)?;
+        if is_wanted(Part::Scaling) {
+            bench.scaling(arguments.delay_ns)?;
+        }
     }
     if let Some(file) = &arguments.json {
         bench.report.write_json(file)?;

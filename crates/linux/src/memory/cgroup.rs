@@ -6,6 +6,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The least a group keeps, as a node does, for what the process needs besides: its text, which counts as page cache, and
+/// buffers that come when first used. A server without room for its text faults forever, as nobody else is in its group to
+/// be killed.
+const KEPT_BYTES_MIN: u64 = 64 << 20;
+/// Of a large limit, one part in this many is kept.
+const KEPT_PART: u64 = 64;
+
 /// The groups whose limits hold for this process: its own and those above.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
@@ -77,8 +84,7 @@ impl Group {
             return None;
         }
         let cache = fs::read_to_string(&self.stat).map_or(0, |text| sum(&text, self.cache));
-        // A group keeps one part in 64 for what the process allocates besides.
-        let kept = limit / 64;
+        let kept = (limit / KEPT_PART).max(KEPT_BYTES_MIN);
         Some(
             limit
                 .saturating_sub(kept)
@@ -188,9 +194,13 @@ mod tests {
         );
         let group = Group::at(&directory).unwrap();
         assert_eq!(group.room(), None);
-        write("memory.max", "64000\n");
-        assert_eq!(group.room(), Some(64_000 - 1_000 - 4_000));
-        write("memory.current", "70000\n");
+        write("memory.max", "6400000000\n");
+        assert_eq!(group.room(), Some(6_400_000_000 - 100_000_000 - 4_000));
+        write("memory.max", "100000000\n");
+        assert_eq!(group.room(), Some(100_000_000 - KEPT_BYTES_MIN - 4_000), "a small one");
+        // Nothing but page cache is left to be had, and that is the server itself.
+        write("memory.current", "100000000\n");
+        write("memory.stat", "inactive_file 0\nactive_file 30000000\n");
         assert_eq!(group.room(), Some(0));
         fs::remove_dir_all(&directory).unwrap();
         assert_eq!(Group::at(&directory), None);

@@ -17,7 +17,7 @@ help:
 	@echo 'make uninstall  remove what make install installed'
 	@echo 'make deb        a Debian package of it'
 	@echo 'make lab        guests with several NUMA nodes: fetch what they need into a cache (docs/lab.md)'
-	@echo 'make lab-test   the tests in such guests, of the lab and of the filesystem; takes ten minutes'
+	@echo 'make lab-test   the tests in such guests, of the lab and of the filesystem; takes twenty minutes'
 	@echo 'make clean      remove what was built'
 
 setup:
@@ -60,7 +60,9 @@ deb: build
 lab:
 	@lab/prepare
 
-lab-test: lab
+lab-test: setup lab
+	@cargo build --release -p homenode-cli -p homenode-bench
+	@cargo build --release -p homenode --example pinned_writers
 	@lab/test-lab
 
 clean:

@@ -27,7 +27,8 @@ pub struct Options {
     /// that much of its CPU after each request.
     pub spin: Duration,
     /// Whether the kernel collects buffered writes in its page cache and writes them back later. Faster for small writes;
-    /// the writing thread is then not known, so bytes are placed on the node of the file's last direct writer or opener.
+    /// the writing thread is then not known, so bytes are placed on the node of the file's last direct writer or opener. That
+    /// the filesystem is full only fsync tells, and what was not written back by then may be lost.
     pub write_back: bool,
     /// Whether the server takes set-uid bits and capabilities from files that are written. Otherwise the kernel asks for them
     /// before each buffered write: off only to measure what that costs.

@@ -16,8 +16,8 @@ pub const MEMBER_BYTES_MIN: u64 = 2 << 20;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct PoolOptions {
-    /// Size of each node's member. `None`: half of the node's memory, or what is free there if that is less. Memory is
-    /// taken as files fill it, not at once.
+    /// Size of each node's member. `None`: half of the node's memory, or what is free there if that is less; what other
+    /// pools may still fill counts as free. Memory is taken as files fill it, not at once.
     pub size_per_node: Option<Size>,
     /// The nodes that give a member each. Empty: every node with memory.
     pub nodes: Vec<NodeId>,

@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// What to show: `live`, an XML file made with `lstopo FILE.xml`, or a description such as "node:4 core:8 pu:1".
+    /// What to show: `live`, an XML file made with `lstopo --disallowed FILE.xml`, or a description such as "node:4 core:8 pu:1".
     #[arg(long, value_name = "SOURCE", default_value = "live")]
     from: Source,
     /// Only read it: what the child of [`survives`] does.
@@ -52,7 +52,7 @@ fn survives(path: &Path) -> Result<(), Box<dyn Error>> {
         .map_err(|error| format!("cannot start /proc/self/exe: {error}"))?;
     match status.signal() {
         Some(_) => Err(format!(
-            "{} contradicts itself so badly that hwloc crashes on it: make a new one with `lstopo FILE.xml`",
+            "{} contradicts itself so badly that hwloc crashes on it: make a new one with `lstopo --disallowed FILE.xml`",
             path.display()
         )
         .into()),

@@ -82,7 +82,7 @@ pub fn read(source: &Source) -> Result<Topology, Error> {
 pub enum Error {
     /// The text names no source.
     #[error(
-        "\"{text}\" is no topology: give `live`, an XML file made with `lstopo FILE.xml`, or a description such as \"node:4 core:8 pu:1\""
+        "\"{text}\" is no topology: give `live`, an XML file made with `lstopo --disallowed FILE.xml`, or a description such as \"node:4 core:8 pu:1\""
     )]
     UnknownSource {
         /// What was given.
@@ -97,7 +97,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The file is something else.
-    #[error("{path} is no topology in hwloc's XML format: make one with `lstopo FILE.xml`", path = path.display())]
+    #[error("{path} is no topology in hwloc's XML format: make one with `lstopo --disallowed FILE.xml`", path = path.display())]
     NotXml {
         /// The file.
         path: PathBuf,

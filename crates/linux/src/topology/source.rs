@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub enum Source {
     /// The machine we run on.
     Live,
-    /// An XML file that hwloc (`lstopo FILE.xml`) wrote on some machine.
+    /// An XML file that hwloc (`lstopo --disallowed FILE.xml`) wrote on some machine.
     Xml(PathBuf),
     /// A machine that need not exist, such as `node:4 core:8 pu:1`.
     Synthetic(String),

@@ -57,8 +57,8 @@ pub enum Error {
     NoNodes,
     /// Less than a member can be.
     #[error(
-        "{wanted_bytes} bytes on {node} are too few: a member has at least {} bytes",
-        crate::MEMBER_BYTES_MIN
+        "{wanted_bytes} B on {node} would be too small a member: give at least {} MiB",
+        crate::MEMBER_BYTES_MIN >> 20
     )]
     TooSmall {
         /// The node.

@@ -1,11 +1,12 @@
 //! How arguments are read, and what is said about those that are wrong.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use homenode::{MountOptions, Size, Transport};
 use std::time::Duration;
 
 /// `--node`, where it may be given several times.
 pub(crate) fn one_of_several_nodes(text: &str) -> Result<u16, String> {
-    node(text).map_err(|problem| format!("{problem}; for several nodes give --node several times"))
+    node(text).map_err(|problem| format!("{problem}; for several nodes give it several times"))
 }
 
 /// A node's number.
@@ -43,9 +44,10 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// How requests travel.
-pub(crate) fn transport(text: &str) -> Result<Transport, String> {
-    text.parse::<Transport>().map_err(|problem| problem.to_string())
+/// How requests travel. Completions offer the names.
+pub(crate) fn transport() -> impl TypedValueParser<Value = Transport> {
+    PossibleValuesParser::new(Transport::ALL.map(Transport::name))
+        .map(|name| name.parse().expect("these are the names of transports"))
 }
 
 /// A time in whole microseconds, at most a second.

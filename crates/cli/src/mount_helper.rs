@@ -4,9 +4,11 @@
 //! options: `size_per_node=2G` is `--size-per-node=2G`. What any filesystem may be given is in [`options`].
 
 mod options;
+mod remount;
 
 use crate::failure::{Failure, Result, fail};
 use crate::up::{self, UpArgs};
+use clap::error::ContextKind;
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
 use options::Meaning;
 use rustix::fs::{Mode, OFlags};
@@ -19,6 +21,8 @@ use std::process::ExitCode;
 
 /// The name it is called by.
 pub(crate) const NAME: &str = "mount.homenode";
+/// The name for what is mounted: mount(8) takes it from the type in the mount table.
+pub(crate) const NAME_FOR_MOUNTED: &str = "mount.fuse.homenode";
 
 /// Exit codes of mount(8): not understood, and not mounted.
 const USAGE: u8 = 1;
@@ -60,10 +64,19 @@ pub(crate) struct HelperArgs {
     kind: Option<String>,
 }
 
+impl HelperArgs {
+    /// Every option, in the order given.
+    fn written(&self) -> impl Iterator<Item = &str> {
+        let options = self.options.iter().flat_map(|options| options.split(','));
+        options.filter(|option| !option.is_empty())
+    }
+}
+
 /// Whether this process is called as the helper.
 pub(crate) fn is_called() -> bool {
     let name = std::env::args_os().next();
-    name.is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new(NAME)))
+    let name = name.as_deref().and_then(|name| Path::new(name).file_name());
+    name.is_some_and(|name| [NAME, NAME_FOR_MOUNTED].map(OsStr::new).contains(&name))
 }
 
 /// The helper's `main`.
@@ -76,13 +89,10 @@ pub(crate) fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
         }
     };
-    let (result, code) = match up_args(&args) {
-        Ok(_) if args.fake => return ExitCode::SUCCESS,
-        Ok(up_args) => (
-            enter(args.namespace.as_deref()).and_then(|()| up::run(&up_args)),
-            FAILED,
-        ),
-        Err(failure) => (Err(failure), USAGE),
+    let (result, code) = if remount::is_asked_for(&args) {
+        carry_out(&args, remount::check(&args), |()| remount::run(&args))
+    } else {
+        carry_out(&args, up_args(&args), |up_args| up::run(&up_args))
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -93,11 +103,19 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+/// Does what was understood, in the namespace it is for, and tells the exit code that its failure has.
+fn carry_out<T>(args: &HelperArgs, understood: Result<T>, run: impl FnOnce(T) -> Result<()>) -> (Result<()>, u8) {
+    match understood {
+        Ok(_) if args.fake => (Ok(()), FAILED),
+        Ok(what) => (enter(args.namespace.as_deref()).and_then(|()| run(what)), FAILED),
+        Err(failure) => (Err(failure), USAGE),
+    }
+}
+
 /// What `homenode up` would have been given.
 fn up_args(args: &HelperArgs) -> Result<UpArgs> {
     let mut arguments: Vec<OsString> = vec![format!("--source={}", args.source).into()];
-    let written = args.options.iter().flat_map(|options| options.split(','));
-    for option in written.filter(|option| !option.is_empty()) {
+    for option in args.written() {
         match options::meaning(option) {
             // The later of two opposites counts: `exec` takes back a `noexec` before it.
             Meaning::GivenAnyway => {
@@ -115,9 +133,16 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
     arguments.push("--".into());
     arguments.push(args.directory.clone().into());
     let parsed = pool_command().try_get_matches_from(arguments);
-    parsed
+    let parsed = parsed
         .and_then(|matches| UpArgs::from_arg_matches(&matches))
-        .map_err(|error| Failure::new(error.to_string()))
+        .map_err(|error| Failure::new(error.to_string()))?;
+    parsed.mounting.check(as_option)?;
+    Ok(parsed)
+}
+
+/// An argument's name as it is written after `-o`.
+fn as_option(name: &str) -> String {
+    name.replace('-', "_")
 }
 
 /// A mount option as an argument of `up`; `None` when `up` has no such. Checked alone, so that the message can name it.
@@ -141,7 +166,10 @@ fn argument(option: &str) -> Result<Option<String>> {
         Ok(_) => Ok(Some(argument)),
         Err(error) => match error.source() {
             Some(problem) => fail!("option {option}: {problem}"),
-            None => fail!("option {option}: {}", error.kind()),
+            None => match error.get(ContextKind::ValidValue) {
+                Some(values) => fail!("option {option}: write one of {values}"),
+                None => fail!("option {option}: {}", error.kind()),
+            },
         },
     }
 }
@@ -167,7 +195,12 @@ fn pool_options(command: &mut Command) -> Vec<Arg> {
 }
 
 fn name_of(arg: &Arg) -> String {
-    arg.get_long().unwrap_or_default().replace('-', "_")
+    as_option(arg.get_long().unwrap_or_default())
+}
+
+/// Whether the pool has an option of this name, other than those that are the kernel's.
+fn is_pool_option(name: &str) -> bool {
+    pool_options(&mut pool_command()).iter().any(|arg| name_of(arg) == name)
 }
 
 fn takes_value(arg: &Arg) -> bool {
@@ -281,7 +314,6 @@ mod tests {
     fn what_is_not_done_is_refused_by_name_and_with_the_remedy() {
         let refused = [
             ("ro", "rw"),
-            ("remount", "pool add"),
             ("noatime", "relatime"),
             ("size=1G", "size_per_node"),
             ("mpol=bind:0", "per_node"),
@@ -306,6 +338,40 @@ mod tests {
             );
             assert_eq!(message.lines().count(), 1, "{message}");
         }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_told_in_the_words_of_mount_options() {
+        let message = parse(&["-o", "transport=classic,spin_us=5"]).unwrap_err().to_string();
+        assert!(
+            message.contains("spin_us") && message.contains("transport=classic") && !message.contains("--"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_remount_changes_what_the_kernel_can_and_nothing_of_the_pool() {
+        let check = |options: &str| {
+            let args = HelperArgs::try_parse_from([NAME, "homenode", "/mnt/pool", "-o", options]).unwrap();
+            assert!(remount::is_asked_for(&args));
+            remount::check(&args)
+        };
+        // As mount(8) makes them of the mount table, of a line of /etc/fstab, and of what is asked for.
+        let of_table = "rw,nosuid,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other";
+        assert_eq!(check(of_table), Ok(()));
+        assert_eq!(check(&format!("{of_table},noexec,dev")), Ok(()));
+        assert_eq!(check("ro,remount,nofail,noatime"), Ok(()));
+        for (option, part) in [
+            ("size_per_node=32M", "pool add"),
+            ("per_node", "mount -i"),
+            ("size=1G", "size_per_node"),
+            ("frobnicate", "not known"),
+        ] {
+            let message = check(&format!("{of_table},{option}")).unwrap_err().to_string();
+            assert!(message.contains(option) && message.contains(part), "{message}");
+        }
+        let mount = HelperArgs::try_parse_from([NAME, "homenode", "/mnt/pool", "-o", "rw,x-remount"]).unwrap();
+        assert!(!remount::is_asked_for(&mount));
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub(crate) struct UpArgs {
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// Size of each node's member: bytes (512M, 1.5G, 2T) or a share of the node's memory (25%). Memory is taken as
-    /// files fill it. Default: 50%, or what is free on the node if that is less.
+    /// files fill it. Default: 50%, or what is free on the node if that is less; what other pools may still fill counts as
+    /// free, so give a size where there are several.
     #[arg(long, value_name = "SIZE", value_parser = argument::size)]
     pub(crate) size_per_node: Option<Size>,
     /// Take memory of this node only; may be given several times. Default: every node with memory.
@@ -47,6 +48,13 @@ pub(crate) struct UpArgs {
     /// Serve as the child that `up` starts.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     detached: bool,
+}
+
+impl UpArgs {
+    /// Whether this is the server that a command has started.
+    pub(crate) fn is_started_by_another(&self) -> bool {
+        self.detached
+    }
 }
 
 /// What the server tells the command that started it, a JSON line each.
@@ -65,7 +73,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     if args.detached {
         return serve_detached(args);
     }
-    args.mounting.check()?;
+    args.mounting.check(mounting::as_flag)?;
     check_machine()?;
     if args.foreground {
         serve_in_foreground(args)

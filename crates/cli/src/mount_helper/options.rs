@@ -50,7 +50,7 @@ const GIVEN_ANYWAY: [&str; 32] = [
 ];
 
 /// Options that ask for something else than what is given, and what to do.
-const REFUSED: [(&str, &str); 21] = [
+const REFUSED: [(&str, &str); 20] = [
     ("ro", READ_ONLY),
     ("noatime", ACCESS_TIMES),
     ("nodiratime", ACCESS_TIMES),
@@ -61,7 +61,6 @@ const REFUSED: [(&str, &str); 21] = [
     ("mand", "there are no mandatory locks: leave it out"),
     ("iversion", "files have no version number: leave it out"),
     ("nosymfollow", "symbolic links are followed: leave it out"),
-    ("remount", REMOUNT),
     ("bind", NO_BIND),
     ("rbind", NO_BIND),
     ("move", NO_BIND),
@@ -83,8 +82,6 @@ const REFUSED: [(&str, &str); 21] = [
 const READ_ONLY: &str = "a new pool is empty, so there would be nothing to read: write rw";
 const ACCESS_TIMES: &str = "access times move as with relatime: leave it out";
 const SYNC: &str = "a volatile pool has nothing to be in step with: leave it out";
-const REMOUNT: &str = "a mounted pool keeps its options: unmount it first (its contents go), or change its members with \
-                       `homenode pool add`, `drain` and `remove`";
 const NO_BIND: &str = "that needs no helper: leave out `-t homenode`";
 const OWNER_AND_MODE: &str = "the mount's root gets owner and mode of the directory: chown and chmod that";
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 pub(crate) struct MountingArgs {
     /// How requests travel between kernel and server: `uring` (a ring for each CPU, faster; Linux 6.14 and newer with
     /// enable_uring of the fuse module set), `classic` (/dev/fuse, everywhere), or `auto`: uring where it can be had.
-    #[arg(long, value_name = "auto|uring|classic", value_parser = argument::transport, default_value = "auto")]
+    #[arg(long, value_name = "auto|uring|classic", value_parser = argument::transport(), default_value = "auto")]
+    #[arg(hide_possible_values = true)]
     transport: Transport,
     /// Most memory for the payloads of all rings together, besides the pool: bytes (64M, 1G). It decides how many requests
     /// each CPU may have under way. Default: 256M. Classic has no rings.
@@ -25,8 +26,10 @@ pub(crate) struct MountingArgs {
     spin_us: Option<u64>,
     /// Let the kernel collect buffered writes in its page cache and write them back later. Faster for small writes, slower for
     /// large ones. The price: kernel threads write them back, the writer's CPU is not known, and bytes are placed on the
-    /// node of the file's last direct writer or opener. `status`, `file map` and du count them, and a full pool refuses
-    /// them, only when they are written back: the error shows at fsync or close, not at write. SEEK_HOLE finds no holes.
+    /// node of the file's last direct writer or opener. `status`, `file map` and du count them only when they are written
+    /// back. So does a full pool refuse them, after write has said that all is well: only fsync tells. (close tells it once,
+    /// to whoever closes first, and not always.) After that error what was not written back may be lost: it reads as zeros,
+    /// or the file is shorter. SEEK_HOLE finds no holes.
     #[arg(long)]
     writeback: bool,
     /// Seconds for which the kernel may keep names and attributes (0, 0.5, 60). Default: for ever, which is right, because
@@ -53,13 +56,19 @@ pub(crate) struct MountingArgs {
     pub(crate) source: Option<String>,
 }
 
+/// An option's name as it is written on a command line.
+pub(crate) fn as_flag(name: &str) -> String {
+    format!("--{name}")
+}
+
 impl MountingArgs {
-    /// Refuses what contradicts itself.
-    pub(crate) fn check(&self) -> Result<()> {
-        let for_rings = [("--buffers", self.buffers), ("--spin-us", self.spin_us)];
-        for (flag, value) in for_rings {
+    /// Refuses what contradicts itself. `spelled` makes of an option's name what the person wrote.
+    pub(crate) fn check(&self, spelled: fn(&str) -> String) -> Result<()> {
+        let for_rings = [("buffers", self.buffers), ("spin-us", self.spin_us)];
+        for (name, value) in for_rings {
             if self.transport == Transport::Classic && value.is_some() {
-                fail!("{flag} is for rings, which --transport classic has not: leave {flag} out, or let it be uring");
+                let (option, transport) = (spelled(name), spelled("transport"));
+                fail!("{option} is for rings, which {transport}=classic has not: leave {option} or {transport} out");
             }
         }
         Ok(())
@@ -164,9 +173,10 @@ mod tests {
     fn what_only_rings_have_is_refused_without_them() {
         for flag in ["--buffers=64M", "--spin-us=0"] {
             let given = [flag, "--transport=classic"].map(str::to_owned);
-            let message = parse(&given).check().unwrap_err().to_string();
+            let message = parse(&given).check(as_flag).unwrap_err().to_string();
             assert!(message.contains(flag.split('=').next().unwrap()), "{message}");
-            assert_eq!(parse(&[flag.to_owned()]).check(), Ok(()));
+            assert!(message.contains("--transport=classic"), "{message}");
+            assert_eq!(parse(&[flag.to_owned()]).check(as_flag), Ok(()));
         }
     }
 }

@@ -60,6 +60,7 @@ const PRELUDE: &str = r#"
     set -eu
     mount -t tmpfs none /sbin
     ln -s "$1" /sbin/mount.homenode
+    ln -s "$1" /sbin/mount.fuse.homenode
     dir=$2 fstab=$3
     trap 'umount -l "$dir" 2>/dev/null || true' EXIT
     mounts() { findmnt -n -o SOURCE,FSTYPE "$dir" || true; }
@@ -116,6 +117,37 @@ fn a_line_of_fstab() {
         printed.split_whitespace().collect::<Vec<_>>(),
         ["homenode", "fuse.homenode", "1"]
     );
+}
+
+#[test]
+fn a_remount() {
+    need_mounts!(alone);
+    let script = r#"
+        mount -t homenode homenode "$dir" -o size_per_node=16M,nosuid
+        echo content >"$dir/file"
+        flags() { findmnt -n -o VFS-OPTIONS,FS-OPTIONS "$dir" | tr , '
+' | grep -xE 'ro|noexec|nosuid' | sort -u | tr '
+' ' '; }
+        mount -o remount,size_per_node=32M "$dir" 2>"$dir.message" && exit 9
+        cat "$dir.message" >&2
+        grep -q 'option size_per_node=32M: a mounted pool keeps it.*homenode pool add' "$dir.message"
+        mount -o remount,ro,noexec "$dir"
+        flags; echo
+        echo other 2>/dev/null >"$dir/other" && exit 8
+        mount -o remount,rw,exec "$dir"
+        flags; echo
+        echo "homenode $dir homenode size_per_node=16M,nosuid 0 0" >"$fstab"
+        mount --fstab "$fstab" -o remount,ro "$dir" 2>"$dir.message" && exit 7
+        grep -q 'mount -i -o remount,ro' "$dir.message"
+        mount --fstab "$fstab" -i -o remount,ro "$dir"
+        flags; echo
+        cat "$dir/file"
+        umount "$dir"
+        mounts
+    "#;
+    let printed = in_own_namespace("remount", script);
+    let lines: Vec<&str> = printed.lines().map(str::trim_end).collect();
+    assert_eq!(lines, ["noexec nosuid ro", "nosuid", "nosuid ro", "content"]);
 }
 
 /// `mount -N`: it is seen there, and not here.

@@ -13,7 +13,7 @@ use std::time::Duration;
 #[test]
 fn values_that_are_wrong_are_usage_errors_that_name_flag_and_remedy() {
     let wrong = [
-        ("--transport=tcp", "only auto, uring and classic"),
+        ("--transport=tcp", "auto, uring, classic"),
         ("--buffers=25%", "write bytes"),
         ("--buffers=many", "512M"),
         ("--spin-us=-1", "whole microseconds"),

@@ -12,12 +12,17 @@ use clap::Args;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 /// In this time a server that nobody uses any more has ended, but for the freeing of much memory.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Further time for that: at the 5 GB/s of small pages, 600 GB.
 const FREEING_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Attempts to unmount what is busy although nobody is seen to hold it, and the time between them.
+const BUSY_ATTEMPTS_MAX: u32 = 5;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Unmount DIR and end its server. What the pool held is gone then.
 #[derive(Args, Debug)]
@@ -58,22 +63,14 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
     match Connection::open(located.mount.device) {
         Ok(connection) => ask_server(connection, &located, args.lazy),
         // Its socket is out of reach (another /run, say). The server ends by itself when it is unmounted.
-        Err(ConnectError::Dead) => unmount(&located, args.lazy),
+        Err(ConnectError::Dead) => unless_gone(unmount(&located, args.lazy), &located),
         Err(ConnectError::Other(error)) => fail!("cannot talk to the server of {name}: {error}{}", root_hint(&error)),
     }
 }
 
 fn ask_server(mut connection: Connection, located: &Located, lazy: bool) -> Result<()> {
-    refuse_other(&connection.status()?.directory, located)?;
     let progress = Progress::new(format!("taking {} down", shown(&located.path)));
-    match connection.request(&Request::Down { lazy }, &mut |_, _| {}) {
-        Ok(Outcome::Down) => {}
-        Ok(other) => return Err(unexpected(&other)),
-        Err(RequestError::Refused(refusal)) if refusal.busy => return busy(located),
-        // Its own directory went by another way, this one is what is left: without it, the server ends too.
-        Err(RequestError::Refused(_)) => unmount(located, lazy)?,
-        Err(other) => return Err(other.into()),
-    }
+    unless_gone(have_it_unmounted(&mut connection, located, lazy), located)?;
     // A server whose mount was detached from under open files lives on until they are closed.
     if lazy || connection.wait_for_end(END_TIMEOUT) {
         return Ok(());
@@ -81,6 +78,39 @@ fn ask_server(mut connection: Connection, located: &Located, lazy: bool) -> Resu
     still_there(&mut connection, located)?;
     drop(progress);
     Ok(())
+}
+
+fn have_it_unmounted(connection: &mut Connection, located: &Located, lazy: bool) -> Result<()> {
+    refuse_other(&connection.status()?.directory, located)?;
+    let mut attempts = 1;
+    loop {
+        match connection.request(&Request::Down { lazy }, &mut |_, _| {}) {
+            Ok(Outcome::Down) => return Ok(()),
+            Ok(other) => return Err(unexpected(&other)),
+            Err(RequestError::Refused(refusal)) if refusal.busy => {
+                // Whoever just looks at the directory, as another `homenode down` does, is gone in a moment.
+                let told = busy(located);
+                if attempts == BUSY_ATTEMPTS_MAX || !holders::of(located).is_empty() {
+                    return told;
+                }
+            }
+            // Its own directory went by another way, this one is what is left: without it, the server ends too.
+            Err(RequestError::Refused(_)) => return unmount(located, lazy),
+            Err(other) => return Err(other.into()),
+        }
+        attempts += 1;
+        thread::sleep(BUSY_PAUSE);
+    }
+}
+
+/// Of two commands that take a mount down at once one comes too late, and fails at whatever it was doing.
+fn unless_gone(done: Result<()>, located: &Located) -> Result<()> {
+    let is_gone = |mounts: Vec<MountEntry>| mounts.iter().all(|one| one.id != located.mount.id);
+    if done.is_err() && mounts().is_ok_and(is_gone) {
+        eprintln!("homenode: another command has taken {} down", shown(&located.path));
+        return Ok(());
+    }
+    done
 }
 
 /// The server unmounts `directory`, and nothing else.

@@ -63,6 +63,31 @@ fn an_early_signal_leaves_no_mount() {
 }
 
 #[test]
+fn of_two_that_take_it_down_none_is_told_of_a_failure() {
+    need_mounts!();
+    let scratch = Scratch::new("down-race");
+    let dir = scratch.dir("pool");
+    for _ in 0..8 {
+        up(&dir);
+        let start = || homenode(["down"]).arg(&dir).stderr(Stdio::piped()).spawn().unwrap();
+        let racers = [start(), start(), start()];
+        let outputs = racers.map(|racer| racer.wait_with_output().unwrap());
+        assert_nothing_mounted(scratch.path());
+        for output in &outputs {
+            let told = describe(output);
+            if output.status.success() {
+                let is_told_who = told.contains("another command has taken");
+                assert!(is_told_who || output.stderr.is_empty(), "{told}");
+            } else {
+                // It began when all was over.
+                assert!(told.contains("is no homenode mount"), "{told}");
+            }
+        }
+        assert!(outputs.iter().any(|output| output.status.success()));
+    }
+}
+
+#[test]
 fn umount_ends_the_server() {
     need_mounts!();
     let scratch = Scratch::new("umount");

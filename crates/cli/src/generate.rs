@@ -1,9 +1,11 @@
 //! `homenode generate`: man pages and shell completions, made from the definition of the command line when the command is
 //! installed. Hidden: it is for those who package the command.
 
+mod sections;
+
 use crate::failure::{Failure, Result};
 use crate::mount_helper;
-use clap::{Args, Command};
+use clap::{Arg, ArgAction, Args, Command};
 use clap_complete::{Shell, generate_to};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -42,8 +44,56 @@ fn write(directory: &Path, command: Command) -> io::Result<()> {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         generate_to(shell, &mut visible(&command), "homenode", &completions)?;
     }
-    clap_mangen::generate_to(command, &man)?;
-    write_page_of_mount_helper(&man)
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    write_pages(&command, &man)?;
+    write_page_of_mount_helper(&man)?;
+    fs::write(
+        man.join(format!("{}.{ADMINISTRATION}", mount_helper::NAME_FOR_MOUNTED)),
+        format!(".so man{ADMINISTRATION}/{}.{ADMINISTRATION}\n", mount_helper::NAME),
+    )
+}
+
+/// The page of a command and those of all below it.
+fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
+    for below in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+        write_pages(below, directory)?;
+    }
+    let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
+    let version = command.get_version().unwrap_or_default();
+    let page = Man::new(command.clone().override_usage(usage(command))).source(format!("{name} {version}"));
+    let mut file = File::create(directory.join(page.get_filename()))?;
+    page.render(&mut file)?;
+    sections::of(command, &name).to_writer(&mut file)
+}
+
+/// How it is called, with the values that options take.
+fn usage(command: &Command) -> String {
+    let mut words = vec![command.get_bin_name().unwrap_or(command.get_name()).to_owned()];
+    let everywhere = |one: &&Arg| matches!(one.get_id().as_str(), "help" | "version");
+    let visible = command
+        .get_arguments()
+        .filter(|one| !one.is_hide_set() && !everywhere(one));
+    let (values, options): (Vec<&Arg>, Vec<&Arg>) = visible.partition(|one| one.is_positional());
+    for argument in options.into_iter().chain(values) {
+        let value = argument.get_value_names().unwrap_or_default().join(" ");
+        let word = match (argument.get_long(), argument.get_action()) {
+            (None, _) => value,
+            (Some(long), ArgAction::Set | ArgAction::Append) => format!("--{long} {value}"),
+            (Some(long), _) => format!("--{long}"),
+        };
+        let more = matches!(argument.get_action(), ArgAction::Append);
+        let word = if argument.is_required_set() {
+            word
+        } else {
+            format!("[{word}]")
+        };
+        words.push(if more { word + "..." } else { word });
+    }
+    if command.has_subcommands() {
+        words.push("COMMAND".to_owned());
+    }
+    words.join(" ")
 }
 
 /// The command without what is hidden, which clap_complete would offer all the same.
@@ -63,6 +113,13 @@ fn write_page_of_mount_helper(directory: &Path) -> io::Result<()> {
     let mut file = File::create(directory.join(page.get_filename()))?;
     page.render(&mut file)?;
     let mut more = Roff::new();
+    more.control("SH", ["REMOUNT"]);
+    more.text([roman(
+        "mount -o remount changes what is the kernel's (ro, rw, nosuid, nodev, noexec) and refuses what is the pool's, which a \
+         mounted pool keeps: its members change with homenode pool add, drain and remove. For that mount(8) runs \
+         mount.fuse.homenode, by the type in the mount table. It runs no helper, and so ignores the pool's options, when it \
+         is given both a source and a directory, or -i.",
+    )]);
     more.control("SH", ["MOUNT OPTIONS"]);
     more.text([roman(
         "Besides what every filesystem may be given (defaults, noauto, nofail, x-systemd.automount and so on) these, which \
@@ -129,7 +186,33 @@ mod tests {
             assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
         }
         let count = fs::read_dir(directory.path().join("man")).unwrap().count();
-        assert_eq!(count, pages.len() + 1, "and that of mount.homenode");
+        assert_eq!(count, pages.len() + 2, "and those of the mount helper's names");
+        let alias = read("man/mount.fuse.homenode.8");
+        assert!(
+            directory.path().join("man").join("mount.homenode.8").exists() && alias.contains("man8/mount.homenode.8")
+        );
+        for (page, parts) in [
+            (
+                "homenode",
+                &["SH ENVIRONMENT", "SH FILES", "SH \"EXIT STATUS\"", "SH \"SEE ALSO\""][..],
+            ),
+            (
+                "homenode-up",
+                &["\"homenode\\-up 0", "\\-\\-size\\-per\\-node SIZE", "mount.homenode"],
+            ),
+            ("homenode-file-map", &["SH \"SEE ALSO\""]),
+        ] {
+            let text = read(&format!("man/{page}.1"));
+            for part in parts {
+                let part = part.replace("\\-", "-");
+                assert!(
+                    text.replace("\\-", "-").contains(&part),
+                    "{part} is missing in {page}: {text}"
+                );
+            }
+        }
+        let bash = read("completions/homenode.bash");
+        assert!(bash.contains("auto uring classic"), "values that are known are offered");
         assert!(read("man/homenode-up.1").contains("per\\-node"));
         for file in ["homenode.bash", "_homenode", "homenode.fish"] {
             let text = read(&format!("completions/{file}"));

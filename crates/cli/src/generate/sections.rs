@@ -1,0 +1,70 @@
+//! What a man page has besides the command line's own help.
+
+use clap::Command;
+use clap_mangen::roff::{Inline, Roff, bold, roman};
+
+const EXIT_STATUS: [(&str, &str); 3] = [
+    ("0", "It is done."),
+    (
+        "1",
+        "It could not be done; one message on standard error says why, and what to do.",
+    ),
+    ("2", "The command line was not understood."),
+];
+const ENVIRONMENT: [(&str, &str); 1] = [(
+    "HOMENODE_LOG",
+    "What is logged: off, error, warn, info (the default), debug or trace; or levels of modules, such as \
+     warn,homenode_fuse=debug. A server keeps what it was started with.",
+)];
+const FILES: [(&str, &str); 4] = [
+    (
+        "/run/homenode/MAJOR-MINOR.sock, .log",
+        "The server's socket, which the other commands talk to, and its log; named by the mount's device number. Both go \
+         when the server ends well.",
+    ),
+    ("/etc/fstab", "Pools to mount at boot: mount.homenode(8)."),
+    (
+        "/etc/default/homenode, /etc/default/homenode-INSTANCE",
+        "HOMENODE_OPTIONS of the pools that homenode@.service brings up.",
+    ),
+    (
+        "/sys/module/fuse/parameters/enable_uring",
+        "Y: mounts made from then on may take the transport uring (Linux 6.14 and newer; only root may write it).",
+    ),
+];
+
+/// Sections for the end of a command's page; most of them are those of the whole.
+pub(super) fn of(command: &Command, name: &str) -> Roff {
+    let mut page = Roff::new();
+    list(&mut page, "EXIT STATUS", &EXIT_STATUS);
+    let is_whole = name == "homenode";
+    if is_whole {
+        list(&mut page, "ENVIRONMENT", &ENVIRONMENT);
+        list(&mut page, "FILES", &FILES);
+    }
+    page.control("SH", ["SEE ALSO"]);
+    let below = command.get_subcommands().filter(|one| !one.is_hide_set());
+    let mut others: Vec<(String, &str)> = below.map(|one| (format!("{name}-{}", one.get_name()), "1")).collect();
+    // The page above this one.
+    others.extend(name.rsplit_once('-').map(|(above, _)| (above.to_owned(), "1")));
+    if is_whole || name == "homenode-up" {
+        others.push(("mount.homenode".to_owned(), super::ADMINISTRATION));
+        others.push(("numa".to_owned(), "7"));
+    }
+    let pages = others.into_iter().enumerate();
+    let pages = pages.flat_map(|(index, (page, section))| -> [Inline; 3] {
+        let comma = if index == 0 { "" } else { ", " };
+        [roman(comma), bold(page), roman(format!("({section})"))]
+    });
+    page.text(pages.collect::<Vec<Inline>>());
+    page
+}
+
+fn list(page: &mut Roff, title: &str, items: &[(&str, &str)]) {
+    page.control("SH", [title]);
+    for (term, meaning) in items {
+        page.control("TP", []);
+        page.text([bold(*term)]);
+        page.text([roman(*meaning)]);
+    }
+}

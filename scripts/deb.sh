@@ -26,8 +26,7 @@ root=$work/root
 documentation=$root/usr/share/doc/homenode
 umask 022
 
-strip --strip-unneeded -o "$work/homenode" "$binary"
-HOMENODE_BINARY=$work/homenode DESTDIR=$root PREFIX=/usr ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions \
+HOMENODE_BINARY=$binary DESTDIR=$root PREFIX=/usr ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions \
     scripts/install.sh install
 gzip -9n "$root"/usr/share/man/man*/*
 

@@ -7,6 +7,14 @@ set -eu
 cd "$(dirname "$0")/.."
 prefix=${PREFIX:-/usr/local}
 destination=${DESTDIR:-}
+case $prefix in
+/*) ;;
+*)
+    # The unit and the helper's link name the command by this path, wherever they are read.
+    echo "install: PREFIX=$prefix is relative: give an absolute path, such as PREFIX=/usr/local" >&2
+    exit 2
+    ;;
+esac
 binary=${HOMENODE_BINARY:-${CARGO_TARGET_DIR:-target}/release/homenode}
 
 bin=$prefix/bin
@@ -18,9 +26,11 @@ fish=$prefix/share/fish/vendor_completions.d
 defaults=/etc/default/homenode
 # mount(8) looks for helpers in /sbin only; below /usr that is the same directory.
 case $prefix in
-/usr) helper=/usr/sbin/mount.homenode helped_by=../bin/homenode ;;
-*) helper=/sbin/mount.homenode helped_by=$bin/homenode ;;
+/usr) sbin=/usr/sbin helped_by=../bin/homenode ;;
+*) sbin=/sbin helped_by=$bin/homenode ;;
 esac
+# The one for `mount -t homenode`, and the one for `mount -o remount`, by the type in the mount table.
+helpers="$sbin/mount.homenode $sbin/mount.fuse.homenode"
 
 # $1: mode; $2: file; $3: where to.
 put() {
@@ -36,8 +46,14 @@ install_all() {
     trap 'rm -rf "$generated"' EXIT
     "$binary" generate "$generated"
     put 755 "$binary" "$bin/homenode"
-    mkdir -p "$destination$(dirname "$helper")"
-    ln -sfn "$helped_by" "$destination$helper"
+    # Whoever has a Rust toolchain has it; without it the command is only larger.
+    if command -v strip >/dev/null; then
+        strip --strip-unneeded "$destination$bin/homenode"
+    fi
+    mkdir -p "$destination$sbin"
+    for helper in $helpers; do
+        ln -sfn "$helped_by" "$destination$helper"
+    done
     for page in "$generated"/man/*; do
         put 644 "$page" "$man/man${page##*.}/${page##*/}"
     done
@@ -52,13 +68,16 @@ install_all() {
 
 uninstall_all() {
     rm -f "$destination$bin/homenode"
-    rm -f "$destination$man"/man1/homenode.1 "$destination$man"/man1/homenode-*.1 "$destination$man/man8/mount.homenode.8"
+    rm -f "$destination$man"/man1/homenode.1 "$destination$man"/man1/homenode-*.1 "$destination$man"/man8/mount.homenode.8 \
+        "$destination$man"/man8/mount.fuse.homenode.8
     rm -f "$destination$bash/homenode" "$destination$zsh/_homenode" "$destination$fish/homenode.fish"
     rm -f "$destination$units/homenode@.service"
-    # Another installation's helper stays.
-    if [ "$(readlink "$destination$helper")" = "$helped_by" ]; then
-        rm -f "$destination$helper"
-    fi
+    for helper in $helpers; do
+        # Another installation's stays.
+        if [ "$(readlink "$destination$helper")" = "$helped_by" ]; then
+            rm -f "$destination$helper"
+        fi
+    done
     if cmp -s packaging/default "$destination$defaults"; then
         rm -f "$destination$defaults"
     elif [ -e "$destination$defaults" ]; then

@@ -22,6 +22,7 @@ share/man/man1/homenode.1
 share/man/man1/homenode-up.1
 share/man/man1/homenode-file-map.1
 share/man/man8/mount.homenode.8
+share/man/man8/mount.fuse.homenode.8
 '
 
 test_make_install() {
@@ -30,7 +31,16 @@ test_make_install() {
     for file in $files share/zsh/site-functions/_homenode; do
         [ -f "$work/stage/usr/local/$file" ] || fail "$file is not installed"
     done
-    [ "$(readlink "$work/stage/sbin/mount.homenode")" = /usr/local/bin/homenode ] || fail "there is no mount helper"
+    for helper in mount.homenode mount.fuse.homenode; do
+        [ "$(readlink "$work/stage/sbin/$helper")" = /usr/local/bin/homenode ] || fail "there is no $helper"
+    done
+    if command -v strip >/dev/null && command -v nm >/dev/null; then
+        [ -z "$(nm "$work/stage/usr/local/bin/homenode" 2>/dev/null)" ] || fail "the installed command has its symbols"
+    fi
+    if PREFIX=relative/path DESTDIR=$work/relative/ scripts/install.sh install 2>"$work/said"; then
+        fail "a relative PREFIX is taken"
+    fi
+    grep -q 'relative/path is relative' "$work/said" || fail "a relative PREFIX is refused without saying so"
     grep -q '^ExecStart=/usr/local/bin/homenode ' "$work/stage/usr/local/lib/systemd/system/homenode@.service" ||
         fail "the unit starts another command"
     echo changed >>"$work/stage/etc/default/homenode"
@@ -47,7 +57,7 @@ test_package_list() {
         case $file in share/man/*) file=$file.gz ;; esac
         echo "$list" | grep -qx "./usr/$file" || fail "the package has no /usr/$file"
     done
-    for file in ./usr/sbin/mount.homenode ./etc/default/homenode; do
+    for file in ./usr/sbin/mount.homenode ./usr/sbin/mount.fuse.homenode ./etc/default/homenode; do
         echo "$list" | grep -qx "$file" || fail "the package has no $file"
     done
     if command -v lintian >/dev/null; then
@@ -97,6 +107,9 @@ test_package_at_work() {
         mount -t homenode homenode /srv/pool -o size_per_node=16M,nosuid
         echo content >/srv/pool/file
         [ "$(mounted)" = "homenode fuse.homenode" ] || fail "mount -t homenode mounted $(mounted)"
+        if mount -o remount,size_per_node=32M /srv/pool; then fail "a remount that cannot resize the pool does not say so"; fi
+        mount -o remount,ro /srv/pool
+        if touch /srv/pool/other 2>/dev/null; then fail "a file was made on a read-only mount"; fi
         umount /srv/pool
 
         echo 'homenode /srv/pool homenode size_per_node=16M,nofail 0 0' >/etc/fstab

@@ -86,6 +86,11 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
 }
 
 impl DemoArgs {
+    /// Whether this is one of the servers that a demo has started.
+    pub(crate) fn is_started_by_another(&self) -> bool {
+        self.serve.is_some()
+    }
+
     fn rounds(&self) -> usize {
         if self.quick { 1 } else { 3 }
     }

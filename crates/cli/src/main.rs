@@ -14,6 +14,7 @@ mod file;
 mod generate;
 mod handler;
 mod holders;
+mod logging;
 mod member_list;
 mod mount_helper;
 mod mountinfo;
@@ -29,7 +30,6 @@ use failure::{Failure, Result, fail};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
 
 /// One filesystem over the memory of every NUMA node: bytes lie on the node of the CPU that writes them.
 #[derive(Debug, Parser)]
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         return mount_helper::main();
     }
     let verb = Cli::parse().verb;
-    log_to_stderr();
+    logging::start(has_own_terminal(&verb));
     match run(&verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -92,17 +92,13 @@ fn run(verb: &Verb) -> Result<()> {
     }
 }
 
-/// Lines from `info` on, or as `HOMENODE_LOG` says (`debug`, `homenode_fuse=trace` …). The server's standard error is
-/// its log file.
-fn log_to_stderr() {
-    let filter = EnvFilter::builder()
-        .with_env_var("HOMENODE_LOG")
-        .with_default_directive(tracing::Level::INFO.into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter.from_env_lossy())
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        .init();
+/// Whether a person sees what this process says of the environment; a server that another process starts says it again.
+fn has_own_terminal(verb: &Verb) -> bool {
+    match verb {
+        Verb::Up(args) => !args.is_started_by_another(),
+        Verb::Demo(args) => !args.is_started_by_another(),
+        _ => true,
+    }
 }
 
 /// Prints text on standard output. A reader that has seen enough (`| head`) is no failure.

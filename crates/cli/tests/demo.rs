@@ -236,7 +236,7 @@ fn what_is_missing_or_in_the_way_is_told_before_anything_is_begun() {
         refused(demo.command("1").arg(demo.scratch.path()), &["is not empty"]);
         refused(
             homenode(["demo", "--size-per-node=1M", "--tree=tmp"]).current_dir(demo.scratch.path()),
-            &["too few", "32M"],
+            &["too little", "32M"],
         );
     }
     for seconds in ["0", "-1", "x", "NaN", "inf"] {

@@ -14,6 +14,7 @@ use super::tmpfs::Attached;
 use super::{placement, tmpfs};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
+use crate::topology::human_bytes;
 use homenode::{Pool, PoolOptions, Size, Transport};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
@@ -279,8 +280,8 @@ fn size_per_node(args: &DemoArgs, outcome: &Outcome) -> Result<u64> {
     };
     if bytes < SIZE_PER_NODE_MIN {
         fail!(
-            "{} bytes per node are too few to show anything: give at least --size-per-node {}",
-            bytes,
+            "{} on each node would be too little to show anything: give at least --size-per-node {}",
+            human_bytes(bytes),
             Size::Bytes(SIZE_PER_NODE_MIN)
         );
     }

@@ -212,6 +212,26 @@ fn what_is_not_on_a_homenode_mount() {
 }
 
 #[test]
+fn a_log_level_that_is_none_is_told_once() {
+    let stderr = |command: &mut Command| {
+        let output = command.env("HOMENODE_LOG", "bogus").output().unwrap();
+        assert!(output.status.success(), "{}", describe(&output));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let message = stderr(&mut homenode(["topology"]));
+    assert!(
+        message.contains("HOMENODE_LOG=bogus") && message.contains("debug"),
+        "{message}"
+    );
+    need_mounts!();
+    let scratch = Scratch::new("log");
+    let dir = scratch.dir("pool");
+    let message = stderr(homenode(["up", SIZE]).arg(&dir));
+    assert_eq!(message.matches("HOMENODE_LOG").count(), 1, "{message}");
+    down(&dir);
+}
+
+#[test]
 fn a_failing_topology_has_a_message_too() {
     refused(
         &mut homenode(["topology", "--from", "/nonexistent.xml"]),

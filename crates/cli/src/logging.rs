@@ -1,0 +1,84 @@
+//! Log lines on standard error, which of the server is its log file: from `info` on, or as HOMENODE_LOG says.
+
+use std::io;
+use tracing_subscriber::EnvFilter;
+
+const VARIABLE: &str = "HOMENODE_LOG";
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+/// Where every module's path begins.
+const CRATES: &str = "homenode";
+
+/// Starts logging. A HOMENODE_LOG that means nothing counts as none, and is told of if `tell`.
+pub(crate) fn start(tell: bool) {
+    let wanted = std::env::var_os(VARIABLE).unwrap_or_default();
+    let wanted = wanted.to_string_lossy();
+    let filter = match check(&wanted) {
+        Ok(()) => wanted.as_ref(),
+        Err(problem) => {
+            if tell {
+                eprintln!("homenode: {VARIABLE}={wanted} is left out: {problem}");
+            }
+            ""
+        }
+    };
+    let filter = EnvFilter::builder()
+        .with_default_directive(tracing::Level::INFO.into())
+        .parse_lossy(filter);
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .init();
+}
+
+/// Levels, and levels of our modules. The filter itself takes any word for a module, which then silences all others.
+fn check(wanted: &str) -> Result<(), String> {
+    for directive in wanted.split(',').map(str::trim).filter(|one| !one.is_empty()) {
+        let (module, level) = match directive.split_once('=') {
+            Some((module, level)) => (Some(module), Some(level)),
+            None if directive.starts_with(CRATES) => (Some(directive), None),
+            None => (None, Some(directive)),
+        };
+        let is_level = |level: &str| LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level));
+        if !level.is_none_or(is_level) || !module.is_none_or(|module| module.starts_with(CRATES)) {
+            return Err(format!(
+                "{directive:?} is no level ({}), nor a module with one, such as homenode_fuse=debug",
+                LEVELS.join(", ")
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_modules_are_told_from_what_means_nothing() {
+        for wanted in [
+            "",
+            "debug",
+            "WARN",
+            "warn,homenode_fuse=trace",
+            "homenode::pool",
+            " info , ",
+        ] {
+            assert_eq!(check(wanted), Ok(()), "{wanted}");
+        }
+        for wanted in [
+            "bogus",
+            "info=bogus",
+            "homenode_fuse=bogus",
+            "fuse=debug",
+            "debug,bogus",
+            "7",
+        ] {
+            let problem = check(wanted).unwrap_err();
+            assert!(
+                problem.contains("debug, trace") && problem.contains("is no level"),
+                "{problem}"
+            );
+        }
+    }
+}

@@ -14,6 +14,7 @@ mod machine;
 mod measure;
 mod outcome;
 mod page;
+mod place;
 mod placement;
 mod program;
 mod server;
@@ -121,6 +122,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
 }
 
 fn demonstrate(args: &DemoArgs, interrupt: &Interrupt) -> Result<()> {
+    stage::check_rights()?;
     let fio = program::require("fio", "fio", "measures the mounts")?;
     let rsync = program::require("rsync", "rsync", "copies the trees and compares them")?;
     // Found out now, not after minutes.

@@ -105,7 +105,8 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, lazy: bool)
 
 /// Of two commands that take a mount down at once one comes too late, and fails at whatever it was doing.
 fn unless_gone(done: Result<()>, located: &Located) -> Result<()> {
-    let is_gone = |mounts: Vec<MountEntry>| mounts.iter().all(|one| one.id != located.mount.id);
+    // All of the entry: its number may be another mount's by now.
+    let is_gone = |mounts: Vec<MountEntry>| !mounts.contains(&located.mount);
     if done.is_err() && mounts().is_ok_and(is_gone) {
         eprintln!("homenode: another command has taken {} down", shown(&located.path));
         return Ok(());

@@ -19,6 +19,8 @@ use serde_json::Value;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 
@@ -206,39 +208,61 @@ fn killed_it_leaves_no_mount() {
     child.wait().unwrap();
     wait_until("the servers see it", || mounts_below(demo.scratch.path()).is_empty());
     wait_until("the servers end", || processes_with(demo.scratch.path()).is_empty());
+    let temporary = demo.temporary.join(format!("homenode-demo-{}", child.id()));
+    assert_eq!(
+        fs::read_dir(temporary).unwrap().count(),
+        0,
+        "they take their mount points along"
+    );
     // fio is nobody's child now. It would end when its time is up, which is long here.
     for fio in processes_with(Path::new(&format!("/proc/{}/fd", child.id()))) {
         let _ = rustix::process::kill_process(fio, Signal::KILL);
     }
 }
 
+/// That a user has to be root comes before what else is in the way.
+fn refused_without_root(demo: &Demo) {
+    fs::set_permissions(demo.scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = demo.scratch.path().join("homenode");
+    fs::copy(BINARY, &binary).unwrap();
+    let mut command = Command::new(&binary);
+    command
+        .args(["demo", "--report", "/no/such/report.html"])
+        .current_dir("/");
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    refused(&mut command, &["needs root", "sudo"]);
+    fs::remove_file(binary).unwrap();
+}
+
 #[test]
 fn what_is_missing_or_in_the_way_is_told_before_anything_is_begun() {
     let demo = Demo::new("demo-refused");
+    refused_without_root(&demo);
+    if !can_run() {
+        return;
+    }
     let empty = demo.scratch.dir("empty");
     refused(
         demo.command("1").env("PATH", &empty),
         &["fio is missing", "apt-get install fio"],
     );
-    let missing = |path: &Path| path.join("no/such/report.html");
-    if Command::new("fio").arg("--version").output().is_ok() && Command::new("rsync").arg("--version").output().is_ok()
-    {
-        refused(
-            demo.command("1").arg("--json").arg(missing(demo.scratch.path())),
-            &["cannot write", "no/such", "--json"],
-        );
-        refused(
-            homenode(["demo", "--tree", "/no/such/tree"]).current_dir(demo.scratch.path()),
-            &["/no/such/tree", "give a directory"],
-        );
-    }
-    if can_run() {
-        refused(demo.command("1").arg(demo.scratch.path()), &["is not empty"]);
-        refused(
-            homenode(["demo", "--size-per-node=1M", "--tree=tmp"]).current_dir(demo.scratch.path()),
-            &["too little", "32M"],
-        );
-    }
+    refused(
+        demo.command("1")
+            .arg("--json")
+            .arg(demo.scratch.path().join("no/such/report.html")),
+        &["cannot write", "no/such", "--json"],
+    );
+    refused(
+        homenode(["demo", "--tree", "/no/such/tree"]).current_dir(demo.scratch.path()),
+        &["/no/such/tree", "give a directory"],
+    );
+    refused(demo.command("1").arg(demo.scratch.path()), &["is not empty"]);
+    refused(
+        homenode(["demo", "--size-per-node=1M", "--tree=tmp"]).current_dir(demo.scratch.path()),
+        &["too little", "32M"],
+    );
     for seconds in ["0", "-1", "x", "NaN", "inf"] {
         let argument = format!("--seconds={seconds}");
         assert!(

@@ -1,11 +1,15 @@
 //! What the numbers do not say, in sentences.
 
 use super::findings::one_node;
-use super::outcome::{Outcome, Row, Samples};
+use super::outcome::{Outcome, Row};
 use crate::topology::human_bytes;
 
 /// A spread above this is the machine's, not the filesystem's.
 const NOISY_SPREAD: f64 = 0.25;
+
+/// Above this one, something else ran.
+const BUSY_SPREAD: f64 = 0.5;
+const ONE_ROUND: &str = "There was one round, so nothing tells how noisy the machine was: trust no single number.";
 
 /// What the numbers do not say.
 pub(super) fn of(outcome: &Outcome) -> Vec<String> {
@@ -66,19 +70,40 @@ pub(super) fn of(outcome: &Outcome) -> Vec<String> {
     limits
 }
 
-fn noise(outcome: &Outcome) -> String {
-    let spread = |row: &Row| row.cells.values().map(Samples::spread).fold(0.0, f64::max);
-    let spreads: Vec<f64> = outcome.rows.iter().map(spread).collect();
-    let largest = spreads.iter().copied().fold(0.0, f64::max);
-    let noisy = spreads.iter().filter(|spread| **spread > NOISY_SPREAD).count();
+/// What who reads no further has to know: that the numbers of this run mean little.
+pub(super) fn distrust(outcome: &Outcome) -> Option<String> {
     if outcome.settings.rounds < 2 {
-        return "There was one round, so nothing tells how noisy the machine was: trust no single number.".to_owned();
+        return Some(ONE_ROUND.to_owned());
     }
+    let (largest, busy) = largest_and_above(outcome, BUSY_SPREAD);
+    (busy > 0).then(|| {
+        format!(
+            "The machine is busy: in {busy} of {} rows values differed by more than {:.0}\u{a0}% between rounds, by up to \
+             {:.0}\u{a0}%. Numbers of those rows mean little; run it again when nothing else runs.",
+            outcome.rows.len(),
+            BUSY_SPREAD * 100.0,
+            largest * 100.0
+        )
+    })
+}
+
+/// The largest spread of any row, and how many are above `limit`.
+fn largest_and_above(outcome: &Outcome, limit: f64) -> (f64, usize) {
+    let spreads: Vec<f64> = outcome.rows.iter().filter_map(Row::spread).collect();
+    let above = spreads.iter().filter(|spread| **spread > limit).count();
+    (spreads.into_iter().fold(0.0, f64::max), above)
+}
+
+fn noise(outcome: &Outcome) -> String {
+    if outcome.settings.rounds < 2 {
+        return ONE_ROUND.to_owned();
+    }
+    let (largest, noisy) = largest_and_above(outcome, NOISY_SPREAD);
     format!(
         "Noise: between rounds values differed by up to {:.0}\u{a0}% of their median; in {noisy} of {} rows by more than {:.0}\u{a0}%. \
          Smaller differences say nothing.",
         largest * 100.0,
-        spreads.len(),
+        outcome.rows.len(),
         NOISY_SPREAD * 100.0
     )
 }

@@ -98,6 +98,12 @@ impl Row {
         }
     }
 
+    /// The largest spread of anyone in it; `None` after one round, which has none.
+    pub(super) fn spread(&self) -> Option<f64> {
+        let spreads = self.cells.values().filter(|samples| samples.0.len() > 1);
+        spreads.map(Samples::spread).max_by(f64::total_cmp)
+    }
+
     /// How many times `peer`'s rate a contestant reaches.
     pub(super) fn ratio(&self, contestant: Contestant, peer: Contestant) -> Option<f64> {
         let peer = self.cells.get(&peer)?.median();
@@ -257,6 +263,22 @@ mod tests {
         assert_eq!(odd.spread(), 99.0 / 4.0);
         assert_eq!(samples(&[1.0, 2.0]).median(), 1.5);
         assert_eq!(Samples::first(7.0).spread(), 0.0);
+    }
+
+    #[test]
+    fn one_round_has_no_spread() {
+        let mut row = Row::new(Case {
+            section: Section::Fio,
+            operation: Operation::Read,
+            block_bytes: 4096,
+            jobs: 1,
+            tree: None,
+        });
+        row.cells.insert(Contestant::Tmpfs, samples(&[2.0]));
+        assert_eq!(row.spread(), None);
+        row.cells.insert(Contestant::Classic, samples(&[1.0, 2.0, 3.0]));
+        row.cells.insert(Contestant::Uring, samples(&[4.0, 4.0, 4.0]));
+        assert_eq!(row.spread(), Some(1.0));
     }
 
     #[test]

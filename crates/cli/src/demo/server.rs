@@ -224,10 +224,13 @@ pub(super) fn serve(directory: &Path, transport: Transport, size_per_node: Size)
     }
     match mount.unmount(false) {
         // Its threads are to see that it is gone before this process looks again.
-        Ok(()) => Ok(mount.wait()?),
+        Ok(()) => mount.wait()?,
         // Whoever uses it still is to get errors.
-        Err(_) => Ok(mount.stop()?),
+        Err(_) => mount.stop()?,
     }
+    // A demo that was killed does it no more.
+    let _ = fs::remove_dir(directory);
+    Ok(())
 }
 
 fn tell(answer: &Answer) -> Result<()> {

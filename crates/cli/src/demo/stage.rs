@@ -8,12 +8,12 @@ use super::fio::{Entrant, FILES};
 use super::in_process::{AnyFile, Loop};
 use super::interrupt::Interrupt;
 use super::outcome::{Absent, Files, Outcome, PoolReport, PoolState, TransportTaken};
+use super::place::Directory;
 use super::server::Served;
 use super::steps::Step;
 use super::tmpfs::Attached;
-use super::{placement, tmpfs};
-use crate::failure::{Failure, Result, fail};
-use crate::mountinfo::shown;
+use super::{place, placement, tmpfs};
+use crate::failure::{Result, fail};
 use crate::topology::human_bytes;
 use homenode::{Pool, PoolOptions, Size, Transport};
 use rustix::fd::OwnedFd;
@@ -21,7 +21,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// Largest file that is read and written at random: larger than most caches.
@@ -50,7 +49,6 @@ pub(super) struct Stage {
 impl Stage {
     /// Sets everything up. Who cannot take part is noted in `outcome`.
     pub(super) fn set(args: &DemoArgs, outcome: &mut Outcome, interrupt: &Interrupt) -> Result<Self> {
-        check_rights()?;
         let size_per_node = size_per_node(args, outcome)?;
         let file_bytes = (size_per_node / FILES_PER_MEMBER).min(FILE_BYTES_MAX) >> 20 << 20;
         outcome.settings.size_per_node_bytes = size_per_node;
@@ -88,8 +86,8 @@ impl Stage {
 
     fn mount(&mut self, contestant: Contestant, outcome: &mut Outcome, interrupt: &Interrupt) -> Result<()> {
         let (wanted, name) = match contestant {
-            Contestant::Uring => (Transport::Uring, "ring"),
-            _ => (Transport::Classic, "classic"),
+            Contestant::Uring => (Transport::Uring, place::RING),
+            _ => (Transport::Classic, place::CLASSIC),
         };
         let started = Served::start(&self.directory.path.join(name), wanted, self.size_per_node, interrupt);
         interrupt.check()?;
@@ -128,7 +126,7 @@ impl Stage {
         let Some(tmpfs) = self.roots.get(&Contestant::Tmpfs) else {
             fail!("there is no tmpfs to compare with");
         };
-        let attached = Attached::new(tmpfs, &self.directory.path.join("tmpfs"))?;
+        let attached = Attached::new(tmpfs, &self.directory.path.join(place::TMPFS))?;
         let mut places = vec![(Contestant::Tmpfs, attached.path.clone())];
         places.extend(
             self.mounts
@@ -259,7 +257,8 @@ pub(super) fn tree_name(index: usize) -> String {
     format!("tree{index}")
 }
 
-fn check_rights() -> Result<()> {
+/// Whether mounts are possible, before anything else is asked of a person.
+pub(super) fn check_rights() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         fail!("homenode demo needs root, because it mounts filesystems: run it with sudo");
     }
@@ -286,45 +285,4 @@ fn size_per_node(args: &DemoArgs, outcome: &Outcome) -> Result<u64> {
         );
     }
     Ok(bytes)
-}
-
-/// The directory that the mounts lie in. Goes when dropped, if the demo made it.
-#[derive(Debug)]
-struct Directory {
-    path: PathBuf,
-    made: bool,
-}
-
-impl Directory {
-    fn prepare(wanted: Option<&Path>) -> Result<Self> {
-        let path = wanted.map_or_else(
-            || std::env::temp_dir().join(format!("homenode-demo-{}", std::process::id())),
-            Path::to_owned,
-        );
-        let cannot = |error: io::Error| Failure::new(format!("cannot make {}: {error}", shown(&path)));
-        let made = match fs::DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && wanted.is_some() => false,
-            Err(error) => return Err(cannot(error)),
-        };
-        let directory = Self {
-            path: fs::canonicalize(&path).map_err(cannot)?,
-            made,
-        };
-        match fs::read_dir(&directory.path).map(|mut entries| entries.next().is_none()) {
-            Ok(true) => Ok(directory),
-            Ok(false) => fail!("{} is not empty: give an empty directory", shown(&path)),
-            Err(error) => fail!("cannot list {}: {error}: give a directory", shown(&path)),
-        }
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if self.made
-            && let Err(error) = fs::remove_dir(&self.path)
-        {
-            eprintln!("homenode: cannot remove {}: {error}", shown(&self.path));
-        }
-    }
 }

@@ -2,7 +2,8 @@
 
 use super::case::{Contestant, Section, Unit};
 use super::findings::times;
-use super::outcome::{Outcome, Row, Samples};
+use super::limits;
+use super::outcome::{Outcome, Row};
 use crate::topology::human_bytes;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
@@ -23,6 +24,9 @@ fn write_all(text: &mut String, outcome: &Outcome) -> fmt::Result {
     writeln!(text, "\n{}", outcome.headline)?;
     for finding in &outcome.findings {
         writeln!(text, "- {finding}")?;
+    }
+    if let Some(warning) = limits::distrust(outcome) {
+        writeln!(text, "- {warning}")?;
     }
     Ok(())
 }
@@ -47,7 +51,13 @@ fn write_section(text: &mut String, outcome: &Outcome, section: Section) -> fmt:
     for row in rows {
         write!(text, "{:<27} {:>6}", row.title, row.unit.name())?;
         for peer in Contestant::PEERS {
-            write!(text, " {:>8}", value(row, peer))?;
+            // Measured once: a tmpfs has no page cache to go past.
+            let shown = if section == Section::FioDirect && row.cells.contains_key(&peer) {
+                "as above".to_owned()
+            } else {
+                value(row, peer)
+            };
+            write!(text, " {shown:>8}")?;
         }
         for &contestant in &ours {
             if outcome.absent.iter().any(|absent| absent.contestant == contestant) {
@@ -64,8 +74,10 @@ fn write_section(text: &mut String, outcome: &Outcome, section: Section) -> fmt:
                 ratios[1]
             )?;
         }
-        let spread = row.cells.values().map(Samples::spread).fold(0.0, f64::max);
-        writeln!(text, " {:>6.0}%", spread * 100.0)?;
+        match row.spread() {
+            Some(spread) => writeln!(text, " {:>6.0}%", spread * 100.0)?,
+            None => writeln!(text, " {:>7}", "-")?,
+        }
     }
     Ok(())
 }
@@ -160,6 +172,37 @@ mod tests {
             .skip(1);
         let widths: BTreeSet<usize> = fio.take(2).map(|line| line.chars().count()).collect();
         assert_eq!(widths.len(), 1, "{text}");
+    }
+
+    #[test]
+    fn how_far_numbers_can_be_trusted_is_said() {
+        let mut outcome = sample::outcome("node:2 pu:2");
+        outcome.settings.rounds = 1;
+        let text = of(&outcome);
+        assert!(
+            text.contains("trust no single number") && !text.contains(" 0%"),
+            "{text}"
+        );
+        assert!(text.contains("as above"), "{text}");
+
+        outcome.settings.rounds = 3;
+        for samples in outcome.rows.iter_mut().flat_map(|row| row.cells.values_mut()) {
+            let median = samples.median();
+            samples.push(median);
+            samples.push(median * 1.1);
+        }
+        let text = of(&outcome);
+        assert!(
+            text.contains(" 10%\n") && !text.contains("trust") && !text.contains("busy"),
+            "{text}"
+        );
+        let samples = outcome.rows[0].cells.values_mut().next().unwrap();
+        samples.push(samples.median() * 1.7);
+        let text = of(&outcome);
+        assert!(
+            text.contains("busy") && text.contains("67\u{a0}%") && text.contains("in 1 of"),
+            "{text}"
+        );
     }
 
     #[test]

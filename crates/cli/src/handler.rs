@@ -220,6 +220,7 @@ fn fuse(mount: &Mount) -> FuseReport {
         transport_reason: reason.clone(),
         requests: statistics.request_count(),
         errors: statistics.errors,
+        errors_by_errno: statistics.errors_by_errno.iter().copied().collect(),
         panics: statistics.panics,
         by_operation: statistics.requests.iter().map(named).collect(),
     }

@@ -9,8 +9,11 @@ use crate::mountinfo::{Device, locate, mounts, shown};
 use clap::Args;
 use indicatif::HumanBytes;
 use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -215,9 +218,31 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     let fuse = &report.fuse;
     writeln!(
         text,
-        "\nFUSE: {} requests, {} errors, {} panics; transport {}: {}",
-        fuse.requests, fuse.errors, fuse.panics, fuse.transport, fuse.transport_reason
+        "\nFUSE: {} requests, {} errors{}, {} panics; transport {}: {}",
+        fuse.requests,
+        fuse.errors,
+        by_errno(&fuse.errors_by_errno),
+        fuse.panics,
+        fuse.transport,
+        fuse.transport_reason
     )
+}
+
+/// ` (3 File exists, 1 No space left on device)`, the most frequent one first.
+fn by_errno(errors: &BTreeMap<i32, u64>) -> String {
+    let mut counts: Vec<(i32, u64)> = errors.iter().map(|(errno, count)| (*errno, *count)).collect();
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    let told = |(errno, count): (i32, u64)| {
+        let text = io::Error::from_raw_os_error(errno).to_string();
+        let name = text.split(" (os error").next().unwrap_or_default();
+        format!("{count} {name}")
+    };
+    let told: Vec<String> = counts.into_iter().map(told).collect();
+    if told.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", told.join(", "))
+    }
 }
 
 fn write_accesses(text: &mut String, accesses: &[AccessReport]) -> fmt::Result {
@@ -244,4 +269,20 @@ fn write_accesses(text: &mut String, accesses: &[AccessReport]) -> fmt::Result {
 
 fn size(bytes: u64) -> String {
     HumanBytes(bytes).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn errors_are_told_by_what_they_mean() {
+        assert_eq!(by_errno(&BTreeMap::new()), "");
+        let (exists, full) = (Errno::EXIST.raw_os_error(), Errno::NOSPC.raw_os_error());
+        assert_eq!(
+            by_errno(&BTreeMap::from([(exists, 1), (full, 3)])),
+            " (3 No space left on device, 1 File exists)"
+        );
+    }
 }

@@ -3,6 +3,9 @@
 use crate::wire::Opcode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Above every errno of Linux (EHWPOISON is 133).
+const ERRNO_LIMIT: usize = 134;
+
 /// Counts since the mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -13,6 +16,8 @@ pub struct Statistics {
     pub unknown: u64,
     /// Answers that carried an errno other than ENOENT, ENODATA and ENOSYS, which are part of ordinary life.
     pub errors: u64,
+    /// Those by errno, the ones that were given at least once.
+    pub errors_by_errno: Vec<(i32, u64)>,
     /// Requests that panicked and were answered with EIO.
     pub panics: u64,
     /// Bytes of READ answers.
@@ -36,6 +41,12 @@ impl Statistics {
                 .map(|one| one.requests[opcode as usize].load(Ordering::Relaxed))
                 .sum()
         };
+        let by_errno = |errno: usize| all.clone().map(|one| one.errors[errno].load(Ordering::Relaxed)).sum();
+        let errors_by_errno: Vec<(i32, u64)> = (0..ERRNO_LIMIT)
+            .zip(0..)
+            .map(|(index, errno)| (errno, by_errno(index)))
+            .filter(|&(_, count)| count > 0)
+            .collect();
         Self {
             requests: Opcode::ALL
                 .iter()
@@ -44,7 +55,8 @@ impl Statistics {
                 .collect(),
             // No operation has number 0.
             unknown: total(|one| &one.requests[0]),
-            errors: total(|one| &one.errors),
+            errors: errors_by_errno.iter().map(|(_, count)| count).sum(),
+            errors_by_errno,
             panics: total(|one| &one.panics),
             read_bytes: total(|one| &one.read_bytes),
             written_bytes: total(|one| &one.written_bytes),
@@ -58,7 +70,8 @@ impl Statistics {
 #[repr(align(128))]
 pub(crate) struct Counters {
     requests: [AtomicU64; Opcode::LIMIT],
-    errors: AtomicU64,
+    /// By errno; what is not one counts as 0.
+    errors: [AtomicU64; ERRNO_LIMIT],
     panics: AtomicU64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
@@ -68,7 +81,7 @@ impl Default for Counters {
     fn default() -> Self {
         Self {
             requests: [const { AtomicU64::new(0) }; Opcode::LIMIT],
-            errors: AtomicU64::new(0),
+            errors: [const { AtomicU64::new(0) }; ERRNO_LIMIT],
             panics: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
@@ -86,7 +99,8 @@ impl Counters {
     /// An answer with that errno goes out.
     pub(crate) fn count_error(&self, errno: i32) {
         if !matches!(errno, libc::ENOENT | libc::ENODATA | libc::ENOSYS) {
-            add(&self.errors, 1);
+            let index = usize::try_from(errno).ok().filter(|index| *index < ERRNO_LIMIT);
+            add(&self.errors[index.unwrap_or(0)], 1);
         }
     }
 
@@ -119,13 +133,17 @@ mod tests {
         all[1].count_request(9999);
         all[1].count_error(libc::ENOENT);
         all[1].count_error(libc::ENOSPC);
+        all[0].count_error(libc::ENOSPC);
+        all[0].count_error(libc::EEXIST);
+        all[0].count_error(9999);
         all[0].count_read(10);
         all[1].count_read(20);
         let sum = Statistics::sum(all.iter());
         assert_eq!(sum.requests, [(Opcode::Read, 2)]);
         assert_eq!(
             (sum.unknown, sum.errors, sum.read_bytes, sum.request_count()),
-            (1, 1, 30, 3)
+            (1, 4, 30, 3)
         );
+        assert_eq!(sum.errors_by_errno, [(0, 1), (libc::EEXIST, 1), (libc::ENOSPC, 2)]);
     }
 }

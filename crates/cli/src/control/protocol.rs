@@ -147,6 +147,9 @@ pub(crate) struct FuseReport {
     pub(crate) requests: u64,
     /// Answered with an errno; many are ordinary (a name that is not there).
     pub(crate) errors: u64,
+    /// Those by errno.
+    #[serde(default)]
+    pub(crate) errors_by_errno: BTreeMap<i32, u64>,
     /// Requests that met a bug of the server and were answered with EIO.
     pub(crate) panics: u64,
     /// Requests by operation, those that were made.

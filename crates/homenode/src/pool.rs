@@ -166,7 +166,9 @@ impl Pool {
     pub fn wait_populated(&self) -> Result<(), Error> {
         let populators = self.inner.populators.lock();
         for (member, populator) in &*populators {
-            let reached = populator.wait_until(|progress| matches!(progress, Progress::Full | Progress::Starved));
+            populator.look_again();
+            let enough = |progress| matches!(progress, Progress::Full | Progress::Whole | Progress::Starved);
+            let reached = populator.wait_until(enough);
             if reached == Progress::Starved {
                 return Err(Error::Starved {
                     node: self.inner.home(*member)?,

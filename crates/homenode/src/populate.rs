@@ -39,8 +39,10 @@ pub(crate) enum Progress {
     Starting,
     /// Some blocks are there, the window is not full.
     Filling,
-    /// The window is full, or the member wholly populated.
+    /// The window is full, or was when it was looked at last.
     Full,
+    /// The member is wholly populated: the thread has ended.
+    Whole,
     /// The node has no free memory at present.
     Starved,
 }
@@ -48,6 +50,8 @@ pub(crate) enum Progress {
 #[derive(Debug, Default)]
 struct Signal {
     stop: AtomicBool,
+    /// Somebody wants to know what is found from now on. Changed with `progress` locked.
+    asked: AtomicBool,
     progress: Mutex<Progress>,
     changed: Condvar,
 }
@@ -72,11 +76,16 @@ impl Signal {
         drop(self.changed.wait_while(now, waiting));
     }
 
-    /// Waits `pause`, or until told to stop.
-    fn pause(&self, pause: Duration) {
-        let now = self.progress();
-        let running = |_: &mut Progress| !self.stop.load(Ordering::Relaxed);
-        drop(self.changed.wait_timeout_while(now, pause, running));
+    /// Announces what a look found, and waits `pause`, or until told to look again or to stop: at once, if that was while it
+    /// looked.
+    fn pause(&self, found: Progress, pause: Duration) {
+        let mut now = self.progress();
+        if !self.asked.load(Ordering::Relaxed) && *now != found {
+            *now = found;
+            self.changed.notify_all();
+        }
+        let resting = |_: &mut Progress| !self.asked.load(Ordering::Relaxed) && !self.stop.load(Ordering::Relaxed);
+        drop(self.changed.wait_timeout_while(now, pause, resting));
     }
 }
 
@@ -114,6 +123,16 @@ impl Populator {
     /// Starts populating.
     pub(crate) fn begin(&self) {
         self.signal.announce(Progress::Starting);
+    }
+
+    /// Has the thread look again, now: what it found before may have been used since.
+    pub(crate) fn look_again(&self) {
+        let mut now = self.signal.progress();
+        if matches!(*now, Progress::Full | Progress::Starved) {
+            *now = Progress::Starting;
+        }
+        self.signal.asked.store(true, Ordering::Relaxed);
+        self.signal.changed.notify_all();
     }
 
     /// Waits until `enough`, and tells where the thread is then.
@@ -154,6 +173,7 @@ fn spawn(builder: Builder, run: impl FnOnce() + Send + 'static) -> io::Result<Jo
 fn run(fs: &EngineFs, member: MemberId, ahead_blocks: u64, signal: &Signal) {
     let mut pause = PAUSE_MIN;
     while !signal.stop.load(Ordering::Relaxed) {
+        signal.asked.store(false, Ordering::Relaxed);
         match fs.pool().populate_ahead(member, ahead_blocks) {
             Ahead::More => {
                 pause = PAUSE_MIN;
@@ -162,16 +182,14 @@ fn run(fs: &EngineFs, member: MemberId, ahead_blocks: u64, signal: &Signal) {
                 }
             }
             Ahead::Enough => {
-                signal.announce(Progress::Full);
-                signal.pause(pause);
+                signal.pause(Progress::Full, pause);
                 pause = (pause * 2).min(PAUSE_MAX);
             }
             Ahead::Starved => {
-                signal.announce(Progress::Starved);
-                signal.pause(STARVED_PAUSE);
+                signal.pause(Progress::Starved, STARVED_PAUSE);
             }
             Ahead::Whole => {
-                signal.announce(Progress::Full);
+                signal.announce(Progress::Whole);
                 return;
             }
         }

@@ -278,7 +278,10 @@ mod tests {
         assert!(matches!(Recorded::open(&copied, &list), Err(Broken::Missing(file)) if file == queue));
         fs::write(&list, "nonsense\n").unwrap();
         assert!(matches!(Recorded::open(&copied, &list), Err(Broken::List(_))));
-        assert!(matches!(Recorded::open(&copied, &to.path().join("none")), Err(Broken::List(_))));
+        assert!(matches!(
+            Recorded::open(&copied, &to.path().join("none")),
+            Err(Broken::List(_))
+        ));
     }
 
     #[test]

@@ -76,10 +76,7 @@ fn name<'a>(words: impl Iterator<Item = &'a str>) -> String {
             .any(|kind| trigger.eq_ignore_ascii_case(kind))
     };
     // Without a trigger: the controller's name and its number of the interrupt are one word each.
-    let first = words
-        .iter()
-        .position(|word| is_trigger(&word))
-        .map_or(2, |trigger| trigger + 1);
+    let first = words.iter().position(is_trigger).map_or(2, |trigger| trigger + 1);
     words.get(first..).unwrap_or_default().join(" ")
 }
 

@@ -95,7 +95,7 @@ impl Threads {
 
     fn is_still_the_kernels(&mut self, process: u32) -> bool {
         match self.known.get_mut(&process) {
-            Some(known) if known.is_the_kernels && process.wrapping_add(self.pass) % KERNEL_PASSES != 0 => {
+            Some(known) if known.is_the_kernels && !process.wrapping_add(self.pass).is_multiple_of(KERNEL_PASSES) => {
                 known.pass = self.pass;
                 true
             }

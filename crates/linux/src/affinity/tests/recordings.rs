@@ -76,3 +76,37 @@ fn nothing_is_recorded_over() {
     assert!(matches!(error, Error::NotEmpty { .. }), "{error}");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
 }
+
+#[test]
+fn modes_and_errors_are_recorded_too() {
+    use std::os::unix::fs::PermissionsExt;
+    let machine = Machine::new();
+    machine.interrupts(&[
+        (30, [1, 0, 0], "nvme0q1"),
+        (31, [1, 0, 0], "fixed"),
+        (32, [1, 0, 0], "unreadable"),
+    ]);
+    machine.affinity(30, "0", "0").affinity(31, "1", "1");
+    let fixed = machine.root().join("proc/irq/31/smp_affinity_list");
+    fs::set_permissions(fixed, fs::Permissions::from_mode(0o444)).unwrap();
+    fs::create_dir_all(machine.root().join("proc/irq/32/smp_affinity_list")).unwrap();
+    let hardware = topology::Source::Synthetic("node:2 core:2 pu:1".to_owned());
+    let directory = tempfile::tempdir().unwrap();
+    let sensed = record(&hardware, machine.root(), directory.path(), std::time::Duration::ZERO).unwrap();
+    let managed: Vec<_> = sensed
+        .snapshot
+        .interrupts
+        .iter()
+        .map(|one| (one.number, one.managed))
+        .collect();
+    assert_eq!(managed, [(30, false), (31, true)]);
+    assert!(
+        sensed.unseen.iter().any(|unseen| unseen.why.contains("Is a directory")),
+        "{:?}",
+        sensed.unseen
+    );
+    // As from an archive that keeps no modes.
+    let copied = directory.path().join("1/proc/irq/31/smp_affinity_list");
+    fs::set_permissions(copied, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(recorded(directory.path()).unwrap(), sensed);
+}

@@ -1,5 +1,6 @@
 //! Senses and acts on Linux: memory of every node, CPUs, clocks, topology.
 
+pub mod affinity;
 pub mod clock;
 pub mod copy;
 pub mod cpu;

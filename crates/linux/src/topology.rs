@@ -5,6 +5,7 @@
 //! a device has.
 //! Cost: some ten milliseconds for the machine we run on; read once at the start.
 
+pub(crate) mod copy;
 mod hwloc;
 mod latency;
 mod live;
@@ -13,17 +14,37 @@ pub(crate) mod sysfs;
 
 use homenode_policy::topology::{Topology, TopologyError};
 use hwlocality::errors::RawHwlocError;
+pub(crate) use hwlocality::topology::Topology as Hardware;
 use hwlocality::topology::builder::TopologyBuilder;
 pub use source::Source;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use sysfs::Tree;
 
 /// Reads the topology of `source`.
 ///
 /// # Errors
 /// What could not be read, and what to do about it.
 pub fn read(source: &Source) -> Result<Topology, Error> {
+    let live = Tree::new(Path::new("/"));
+    below(&load(source)?, source, (*source == Source::Live).then_some(&live))
+}
+
+/// The topology of the hardware that hwloc has read from `source`, corrected by what the kernel's `tree` tells.
+pub(crate) fn below(machine: &Hardware, source: &Source, tree: Option<&Tree>) -> Result<Topology, Error> {
+    let mut parts = hwloc::parts(machine);
+    if let Some(tree) = tree {
+        live::amend(&mut parts, tree);
+    }
+    Topology::new(parts).map_err(|problem| Error::Inconsistent {
+        source: problem,
+        origin: source.clone(),
+    })
+}
+
+/// What hwloc knows of `source`.
+pub(crate) fn load(source: &Source) -> Result<Hardware, Error> {
     let builder = TopologyBuilder::new();
     let builder = match source {
         Source::Live => builder,
@@ -54,7 +75,7 @@ pub fn read(source: &Source) -> Result<Topology, Error> {
             builder.from_synthetic(description).map_err(|_| refused())?
         }
     };
-    let load = |problem: RawHwlocError| match source {
+    let failed = |problem: RawHwlocError| match source {
         Source::Live => Error::Load {
             source: problem.errno.map_or(io::ErrorKind::Other.into(), |errno| {
                 io::Error::from_raw_os_error(errno.0)
@@ -65,15 +86,7 @@ pub fn read(source: &Source) -> Result<Topology, Error> {
             description: description.clone(),
         },
     };
-    let machine = hwloc::load(builder).map_err(load)?;
-    let mut parts = hwloc::parts(&machine);
-    if *source == Source::Live {
-        live::amend(&mut parts, Path::new("/"));
-    }
-    Topology::new(parts).map_err(|problem| Error::Inconsistent {
-        source: problem,
-        origin: source.clone(),
-    })
+    hwloc::load(builder).map_err(failed)
 }
 
 /// A topology could not be read.

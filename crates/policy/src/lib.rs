@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod affinity;
 mod ids;
 pub mod pool;
 pub mod topology;

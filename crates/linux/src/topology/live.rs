@@ -3,7 +3,6 @@
 use super::sysfs::{Tree, meminfo_bytes, number_after, parse_mask};
 use homenode_policy::topology::{Cpu, Device, DeviceKind, DeviceQueue, Parts};
 use homenode_policy::{CpuId, NodeId};
-use std::path::Path;
 
 const CPUS: &str = "sys/devices/system/cpu";
 const NODES: &str = "sys/devices/system/node";
@@ -13,15 +12,14 @@ const CARDS: &str = "sys/class/net";
 /// Disks that have no hardware: they move nothing between the outside and memory.
 const VIRTUAL_DISKS: [&str; 6] = ["loop", "ram", "zram", "dm-", "md", "nbd"];
 
-/// Corrects `parts` by what is below `root`: the CPUs that may ever come, the node the kernel counts each CPU to, and the
+/// Corrects `parts` by what `tree` tells: the CPUs that may ever come, the node the kernel counts each CPU to, and the
 /// disks and network cards with their queues. Where the tree tells nothing, what hwloc said stays.
-pub(super) fn amend(parts: &mut Parts, root: &Path) {
-    let tree = Tree::new(root);
-    cpus(parts, &tree);
-    cpu_homes(parts, &tree);
-    memory(parts, &tree);
-    let mut devices = disks(&tree);
-    devices.extend(cards(&tree));
+pub(super) fn amend(parts: &mut Parts, tree: &Tree) {
+    cpus(parts, tree);
+    cpu_homes(parts, tree);
+    memory(parts, tree);
+    let mut devices = disks(tree);
+    devices.extend(cards(tree));
     for device in &mut devices {
         let known = |home: &NodeId| parts.nodes.iter().any(|node| node.id == *home);
         let only = || {

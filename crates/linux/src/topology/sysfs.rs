@@ -3,8 +3,12 @@
 //! A file that is missing or does not parse reads as `None`: sysfs differs between kernels, and what one of them does
 //! not tell is simply not known.
 
+use super::copy::{Copy, Recorded};
 use homenode_policy::{CpuId, NodeId};
-use std::fs;
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -12,13 +16,43 @@ use std::str::FromStr;
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: PathBuf,
+    /// Where everything that is read is copied to.
+    copy: Option<Copy>,
+    /// What a recording knows of the files besides their text.
+    recorded: Option<Recorded>,
+    /// The path of the file read last, kept for its memory.
+    scratch: RefCell<PathBuf>,
 }
 
 impl Tree {
     pub(crate) fn new(root: &Path) -> Self {
         Self {
             root: root.to_path_buf(),
+            copy: None,
+            recorded: None,
+            scratch: RefCell::default(),
         }
+    }
+
+    /// A tree that copies all that is read from it.
+    pub(crate) fn copied(root: &Path, copy: Copy) -> Self {
+        Self {
+            copy: Some(copy),
+            ..Self::new(root)
+        }
+    }
+
+    /// A tree that was copied.
+    pub(crate) fn recorded(root: &Path, recorded: Recorded) -> Self {
+        Self {
+            recorded: Some(recorded),
+            ..Self::new(root)
+        }
+    }
+
+    /// The copy that was made, if one was.
+    pub(crate) fn into_copy(self) -> Option<Copy> {
+        self.copy
     }
 
     /// Where `path` (relative, such as `sys/block`) is for the kernel we run on.
@@ -27,13 +61,41 @@ impl Tree {
     }
 
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
-        self.path(path).exists()
+        let found = self.path(&path).exists();
+        if let Some(copy) = self.copy.as_ref().filter(|_| found) {
+            copy.stub(&self.root, path.as_ref());
+        }
+        found
+    }
+
+    /// The whole of a file, in memory that is used again.
+    pub(crate) fn read(&self, path: impl AsRef<Path>, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let path = path.as_ref();
+        let mut full = self.scratch.borrow_mut();
+        full.as_mut_os_string().clear();
+        full.push(&self.root);
+        full.push(path);
+        let result = match self.recorded.as_ref().and_then(|recorded| recorded.error(path)) {
+            Some(error) => Err(error),
+            None => read_whole(&full, bytes),
+        };
+        if let Some(copy) = &self.copy {
+            copy.file(&self.root, path, result.as_ref().map(|()| &bytes[..]));
+        }
+        result
     }
 
     /// The text of a file without white space around it.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
-        let text = fs::read_to_string(self.path(path)).ok()?;
-        Some(text.trim().to_owned())
+        self.try_text(path).ok()
+    }
+
+    /// The same, with the reason when there is none.
+    pub(crate) fn try_text(&self, path: impl AsRef<Path>) -> io::Result<String> {
+        let mut bytes = Vec::new();
+        self.read(path, &mut bytes)?;
+        let text = String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(text.trim().to_owned())
     }
 
     pub(crate) fn number<T: FromStr>(&self, path: impl AsRef<Path>) -> Option<T> {
@@ -47,31 +109,99 @@ impl Tree {
 
     /// The names in a directory, those with numbers in the order of the numbers. None when there is no such directory.
     pub(crate) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
-        let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
+        let entries = fs::read_dir(self.path(&path)).into_iter().flatten().flatten();
         let mut names: Vec<String> = entries
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
         names.sort_by_cached_key(|name| (prefix(name).to_owned(), number_after(name, prefix(name)), name.clone()));
+        if let Some(copy) = &self.copy {
+            for name in &names {
+                copy.stub(&self.root, &path.as_ref().join(name));
+            }
+        }
         names
+    }
+
+    /// The names in a directory that are numbers, ascending, such as the processes in `proc`.
+    pub(crate) fn numbers(&self, path: impl AsRef<Path>, numbers: &mut Vec<u32>) -> io::Result<()> {
+        numbers.clear();
+        for entry in fs::read_dir(self.path(&path))? {
+            // An end before the end: the process has vanished meanwhile.
+            let Ok(entry) = entry else { break };
+            numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+        }
+        numbers.sort_unstable();
+        if let Some(copy) = &self.copy {
+            for number in &*numbers {
+                copy.stub(&self.root, &path.as_ref().join(number.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a file can be written by nobody, not even its owner.
+    pub(crate) fn is_read_only(&self, path: impl AsRef<Path>) -> bool {
+        const WRITE_BITS: u32 = 0o222;
+        let path = path.as_ref();
+        let mode = match &self.recorded {
+            Some(recorded) => recorded.mode(path),
+            None => fs::metadata(self.path(path)).ok().map(|file| file.permissions().mode()),
+        };
+        mode.is_some_and(|mode| mode & WRITE_BITS == 0)
     }
 
     /// The last part of where a link points, such as the driver's name of `…/driver`.
     pub(crate) fn link_name(&self, path: impl AsRef<Path>) -> Option<String> {
-        let target = fs::read_link(self.path(path)).ok()?;
+        let target = fs::read_link(self.path(&path)).ok()?;
+        if let Some(copy) = &self.copy {
+            copy.stub(&self.root, path.as_ref());
+        }
         Some(target.file_name()?.to_str()?.to_owned())
+    }
+
+    /// A directory and all above it up to the root, links resolved, the nearest first.
+    pub(crate) fn above(&self, path: impl AsRef<Path>) -> Vec<PathBuf> {
+        let real = |path: &Path| fs::canonicalize(path).ok();
+        let (Some(root), Some(directory)) = (real(&self.root), real(&self.path(&path))) else {
+            return Vec::new();
+        };
+        if let Some(copy) = &self.copy {
+            copy.stub(&self.root, path.as_ref());
+        }
+        let below = directory.ancestors().map_while(|above| above.strip_prefix(&root).ok());
+        below.map(Path::to_path_buf).collect()
     }
 
     /// The home of a device: the node of the nearest device above it that has one. Virtio disks and cards, for example,
     /// have none of their own, but the PCI function they sit on has. The kernel's -1 means that the firmware did not say.
     pub(crate) fn home(&self, device: impl AsRef<Path>) -> Option<NodeId> {
-        let root = fs::canonicalize(&self.root).ok()?;
-        let real = fs::canonicalize(self.path(device)).ok()?;
-        let above = real.ancestors().take_while(|path| path.starts_with(&root));
+        let above = self.above(device);
         above
-            .filter_map(|path| fs::read_to_string(path.join("numa_node")).ok())
-            .find_map(|text| text.trim().parse().ok())
+            .iter()
+            .find_map(|path| self.number(path.join("numa_node")))
             .map(NodeId)
     }
+}
+
+/// Reads to the end without asking for a size first: files of the kernel have none.
+fn read_whole(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
+    /// What one read gets. The kernel gives at most a page at once of most of its files.
+    const STEP: usize = 4096;
+    let mut file = File::open(path)?;
+    let mut filled = 0;
+    loop {
+        if bytes.len() < filled + STEP {
+            bytes.resize(filled + STEP, 0);
+        }
+        match file.read(&mut bytes[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(())
 }
 
 /// `name` up to its first digit.

@@ -97,7 +97,7 @@ fn seen_by_hwloc() -> Parts {
 fn amended() -> Topology {
     let root = recorded();
     let mut parts = seen_by_hwloc();
-    amend(&mut parts, root.path());
+    amend(&mut parts, &Tree::new(root.path()));
     Topology::new(parts).unwrap()
 }
 
@@ -160,7 +160,7 @@ fn the_only_node_has_everything() {
     let mut parts = seen_by_hwloc();
     parts.nodes.truncate(1);
     parts.latency.matrix = vec![vec![10]];
-    amend(&mut parts, root.path());
+    amend(&mut parts, &Tree::new(root.path()));
     assert!(
         parts.devices.iter().all(|device| device.home == Some(NodeId(0))),
         "{:?}",
@@ -172,6 +172,6 @@ fn the_only_node_has_everything() {
 fn an_empty_tree_changes_nothing() {
     let root = tempfile::tempdir().unwrap();
     let mut parts = seen_by_hwloc();
-    amend(&mut parts, root.path());
+    amend(&mut parts, &Tree::new(root.path()));
     assert_eq!(parts, seen_by_hwloc());
 }

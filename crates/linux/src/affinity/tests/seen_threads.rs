@@ -1,0 +1,252 @@
+//! Threads: who is in a snapshot, and what is told of them.
+
+use super::*;
+use homenode_policy::affinity::{DiskBytes, Thread, ThreadId};
+
+const KERNEL_THREAD: u32 = 0x0020_8040;
+
+#[derive(Clone, Copy)]
+struct Counts {
+    run_ns: u64,
+    disk: u64,
+    started: u64,
+}
+
+impl Machine {
+    fn thread(&self, process: u32, thread: u32, name: &str, counts: Counts) -> &Self {
+        let Counts { run_ns, disk, started } = counts;
+        let directory = format!("proc/{process}/task/{thread}");
+        let stat = format!(
+            "{thread} ({name}) S 1 1 1 0 -1 0 0 0 0 0 {} 0 0 0 20 0 1 0 {started} 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 2 0\n",
+            run_ns / 10_000_000
+        );
+        self.file(&format!("{directory}/schedstat"), &format!("{run_ns} 5 5\n"))
+            .file(&format!("{directory}/stat"), &stat)
+            .file(
+                &format!("{directory}/io"),
+                &format!("rchar: 7\nread_bytes: {disk}\nwrite_bytes: 1\n"),
+            )
+            .file(
+                &format!("{directory}/status"),
+                &format!("Name:\t{name}\nCpus_allowed_list:\t0-3\n"),
+            )
+            .file(&format!("{directory}/cgroup"), "0::/a.service\n")
+            .file(&format!("proc/{process}/comm"), "server\n")
+    }
+
+    fn status(&self, process: u32, thread: u32, allowed: &str) -> &Self {
+        let text = format!("Name:\tx\nCpus_allowed_list:\t{allowed}\n");
+        self.file(&format!("proc/{process}/task/{thread}/status"), &text)
+    }
+}
+
+fn counts(run_ns: u64, disk: u64) -> Counts {
+    let started = 50;
+    Counts { run_ns, disk, started }
+}
+
+fn sense(sensor: &mut Sensor) -> Vec<Thread> {
+    sensor.sense(&topology(&[])).unwrap().snapshot.threads
+}
+
+#[test]
+fn those_that_ran() {
+    let machine = Machine::new();
+    machine
+        .thread(7, 7, "server", counts(1000, 10))
+        .thread(7, 8, "io (1) ", counts(5, 0));
+    machine.thread(9, 9, "idle", counts(5, 5));
+    let mut sensor = machine.sensor();
+    assert_eq!(sense(&mut sensor), []);
+    machine.thread(7, 8, "io (1) ", counts(3005, 4096)).uptime("101.00");
+    let expected = Thread {
+        id: ThreadId {
+            process: 7,
+            thread: 8,
+            started: 50,
+        },
+        name: "io (1) ".to_owned(),
+        process_name: "server".to_owned(),
+        cpu: CpuId(2),
+        allowed: cpus(&[0, 1, 2]),
+        cpuset: cpus(&[0, 1, 2]),
+        cpu_ns: 3000,
+        disk: vec![DiskBytes {
+            device: None,
+            bytes: 4096,
+        }],
+        received: vec![],
+        sent_bytes: 0,
+    };
+    assert_eq!(sense(&mut sensor), [expected]);
+    assert_eq!(sense(&mut sensor), []);
+}
+
+#[test]
+fn new_ones_ended_ones_and_numbers_used_again() {
+    let machine = Machine::new();
+    let at = |started, run_ns| Counts {
+        run_ns,
+        disk: run_ns,
+        started,
+    };
+    machine
+        .thread(7, 7, "old", at(50, 1_000_000))
+        .thread(8, 8, "ends", at(50, 9));
+    let mut sensor = machine.sensor();
+    fs::remove_dir_all(machine.root().join("proc/8")).unwrap();
+    // 7's number is another's now, 10 began in the period, 11 was hidden until now.
+    machine
+        .thread(7, 7, "again", at(10_050, 300))
+        .thread(10, 10, "new", at(10_020, 200))
+        .thread(11, 11, "hidden", at(60, 100));
+    machine.uptime("101.00");
+    let told = |threads: Vec<Thread>| -> Vec<(u32, String, u64, u64)> {
+        let told = threads.into_iter().map(|thread| {
+            let bytes = thread.disk.iter().map(|disk| disk.bytes).sum();
+            (thread.id.thread, thread.name, thread.cpu_ns, bytes)
+        });
+        told.collect()
+    };
+    let expected = [(7, "again".to_owned(), 300, 301), (10, "new".to_owned(), 200, 201)];
+    assert_eq!(told(sense(&mut sensor)), expected);
+    machine.thread(11, 11, "hidden", at(60, 150)).uptime("102.00");
+    assert_eq!(told(sense(&mut sensor)), [(11, "hidden".to_owned(), 50, 50)]);
+}
+
+#[test]
+fn masks_and_cpusets() {
+    let machine = Machine::new();
+    machine.file("sys/fs/cgroup/cgroup.controllers", "cpuset\n");
+    machine.file("sys/fs/cgroup/a.service/cpuset.cpus.effective", "1-3\n");
+    let numbers = [20, 21, 22];
+    for number in numbers {
+        machine.thread(number, number, "x", counts(1, 1));
+    }
+    let mut sensor = machine.sensor();
+    for number in numbers {
+        machine.thread(number, number, "x", counts(2, 2));
+    }
+    machine.status(21, 21, "1-3").status(22, 22, "2");
+    machine.file("proc/22/task/22/cgroup", "0::/\n");
+    let sets: Vec<_> = sense(&mut sensor)
+        .into_iter()
+        .map(|thread| (thread.allowed, thread.cpuset))
+        .collect();
+    let expected = [
+        (cpus(&[0, 1, 2]), cpus(&[0, 1, 2])),
+        (cpus(&[1, 2]), cpus(&[1, 2])),
+        (cpus(&[2]), cpus(&[0, 1, 2])),
+    ];
+    assert_eq!(sets, expected);
+}
+
+#[test]
+fn those_of_the_kernel_are_left_out_until_their_number_is_anothers() {
+    let machine = Machine::new();
+    let kernels = |run_ns| {
+        machine.thread(2, 2, "kthreadd", counts(run_ns, 0));
+        let path = machine.root().join("proc/2/task/2/stat");
+        let stat = fs::read_to_string(&path).unwrap();
+        fs::write(path, stat.replace("-1 0 0", &format!("-1 {KERNEL_THREAD} 0"))).unwrap();
+    };
+    kernels(5);
+    let mut sensor = machine.sensor();
+    for run_ns in 6..30 {
+        kernels(run_ns);
+        assert_eq!(sense(&mut sensor), []);
+    }
+    let mut began = counts(100, 0);
+    began.started = 99_999;
+    let seen = (0..16).any(|more| {
+        began.run_ns += more;
+        machine.thread(2, 2, "program", began);
+        !sense(&mut sensor).is_empty()
+    });
+    assert!(seen);
+}
+
+#[test]
+fn kernels_without_statistics_of_the_scheduler_tell_ticks() {
+    let machine = Machine::new();
+    let set = |run_ns, schedstat: Option<&str>| {
+        machine.thread(7, 7, "x", counts(run_ns, 0));
+        let path = machine.root().join("proc/7/task/7/schedstat");
+        match schedstat {
+            Some(text) => fs::write(path, text).unwrap(),
+            None => fs::remove_file(path).unwrap(),
+        }
+    };
+    for schedstat in [None, Some("0 0 0\n")] {
+        set(10_000_000, schedstat);
+        let mut sensor = machine.sensor();
+        set(50_000_000, schedstat);
+        assert_eq!(sense(&mut sensor)[0].cpu_ns, 40_000_000);
+    }
+}
+
+/// A thread whose files go one by one, as when it ends while it is looked at.
+#[test]
+fn threads_that_end_while_they_are_looked_at() {
+    for kept in ["", "schedstat", "schedstat stat", "schedstat stat io"] {
+        let machine = Machine::new();
+        machine
+            .thread(7, 7, "x", counts(1, 1))
+            .thread(7, 8, "stays", counts(1, 1));
+        let mut sensor = machine.sensor();
+        machine
+            .thread(7, 7, "x", counts(2, 2))
+            .thread(7, 8, "stays", counts(2, 2));
+        for file in ["schedstat", "stat", "io", "status", "cgroup"] {
+            if !kept.split(' ').any(|name| name == file) {
+                fs::remove_file(machine.root().join(format!("proc/7/task/7/{file}"))).unwrap();
+            }
+        }
+        fs::create_dir_all(machine.root().join("proc/12")).unwrap();
+        let sensed = sensor.sense(&topology(&[])).unwrap();
+        let numbers: Vec<u32> = sensed.snapshot.threads.iter().map(|thread| thread.id.thread).collect();
+        assert_eq!(numbers, [8], "kept {kept:?}");
+        assert!(
+            sensed.unseen.iter().all(|unseen| !unseen.why.contains("proc/7")),
+            "{:?}",
+            sensed.unseen
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_read_of_threads_is_told_once() {
+    let machine = Machine::new();
+    let unreadable = |path: &str| {
+        let path = machine.root().join(path);
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(path).unwrap();
+    };
+    let numbers = [7, 8, 9];
+    for number in numbers {
+        machine.thread(number, number, "x", counts(1, 1));
+    }
+    for number in [7, 8] {
+        unreadable(&format!("proc/{number}/task/{number}/io"));
+    }
+    let mut sensor = machine.sensor();
+    for number in numbers {
+        let run = "2 0 0\n";
+        machine.file(&format!("proc/{number}/task/{number}/schedstat"), run);
+    }
+    machine.file("proc/9/task/9/stat", "9 (x\n");
+    let sensed = sensor.sense(&topology(&[])).unwrap();
+    let threads: Vec<_> = sensed
+        .snapshot
+        .threads
+        .iter()
+        .map(|thread| (thread.id.thread, thread.disk.len()))
+        .collect();
+    assert_eq!(threads, [(7, 0), (8, 0)]);
+    let told: Vec<String> = sensed.unseen.iter().map(ToString::to_string).collect();
+    let disk = "disk bytes of threads: cannot read /proc/7/task/7/io and 1 more: Is a directory";
+    assert!(told.iter().any(|line| line.starts_with(disk)), "{told:?}");
+    let stat = "names and CPUs of threads: cannot read /proc/9/task/9/stat: it cannot be understood";
+    assert!(told.iter().any(|line| line == stat), "{told:?}");
+    assert!(told.iter().any(|line| line.contains("BPF")), "{told:?}");
+}

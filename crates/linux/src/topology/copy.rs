@@ -1,0 +1,296 @@
+//! Copies of the files that were read, so that another machine can read the same.
+//!
+//! A copy has the files where they were, behind the same links, and directories and files that were only looked at as
+//! empty ones. What files cannot carry (modes do not survive every archive, and a file that could not be read has no text)
+//! is in a list beside them: a line a file, `MODE BYTES PATH` or `error ERRNO PATH`, the paths as they were asked for.
+//! Reading a copy begins with that list, and a file that has gone missing or changed its length is an error then, not
+//! something that the machine did not have.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+/// Permission bits, without the kind of file.
+const MODE_BITS: u32 = 0o7777;
+/// Links that are followed for one path; the kernel's own bound.
+const LINKS_MAX: usize = 40;
+
+/// A copy that is being made.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    to: PathBuf,
+    entries: RefCell<BTreeMap<PathBuf, Entry>>,
+    /// The first thing that could not be written: reading goes on, and whoever ends the copy is told.
+    failed: RefCell<Option<(PathBuf, io::Error)>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    File { mode: u32, bytes: u64 },
+    Error(i32),
+}
+
+impl Copy {
+    pub(crate) fn new(to: &Path) -> Self {
+        Self {
+            to: to.to_path_buf(),
+            entries: RefCell::default(),
+            failed: RefCell::default(),
+        }
+    }
+
+    /// A file was read, or could not be. One that is not there leaves nothing.
+    pub(super) fn file(&self, root: &Path, path: &Path, read: Result<&[u8], &io::Error>) {
+        let entry = match read {
+            Ok(bytes) => {
+                let real = self.mirror(root, path);
+                self.keep(&real, fs::write(&real, bytes));
+                let mode = fs::metadata(root.join(path)).map_or(0o644, |file| file.permissions().mode());
+                Entry::File {
+                    mode: mode & MODE_BITS,
+                    bytes: bytes.len() as u64,
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => Entry::Error(error.raw_os_error().unwrap_or(0)),
+        };
+        self.entries.borrow_mut().insert(path.to_path_buf(), entry);
+    }
+
+    /// Something was looked at: its place is kept.
+    pub(super) fn stub(&self, root: &Path, path: &Path) {
+        let real = self.mirror(root, path);
+        if real.symlink_metadata().is_ok() {
+            return;
+        }
+        match fs::metadata(root.join(path)) {
+            Ok(found) if found.is_dir() => self.keep(&real, fs::create_dir_all(&real)),
+            Ok(_) => self.keep(&real, fs::write(&real, "")),
+            // It has vanished meanwhile, or the link leads nowhere.
+            Err(_) => {}
+        }
+    }
+
+    /// Writes the list.
+    ///
+    /// # Errors
+    /// The first thing of the whole copy that could not be written.
+    pub(crate) fn finish(self, list: &Path) -> Result<(), (PathBuf, io::Error)> {
+        let mut text = String::new();
+        for (path, entry) in self.entries.borrow().iter() {
+            let path = path.display();
+            match entry {
+                Entry::File { mode, bytes } => writeln!(text, "{mode:04o} {bytes} {path}"),
+                Entry::Error(errno) => writeln!(text, "error {errno} {path}"),
+            }
+            .expect("a string takes everything");
+        }
+        self.keep(list, fs::write(list, text));
+        self.failed.into_inner().map_or(Ok(()), Err)
+    }
+
+    fn keep(&self, path: &Path, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.failed.borrow_mut().get_or_insert((path.to_path_buf(), error));
+        }
+    }
+
+    /// Where a path belongs in the copy, with the directories above it and the links on the way made.
+    fn mirror(&self, root: &Path, path: &Path) -> PathBuf {
+        let parts = |path: &Path| -> Vec<OsString> {
+            let named = path.components().filter(|part| *part != Component::RootDir);
+            named.map(|part| part.as_os_str().to_owned()).collect()
+        };
+        let mut real = PathBuf::new();
+        let mut rest: VecDeque<OsString> = parts(path).into();
+        let mut links = 0;
+        while let Some(part) = rest.pop_front() {
+            if part == ".." {
+                real.pop();
+                continue;
+            }
+            let next = real.join(&part);
+            let Some(target) = fs::read_link(root.join(&next)).ok().filter(|_| links < LINKS_MAX) else {
+                real = next;
+                continue;
+            };
+            links += 1;
+            self.link(&next, &target);
+            if target.is_absolute() {
+                real = PathBuf::new();
+            }
+            for part in parts(&target).into_iter().rev() {
+                rest.push_front(part);
+            }
+        }
+        let at = self.to.join(real);
+        if let Some(parent) = at.parent() {
+            self.keep(parent, fs::create_dir_all(parent));
+        }
+        at
+    }
+
+    fn link(&self, at: &Path, target: &Path) {
+        let at = self.to.join(at);
+        if at.symlink_metadata().is_err() {
+            let made = at.parent().map_or(Ok(()), fs::create_dir_all);
+            self.keep(&at, made.and_then(|()| symlink(target, &at)));
+        }
+    }
+}
+
+/// What a copy's list tells of its files.
+#[derive(Debug)]
+pub(crate) struct Recorded(BTreeMap<PathBuf, Entry>);
+
+/// Why a copy cannot be used.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The list cannot be read, or a line of it cannot be understood.
+    List(io::Error),
+    /// A file is not there.
+    Missing(PathBuf),
+    /// A file has another length than it was copied with.
+    Changed(PathBuf),
+}
+
+impl Recorded {
+    /// Reads the list of the copy in `root`, and looks that all is there.
+    pub(crate) fn open(root: &Path, list: &Path) -> Result<Self, Broken> {
+        let text = fs::read_to_string(list).map_err(Broken::List)?;
+        let mut entries = BTreeMap::new();
+        for line in text.lines() {
+            let (path, entry) = parse(line).ok_or_else(|| {
+                Broken::List(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("\"{line}\" is no line of it"),
+                ))
+            })?;
+            if let Entry::File { bytes, .. } = entry {
+                let full = root.join(path);
+                match fs::metadata(&full) {
+                    Ok(found) if found.len() == bytes => {}
+                    Ok(_) => return Err(Broken::Changed(full)),
+                    Err(_) => return Err(Broken::Missing(full)),
+                }
+            }
+            entries.insert(PathBuf::from(path), entry);
+        }
+        Ok(Self(entries))
+    }
+
+    /// The error that reading this file gave.
+    pub(super) fn error(&self, path: &Path) -> Option<io::Error> {
+        match self.0.get(path)? {
+            Entry::Error(errno) => Some(io::Error::from_raw_os_error(*errno)),
+            Entry::File { .. } => None,
+        }
+    }
+
+    pub(super) fn mode(&self, path: &Path) -> Option<u32> {
+        match self.0.get(path)? {
+            Entry::File { mode, .. } => Some(*mode),
+            Entry::Error(_) => None,
+        }
+    }
+}
+
+fn parse(line: &str) -> Option<(&str, Entry)> {
+    let mut words = line.splitn(3, ' ');
+    let (kind, number, path) = (words.next()?, words.next()?, words.next()?);
+    let entry = match kind {
+        "error" => Entry::Error(number.parse().ok()?),
+        mode => Entry::File {
+            mode: u32::from_str_radix(mode, 8).ok()?,
+            bytes: number.parse().ok()?,
+        },
+    };
+    Some((path, entry))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::sysfs::Tree;
+
+    /// A disk behind a link, as sysfs has it, and a file that nobody may write.
+    fn machine() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let disk = root.path().join("sys/devices/function/vda");
+        fs::create_dir_all(disk.join("mq/0")).unwrap();
+        fs::write(disk.join("mq/0/cpu_list"), "0-1\n").unwrap();
+        fs::write(disk.join("../numa_node"), "1\n").unwrap();
+        fs::write(disk.join("never_read"), "x").unwrap();
+        fs::create_dir_all(root.path().join("sys/block")).unwrap();
+        symlink("../devices/function/vda", root.path().join("sys/block/vda")).unwrap();
+        fs::write(root.path().join("fixed"), "7").unwrap();
+        fs::set_permissions(root.path().join("fixed"), fs::Permissions::from_mode(0o444)).unwrap();
+        root
+    }
+
+    fn read(tree: &Tree) -> impl PartialEq + std::fmt::Debug + use<> {
+        (
+            tree.home("sys/block/vda"),
+            tree.names("sys/block/vda/mq"),
+            tree.list("sys/block/vda/mq/0/cpu_list"),
+            (tree.number::<u8>("fixed"), tree.is_read_only("fixed")),
+            tree.try_text("sys/block").map_err(|error| error.raw_os_error()),
+            (tree.text("missing"), tree.exists("missing")),
+        )
+    }
+
+    fn copy(to: &Path) -> (tempfile::TempDir, PathBuf) {
+        let root = machine();
+        let copied = Tree::copied(root.path(), Copy::new(&to.join("tree")));
+        let seen = read(&copied);
+        assert_eq!(seen, read(&Tree::new(root.path())));
+        let list = to.join("list");
+        copied.into_copy().unwrap().finish(&list).unwrap();
+        (root, list)
+    }
+
+    #[test]
+    fn a_copy_reads_the_same() {
+        let to = tempfile::tempdir().unwrap();
+        let (root, list) = copy(to.path());
+        let copied = to.path().join("tree");
+        // Modes that an archive lost are in the list.
+        fs::set_permissions(copied.join("fixed"), fs::Permissions::from_mode(0o644)).unwrap();
+        let again = Tree::recorded(&copied, Recorded::open(&copied, &list).unwrap());
+        assert_eq!(read(&again), read(&Tree::new(root.path())));
+        assert!(!copied.join("sys/devices/function/vda/never_read").exists());
+    }
+
+    #[test]
+    fn a_missing_or_changed_file_is_named() {
+        let to = tempfile::tempdir().unwrap();
+        let (_root, list) = copy(to.path());
+        let copied = to.path().join("tree");
+        let queue = copied.join("sys/block/vda/mq/0/cpu_list");
+        fs::write(&queue, "0").unwrap();
+        assert!(matches!(Recorded::open(&copied, &list), Err(Broken::Changed(file)) if file == queue));
+        fs::remove_file(&queue).unwrap();
+        assert!(matches!(Recorded::open(&copied, &list), Err(Broken::Missing(file)) if file == queue));
+        fs::write(&list, "nonsense\n").unwrap();
+        assert!(matches!(Recorded::open(&copied, &list), Err(Broken::List(_))));
+        assert!(matches!(
+            Recorded::open(&copied, &to.path().join("none")),
+            Err(Broken::List(_))
+        ));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told() {
+        let to = tempfile::tempdir().unwrap();
+        fs::write(to.path().join("tree"), "a file in the way").unwrap();
+        let root = machine();
+        let tree = Tree::copied(root.path(), Copy::new(&to.path().join("tree")));
+        assert_eq!(tree.number("fixed"), Some(7));
+        assert!(tree.into_copy().unwrap().finish(&to.path().join("list")).is_err());
+    }
+}

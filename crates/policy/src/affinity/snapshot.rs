@@ -1,0 +1,132 @@
+//! What was seen of a machine's interrupts, queues and threads in one period.
+
+use crate::topology::Topology;
+use crate::{CpuId, NodeId};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// One period of a machine. Lists are ascending by number or name; sets of CPUs are ascending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Nodes, CPUs, caches and devices.
+    pub topology: Topology,
+    /// The CPUs that run.
+    pub online: Vec<CpuId>,
+    /// How long the period was. Counts below are of the period, not since boot.
+    pub period_ns: u64,
+    /// Interrupts that belong to a device.
+    pub interrupts: Vec<Interrupt>,
+    /// Queues of disks and network cards.
+    pub queues: Vec<Queue>,
+    /// Threads that moved bytes or took CPU time.
+    pub threads: Vec<Thread>,
+}
+
+/// One interrupt of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interrupt {
+    /// The kernel's number.
+    pub number: u32,
+    /// As /proc/interrupts names it: `nvme0q3`, `virtio1-input.0`.
+    pub name: String,
+    /// The device's name in [`Topology::devices`], where one is known.
+    pub device: Option<String>,
+    /// How often it arrived, by CPU; none is 0.
+    pub arrivals: Vec<(CpuId, u64)>,
+    /// The CPUs it may arrive on.
+    pub affinity: Vec<CpuId>,
+    /// The CPUs it arrives on; changes only with the next arrival.
+    pub effective: Vec<CpuId>,
+    /// The kernel has spread it itself, and lets nobody move it.
+    pub managed: bool,
+}
+
+/// What a queue carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QueueKind {
+    /// Requests to a disk, and their completions.
+    Block,
+    /// Packets from the network.
+    Receive,
+    /// Packets to the network.
+    Transmit,
+}
+
+/// One hardware queue of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// The device's name.
+    pub device: String,
+    /// What it carries.
+    pub kind: QueueKind,
+    /// Its number in the device.
+    pub index: u32,
+    /// The number of its interrupt, where one is known.
+    pub interrupt: Option<u32>,
+    /// Block: the CPUs that submit to it. Transmit: those of XPS. Receive: those of RPS, on which packets are processed;
+    /// empty when they are processed where the interrupt arrives.
+    pub cpus: Vec<CpuId>,
+    /// Whether `cpus` can be changed: XPS and RPS where the kernel has them; never of a block queue.
+    pub movable: bool,
+}
+
+/// Names one thread for as long as the machine runs: a number may be used again, but not with the same start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadId {
+    /// The process.
+    pub process: u32,
+    /// The thread.
+    pub thread: u32,
+    /// When it started, in clock ticks since boot.
+    pub started: u64,
+}
+
+/// One thread and what it did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Which.
+    pub id: ThreadId,
+    /// Its name.
+    pub name: String,
+    /// Its process's name.
+    pub process_name: String,
+    /// The CPU it ran on last.
+    pub cpu: CpuId,
+    /// Its own mask.
+    pub allowed: Vec<CpuId>,
+    /// The CPUs its cpuset lets it have: the most its mask may ever be.
+    pub cpuset: Vec<CpuId>,
+    /// CPU time it took.
+    pub cpu_ns: u64,
+    /// Bytes read from and written to disks.
+    pub disk: Vec<DiskBytes>,
+    /// Bytes received from sockets, by the CPU that processed the packets; the last entry may have none, where it is not
+    /// known.
+    pub received: Vec<(Option<CpuId>, u64)>,
+    /// Bytes sent to sockets.
+    pub sent_bytes: u64,
+}
+
+/// A thread's bytes of one disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskBytes {
+    /// The disk's name in [`Topology::devices`]; none where only the sum is known.
+    pub device: Option<String>,
+    /// Read and written together.
+    pub bytes: u64,
+}
+
+impl Snapshot {
+    /// The home of a device, where it is known.
+    #[must_use]
+    pub fn home(&self, device: &str) -> Option<NodeId> {
+        let devices = self.topology.devices();
+        devices.iter().find(|known| known.name == device)?.home
+    }
+
+    /// The node of a CPU.
+    #[must_use]
+    pub fn node(&self, cpu: CpuId) -> Option<NodeId> {
+        self.topology.cpu_nodes().get(cpu.0 as usize).copied()
+    }
+}

@@ -39,10 +39,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Only this part (may be given again: these).
-    #[arg(long, value_name = "PART")]
+    #[arg(long, value_name = "PART", conflicts_with = "check")]
     only: Vec<Part>,
     /// Nodes of the guests, but for scaling's.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [4, 8])]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [4, 8], conflicts_with = "check",
+          value_parser = clap::value_parser!(u32).range(1..=8))]
     nodes: Vec<u32>,
     /// Rounds that count.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -77,8 +78,8 @@ const FILTERS: [Filter; 3] = [
     ("/raw", |counts| counts.raw),
 ];
 
-/// Guests that scaling is modelled for.
-const SCALING_NODES: std::ops::RangeInclusive<u32> = 1..=4;
+/// Scaling is modelled from one node to so many.
+const SCALING_NODES_MAX: u32 = 4;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
@@ -95,6 +96,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if arguments.smoke {
         (bench.rounds, bench.interval_ms) = (1, 1000);
         bench.shares(2, &SIZES[..1])?;
+        bench.modelled(2, &SIZES[..1], arguments.delay_ns)?;
+        bench.scaling(2, arguments.delay_ns)?;
     } else {
         let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
         for &nodes in &arguments.nodes {
@@ -102,11 +105,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
                 bench.shares(nodes, &SIZES)?;
             }
             if is_wanted(Part::Modelled) {
-                bench.modelled(nodes, arguments.delay_ns)?;
+                bench.modelled(nodes, &SIZES, arguments.delay_ns)?;
             }
         }
         if is_wanted(Part::Scaling) {
-            bench.scaling(arguments.delay_ns)?;
+            bench.scaling(SCALING_NODES_MAX, arguments.delay_ns)?;
         }
     }
     if let Some(file) = &arguments.json {
@@ -133,7 +136,7 @@ impl Bench {
         for &size in sizes {
             for (end, of) in FILTERS {
                 let shares = samples(&intervals, size, rounds, |pair| {
-                    of(&pair.iter().map(|interval| interval.counts).sum()).local_percent()
+                    of(&pair.iter().map(|interval| interval.counts()).sum()).local_percent()
                 });
                 self.push("% local", &shares, |contestant| {
                     format!("{nodes}n/{}/{}{end}", size.name, contestant.name())
@@ -144,9 +147,9 @@ impl Bench {
     }
 
     /// Throughput where remote accesses take longer.
-    fn modelled(&mut self, nodes: u32, delay_ns: u32) -> Result<(), Error> {
-        let intervals = self.measure(nodes, &SIZES, delay_ns)?;
-        for size in SIZES {
+    fn modelled(&mut self, nodes: u32, sizes: &[Size], delay_ns: u32) -> Result<(), Error> {
+        let intervals = self.measure(nodes, sizes, delay_ns)?;
+        for &size in sizes {
             let rates = samples(&intervals, size, self.rounds, |pair| {
                 let (bytes, seconds) = pair.iter().fold((0.0, 0.0), |(bytes, seconds), interval| {
                     (bytes + interval.bytes, seconds + interval.seconds)
@@ -159,21 +162,22 @@ impl Bench {
         Ok(())
     }
 
-    /// Strong scaling (MBS-LVM, figure 5b): how much sooner the same work is done by more nodes.
-    fn scaling(&mut self, delay_ns: u32) -> Result<(), Error> {
+    /// Strong scaling (MBS-LVM, figure 5b): how much sooner the same work is done by more nodes, when the one that takes
+    /// longest has done its part. As many bytes are written as are read.
+    fn scaling(&mut self, nodes_max: u32, delay_ns: u32) -> Result<(), Error> {
         let size = SIZES[0];
         let mut one_node = Vec::new();
-        for nodes in SCALING_NODES {
+        for nodes in 1..=nodes_max {
             let intervals = self.measure(nodes, &[size], 0)?;
             let times = samples(&intervals, size, self.rounds, |pair| {
-                let counts: Counts = pair.iter().map(|interval| interval.counts).sum();
-                let bytes: f64 = pair.iter().map(|interval| interval.bytes).sum();
-                model::ns(&counts, f64::from(delay_ns)) / bytes
+                let ns_per_byte =
+                    |interval: &&Interval| model::ns(&interval.by_node, f64::from(delay_ns)) / interval.bytes;
+                pair.iter().map(ns_per_byte).sum()
             });
             if one_node.is_empty() {
                 one_node = times.iter().map(Samples::median).collect();
             }
-            let speed = |(times, one): (&Samples, &f64)| times.map(|ns| one / ns * f64::from(nodes));
+            let speed = |(times, one): (&Samples, &f64)| times.map(|ns| one / ns);
             let speeds: Vec<Samples> = times.iter().zip(&one_node).map(speed).collect();
             self.push("modelled x of one node", &speeds, |contestant| {
                 format!("scaling/{nodes}n/{}", contestant.name())

@@ -175,12 +175,20 @@ impl<M: Memory> Pool<M> {
     }
 
     /// Populates the member's next run (up to 2 MiB; blocks for milliseconds) when fewer than `ahead` blocks are free and
-    /// populated. Touches no line that other CPUs write but the member's own, so that looking again and again is cheap.
+    /// populated. Looking and finding enough is cheap: two locks, and none of the monitor's.
     pub fn populate_ahead(&self, id: MemberId, ahead: u64) -> Ahead {
         let Some(member) = self.member(id) else {
             return Ahead::Whole;
         };
         let enough = |space: &member::Space| space.draining || space.free_blocks() >= ahead;
+        {
+            let space = member.space();
+            if space.populated == member.blocks {
+                return Ahead::Whole;
+            } else if enough(&space) {
+                return Ahead::Enough;
+            }
+        }
         let populated = member.populate_next(&self.memory, enough);
         let space = member.space();
         self.note_use(&member, &space);

@@ -111,15 +111,17 @@ pub(crate) fn prepare<H: Host>(host: &H, options: &Options, payload_bytes_max: u
     Ok(Rings { shape, rings })
 }
 
-/// Does `make` on the CPU, if a thread may run there: what the kernel and the allocator give for it is then of its node, such
-/// as the kernel's side of a ring, or the stacks of a thread that is started.
+/// Does `make` on the CPU, or near it if it is offline: what the kernel gives for it is then of the CPU's node, such as its
+/// side of a ring, or the stacks of a thread that is started; and pages of the heap that are first used there.
 ///
 /// # Errors
 /// When there can be no thread more.
 pub(crate) fn on_cpu<H: Host, R: Send>(host: &H, cpu: CpuId, make: impl FnOnce() -> R + Send) -> io::Result<R> {
     let there = || {
-        // An offline CPU has no memory of its own to speak of.
-        let _ = host.pin_to_cpu(cpu);
+        if host.pin_to_cpu(cpu).is_err() {
+            // If no CPU of the node may be used either, it is made wherever this thread is.
+            let _ = host.pin_near_cpu(cpu);
+        }
         make()
     };
     thread::scope(|scope| {
@@ -137,14 +139,16 @@ impl Rings {
         options: &Options,
     ) -> Result<Vec<Queue<M, C, H>>, crate::Error> {
         let queue = |(cpu, (ring, buffers))| {
-            let responder = crate::responder::Responder {
-                service: Arc::clone(service),
-                slot: service.fs.slots().claim().ok_or(crate::Error::Slots { thread: cpu })?,
-                counters: Arc::<Counters>::default(),
-            };
-            let device = Arc::clone(device);
+            let slot = service.fs.slots().claim().ok_or(crate::Error::Slots { thread: cpu })?;
             let cpu_id = cpu_id(cpu);
-            let queue = || Queue::new(cpu_id, ring, buffers, device, responder, options.spin);
+            let queue = || {
+                let responder = crate::responder::Responder {
+                    service: Arc::clone(service),
+                    slot,
+                    counters: Arc::<Counters>::default(),
+                };
+                Queue::new(cpu_id, ring, buffers, Arc::clone(device), responder, options.spin)
+            };
             on_cpu(&*service.host, cpu_id, queue).map_err(|source| crate::Error::Spawn { thread: cpu, source })
         };
         self.rings.into_iter().enumerate().map(queue).collect()

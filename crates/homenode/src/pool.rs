@@ -159,7 +159,8 @@ impl Pool {
     }
 
     /// Waits until every member has as much populated ahead as [`PoolOptions::populate_ahead`] says: for those who
-    /// measure, and for those who want the whole pool in memory before they begin.
+    /// measure, and for those who want the whole pool in memory before they begin. While others write as fast as memory is
+    /// populated, that is not reached; members can be added and taken out again only afterwards.
     ///
     /// # Errors
     /// When a node has no free memory left for it.

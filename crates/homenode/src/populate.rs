@@ -76,6 +76,12 @@ impl Signal {
         drop(self.changed.wait_while(now, waiting));
     }
 
+    /// What is found from now on answers whoever asked.
+    fn begin_to_look(&self) {
+        let _now = self.progress();
+        self.asked.store(false, Ordering::Relaxed);
+    }
+
     /// Announces what a look found, and waits `pause`, or until told to look again or to stop: at once, if that was while it
     /// looked.
     fn pause(&self, found: Progress, pause: Duration) {
@@ -173,7 +179,7 @@ fn spawn(builder: Builder, run: impl FnOnce() + Send + 'static) -> io::Result<Jo
 fn run(fs: &EngineFs, member: MemberId, ahead_blocks: u64, signal: &Signal) {
     let mut pause = PAUSE_MIN;
     while !signal.stop.load(Ordering::Relaxed) {
-        signal.asked.store(false, Ordering::Relaxed);
+        signal.begin_to_look();
         match fs.pool().populate_ahead(member, ahead_blocks) {
             Ahead::More => {
                 pause = PAUSE_MIN;

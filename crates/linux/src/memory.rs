@@ -21,7 +21,7 @@ pub use headroom::{free_bytes, total_bytes};
 
 use crate::copy;
 use cgroup::Limits;
-use headroom::Headroom;
+use headroom::{Groups, Headroom};
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, NodeId, Starved};
 use mapping::{HUGE_BYTES, Mapping};
 use parking_lot::RwLock;
@@ -45,6 +45,8 @@ struct Members {
     /// Removed members: without memory, but their addresses are kept so that nothing else ever lies there.
     vacant: Vec<Arc<Member>>,
     nodes: BTreeMap<NodeId, Arc<Headroom>>,
+    /// Of this process; made with the first member.
+    groups: Option<Arc<Groups>>,
 }
 
 #[derive(Debug)]
@@ -110,11 +112,7 @@ impl NodeMemory {
         // Only the size of core dumps depends on it.
         let _ = mapping.advise(libc::MADV_DONTDUMP);
         self.table.insert(id, mapping.base(), length);
-        let headroom = members
-            .nodes
-            .entry(home)
-            .or_insert_with(|| Arc::new(Headroom::new(home, Limits::of_this_process())))
-            .clone();
+        let headroom = members.headroom(home);
         let member = Member {
             mapping,
             home,
@@ -257,6 +255,14 @@ impl Member {
 
 impl Members {
     /// Whether `home` can give `bytes` besides what its members are still to get.
+    fn headroom(&mut self, home: NodeId) -> Arc<Headroom> {
+        let groups = self
+            .groups
+            .get_or_insert_with(|| Arc::new(Groups::new(Limits::of_this_process())));
+        let new = || Arc::new(Headroom::new(home, Arc::clone(groups)));
+        Arc::clone(self.nodes.entry(home).or_insert_with(new))
+    }
+
     fn check_room(&self, home: NodeId, bytes: u64) -> Result<(), Error> {
         let read = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => Error::UnknownNode(home),

@@ -34,12 +34,13 @@ pub(super) struct Guest<'a> {
 }
 
 /// What was done, and the accesses meanwhile.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Interval {
     pub(super) work: Work,
     pub(super) bytes: f64,
     pub(super) seconds: f64,
-    pub(super) counts: Counts,
+    /// Those of each node's CPUs.
+    pub(super) by_node: Vec<Counts>,
 }
 
 /// Loads and stores of the whole machine.
@@ -74,7 +75,12 @@ impl Homes {
     }
 }
 
-impl Counts {}
+impl Interval {
+    /// Of the whole machine.
+    pub(super) fn counts(&self) -> Counts {
+        self.by_node.iter().copied().sum()
+    }
+}
 
 impl Sum for Counts {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
@@ -201,9 +207,12 @@ impl Lab {
 }
 
 fn interval((done, accesses): (&Done, &Vec<Accesses>)) -> Interval {
-    let mut counts = Counts::default();
+    let mut by_node = Vec::new();
     for row in accesses {
         if let Some(home) = row.home {
+            let node = row.cpu_node as usize;
+            by_node.resize(by_node.len().max(node + 1), Counts::default());
+            let counts: &mut Counts = &mut by_node[node];
             let is_local = home == row.cpu_node;
             counts.raw.add(is_local, row.loads + row.stores);
             counts.missed.add(is_local, row.missed_loads + row.missed_stores);
@@ -215,7 +224,7 @@ fn interval((done, accesses): (&Done, &Vec<Accesses>)) -> Interval {
         work: done.work,
         bytes: done.bytes,
         seconds: done.seconds,
-        counts,
+        by_node,
     }
 }
 
@@ -242,7 +251,9 @@ mod tests {
             bytes: 1.0,
             seconds: 1.0,
         };
-        let counts = interval((&done, &serde_json::from_str(text).expect("it is well formed"))).counts;
+        let interval = interval((&done, &serde_json::from_str(text).expect("it is well formed")));
+        assert_eq!(interval.by_node.len(), 1, "a device is no node");
+        let counts = interval.counts();
         for (homes, percent) in [(counts.missed, 75.0), (counts.raw, 77.5), (counts.direct_missed, 50.0)] {
             assert!((homes.local_percent() - percent).abs() < 1e-9);
         }

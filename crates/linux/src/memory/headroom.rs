@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const NODES: &str = "/sys/devices/system/node";
@@ -42,33 +43,67 @@ fn room(node: NodeId, limits: &Limits) -> io::Result<u64> {
     Ok(meminfo(node)?.room().min(limits.room()))
 }
 
-/// Counts down the room on one node.
+/// Counts down the room on one node, and that of the process's memory control groups, which all nodes share.
 #[derive(Debug)]
 pub(super) struct Headroom {
     node: NodeId,
-    limits: Limits,
-    last: Mutex<Reading>,
+    left: Countdown,
+    groups: Arc<Groups>,
 }
 
+/// The room of the process's memory control groups.
 #[derive(Debug)]
+pub(super) struct Groups {
+    limits: Limits,
+    left: Countdown,
+}
+
+/// A figure of the kernel's, and what was taken since it was read.
+#[derive(Debug, Default)]
+struct Countdown(Mutex<Reading>);
+
+#[derive(Debug, Default)]
 struct Reading {
     left: u64,
     at: Option<Instant>,
 }
 
 impl Headroom {
-    pub(super) fn new(node: NodeId, limits: Limits) -> Self {
-        let last = Mutex::new(Reading { left: 0, at: None });
-        Self { node, limits, last }
+    pub(super) fn new(node: NodeId, groups: Arc<Groups>) -> Self {
+        let left = Countdown::default();
+        Self { node, left, groups }
     }
 
-    /// Takes `bytes` if the node has them.
+    /// Takes `bytes` if the node has them and the groups allow them.
     pub(super) fn take(&self, bytes: u64) -> bool {
-        let mut last = self.last.lock();
+        let groups = &self.groups;
+        if !groups.left.take(bytes, || groups.limits.room()) {
+            return false;
+        }
+        // A node whose figures cannot be read (taken offline) has none.
+        let enough = self
+            .left
+            .take(bytes, || meminfo(self.node).map_or(0, |info| info.room()));
+        if !enough {
+            groups.left.give_back(bytes);
+        }
+        enough
+    }
+}
+
+impl Groups {
+    pub(super) fn new(limits: Limits) -> Self {
+        let left = Countdown::default();
+        Self { limits, left }
+    }
+}
+
+impl Countdown {
+    fn take(&self, bytes: u64, read: impl Fn() -> u64) -> bool {
+        let mut last = self.0.lock();
         let stale = last.at.is_none_or(|at| at.elapsed() > AGE_MAX);
         if stale || last.left < bytes {
-            // A node whose figures cannot be read (taken offline) has none.
-            last.left = room(self.node, &self.limits).unwrap_or(0);
+            last.left = read();
             last.at = Some(Instant::now());
         }
         let enough = last.left >= bytes;
@@ -76,6 +111,11 @@ impl Headroom {
             last.left -= bytes;
         }
         enough
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let mut last = self.0.lock();
+        last.left = last.left.saturating_add(bytes);
     }
 }
 
@@ -198,18 +238,32 @@ mod tests {
 
     #[test]
     fn room_is_counted_down_between_readings() {
-        let headroom = Headroom::new(NodeId(0), Limits::default());
+        let headroom = Headroom::new(NodeId(0), Arc::new(Groups::new(Limits::default())));
         assert!(headroom.take(0));
-        {
-            let mut last = headroom.last.lock();
-            *last = Reading {
-                left: 10,
-                at: Some(Instant::now() + Duration::from_secs(60)),
-            };
-        }
+        *headroom.left.0.lock() = read_just_now(10);
         assert!(headroom.take(7));
-        assert_eq!(headroom.last.lock().left, 3);
+        assert_eq!(headroom.left.0.lock().left, 3);
         assert!(!headroom.take(u64::MAX));
-        assert!(headroom.last.lock().left > 3, "asking too much reads again");
+        assert!(headroom.left.0.lock().left > 3, "asking too much reads again");
+    }
+
+    #[test]
+    fn nodes_share_the_room_of_the_groups() {
+        let groups = Arc::new(Groups::new(Limits::default()));
+        let nodes = [NodeId(0), NodeId(999)].map(|node| Headroom::new(node, Arc::clone(&groups)));
+        nodes.iter().for_each(|node| *node.left.0.lock() = read_just_now(100));
+        *groups.left.0.lock() = read_just_now(100);
+        assert!(nodes[0].take(60));
+        assert_eq!(groups.left.0.lock().left, 40);
+        assert!(nodes[1].take(40), "what is left, of another node");
+        assert_eq!(groups.left.0.lock().left, 0);
+        *groups.left.0.lock() = read_just_now(100);
+        assert!(!nodes[1].take(90), "there is no such node");
+        assert_eq!(groups.left.0.lock().left, 100, "what the node has not is given back");
+    }
+
+    fn read_just_now(left: u64) -> Reading {
+        let at = Some(Instant::now() + Duration::from_secs(60));
+        Reading { left, at }
     }
 }

@@ -220,7 +220,7 @@ fn without_room_the_member_starves_and_nothing_else_breaks() {
     write("memory.max", "1000000000");
     write("memory.current", "999999999");
     let memory = NodeMemory::new();
-    let headroom = Headroom::new(HOME, Limits::of(std::slice::from_ref(&group)));
+    let headroom = Headroom::new(HOME, Arc::new(Groups::new(Limits::of(std::slice::from_ref(&group)))));
     memory.members.write().nodes.insert(HOME, Arc::new(headroom));
     memory.add(ONE, HOME, 4 * MIB).unwrap();
     assert_eq!(memory.populate(ONE, 0, RUN_BLOCKS), Err(Starved));

@@ -89,6 +89,8 @@ class Pool:
         done = homenode("down", self.directory)
         if done.returncode:
             raise AssertionError(f"down: {done.stderr}")
+        # Its memory goes with it, a moment later.
+        soon(lambda: not Path(f"/proc/{self.pid}").exists(), "the server is gone")
 
     def status(self) -> dict:
         """What the pool tells of itself."""

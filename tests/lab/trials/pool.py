@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import mmap
 import os
 import re
 import subprocess
@@ -88,6 +89,8 @@ class Pool:
         done = homenode("down", self.directory)
         if done.returncode:
             raise AssertionError(f"down: {done.stderr}")
+        # Its memory goes with it, a moment later.
+        soon(lambda: not Path(f"/proc/{self.pid}").exists(), "the server is gone")
 
     def status(self) -> dict:
         """What the pool tells of itself."""
@@ -111,12 +114,15 @@ class Pool:
     def write(self, name: str, blocks: int, tag: str, at: int = 0) -> int:
         """Writes stamped blocks, a MiB at a time, until the pool is full; gives how many were."""
         written = 0
+        # Whole pages: the kernel makes more requests of others.
+        buffer = mmap.mmap(-1, MIB)
         file = self.open(name)
         try:
             while written < blocks:
                 count = min(blocks - written, MIB // BLOCK)
                 try:
-                    got = os.pwrite(file, stamped(tag, at + written, count), (at + written) * BLOCK)
+                    buffer[: count * BLOCK] = stamped(tag, at + written, count)
+                    got = os.pwrite(file, memoryview(buffer)[: count * BLOCK], (at + written) * BLOCK)
                 except OSError as error:
                     if error.errno != errno.ENOSPC:
                         raise

@@ -219,6 +219,9 @@ def main(words: list[str]) -> int:
     except LabError as error:
         say(str(error))
         return 125
+    except PermissionError as error:
+        say(f"{error.filename}: {error.strerror}: whose cache is it? HOMENODE_LAB_CACHE names another")
+        return 125
     except BrokenPipeError:
         # Nobody reads the output any more; nor shall Python's own last flush complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

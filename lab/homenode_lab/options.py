@@ -46,6 +46,8 @@ def parse(words: list[str]) -> Run:
         raise LabError("--timeout and --boot-timeout have to be above zero, and --delay-ns not below")
     if options.count and not os.access(options.count.absolute().parent, os.W_OK):
         raise LabError(f"--count {options.count}: its directory is not there, or cannot be written to")
+    if options.count and options.count.is_dir():
+        raise LabError(f"--count {options.count} is a directory: name a file in it")
     return Run(
         machine=machine(options),
         kernel=options.kernel,

@@ -206,10 +206,16 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
         )?;
     }
     write_accesses(text, &report.accesses)?;
+    if report.fuse.transport == "classic" && !report.accesses.is_empty() {
+        writeln!(
+            text,
+            "by this transport they are the CPUs of the server's threads, not of who asked"
+        )?;
+    }
     for spill in &report.spills {
         writeln!(
             text,
-            "spilled: {} of node {}'s writers to node {}",
+            "spilled: {} that belonged on node {} to node {}",
             size(spill.bytes),
             spill.from,
             spill.home

@@ -3,6 +3,7 @@
 use super::job::{Done, Size, Work};
 use crate::error::Error;
 use crate::interrupt;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use std::fs;
 use std::io::{self, BufRead, BufReader};
@@ -149,10 +150,15 @@ impl Lab {
             .lines()
             .map(|line| {
                 tick();
+                interrupt::check()?;
                 line.and_then(|line| Ok(serde_json::from_str(&line)?))
                     .map_err(|error| Error::system("reading what the guest tells", error))
             })
             .collect();
+        if interrupt::check().is_err() {
+            // Ctrl-C has reached it already; a signal to this process alone has not. It fails only if it has ended.
+            let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+        }
         let status = child
             .wait()
             .map_err(|error| Error::system("waiting for the lab", error))?;
@@ -178,8 +184,11 @@ impl Lab {
 
     fn command(&self, guest: &Guest<'_>, counts: &Path) -> Command {
         let cpus_per_node = (CPUS_MAX / guest.nodes).clamp(1, 2);
-        let mut command = Command::new(&self.program);
+        // Should this process be killed, the guest does not go on.
+        let mut command = Command::new("setpriv");
         command
+            .args(["--pdeathsig", "TERM"])
+            .arg(&self.program)
             .arg(format!("--nodes={}", guest.nodes))
             .arg(format!("--cpus-per-node={cpus_per_node}"))
             .args(["--mem=768M", "--kernel=6.18", "--count"])

@@ -10,7 +10,7 @@ mod steps;
 use super::state::{Delta, State};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use steps::{Free, Item, domain, force, put_back, step_channel, step_task, where_is};
+use steps::{Free, Item, domain, force, options, put_back, step, step_channel, step_task, where_is};
 
 /// Rounds of single steps. Two or three are the rule.
 const PASSES: usize = 6;
@@ -25,33 +25,26 @@ pub(super) fn improve<'a>(found: State<'a>) -> State<'a> {
         return found;
     }
     let mut best = found.clone();
-    settle(&mut best, &free, None);
+    settle(&mut best, &free, &[]);
     let mut other = found;
     gather(&mut other, &free);
-    settle(&mut other, &free, None);
+    settle(&mut other, &free, &[]);
     if other.value() < best.value() {
         best = other;
     }
     while best.work < WORK_MAX && (groups(&mut best, &free) || exchanges(&mut best, &free) || detours(&mut best, &free))
     {
-        settle(&mut best, &free, None);
+        settle(&mut best, &free, &[]);
     }
     best
 }
 
-/// Single steps, until none helps; of all but one, where one is `kept`.
-fn settle(state: &mut State<'_>, free: &Free, kept: Option<Item>) {
+/// Single steps, until none helps; of all but those that are `kept` where they are.
+fn settle(state: &mut State<'_>, free: &Free, kept: &[Item]) {
     for _ in 0..PASSES {
         let mut gain = 0;
-        for channel in free
-            .channels
-            .iter()
-            .filter(|channel| kept != Some(Item::Channel(**channel)))
-        {
-            gain += step_channel(state, *channel);
-        }
-        for task in free.tasks.iter().filter(|task| kept != Some(Item::Task(**task))) {
-            gain += step_task(state, *task, |_| true);
+        for item in free.items().into_iter().filter(|item| !kept.contains(item)) {
+            gain += step(state, item);
         }
         if gain == 0 {
             break;
@@ -195,30 +188,49 @@ fn exchanges(state: &mut State<'_>, free: &Free) -> bool {
     helped
 }
 
-/// Tries what the others would do if one went to another domain, although it gains nothing by that alone. Whether
+/// Tries what the others would do if one thing, or two, went elsewhere, although that gains nothing alone. Whether
 /// something helped.
 fn detours(state: &mut State<'_>, free: &Free) -> bool {
-    let mut value = state.value();
+    let items = free.items();
     let mut helped = false;
-    let mut each = 0;
-    for item in free.items() {
-        for domain in 0..state.model.domains.len() {
-            if state.work + each > WORK_MAX {
-                return helped;
-            }
-            let mut other = state.clone();
-            force(&mut other, item, domain);
-            settle(&mut other, free, Some(item));
-            settle(&mut other, free, None);
-            let found = other.value();
-            each = other.work - state.work;
-            state.work = other.work;
-            if found < value {
-                value = found;
-                *state = other;
-                helped = true;
+    for (index, one) in items.iter().enumerate() {
+        for at in options(state, *one) {
+            helped |= detour(state, free, &[(*one, at)]);
+        }
+        for other in &items[..index] {
+            for (at, other_at) in pairs(&options(state, *one), &options(state, *other)) {
+                if state.work >= WORK_MAX {
+                    return helped;
+                }
+                helped |= detour(state, free, &[(*one, at), (*other, other_at)]);
             }
         }
     }
     helped
+}
+
+/// Puts some things elsewhere, lets the others follow, and then all find their place. Keeps what saves something.
+fn detour(state: &mut State<'_>, free: &Free, forced: &[(Item, Option<usize>)]) -> bool {
+    if state.work >= WORK_MAX {
+        return false;
+    }
+    let mut other = state.clone();
+    for (item, at) in forced {
+        put_back(&mut other, *item, *at);
+    }
+    let kept: Vec<Item> = forced.iter().map(|(item, _)| *item).collect();
+    settle(&mut other, free, &kept);
+    settle(&mut other, free, &[]);
+    let helped = other.value() < state.value();
+    state.work = other.work + 8 * free.tasks.len() as u64;
+    if helped {
+        other.work = state.work;
+        *state = other;
+    }
+    helped
+}
+
+fn pairs(one: &[Option<usize>], other: &[Option<usize>]) -> Vec<(Option<usize>, Option<usize>)> {
+    let with = |one: &Option<usize>| other.iter().map(|other| (*one, *other)).collect::<Vec<_>>();
+    one.iter().flat_map(with).collect()
 }

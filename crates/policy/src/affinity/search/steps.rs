@@ -48,6 +48,25 @@ impl Free {
     }
 }
 
+/// Moves something to where it is best; what that saves.
+pub(super) fn step(state: &mut State<'_>, item: Item) -> Delta {
+    match item {
+        Item::Channel(channel) => step_channel(state, channel),
+        Item::Task(task) => step_task(state, task, |_| true),
+    }
+}
+
+/// Where else something may be, as [`where_is`] tells it.
+pub(super) fn options(state: &State<'_>, item: Item) -> Vec<Option<usize>> {
+    let model = state.model;
+    let now = where_is(state, item);
+    let all: Vec<Option<usize>> = match item {
+        Item::Task(task) => model.tasks[task].candidates.iter().copied().map(Some).collect(),
+        Item::Channel(_) => (0..model.domains.cpu_count()).map(Some).chain([None]).collect(),
+    };
+    all.into_iter().filter(|at| *at != now).collect()
+}
+
 /// Moves a task to the best of its places that `may` be; what that saves.
 pub(super) fn step_task(state: &mut State<'_>, task: usize, may: impl Fn(usize) -> bool) -> Delta {
     let model = state.model;

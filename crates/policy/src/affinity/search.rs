@@ -1,9 +1,10 @@
 //! The search for a placement that costs little: greedy, then improved until nothing does or the effort is spent.
 //!
 //! It starts twice, from where everything was found and from where everything would be if queues followed their threads,
-//! and goes on from the better one. A step moves one thread or one queue; when no step helps, threads are tried together
-//! with their queues, as neither gains by going alone, and then in exchange for each other.
-//! Cost: [`WORK_MAX`] bounds the evaluations of groups and exchanges, [`PASSES`] those of single steps.
+//! and goes on from the better one. A step moves one thread or one queue. When no step helps, groups are tried: threads
+//! together with their queues, as neither gains by going alone; then exchanges; then detours, where one or two things go
+//! elsewhere at a loss and the others follow.
+//! Cost: [`WORK_MAX`] bounds the evaluations of groups, exchanges and detours, [`PASSES`] those of single steps.
 
 mod steps;
 

@@ -171,8 +171,13 @@ impl World {
                 here.map(|(_, load)| load + 1.0).sum::<f64>() / cpus.len() as f64
             };
             let node = |cpu: &CpuId| {
-                let node = self.snapshot.node(*cpu).unwrap();
-                self.snapshot.topology.node(node).unwrap().cpus.clone()
+                let node = self.snapshot.node(*cpu).expect("as the world was made");
+                self.snapshot
+                    .topology
+                    .node(node)
+                    .expect("as the world was made")
+                    .cpus
+                    .clone()
             };
             let key = |cpu: &CpuId| {
                 [
@@ -183,7 +188,9 @@ impl World {
                 ]
             };
             let online = self.snapshot.online.iter().copied();
-            let cpu = online.min_by(|a, b| key(a).partial_cmp(&key(b)).unwrap()).unwrap();
+            let cpu = online
+                .min_by(|a, b| key(a).partial_cmp(&key(b)).expect("as the world was made"))
+                .expect("as the world was made");
             taken.push((cpu, facts[queue].1));
             placement.queues[queue] = cpu;
         }

@@ -25,12 +25,12 @@ impl World {
     /// CPUs that share a cache, as the worlds' caches are made.
     pub(crate) fn domain(&self, cpu: CpuId) -> Vec<CpuId> {
         let topology = &self.snapshot.topology;
-        let node = self.snapshot.node(cpu).unwrap();
+        let node = self.snapshot.node(cpu).expect("as the world was made");
         let caches = topology.caches().iter().filter(|cache| cache.cpus.len() > 1);
         let shared = caches.map(|cache| cache.cpus.clone()).find(|cpus| cpus.contains(&cpu));
         let alone = || {
             let caches = || topology.caches().iter().filter(|cache| cache.cpus.len() > 1);
-            let left = topology.node(node).unwrap().cpus.iter().copied();
+            let left = topology.node(node).expect("as the world was made").cpus.iter().copied();
             left.filter(|cpu| !caches().any(|cache| cache.cpus.contains(cpu)))
                 .collect()
         };
@@ -38,7 +38,7 @@ impl World {
     }
 
     pub(crate) fn apart(&self, a: CpuId, b: CpuId) -> f64 {
-        let node = |cpu| usize::from(self.snapshot.node(cpu).unwrap().0);
+        let node = |cpu| usize::from(self.snapshot.node(cpu).expect("as the world was made").0);
         if self.domain(a).contains(&b) {
             0.0
         } else if node(a) == node(b) {
@@ -58,7 +58,7 @@ impl World {
     }
 
     fn access(&self, cpu: CpuId, device: &str) -> f64 {
-        let node = usize::from(self.snapshot.node(cpu).unwrap().0);
+        let node = usize::from(self.snapshot.node(cpu).expect("as the world was made").0);
         let home = self.snapshot.home(device);
         let far = home.map_or(0.0, |home| self.far(node, usize::from(home.0)));
         far * DEVICE_ACCESS_PERCENT as f64 / 100.0
@@ -84,7 +84,7 @@ impl World {
             let mut interrupts = self.snapshot.interrupts.iter();
             interrupts
                 .find(|it| Some(it.number) == queue.interrupt)
-                .unwrap()
+                .expect("as the world was made")
                 .affinity[0]
         });
         Placement {
@@ -97,7 +97,7 @@ impl World {
     pub(crate) fn ways(&self, thread: usize) -> Vec<Way<'_>> {
         let disk = self.snapshot.threads[thread].disk.iter();
         let mut ways: Vec<Way<'_>> = disk
-            .map(|disk| Way::Disk(disk.bytes, disk.device.as_deref().unwrap()))
+            .map(|disk| Way::Disk(disk.bytes, disk.device.as_deref().expect("as the world was made")))
             .collect();
         let streams = self.streams.iter().filter(|stream| stream.thread == thread);
         ways.extend(streams.map(|stream| Way::Card(stream.bytes, stream.queue as usize)));
@@ -118,11 +118,11 @@ impl World {
                     let mut all = self.snapshot.queues.iter();
                     let queue = all
                         .find(|queue| queue.device == *name && queue.cpus.contains(&cpu))
-                        .unwrap();
+                        .expect("as the world was made");
                     let mut interrupts = self.snapshot.interrupts.iter();
                     let arrives = interrupts
                         .find(|it| Some(it.number) == queue.interrupt)
-                        .unwrap()
+                        .expect("as the world was made")
                         .effective[0];
                     *bytes as f64 * (self.apart(cpu, arrives) + self.access(arrives, name))
                 }
@@ -165,7 +165,10 @@ impl World {
                 for cpu in cpus.iter().filter(|cpu| domain.contains(cpu)) {
                     total += load / cpus.len() as f64;
                     if !may_float || cpus.len() < domain.len() {
-                        let place = domain.iter().position(|other| other == cpu).unwrap();
+                        let place = domain
+                            .iter()
+                            .position(|other| other == cpu)
+                            .expect("as the world was made");
                         bound[place] += load / cpus.len() as f64;
                     }
                 }

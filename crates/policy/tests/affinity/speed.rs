@@ -10,12 +10,12 @@ fn large(busy_percent: u64) -> World {
     let mut world = World::new(&[16; 8], 21, 16);
     for disk in 0..4u32 {
         let queues: Vec<Vec<CpuId>> = (0..32).map(|queue| cpus(queue * 4..queue * 4 + 4)).collect();
-        let home = u16::try_from(disk * 2).unwrap();
+        let home = u16::try_from(disk * 2).expect("there are few");
         world.add_disk(&format!("nvme{disk}n1"), Some(home), &queues);
     }
     for card in 0..4u32 {
         let places: Vec<u32> = (0..16).map(|queue| (queue * 8 + card * 3) % 128).collect();
-        let home = u16::try_from(card * 2 + 1).unwrap();
+        let home = u16::try_from(card * 2 + 1).expect("there are few");
         world.add_card(&format!("eth{card}"), Some(home), &places);
     }
     for index in 0..1024u32 {

@@ -108,7 +108,7 @@ impl World {
             source: LatencySource::Slit,
             matrix: (0..nodes.len()).map(row).collect(),
         };
-        Self::of(Topology::new(parts).unwrap())
+        Self::of(Topology::new(parts).expect("as the world was made"))
     }
 
     /// An idle machine.
@@ -139,12 +139,12 @@ impl World {
         let parts = Parts {
             nodes: old.nodes().to_vec(),
             cpus: old.cpus().to_vec(),
-            possible_cpus: u32::try_from(old.cpu_nodes().len()).unwrap(),
+            possible_cpus: u32::try_from(old.cpu_nodes().len()).expect("as the world was made"),
             caches: old.caches().to_vec(),
             latency: old.latency().clone(),
             devices,
         };
-        self.snapshot.topology = Topology::new(parts).unwrap();
+        self.snapshot.topology = Topology::new(parts).expect("as the world was made");
     }
 
     /// An NVMe disk: a queue for each of these sets of CPUs, with a managed interrupt on the first of them.
@@ -152,7 +152,12 @@ impl World {
         self.add_device(name, DeviceKind::Block, home);
         for (index, cpus) in (0..).zip(queues) {
             let interrupt = self.add_interrupt(name, index, cpus[0], true);
-            self.snapshot.interrupts.last_mut().unwrap().affinity.clone_from(cpus);
+            self.snapshot
+                .interrupts
+                .last_mut()
+                .expect("as the world was made")
+                .affinity
+                .clone_from(cpus);
             self.snapshot.queues.push(Queue {
                 device: name.to_owned(),
                 kind: QueueKind::Block,
@@ -189,7 +194,7 @@ impl World {
     }
 
     fn add_interrupt(&mut self, device: &str, index: u32, cpu: CpuId, managed: bool) -> u32 {
-        let number = 100 + u32::try_from(self.snapshot.interrupts.len()).unwrap();
+        let number = 100 + u32::try_from(self.snapshot.interrupts.len()).expect("as the world was made");
         self.snapshot.interrupts.push(Interrupt {
             number,
             name: format!("{device}q{index}"),
@@ -204,7 +209,7 @@ impl World {
 
     /// A thread that may use all CPUs; its index.
     pub(crate) fn add_thread(&mut self, process_name: &str, cpu: u32, busy_percent: u64) -> usize {
-        let number = 1000 + u32::try_from(self.snapshot.threads.len()).unwrap();
+        let number = 1000 + u32::try_from(self.snapshot.threads.len()).expect("as the world was made");
         self.snapshot.threads.push(Thread {
             id: ThreadId {
                 process: number,
@@ -255,9 +260,11 @@ impl World {
                 .find(|queue| {
                     queue.device == stream.device && queue.index == stream.queue && queue.kind == QueueKind::Receive
                 })
-                .unwrap();
+                .expect("as the world was made");
             let mut interrupts = snapshot.interrupts.iter_mut();
-            let interrupt = interrupts.find(|it| Some(it.number) == queue.interrupt).unwrap();
+            let interrupt = interrupts
+                .find(|it| Some(it.number) == queue.interrupt)
+                .expect("as the world was made");
             let arrives = interrupt.effective[0];
             match interrupt.arrivals.first_mut() {
                 Some((_, count)) => *count += stream.bytes / 50_000,
@@ -282,7 +289,7 @@ impl World {
             match &action.target {
                 Target::Thread(id) => {
                     let mut threads = snapshot.threads.iter_mut();
-                    let thread = threads.find(|thread| thread.id == *id).unwrap();
+                    let thread = threads.find(|thread| thread.id == *id).expect("as the world was made");
                     assert!(action.to.iter().all(|cpu| thread.cpuset.contains(cpu)), "{action:?}");
                     assert_eq!(thread.allowed, action.from);
                     thread.allowed.clone_from(&action.to);
@@ -292,7 +299,9 @@ impl World {
                 }
                 Target::Interrupt(number) => {
                     let mut interrupts = snapshot.interrupts.iter_mut();
-                    let interrupt = interrupts.find(|interrupt| interrupt.number == *number).unwrap();
+                    let interrupt = interrupts
+                        .find(|interrupt| interrupt.number == *number)
+                        .expect("as the world was made");
                     assert!(!interrupt.managed, "{action:?}");
                     assert_eq!(interrupt.affinity, action.from);
                     interrupt.affinity.clone_from(&action.to);
@@ -306,7 +315,7 @@ impl World {
                     let mut queues = snapshot.queues.iter_mut();
                     let queue = queues
                         .find(|queue| queue.device == *device && queue.index == *index && queue.kind == kind)
-                        .unwrap();
+                        .expect("as the world was made");
                     assert!(queue.movable, "{action:?}");
                     assert_eq!(queue.cpus, action.from);
                     queue.cpus.clone_from(&action.to);

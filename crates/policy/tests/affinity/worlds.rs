@@ -11,7 +11,7 @@ pub(crate) struct Plant {
     busy: u64,
     cpuset: u64,
     foreign: bool,
-    disk: u64,
+    first_disk: bool,
     disk_mb: u64,
     received_mb: Vec<u64>,
     sent_mb: u64,
@@ -26,18 +26,18 @@ pub(crate) fn plant() -> impl Strategy<Value = Plant> {
         5..100u64,
         cpuset,
         proptest::bool::weighted(0.1),
-        0..2u64,
+        any::<bool>(),
         rate(),
         received,
         rate(),
     )
         .prop_map(
-            |(cpu, busy, cpuset, foreign, disk, disk_mb, received_mb, sent_mb)| Plant {
+            |(cpu, busy, cpuset, foreign, first_disk, disk_mb, received_mb, sent_mb)| Plant {
                 cpu,
                 busy,
                 cpuset,
                 foreign,
-                disk,
+                first_disk,
                 disk_mb,
                 received_mb,
                 sent_mb,
@@ -87,9 +87,9 @@ pub(crate) fn middle() -> impl Strategy<Value = World> {
 
 /// Fills a machine. The card's queues start on different CPUs while there are any, so that bytes can be told apart.
 fn world(mut world: World, homes: (Option<u16>, u16, u16), places: &[u32], plants: &[Plant]) -> World {
-    let nodes = u16::try_from(world.snapshot.topology.nodes().len()).unwrap();
+    let nodes = u16::try_from(world.snapshot.topology.nodes().len()).expect("as the world was made");
     let online = world.snapshot.online.clone();
-    let count = u32::try_from(online.len()).unwrap();
+    let count = u32::try_from(online.len()).expect("as the world was made");
     world.add_wide_disk("nvme0n1", homes.0.map(|home| home % nodes));
     let half = online.len().div_ceil(2);
     let halves: Vec<Vec<CpuId>> = online.chunks(half).map(<[CpuId]>::to_vec).collect();
@@ -114,7 +114,11 @@ fn world(mut world: World, homes: (Option<u16>, u16, u16), places: &[u32], plant
         }
         it.sent_bytes = plant.sent_mb * MB;
         if plant.disk_mb > 0 {
-            world.add_disk_bytes(thread, ["nvme0n1", "nvme1n1"][plant.disk as usize], plant.disk_mb * MB);
+            world.add_disk_bytes(
+                thread,
+                if plant.first_disk { "nvme0n1" } else { "nvme1n1" },
+                plant.disk_mb * MB,
+            );
         }
         for (queue, mb) in (0..).zip(&plant.received_mb).take(places.len()) {
             if *mb > 0 {

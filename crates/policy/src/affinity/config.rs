@@ -1,0 +1,90 @@
+//! What an operator may choose.
+
+use super::cost::{Cost, NS_PER_S};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use core::fmt;
+
+/// Where interrupts, queues and threads are to go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Nothing is moved.
+    Off,
+    /// What works together goes near each other and near the device: where the cost is least.
+    #[default]
+    Local,
+    /// Evenly over all CPUs, one CPU each.
+    Spread,
+    /// Onto as few CPUs as the load needs, the nearest to the device first, one CPU each.
+    Pack,
+    /// All on one CPU of the device's node.
+    SingleCore,
+}
+
+/// How to decide. Periods are those between two snapshots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// For everything that `devices` and `processes` do not name.
+    pub policy: Policy,
+    /// By a device's name: for its interrupts and queues, and for the threads that move most of their bytes with it.
+    pub devices: BTreeMap<String, Policy>,
+    /// By a process's name: for its threads, whatever `devices` says.
+    pub processes: BTreeMap<String, Policy>,
+    /// What has been moved stays for so many periods.
+    pub dwell_periods: u64,
+    /// A move must save at least this share of what the moved thread or queue costs where it is.
+    pub hysteresis_percent: u32,
+    /// Threads and queues that move fewer bytes a second are not looked at.
+    pub rate_bytes_per_s_min: u64,
+    /// How busy a CPU may become, up to 100; what is beyond costs ([`Cost::of_overload`]).
+    pub busy_percent_max: u32,
+    /// What a move costs, be it of a thread or of a queue with its interrupts: it must save more than that.
+    pub migration_price: Cost,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            policy: Policy::Local,
+            devices: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            dwell_periods: 10,
+            hysteresis_percent: 10,
+            rate_bytes_per_s_min: 1 << 20,
+            busy_percent_max: 80,
+            migration_price: Cost::new(1 << 20, 100),
+        }
+    }
+}
+
+impl Config {
+    /// What a CPU may take, in nanoseconds a second.
+    pub(super) fn busy_ns_max(&self) -> u64 {
+        u64::from(self.busy_percent_max.min(100)) * (NS_PER_S / 100)
+    }
+
+    /// The policy for a device's interrupts and queues.
+    #[must_use]
+    pub fn of_device(&self, device: &str) -> Policy {
+        self.devices.get(device).copied().unwrap_or(self.policy)
+    }
+
+    /// The policy for a thread of that process, which moves most of its bytes with `device`, where one is known.
+    #[must_use]
+    pub fn of_thread(&self, process: &str, device: Option<&str>) -> Policy {
+        let named = self.processes.get(process).copied();
+        named.unwrap_or_else(|| device.map_or(self.policy, |device| self.of_device(device)))
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Local => "local",
+            Self::Spread => "spread",
+            Self::Pack => "pack",
+            Self::SingleCore => "single-core",
+        })
+    }
+}

@@ -1,0 +1,113 @@
+//! What is to be done, and why the rest is left.
+
+use super::cost::Cost;
+use super::reason::{Reason, Why};
+use super::{QueueKind, ThreadId};
+use crate::CpuId;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Something that has a set of CPUs which can be changed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// A thread's own mask.
+    Thread(ThreadId),
+    /// The affinity of the interrupt with this number.
+    Interrupt(u32),
+    /// XPS of a transmit queue: the CPUs that send through it.
+    Transmit {
+        /// The network card.
+        device: String,
+        /// The queue's number.
+        index: u32,
+    },
+    /// RPS of a receive queue: the CPUs that process its packets.
+    Receive {
+        /// The network card.
+        device: String,
+        /// The queue's number.
+        index: u32,
+    },
+}
+
+/// One change. `from` and `to` are ascending and differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// What is changed.
+    pub target: Target,
+    /// The CPUs it has, as the snapshot has them.
+    pub from: Vec<CpuId>,
+    /// The CPUs it is to have; all of them run.
+    pub to: Vec<CpuId>,
+    /// Why.
+    pub reason: Reason,
+    /// What its bytes cost before. The bytes of a thread are those of its queues too: these do not add up.
+    pub cost_before: Cost,
+    /// What its bytes cost when the whole plan is done.
+    pub cost_after: Cost,
+}
+
+/// Something that stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stay {
+    /// What stays.
+    pub target: Target,
+    /// Why.
+    pub why: Why,
+    /// What its bytes cost when the plan is done.
+    pub cost: Cost,
+}
+
+/// What is to be done in this period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The changes, by target. No target is named twice.
+    pub actions: Vec<Action>,
+    /// Everything else that was looked at, by target.
+    pub stays: Vec<Stay>,
+    /// What all bytes and overloads cost now.
+    pub cost_before: Cost,
+    /// What they cost when the plan is done. Moves are not in it.
+    pub cost_after: Cost,
+}
+
+impl Plan {
+    /// What is to be done with a target. None when it stays, or was not seen.
+    #[must_use]
+    pub fn action(&self, target: &Target) -> Option<&Action> {
+        let found = self.actions.binary_search_by(|action| action.target.cmp(target));
+        found.ok().map(|index| &self.actions[index])
+    }
+
+    /// Why a target stays. None when it moves, or was not seen.
+    #[must_use]
+    pub fn stay(&self, target: &Target) -> Option<&Stay> {
+        let found = self.stays.binary_search_by(|stay| stay.target.cmp(target));
+        found.ok().map(|index| &self.stays[index])
+    }
+}
+
+impl Target {
+    /// The target that changes a queue's CPUs. None for a disk's: its kernel lets nobody change them.
+    #[must_use]
+    pub fn of_queue(device: &str, kind: QueueKind, index: u32) -> Option<Self> {
+        let device = String::from(device);
+        match kind {
+            QueueKind::Block => None,
+            QueueKind::Transmit => Some(Self::Transmit { device, index }),
+            QueueKind::Receive => Some(Self::Receive { device, index }),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Thread(id) => write!(f, "thread {}", id.thread),
+            Self::Interrupt(number) => write!(f, "interrupt {number}"),
+            Self::Transmit { device, index } => write!(f, "transmit queue {index} of {device}"),
+            Self::Receive { device, index } => write!(f, "receive queue {index} of {device}"),
+        }
+    }
+}

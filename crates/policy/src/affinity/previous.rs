@@ -1,0 +1,203 @@
+//! What has been set before, so that things settle, and what others set is told from what is ours.
+
+use super::cost::{Cost, NS_PER_S};
+use super::model::per_second;
+use super::reason::Why;
+use super::{Config, Plan, Snapshot, Target, ThreadId};
+use crate::CpuId;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+/// What the plans so far have set. The actor makes the next one after each plan that it carried out
+/// ([`Previous::after`]), and corrects it where the kernel did not obey.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Previous {
+    period: u64,
+    set: BTreeMap<Target, Setting>,
+    refused: BTreeSet<Target>,
+    /// The load that the last plan was made for, when that plan was free to move everything.
+    settled: Option<Settled>,
+}
+
+/// A load, and what it costs when its plan is carried out. A search would find the same again, or something as good at
+/// the price of moves: which thread uses which queue is known only as far as packets tell by the CPU they come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Settled {
+    online: Vec<CpuId>,
+    cost: Cost,
+    threads: BTreeMap<ThreadId, Activity>,
+}
+
+/// What a thread does in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Activity {
+    disk_bytes: u64,
+    network_bytes: u64,
+    busy_ns: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Setting {
+    cpus: Vec<CpuId>,
+    /// The period in which it was set; none for one of an earlier run, which need not dwell.
+    period: Option<u64>,
+    /// When the youngest thread started that was seen then, in clock ticks: who started later and has these CPUs has
+    /// inherited them.
+    youngest: u64,
+}
+
+impl Previous {
+    /// After `plan`, made for `snapshot`, has been carried out: the next period.
+    #[must_use]
+    pub fn after(&self, plan: &Plan, snapshot: &Snapshot) -> Self {
+        let youngest = snapshot.threads.iter().map(|thread| thread.id.started).max();
+        let mut next = self.clone();
+        next.period += 1;
+        let dwells = plan.stays.iter().any(|stay| matches!(stay.why, Why::Dwell { .. }));
+        if !plan.actions.is_empty() || !dwells {
+            next.settled = (!dwells).then(|| Settled {
+                online: snapshot.online.clone(),
+                cost: plan.cost_after,
+                threads: activities(snapshot),
+            });
+        }
+        for action in &plan.actions {
+            let setting = Setting {
+                cpus: action.to.clone(),
+                period: Some(self.period),
+                youngest: youngest.unwrap_or(u64::MAX),
+            };
+            next.set.insert(action.target.clone(), setting);
+        }
+        next
+    }
+
+    /// Takes note of something that an earlier run of the program has set.
+    pub fn note(&mut self, target: Target, cpus: Vec<CpuId>) {
+        let setting = Setting {
+            cpus,
+            period: None,
+            youngest: u64::MAX,
+        };
+        self.set.insert(target, setting);
+    }
+
+    /// The kernel refuses to change this: it is not planned again, and what was set of it is forgotten.
+    pub fn refuse(&mut self, target: Target) {
+        self.set.remove(&target);
+        self.refused.insert(target);
+        self.reconsider();
+    }
+
+    /// Looks at everything again, although the load may be the same: the configuration has changed, or not all of a plan
+    /// was carried out.
+    pub fn reconsider(&mut self) {
+        self.settled = None;
+    }
+
+    /// Forgets whatever `keep` does not say is still there. Threads that are idle are in no snapshot, so only the caller
+    /// knows which have ended.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Target) -> bool) {
+        self.set.retain(|target, _| keep(target));
+        self.refused.retain(|target| keep(target));
+    }
+
+    /// The CPUs that were set last.
+    #[must_use]
+    pub fn cpus(&self, target: &Target) -> Option<&[CpuId]> {
+        self.set.get(target).map(|setting| &setting.cpus[..])
+    }
+
+    /// Whether the kernel refuses to change it.
+    #[must_use]
+    pub fn refused(&self, target: &Target) -> bool {
+        self.refused.contains(target)
+    }
+
+    /// Whether this is the load of the last plan, within the hysteresis, and costs no more than that plan promised.
+    pub(super) fn is_settled(&self, snapshot: &Snapshot, config: &Config, cost: Cost) -> bool {
+        let percent = u64::from(config.hysteresis_percent);
+        let more = |value: u64| value.saturating_add((value / 100).saturating_mul(percent));
+        let least = config.rate_bytes_per_s_min;
+        let bytes = |a: u64, b: u64| a.max(b) <= more(a.min(b)).saturating_add(least);
+        let busy = |a: u64, b: u64| a.abs_diff(b) <= NS_PER_S / 100 * percent;
+        let alike = |a: Activity, b: Activity| {
+            bytes(a.disk_bytes, b.disk_bytes) && bytes(a.network_bytes, b.network_bytes) && busy(a.busy_ns, b.busy_ns)
+        };
+        let Some(settled) = &self.settled else {
+            return false;
+        };
+        let threads = activities(snapshot);
+        let of = |threads: &BTreeMap<ThreadId, Activity>, id| threads.get(id).copied().unwrap_or_default();
+        let all = threads.keys().chain(settled.threads.keys());
+        settled.online == snapshot.online
+            && cost.0 <= more(settled.cost.0).saturating_add(config.migration_price.0)
+            && all
+                .into_iter()
+                .all(|id| alike(of(&threads, id), of(&settled.threads, id)))
+    }
+
+    /// How many periods, this one included, the target has to stay yet.
+    pub(super) fn dwell_left(&self, target: &Target, dwell_periods: u64) -> u64 {
+        let moved = self.set.get(target).and_then(|setting| setting.period);
+        moved.map_or(0, |moved| {
+            moved.saturating_add(dwell_periods).saturating_sub(self.period)
+        })
+    }
+
+    /// Whether a target that was set has other CPUs now. Not where none of the set ones `runs`: then it was the kernel.
+    pub(super) fn taken_over(&self, target: &Target, now: &[CpuId], runs: impl Fn(CpuId) -> bool) -> bool {
+        self.cpus(target)
+            .is_some_and(|set| set != now && set.iter().any(|cpu| runs(*cpu)))
+    }
+
+    /// Whether someone else has given the thread fewer CPUs than its cpuset has. `own` are those of its mask and `all`
+    /// those of its cpuset that run, ascending: CPUs that do not run are left in some masks and taken out of others.
+    /// `indices` counts CPUs as these do.
+    pub(super) fn foreign(
+        &self,
+        id: ThreadId,
+        own: &[usize],
+        all: &[usize],
+        indices: impl Fn(&[CpuId]) -> Vec<usize>,
+    ) -> bool {
+        let inside = |cpu: &usize, set: &[usize]| set.binary_search(cpu).is_ok();
+        if all.iter().all(|cpu| inside(cpu, own)) {
+            return false;
+        }
+        let set_here = |setting: &Setting| {
+            let mut set = indices(&setting.cpus);
+            set.retain(|cpu| inside(cpu, all));
+            set == own
+        };
+        let of_thread = self.set.get(&Target::Thread(id));
+        !of_thread.is_some_and(set_here) && !self.inherited(id, set_here)
+    }
+
+    /// Whether the thread started after one of its process was given CPUs that are `alike` its own.
+    fn inherited(&self, id: ThreadId, alike: impl Fn(&Setting) -> bool) -> bool {
+        let first = ThreadId {
+            thread: 0,
+            started: 0,
+            ..id
+        };
+        let process = self.set.range(Target::Thread(first)..);
+        process
+            .take_while(|(target, _)| matches!(target, Target::Thread(other) if other.process == id.process))
+            .any(|(_, setting)| id.started > setting.youngest && alike(setting))
+    }
+}
+
+fn activities(snapshot: &Snapshot) -> BTreeMap<ThreadId, Activity> {
+    let sum = |counts: &mut dyn Iterator<Item = u64>| per_second(counts.fold(0, u64::saturating_add), snapshot);
+    let threads = snapshot.threads.iter().map(|thread| {
+        let received = thread.received.iter().map(|(_, bytes)| *bytes);
+        let activity = Activity {
+            disk_bytes: sum(&mut thread.disk.iter().map(|disk| disk.bytes)),
+            network_bytes: sum(&mut received.chain([thread.sent_bytes])),
+            busy_ns: per_second(thread.cpu_ns, snapshot),
+        };
+        (thread.id, activity)
+    });
+    threads.collect()
+}

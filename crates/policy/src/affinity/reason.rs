@@ -1,0 +1,184 @@
+//! Why something moves, and why something stays, in words.
+
+use super::{Cost, Policy};
+use crate::NodeId;
+use alloc::string::String;
+use core::fmt;
+
+/// What a thread does most, as the paper tells threads apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// It moves bytes of the network.
+    Network,
+    /// It moves bytes of disks.
+    Disk,
+    /// Both, and of each at least a tenth of the other.
+    Both,
+    /// Neither, beyond the smallest rate that is looked at.
+    Compute,
+}
+
+/// Why something moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A thread goes to where its bytes are.
+    NearQueues {
+        /// The thread's name.
+        thread: String,
+        /// What it does.
+        class: Class,
+        /// The device it moves most bytes with.
+        device: String,
+        /// Where it goes.
+        node: NodeId,
+    },
+    /// A thread leaves CPUs that are too busy.
+    Relieved {
+        /// The thread's name.
+        thread: String,
+        /// The node of those CPUs.
+        from: NodeId,
+        /// Where it goes.
+        node: NodeId,
+    },
+    /// A queue, with its interrupt, goes to the thread that takes most of its bytes.
+    NearThreads {
+        /// The queue's device.
+        device: String,
+        /// That thread's name.
+        thread: String,
+        /// Where it goes.
+        node: NodeId,
+    },
+    /// A queue, of which nobody knows who takes its bytes, goes near its device or to a CPU with room.
+    NearDevice {
+        /// The queue's device.
+        device: String,
+        /// Where it goes.
+        node: NodeId,
+    },
+    /// The policy puts it there.
+    Policy {
+        /// Which.
+        policy: Policy,
+        /// The thread or the queue's device.
+        name: String,
+        /// Where it goes.
+        node: NodeId,
+    },
+}
+
+/// Why something stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Why {
+    /// The configuration says so, of all, its device or its process.
+    Off,
+    /// The thread's mask is narrower than its cpuset, and it was not this program that set it.
+    Foreign,
+    /// It was set by this program, and has been changed by someone else since.
+    TakenOver,
+    /// The kernel has refused it before.
+    Refused,
+    /// The kernel has spread the interrupt itself: the threads that use it move.
+    Managed,
+    /// The queue's CPUs cannot be changed, or there is no need: its packets are processed where its interrupt arrives.
+    NotMovable,
+    /// It belongs to no queue that was seen.
+    NoQueue,
+    /// The thread moves no bytes to speak of.
+    Compute,
+    /// It moves less than the smallest rate that is looked at.
+    Small {
+        /// What it moves.
+        bytes_per_s: u64,
+    },
+    /// It moves bytes, but it is not known with which device.
+    DeviceUnknown,
+    /// It was moved lately.
+    Dwell {
+        /// After so many periods it may move again.
+        periods_left: u64,
+    },
+    /// There is no other place that its cpuset lets it have.
+    OnePlace,
+    /// The CPU or CPUs that the policy wants are not in its cpuset.
+    NoCpu(Policy),
+    /// It is where the policy wants it.
+    InPlace(Policy),
+    /// Another place is better, but not by what a move must save.
+    TooLittle {
+        /// What a move would save.
+        gain: Cost,
+        /// What it must save.
+        price: Cost,
+    },
+    /// The load is the one for which the last plan was made.
+    Settled,
+    /// Nowhere is it better.
+    Best,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Network => "network-bound",
+            Self::Disk => "disk-bound",
+            Self::Both => "bound to network and disk",
+            Self::Compute => "compute-bound",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NearQueues {
+                thread,
+                class,
+                device,
+                node,
+            } => write!(f, "{thread} is {class}: to {node}, near the queues of {device}"),
+            Self::Relieved { thread, from, node } if from == node => {
+                write!(f, "{thread} leaves CPUs of {from} that are too busy for others of it")
+            }
+            Self::Relieved { thread, from, node } => {
+                write!(f, "{thread} leaves CPUs of {from} that are too busy: to {node}")
+            }
+            Self::NearThreads { device, thread, node } => {
+                write!(f, "{thread} takes most of these bytes of {device}: to it, on {node}")
+            }
+            Self::NearDevice { device, node } => {
+                write!(f, "nobody is known to take these bytes of {device}: near it, to {node}")
+            }
+            Self::Policy { policy, name, node } => write!(f, "policy {policy} puts {name} there, on {node}"),
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => write!(f, "the configuration says that it is left alone"),
+            Self::Foreign => write!(f, "someone else has narrowed its mask"),
+            Self::TakenOver => write!(f, "someone else has changed it since it was moved"),
+            Self::Refused => write!(f, "the kernel has refused to move it"),
+            Self::Managed => write!(f, "the kernel spreads this interrupt itself; its threads move instead"),
+            Self::NotMovable => write!(f, "its CPUs cannot be changed, or follow its interrupt"),
+            Self::NoQueue => write!(f, "it belongs to no known queue"),
+            Self::Compute => write!(f, "it is compute-bound: it moves no bytes to speak of"),
+            Self::Small { bytes_per_s } => write!(f, "it moves {bytes_per_s} bytes/s, too few to be looked at"),
+            Self::DeviceUnknown => write!(f, "it is not known with which device it moves bytes"),
+            Self::Dwell { periods_left } => write!(f, "it was moved lately, and stays for {periods_left} more periods"),
+            Self::OnePlace => write!(f, "its cpuset leaves it no other place"),
+            Self::NoCpu(policy) => write!(f, "its cpuset has none of the CPUs of policy {policy}"),
+            Self::InPlace(policy) => write!(f, "it is where policy {policy} wants it"),
+            Self::TooLittle { gain, price } => {
+                write!(f, "a move would save {gain}, and would have to save more than {price}")
+            }
+            Self::Settled => write!(f, "the load is the one for which it was placed"),
+            Self::Best => write!(f, "nowhere is it better"),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The search for a placement that costs little: greedy, then improved until nothing does or the effort is spent.
+//!
+//! It starts twice, from where everything was found and from where everything would be if queues followed their threads,
+//! and goes on from the better one. A step moves one thread or one queue. When no step helps, groups are tried: threads
+//! together with their queues, as neither gains by going alone; then exchanges; then detours, where one or two things go
+//! elsewhere at a loss and the others follow.
+//! Cost: [`WORK_MAX`] bounds the evaluations of groups, exchanges and detours, [`PASSES`] those of single steps.
+
+mod steps;
+
+use super::state::{Delta, State};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use steps::{Free, Item, domain, force, options, put_back, step, step_channel, step_task, where_is};
+
+/// Rounds of single steps. Two or three are the rule.
+const PASSES: usize = 6;
+/// Evaluations of groups and exchanges: some milliseconds.
+const WORK_MAX: u64 = 400_000;
+
+/// Improves the placement of everything that has policy local and is free.
+pub(super) fn improve<'a>(found: State<'a>) -> State<'a> {
+    let model = found.model;
+    let free = Free::of(model);
+    if model.domains.cpu_count() == 0 || (free.tasks.is_empty() && free.channels.is_empty()) {
+        return found;
+    }
+    let mut best = found.clone();
+    settle(&mut best, &free, &[]);
+    let mut other = found;
+    gather(&mut other, &free);
+    settle(&mut other, &free, &[]);
+    if other.value() < best.value() {
+        best = other;
+    }
+    while best.work < WORK_MAX && (groups(&mut best, &free) || exchanges(&mut best, &free) || detours(&mut best, &free))
+    {
+        settle(&mut best, &free, &[]);
+    }
+    best
+}
+
+/// Single steps, until none helps; of all but those that are `kept` where they are.
+fn settle(state: &mut State<'_>, free: &Free, kept: &[Item]) {
+    for _ in 0..PASSES {
+        let mut gain = 0;
+        for item in free.items().into_iter().filter(|item| !kept.contains(item)) {
+            gain = step(state, item).saturating_add(gain);
+        }
+        if gain == 0 {
+            break;
+        }
+    }
+}
+
+/// Puts every thread where it would be best if its queues came along, the heaviest first.
+fn gather(state: &mut State<'_>, free: &Free) {
+    let model = state.model;
+    let at_home: Vec<Vec<u64>> = model
+        .channels
+        .iter()
+        .map(|channel| {
+            let node = |domain: usize| model.domains.domains[domain].node;
+            let access = |domain| model.domains.distances.device_percent(node(domain), channel.home);
+            (0..model.domains.len()).map(access).collect()
+        })
+        .collect();
+    let comes: BTreeSet<usize> = free.channels.iter().copied().collect();
+    for task in &free.tasks {
+        state.lift_task(*task);
+        let best = model.tasks[*task].candidates.iter().copied().min_by_key(|place| {
+            let at = &model.places.all[*place];
+            let mut together = state.task_at(*task, *place);
+            model.pulls(*task, *place, |channel, rate| {
+                if comes.contains(&channel) {
+                    together += Delta::try_from(rate * at_home[channel][at.domain]).unwrap_or(Delta::MAX / 4);
+                    together -= state.pull_cost(channel, at.domain, rate);
+                }
+            });
+            (together, state.load.total[at.domain], *place)
+        });
+        state.put_task(*task, best.unwrap_or(model.tasks[*task].origin));
+    }
+}
+
+/// Tries threads together with their queues, and with the other threads of these. Whether something helped.
+fn groups(state: &mut State<'_>, free: &Free) -> bool {
+    let mut helped = false;
+    for start in &free.tasks {
+        for depth in 1..=3 {
+            if state.work >= WORK_MAX {
+                return helped;
+            }
+            let items = group(state, free, *start, depth);
+            for domain in 0..state.model.domains.len() {
+                helped |= together(state, &items, domain);
+            }
+        }
+    }
+    helped
+}
+
+/// A task with its queues; at depth 2 with their threads; at depth 3 with the queues of these.
+fn group(state: &mut State<'_>, free: &Free, start: usize, depth: usize) -> Vec<Item> {
+    let model = state.model;
+    let mut tasks = BTreeSet::from([start]);
+    let mut channels = BTreeSet::new();
+    for round in 0..depth {
+        if round % 2 == 0 {
+            for task in &tasks {
+                model.pulls(*task, state.place_of[*task], |channel, _| {
+                    channels.insert(channel);
+                });
+            }
+        } else {
+            let touches = |task: &usize| {
+                let mut found = false;
+                model.pulls(*task, state.place_of[*task], |channel, _| {
+                    found |= channels.contains(&channel)
+                });
+                found
+            };
+            tasks.extend(free.tasks.iter().copied().filter(touches));
+        }
+        state.work += 4 * (tasks.len() + free.tasks.len()) as u64;
+    }
+    let inside = |item: &Item| match item {
+        Item::Channel(channel) => channels.contains(channel),
+        Item::Task(task) => tasks.contains(task),
+    };
+    // Threads go first, so that queues are tried where their threads are.
+    let mut items: Vec<Item> = free.items().into_iter().filter(inside).collect();
+    let queues = items.iter().take_while(|item| matches!(item, Item::Channel(_))).count();
+    items.rotate_left(queues);
+    items
+}
+
+/// Moves all of a group to a domain if that saves something.
+fn together(state: &mut State<'_>, items: &[Item], domain: usize) -> bool {
+    let model = state.model;
+    let before: Vec<Option<usize>> = items.iter().map(|item| where_is(state, *item)).collect();
+    let forced = items.iter().map(|item| force(state, *item, domain));
+    let mut gain = forced.fold(0, Delta::saturating_add);
+    // Whoever did not need to come goes back.
+    for item in items {
+        let saved = match *item {
+            Item::Channel(channel) => step_channel(state, channel),
+            Item::Task(task) => step_task(state, task, |place| {
+                place == model.tasks[task].origin || model.places.all[place].domain == domain
+            }),
+        };
+        gain = gain.saturating_add(saved);
+    }
+    if gain <= 0 {
+        for (item, at) in items.iter().zip(before) {
+            put_back(state, *item, at);
+        }
+    }
+    gain > 0
+}
+
+/// Tries to exchange two things of two domains, as neither may have room for one more. Whether something helped.
+fn exchanges(state: &mut State<'_>, free: &Free) -> bool {
+    if state.load.all_over() == 0 {
+        return false;
+    }
+    let items = free.items();
+    let mut helped = false;
+    for (index, one) in items.iter().enumerate() {
+        for other in &items[index + 1..] {
+            if state.work >= WORK_MAX {
+                return helped;
+            }
+            state.work += 1;
+            let (Some(here), Some(there)) = (domain(state, *one), domain(state, *other)) else {
+                continue;
+            };
+            if here == there {
+                continue;
+            }
+            let before = [(*one, where_is(state, *one)), (*other, where_is(state, *other))];
+            if force(state, *one, there) + force(state, *other, here) > 0 {
+                helped = true;
+                continue;
+            }
+            for (item, at) in before {
+                put_back(state, item, at);
+            }
+        }
+    }
+    helped
+}
+
+/// Tries what the others would do if one thing, or two, went elsewhere, although that gains nothing alone. Whether
+/// something helped.
+fn detours(state: &mut State<'_>, free: &Free) -> bool {
+    let items = free.items();
+    let mut helped = false;
+    for (index, one) in items.iter().enumerate() {
+        for at in options(state, *one) {
+            helped |= detour(state, free, &[(*one, at)]);
+        }
+        for other in &items[..index] {
+            for (at, other_at) in pairs(&options(state, *one), &options(state, *other)) {
+                if state.work >= WORK_MAX {
+                    return helped;
+                }
+                helped |= detour(state, free, &[(*one, at), (*other, other_at)]);
+            }
+        }
+    }
+    helped
+}
+
+/// Puts some things elsewhere, lets the others follow, and then all find their place. Keeps what saves something.
+fn detour(state: &mut State<'_>, free: &Free, forced: &[(Item, Option<usize>)]) -> bool {
+    if state.work >= WORK_MAX {
+        return false;
+    }
+    let mut other = state.clone();
+    for (item, at) in forced {
+        put_back(&mut other, *item, *at);
+    }
+    let kept: Vec<Item> = forced.iter().map(|(item, _)| *item).collect();
+    settle(&mut other, free, &kept);
+    settle(&mut other, free, &[]);
+    let helped = other.value() < state.value();
+    state.work = other.work + 8 * free.tasks.len() as u64;
+    if helped {
+        other.work = state.work;
+        *state = other;
+    }
+    helped
+}
+
+fn pairs(one: &[Option<usize>], other: &[Option<usize>]) -> Vec<(Option<usize>, Option<usize>)> {
+    let with = |one: &Option<usize>| other.iter().map(|other| (*one, *other)).collect::<Vec<_>>();
+    one.iter().flat_map(with).collect()
+}

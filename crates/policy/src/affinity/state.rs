@@ -1,0 +1,230 @@
+//! Who is where, and what that costs; changed step by step, at the price of what a step touches.
+
+use super::channels::Position;
+use super::cost::{Cost, OVERLOAD_PER_NS};
+use super::load::Load;
+use super::model::Model;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Saved costs and prices, which may be negative.
+pub(super) type Delta = i64;
+
+#[derive(Clone, Debug)]
+pub(super) struct State<'a> {
+    pub(super) model: &'a Model<'a>,
+    /// By task: its place.
+    pub(super) place_of: Vec<usize>,
+    /// By channel: the CPU it was put on; none where it was found.
+    pub(super) cpu_of: Vec<Option<usize>>,
+    /// By channel: [`super::channels::Channel::reach`] of where it is.
+    reach: Vec<Vec<u64>>,
+    /// By channel: bytes a second that threads in each domain move through it.
+    pub(super) weight: Vec<Vec<u64>>,
+    pub(super) load: Load,
+    /// By task: what a move must save.
+    pub(super) task_price: Vec<Delta>,
+    /// By channel: what a move must save.
+    pub(super) channel_price: Vec<Delta>,
+    /// How much was evaluated so far.
+    pub(super) work: u64,
+}
+
+impl<'a> State<'a> {
+    /// Everything where it was found.
+    pub(super) fn new(model: &'a Model<'a>) -> Self {
+        let per_cpu = model.config.busy_ns_max();
+        let channels = model.channels.iter();
+        let mut state = Self {
+            model,
+            place_of: model.tasks.iter().map(|task| task.origin).collect(),
+            cpu_of: vec![None; model.channels.len()],
+            reach: channels
+                .map(|channel| channel.reach(&model.domains, &channel.origin))
+                .collect(),
+            weight: vec![vec![0; model.domains.len()]; model.channels.len()],
+            load: Load::new(&model.domains, per_cpu),
+            task_price: Vec::new(),
+            channel_price: Vec::new(),
+            work: 0,
+        };
+        for task in 0..model.tasks.len() {
+            state.enter(task, state.place_of[task]);
+        }
+        for channel in 0..model.channels.len() {
+            state.occupy(channel, true);
+        }
+        let percent = u64::from(model.config.hysteresis_percent);
+        let share = |cost: u64| (cost / 100).saturating_mul(percent);
+        let price = |cost: u64| Delta::try_from(model.config.migration_price.0.saturating_add(share(cost)));
+        let price = |cost: u64| price(cost).unwrap_or(Delta::MAX / 4).min(Delta::MAX / 4);
+        let tasks = 0..model.tasks.len();
+        let prices = tasks.map(|task| price(state.flow_cost(task, state.place_of[task]) + state.shared_overload(task)));
+        state.task_price = prices.collect();
+        let channels = 0..model.channels.len();
+        state.channel_price = channels.map(|channel| price(state.channel_cost(channel))).collect();
+        state
+    }
+
+    /// What all bytes and overloads cost.
+    pub(super) fn cost(&self) -> Cost {
+        let tasks = (0..self.place_of.len()).map(|task| self.flow_cost(task, self.place_of[task]));
+        let channels = self.model.channels.iter().zip(&self.reach);
+        let unknown = channels.map(|(channel, reach)| channel.unknown_rate.saturating_mul(beyond(reach)));
+        let sum = tasks.chain(unknown).fold(0, u64::saturating_add);
+        Cost(sum).plus(Cost::of_overload(self.load.all_over()))
+    }
+
+    /// What is to be made small: the cost, and the prices of the moves.
+    pub(super) fn value(&self) -> Delta {
+        let tasks = (0..self.place_of.len()).filter(|task| self.place_of[*task] != self.model.tasks[*task].origin);
+        let channels = (0..self.cpu_of.len()).filter(|channel| self.cpu_of[*channel].is_some());
+        let prices = tasks.map(|task| self.task_price[task]);
+        let prices = prices.chain(channels.map(|channel| self.channel_price[channel]));
+        let cost = Delta::try_from(self.cost().0).unwrap_or(Delta::MAX);
+        prices.fold(cost, Delta::saturating_add)
+    }
+
+    /// What the bytes of a task cost from a place.
+    pub(super) fn flow_cost(&self, task: usize, place: usize) -> u64 {
+        let domain = self.model.places.all[place].domain;
+        let mut cost = 0;
+        self.model
+            .pulls(task, place, |channel, rate| cost += rate * self.reach[channel][domain]);
+        cost
+    }
+
+    /// What some bytes of a channel cost from a domain.
+    pub(super) fn pull_cost(&self, channel: usize, domain: usize, rate: u64) -> Delta {
+        signed(rate * self.reach[channel][domain])
+    }
+
+    /// What the bytes of a channel cost where it is.
+    pub(super) fn channel_cost(&self, channel: usize) -> u64 {
+        self.channel_cost_at(channel, &self.reach[channel])
+    }
+
+    fn channel_cost_at(&self, channel: usize, reach: &[u64]) -> u64 {
+        let known: u64 = self.weight[channel]
+            .iter()
+            .zip(reach)
+            .map(|(rate, reach)| rate * reach)
+            .sum();
+        known + self.model.channels[channel].unknown_rate * beyond(reach)
+    }
+
+    /// Its share of its domain's overload.
+    fn shared_overload(&self, task: usize) -> u64 {
+        let domain = self.model.places.all[self.place_of[task]].domain;
+        let over = self.load.over(domain).saturating_mul(OVERLOAD_PER_NS) / 100;
+        over / (self.load.total[domain] / 100).max(1) * self.model.tasks[task].load
+    }
+
+    /// Takes a task out of where it is. [`State::put_task`] follows. What it cost there, with the price if it was moved.
+    pub(super) fn lift_task(&mut self, task: usize) -> Delta {
+        let place = self.place_of[task];
+        self.leave(task, place);
+        self.task_at(task, place)
+    }
+
+    /// What a lifted task would cost at a place, with the price of moving it there.
+    pub(super) fn task_at(&mut self, task: usize, place: usize) -> Delta {
+        let (model, at) = (self.model, &self.model.places.all[place]);
+        self.work += model.tasks[task].flows.len() as u64 + model.tasks[task].disks.len() as u64 * 4 + 4;
+        let more = self.load.more(at.domain, &at.cpus, at.whole, model.tasks[task].load);
+        let moved = if place == model.tasks[task].origin {
+            0
+        } else {
+            self.task_price[task]
+        };
+        signed(self.flow_cost(task, place)) + signed(more * OVERLOAD_PER_NS) + moved
+    }
+
+    /// Puts a lifted task down.
+    pub(super) fn put_task(&mut self, task: usize, place: usize) {
+        self.enter(task, place);
+        self.place_of[task] = place;
+    }
+
+    /// Takes a channel out of where it is, as [`State::lift_task`].
+    pub(super) fn lift_channel(&mut self, channel: usize) -> Delta {
+        self.occupy(channel, false);
+        let more = self.overload_on(channel, &self.position(channel).processing);
+        let moved = self.cpu_of[channel].map_or(0, |_| self.channel_price[channel]);
+        signed(self.channel_cost(channel)) + more + moved
+    }
+
+    /// What the bytes of a lifted channel would cost on a CPU, with the price of moving it there, without overload.
+    pub(super) fn channel_at(&mut self, channel: usize, cpu: usize) -> Delta {
+        self.work += self.model.domains.len() as u64 + 4;
+        let it = &self.model.channels[channel];
+        let reach = it.reach(&self.model.domains, &it.at(cpu));
+        signed(self.channel_cost_at(channel, &reach)) + self.channel_price[channel]
+    }
+
+    /// What a lifted channel would add to the overload, were it put on a CPU.
+    pub(super) fn channel_overload(&self, channel: usize, cpu: usize) -> Delta {
+        self.overload_on(channel, &self.model.channels[channel].at(cpu).processing)
+    }
+
+    /// CPUs of one domain have their overload in common, so what each adds is told by adding it.
+    fn overload_on(&self, channel: usize, cpus: &[usize]) -> Delta {
+        let each = self.model.channels[channel].load / cpus.len().max(1) as u64;
+        if let [cpu] = cpus {
+            let more = self.load.more(self.model.domains.domain(*cpu), cpus, false, each);
+            return signed(more * OVERLOAD_PER_NS);
+        }
+        let mut load = self.load.clone();
+        for cpu in cpus {
+            load.add(self.model.domains.domain(*cpu), &[*cpu], false, each);
+        }
+        signed((load.all_over() - self.load.all_over()) * OVERLOAD_PER_NS)
+    }
+
+    /// Puts a lifted channel on a CPU, or back where it was found.
+    pub(super) fn put_channel(&mut self, channel: usize, cpu: Option<usize>) {
+        self.cpu_of[channel] = cpu;
+        let position = self.position(channel);
+        self.reach[channel] = self.model.channels[channel].reach(&self.model.domains, &position);
+        self.occupy(channel, true);
+    }
+
+    /// Where a channel is.
+    pub(super) fn position(&self, channel: usize) -> Position {
+        let it = &self.model.channels[channel];
+        self.cpu_of[channel].map_or_else(|| it.origin.clone(), |cpu| it.at(cpu))
+    }
+
+    fn enter(&mut self, task: usize, place: usize) {
+        let (model, at) = (self.model, &self.model.places.all[place]);
+        model.pulls(task, place, |channel, rate| self.weight[channel][at.domain] += rate);
+        self.load.add(at.domain, &at.cpus, at.whole, model.tasks[task].load);
+    }
+
+    fn leave(&mut self, task: usize, place: usize) {
+        let (model, at) = (self.model, &self.model.places.all[place]);
+        model.pulls(task, place, |channel, rate| self.weight[channel][at.domain] -= rate);
+        self.load.remove(at.domain, &at.cpus, at.whole, model.tasks[task].load);
+    }
+
+    fn occupy(&mut self, channel: usize, enters: bool) {
+        let cpus = self.position(channel).processing;
+        let each = self.model.channels[channel].load / cpus.len().max(1) as u64;
+        for cpu in &cpus {
+            let domain = self.model.domains.domain(*cpu);
+            match enters {
+                true => self.load.add(domain, &[*cpu], false, each),
+                false => self.load.remove(domain, &[*cpu], false, each),
+            }
+        }
+    }
+}
+
+/// What a byte costs beyond the CPU that processes it: the last of [`super::channels::Channel::reach`].
+fn beyond(reach: &[u64]) -> u64 {
+    reach.last().copied().unwrap_or(0)
+}
+
+fn signed(cost: u64) -> Delta {
+    Delta::try_from(cost).unwrap_or(Delta::MAX / 4)
+}

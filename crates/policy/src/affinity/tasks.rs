@@ -1,0 +1,307 @@
+//! Threads: what each does, what it may have, and what its bytes go through.
+
+use super::channels;
+use super::cost::NS_PER_S;
+use super::domains::Domains;
+use super::model::{Model, Places, per_second};
+use super::reason::{Class, Why};
+use super::{Config, Policy, Previous, QueueKind, Snapshot, Target, Thread};
+use crate::CpuId;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+#[derive(Debug)]
+pub(super) struct Task<'a> {
+    pub(super) thread: &'a Thread,
+    pub(super) class: Class,
+    /// The device it moves most bytes with.
+    pub(super) device: Option<&'a str>,
+    pub(super) policy: Policy,
+    /// Why it cannot move.
+    pub(super) hold: Option<Why>,
+    /// CPU time it takes, in nanoseconds a second.
+    pub(super) load: u64,
+    /// Channels its bytes of the network go through, with bytes a second; wherever it runs.
+    pub(super) flows: Vec<(usize, u64)>,
+    /// Disks, with bytes a second; through which channel depends on where it runs.
+    pub(super) disks: Vec<(usize, u64)>,
+    /// The place it has: what its mask has of the domain in which it ran.
+    pub(super) origin: usize,
+    /// The places it may have, `origin` among them.
+    pub(super) candidates: Vec<usize>,
+}
+
+/// A thread's bytes a second.
+#[derive(Default)]
+struct Bytes {
+    network: u64,
+    disk: u64,
+    flows: BTreeMap<usize, u64>,
+    disks: BTreeMap<usize, u64>,
+    /// Of `flows`, those that were received.
+    received: BTreeMap<usize, u64>,
+}
+
+pub(super) fn all<'a>(
+    snapshot: &'a Snapshot,
+    config: &Config,
+    previous: &Previous,
+    model: &mut Model<'a>,
+) -> Vec<Task<'a>> {
+    let mut threads: Vec<&Thread> = snapshot.threads.iter().collect();
+    threads.sort_by_key(|thread| thread.id);
+    let receivers = channels::by_cpu(&model.channels, &model.domains);
+    let direct: Vec<Vec<u64>> = model
+        .channels
+        .iter()
+        .map(|channel| channel.reach(&model.domains, &channel.origin))
+        .collect();
+    let mut sets = Sets::default();
+    let mut tasks = Vec::with_capacity(threads.len());
+    for thread in threads {
+        let own = sets.indices(&model.domains, &thread.allowed);
+        let all = sets.indices(&model.domains, &thread.cpuset);
+        let mut bytes = attribute(thread, snapshot, model, &receivers);
+        let total = bytes.network.saturating_add(bytes.disk);
+        if total < config.rate_bytes_per_s_min {
+            (bytes.flows, bytes.disks) = (BTreeMap::new(), BTreeMap::new());
+        }
+        for (channel, rate) in &bytes.flows {
+            model.channels[*channel].carry(*rate);
+        }
+        for (channel, rate) in &bytes.received {
+            model.channels[*channel].process(*rate);
+        }
+        let origin = origin(thread, &own, &mut model.places, &model.domains);
+        let mut task = Task {
+            thread,
+            class: classify(&bytes, config.rate_bytes_per_s_min),
+            device: main_device(&bytes, model),
+            policy: Policy::Off,
+            hold: None,
+            load: per_second(thread.cpu_ns, snapshot).min(NS_PER_S),
+            flows: bytes.flows.into_iter().collect(),
+            disks: bytes.disks.into_iter().collect(),
+            origin,
+            candidates: vec![origin],
+        };
+        carry_disks(&task, model);
+        task.policy = config.of_thread(&thread.process_name, task.device);
+        let foreign = || previous.foreign(thread.id, &own, &all, |cpus| model.domains.indices(cpus));
+        task.hold = hold(&task, total, config, previous, foreign);
+        if task.hold.is_none() {
+            candidates(&mut task, &all, model, &direct);
+        }
+        tasks.push(task);
+    }
+    tasks
+}
+
+/// Masks as indices; threads mostly have the same ones.
+#[derive(Default)]
+struct Sets<'a>(BTreeMap<&'a [CpuId], Vec<usize>>);
+
+impl<'a> Sets<'a> {
+    fn indices(&mut self, domains: &Domains, cpus: &'a [CpuId]) -> Vec<usize> {
+        self.0.entry(cpus).or_insert_with(|| domains.indices(cpus)).clone()
+    }
+}
+
+/// What the thread's mask has of the domain in which it ran.
+fn origin(thread: &Thread, own: &[usize], places: &mut Places, domains: &Domains) -> usize {
+    let ran = domains.index(thread.cpu).filter(|cpu| own.binary_search(cpu).is_ok());
+    let ran = ran.or_else(|| own.first().copied()).unwrap_or(0);
+    let domain = domains.domain(ran);
+    let mut cpus: Vec<usize> = own
+        .iter()
+        .copied()
+        .filter(|cpu| domains.domain(*cpu) == domain)
+        .collect();
+    if cpus.is_empty() {
+        cpus.push(ran);
+    }
+    places.number(domains, cpus)
+}
+
+/// Which channels and disks a thread's bytes belong to.
+fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, receivers: &[Vec<(usize, u64)>]) -> Bytes {
+    let mut bytes = Bytes::default();
+    for entry in &thread.disk {
+        let rate = per_second(entry.bytes, snapshot);
+        bytes.disk = bytes.disk.saturating_add(rate);
+        // Bytes of no known disk are the only disk's, where there is only one.
+        let disk = match (&entry.device, model.disks.len()) {
+            (Some(name), _) => model.disks.binary_search_by(|disk| disk.name.cmp(name)).ok(),
+            (None, 1) => Some(0),
+            (None, _) => None,
+        };
+        if let Some(disk) = disk {
+            *bytes.disks.entry(disk).or_default() += rate;
+        }
+    }
+    let mut unplaced = 0;
+    for (cpu, count) in &thread.received {
+        let rate = per_second(*count, snapshot);
+        bytes.network = bytes.network.saturating_add(rate);
+        let found = cpu
+            .and_then(|cpu| model.domains.index(cpu))
+            .map(|cpu| &receivers[cpu][..]);
+        match found {
+            None => unplaced += rate,
+            Some(shares) => divide(rate, shares, &mut bytes.received),
+        }
+    }
+    for (channel, rate) in &bytes.received {
+        *bytes.flows.entry(*channel).or_default() += rate;
+    }
+    let sent = per_second(thread.sent_bytes, snapshot);
+    bytes.network = bytes.network.saturating_add(sent);
+    if let Some(device) = network_device(&bytes, model) {
+        let sending = of_device(model, device, QueueKind::Transmit);
+        let chosen = sending.iter().copied();
+        let chosen: Vec<(usize, u64)> = chosen
+            .filter(|(channel, _)| model.channels[*channel].sends_from(thread.cpu))
+            .collect();
+        divide(
+            sent,
+            if chosen.is_empty() { &sending } else { &chosen },
+            &mut bytes.flows,
+        );
+        divide(
+            unplaced,
+            &of_device(model, device, QueueKind::Receive),
+            &mut bytes.flows,
+        );
+    }
+    bytes
+}
+
+/// A device's channels with such queues, each with the same share.
+fn of_device(model: &Model<'_>, device: &str, kind: QueueKind) -> Vec<(usize, u64)> {
+    let all = model.channels.iter().enumerate();
+    let of_kind = all.filter(|(_, channel)| channel.device == device && channel.has(kind));
+    of_kind.map(|(index, _)| (index, 1)).collect()
+}
+
+/// Adds a rate to channels, by their shares.
+fn divide(rate: u64, shares: &[(usize, u64)], to: &mut BTreeMap<usize, u64>) {
+    let sum: u128 = shares.iter().map(|(_, share)| u128::from(*share)).sum();
+    for (channel, share) in shares {
+        let part = u128::from(rate) * u128::from(*share) / sum.max(1);
+        *to.entry(*channel).or_default() += u64::try_from(part).expect("a part of a u64");
+    }
+}
+
+/// The network card a thread sends to: that it receives most from, else the only one.
+fn network_device<'a>(bytes: &Bytes, model: &Model<'a>) -> Option<&'a str> {
+    let most = bytes
+        .received
+        .iter()
+        .max_by_key(|(channel, rate)| (**rate, usize::MAX - **channel));
+    if let Some((channel, _)) = most {
+        return Some(model.channels[*channel].device);
+    }
+    let mut cards = model
+        .channels
+        .iter()
+        .filter(|channel| channel.has(QueueKind::Receive) || channel.has(QueueKind::Transmit));
+    let first = cards.next()?.device;
+    cards.all(|channel| channel.device == first).then_some(first)
+}
+
+fn classify(bytes: &Bytes, least: u64) -> Class {
+    let (network, disk) = (bytes.network, bytes.disk);
+    if network.saturating_add(disk) < least.max(1) {
+        Class::Compute
+    } else if network.min(disk) >= network.max(disk) / 10 {
+        Class::Both
+    } else if network > disk {
+        Class::Network
+    } else {
+        Class::Disk
+    }
+}
+
+/// Among equals the first by name.
+fn main_device<'a>(bytes: &Bytes, model: &Model<'a>) -> Option<&'a str> {
+    let mut rates: BTreeMap<&str, u64> = BTreeMap::new();
+    for (channel, rate) in &bytes.flows {
+        *rates.entry(model.channels[*channel].device).or_default() += rate;
+    }
+    for (disk, rate) in &bytes.disks {
+        *rates.entry(model.disks[*disk].name).or_default() += rate;
+    }
+    let most = rates.iter().rev().max_by_key(|(_, rate)| **rate);
+    most.map(|(device, _)| *device)
+}
+
+/// Tells the channels of the CPUs it has now of a task's bytes of disks.
+fn carry_disks(task: &Task<'_>, model: &mut Model<'_>) {
+    let cpus = &model.places.all[task.origin].cpus;
+    for (disk, rate) in &task.disks {
+        for cpu in cpus {
+            let channel = model.disks[*disk].channel_of[*cpu];
+            model.channels[channel].carry(rate / cpus.len() as u64);
+        }
+    }
+}
+
+fn hold(
+    task: &Task<'_>,
+    bytes_per_s: u64,
+    config: &Config,
+    previous: &Previous,
+    foreign: impl Fn() -> bool,
+) -> Option<Why> {
+    let target = Target::Thread(task.thread.id);
+    let periods_left = previous.dwell_left(&target, config.dwell_periods);
+    if task.policy == Policy::Off {
+        Some(Why::Off)
+    } else if previous.refused(&target) {
+        Some(Why::Refused)
+    } else if bytes_per_s == 0 {
+        Some(Why::Compute)
+    } else if task.class == Class::Compute {
+        Some(Why::Small { bytes_per_s })
+    } else if foreign() {
+        Some(Why::Foreign)
+    } else if task.device.is_none() {
+        Some(Why::DeviceUnknown)
+    } else {
+        (periods_left > 0).then_some(Why::Dwell { periods_left })
+    }
+}
+
+/// The places its cpuset has: of each domain, all CPUs of it; and those of them from which the disk it uses most is
+/// nearest, where that differs. Any single CPU for policies that want one.
+fn candidates(task: &mut Task<'_>, all: &[usize], model: &mut Model<'_>, reach: &[Vec<u64>]) {
+    if task.policy != Policy::Local {
+        for cpu in all {
+            task.candidates.push(model.places.number(&model.domains, vec![*cpu]));
+        }
+    } else {
+        let disk = task.disks.iter().rev().max_by_key(|(_, rate)| *rate);
+        // The CPUs of a domain need not follow each other.
+        let mut parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for cpu in all {
+            parts.entry(model.domains.domain(*cpu)).or_default().push(*cpu);
+        }
+        for (domain, part) in parts {
+            if let Some((disk, _)) = disk {
+                let cost = |cpu: &usize| reach[model.disks[*disk].channel_of[*cpu]][domain];
+                let least = part.iter().map(cost).min();
+                let nearest: Vec<usize> = part.iter().copied().filter(|cpu| Some(cost(cpu)) == least).collect();
+                if nearest.len() < part.len() {
+                    task.candidates.push(model.places.number(&model.domains, nearest));
+                }
+            }
+            task.candidates.push(model.places.number(&model.domains, part));
+        }
+    }
+    task.candidates.sort_unstable();
+    task.candidates.dedup();
+    if task.candidates.len() == 1 {
+        task.hold = Some(Why::OnePlace);
+    }
+}

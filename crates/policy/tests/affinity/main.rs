@@ -1,0 +1,12 @@
+//! `decide` on machines made by hand and at random, against slow and obvious models.
+
+mod nonsense;
+mod optimum;
+#[path = "../seeded/mod.rs"]
+mod seeded;
+mod settling;
+mod slow_cost;
+mod speed;
+mod threads;
+mod world;
+mod worlds;

@@ -1,0 +1,180 @@
+//! From period to period: steady loads settle, uneven ones do not make things hop, and the order of what was seen does
+//! not matter.
+
+use crate::seeded;
+use crate::world::{MB, World};
+use crate::worlds::{middle, small};
+use homenode_policy::affinity::{Config, Interrupt, Plan, Policy, Previous, Target, decide};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+fn policies() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        3 => Just(Policy::Local),
+        1 => Just(Policy::Spread),
+        1 => Just(Policy::Pack),
+        1 => Just(Policy::SingleCore),
+    ]
+}
+
+/// One period: the plan, carried out.
+fn period(world: &mut World, config: &Config, previous: &mut Previous) -> Plan {
+    let plan = decide(&world.snapshot, config, previous);
+    *previous = previous.after(&plan, &world.snapshot);
+    world.carry_out(&plan);
+    plan
+}
+
+#[test]
+fn a_steady_load_settles_in_three_periods() {
+    seeded::check(
+        300,
+        (prop_oneof![small(), middle()], policies(), 0..12u64),
+        |(mut world, policy, dwell_periods)| {
+            let config = Config {
+                policy,
+                dwell_periods,
+                ..Config::default()
+            };
+            let mut previous = Previous::default();
+            for round in 0..20 {
+                let plan = period(&mut world, &config, &mut previous);
+                prop_assert!(
+                    round < 3 || plan.actions.is_empty(),
+                    "period {round}: {:?}",
+                    plan.actions
+                );
+            }
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn an_oscillating_load_moves_nothing_twice_in_the_dwell_time() {
+    seeded::check(
+        100,
+        (middle(), middle(), policies(), 1..9u64),
+        |(one, other, policy, dwell_periods)| {
+            let config = Config {
+                policy,
+                dwell_periods,
+                ..Config::default()
+            };
+            let mut world = one.clone();
+            let mut previous = Previous::default();
+            let mut moved: BTreeMap<Target, u64> = BTreeMap::new();
+            for round in 0..30 {
+                // The same threads with the bytes of one world, then of the other.
+                let source = if round % 2 == 0 { &one } else { &other };
+                for (index, thread) in world.snapshot.threads.iter_mut().enumerate() {
+                    let Some(like) = source.snapshot.threads.get(index) else {
+                        continue;
+                    };
+                    thread.disk.clone_from(&like.disk);
+                    thread.sent_bytes = like.sent_bytes;
+                    thread.cpu_ns = like.cpu_ns;
+                }
+                for (index, stream) in world.streams.iter_mut().enumerate() {
+                    stream.bytes = source.streams.get(index).map_or(0, |stream| stream.bytes);
+                }
+                world.observe();
+                for action in period(&mut world, &config, &mut previous).actions {
+                    if let Some(last) = moved.insert(action.target.clone(), round) {
+                        prop_assert!(round - last >= dwell_periods, "{} in {last} and {round}", action.target);
+                    }
+                }
+            }
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn the_order_of_what_was_seen_does_not_matter() {
+    seeded::check(
+        100,
+        (middle(), policies(), any::<u64>()),
+        |(mut world, policy, seed)| {
+            let config = Config {
+                policy,
+                ..Config::default()
+            };
+            let plan = decide(&world.snapshot, &config, &Previous::default());
+            let key = |index: usize| (index as u64 + 1).wrapping_mul(seed | 1) >> 7;
+            let snapshot = &mut world.snapshot;
+            shuffle(&mut snapshot.threads, key);
+            shuffle(&mut snapshot.queues, key);
+            shuffle(&mut snapshot.interrupts, key);
+            prop_assert_eq!(plan, decide(&world.snapshot, &config, &Previous::default()));
+            Ok(())
+        },
+    );
+}
+
+fn shuffle<T>(list: &mut Vec<T>, key: impl Fn(usize) -> u64) {
+    let mut keyed: Vec<(u64, T)> = list
+        .drain(..)
+        .enumerate()
+        .map(|(index, item)| (key(index), item))
+        .collect();
+    keyed.sort_by_key(|(key, _)| *key);
+    list.extend(keyed.into_iter().map(|(_, item)| item));
+}
+
+/// Cpusets, running CPUs and managed interrupts are seen to by the world, which panics as a kernel refuses.
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    seeded::check(300, (middle(), policies()), |(mut world, policy)| {
+        let config = Config {
+            policy,
+            dwell_periods: 1,
+            hysteresis_percent: 0,
+            ..Config::default()
+        };
+        let found = world.snapshot.clone();
+        let mut previous = Previous::default();
+        for _ in 0..4 {
+            period(&mut world, &config, &mut previous);
+        }
+        for (before, after) in found.threads.iter().zip(&world.snapshot.threads) {
+            let foreign = before.allowed != before.cpuset;
+            prop_assert!(
+                !foreign || before.allowed == after.allowed,
+                "{before:?} became {after:?}"
+            );
+        }
+        let managed = |interrupts: &[Interrupt]| -> Vec<Interrupt> {
+            interrupts
+                .iter()
+                .filter(|interrupt| interrupt.managed)
+                .cloned()
+                .collect()
+        };
+        prop_assert_eq!(managed(&found.interrupts), managed(&world.snapshot.interrupts));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_swing_between_two_disks_moves_a_thread_once_a_dwell_time() {
+    let mut world = World::new(&[2, 2], 21, 2);
+    world.add_wide_disk("nvme0n1", Some(0));
+    world.add_wide_disk("nvme1n1", Some(1));
+    let thread = world.add_thread("fio", 0, 10);
+    let config = Config {
+        dwell_periods: 5,
+        ..Config::default()
+    };
+    let mut previous = Previous::default();
+    let mut moves = Vec::new();
+    for round in 0..40u64 {
+        world.snapshot.threads[thread].disk.clear();
+        let disk = ["nvme1n1", "nvme0n1"][(round % 2) as usize];
+        world.add_disk_bytes(thread, disk, 500 * MB);
+        if !period(&mut world, &config, &mut previous).actions.is_empty() {
+            moves.push(round);
+        }
+    }
+    assert_eq!(moves, [0, 5, 10, 15, 20, 25, 30, 35]);
+}

@@ -1,0 +1,201 @@
+//! What a placement costs, computed from the words of `affinity::cost` and nothing else.
+
+use crate::world::World;
+use homenode_policy::CpuId;
+use homenode_policy::affinity::cost::{
+    ARRIVAL_BYTES, CACHE_PERCENT, DEVICE_ACCESS_PERCENT, DISTANCE_PERCENT_MAX, INTERRUPT_NS, OVERLOAD_BYTES_PER_CPU,
+    RECEIVE_NS_PER_KIB,
+};
+use homenode_policy::affinity::{Queue, QueueKind};
+
+/// Who is where: CPUs of each thread, and the CPU of each of the card's queues.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Placement {
+    pub(crate) threads: Vec<Vec<CpuId>>,
+    pub(crate) queues: Vec<CpuId>,
+}
+
+/// The way of some of a thread's bytes: bytes a second, and the queue of the card or the disk's name.
+pub(crate) enum Way<'a> {
+    Card(u64, usize),
+    Disk(u64, &'a str),
+}
+
+impl World {
+    /// CPUs that share a cache, as the worlds' caches are made.
+    pub(crate) fn domain(&self, cpu: CpuId) -> Vec<CpuId> {
+        let topology = &self.snapshot.topology;
+        let node = self.snapshot.node(cpu).expect("as the world was made");
+        let caches = topology.caches().iter().filter(|cache| cache.cpus.len() > 1);
+        let shared = caches.map(|cache| cache.cpus.clone()).find(|cpus| cpus.contains(&cpu));
+        let alone = || {
+            let caches = || topology.caches().iter().filter(|cache| cache.cpus.len() > 1);
+            let left = topology.node(node).expect("as the world was made").cpus.iter().copied();
+            left.filter(|cpu| !caches().any(|cache| cache.cpus.contains(cpu)))
+                .collect()
+        };
+        shared.unwrap_or_else(alone)
+    }
+
+    pub(crate) fn apart(&self, a: CpuId, b: CpuId) -> f64 {
+        let node = |cpu| usize::from(self.snapshot.node(cpu).expect("as the world was made").0);
+        if self.domain(a).contains(&b) {
+            0.0
+        } else if node(a) == node(b) {
+            CACHE_PERCENT as f64 / 100.0
+        } else {
+            self.far(node(a), node(b))
+        }
+    }
+
+    fn far(&self, a: usize, b: usize) -> f64 {
+        if a == b {
+            return 0.0;
+        }
+        let matrix = &self.snapshot.topology.latency().matrix;
+        let beyond = 100 * (matrix[a][b] + matrix[b][a]) / (matrix[a][a] + matrix[b][b]) - 100;
+        u64::from(beyond).clamp(CACHE_PERCENT, DISTANCE_PERCENT_MAX) as f64 / 100.0
+    }
+
+    fn access(&self, cpu: CpuId, device: &str) -> f64 {
+        let node = usize::from(self.snapshot.node(cpu).expect("as the world was made").0);
+        let home = self.snapshot.home(device);
+        let far = home.map_or(0.0, |home| self.far(node, usize::from(home.0)));
+        far * DEVICE_ACCESS_PERCENT as f64 / 100.0
+    }
+
+    pub(crate) fn card_queues(&self) -> Vec<&Queue> {
+        let queues = self.snapshot.queues.iter();
+        queues.filter(|queue| queue.kind == QueueKind::Receive).collect()
+    }
+
+    /// Where everything is now.
+    pub(crate) fn placement(&self) -> Placement {
+        let threads = self.snapshot.threads.iter().map(|thread| {
+            let domain = self.domain(thread.cpu);
+            thread
+                .allowed
+                .iter()
+                .copied()
+                .filter(|cpu| domain.contains(cpu))
+                .collect()
+        });
+        let queues = self.card_queues().into_iter().map(|queue| {
+            let mut interrupts = self.snapshot.interrupts.iter();
+            interrupts
+                .find(|it| Some(it.number) == queue.interrupt)
+                .expect("as the world was made")
+                .affinity[0]
+        });
+        Placement {
+            threads: threads.collect(),
+            queues: queues.collect(),
+        }
+    }
+
+    /// Where a thread's bytes go. What is sent goes through all queues alike, as no world has XPS at first.
+    pub(crate) fn ways(&self, thread: usize) -> Vec<Way<'_>> {
+        let disk = self.snapshot.threads[thread].disk.iter();
+        let mut ways: Vec<Way<'_>> = disk
+            .map(|disk| Way::Disk(disk.bytes, disk.device.as_deref().expect("as the world was made")))
+            .collect();
+        let streams = self.streams.iter().filter(|stream| stream.thread == thread);
+        ways.extend(streams.map(|stream| Way::Card(stream.bytes, stream.queue as usize)));
+        let queues = self.card_queues().len();
+        let sent = self.snapshot.threads[thread].sent_bytes / queues.max(1) as u64;
+        ways.extend((0..queues).map(|queue| Way::Card(sent, queue)));
+        ways
+    }
+
+    /// What a thread's bytes cost from a set of CPUs.
+    pub(crate) fn way_cost(&self, ways: &[Way<'_>], from: &[CpuId], queues: &[CpuId]) -> f64 {
+        let one = |cpu: CpuId| -> f64 {
+            let cost = |way: &Way<'_>| match way {
+                Way::Card(bytes, queue) => {
+                    *bytes as f64 * (self.apart(cpu, queues[*queue]) + self.access(queues[*queue], "eth0"))
+                }
+                Way::Disk(bytes, name) => {
+                    let mut all = self.snapshot.queues.iter();
+                    let queue = all
+                        .find(|queue| queue.device == *name && queue.cpus.contains(&cpu))
+                        .expect("as the world was made");
+                    let mut interrupts = self.snapshot.interrupts.iter();
+                    let arrives = interrupts
+                        .find(|it| Some(it.number) == queue.interrupt)
+                        .expect("as the world was made")
+                        .effective[0];
+                    *bytes as f64 * (self.apart(cpu, arrives) + self.access(arrives, name))
+                }
+            };
+            ways.iter().map(cost).sum()
+        };
+        from.iter().map(|cpu| one(*cpu)).sum::<f64>() / from.len() as f64
+    }
+
+    /// Bytes a second that are known of each queue, what nobody is known to take, and how busy it keeps its CPU.
+    pub(crate) fn queue_facts(&self) -> Vec<(f64, f64)> {
+        let count = self.card_queues().len();
+        (0..count)
+            .map(|queue| {
+                let of_queue = |way: &Way<'_>| matches!(way, Way::Card(_, other) if *other == queue);
+                let bytes = |way: Way<'_>| if let Way::Card(bytes, _) = way { bytes } else { 0 };
+                let threads = 0..self.snapshot.threads.len();
+                let ways = threads.flat_map(|thread| self.ways(thread));
+                let known: u64 = ways.filter(of_queue).map(bytes).sum();
+                let streams = self.streams.iter().filter(|stream| stream.queue as usize == queue);
+                let (received, arrivals) = streams.fold((0, 0), |(bytes, arrivals), stream| {
+                    (bytes + stream.bytes, arrivals + stream.bytes / 50_000)
+                });
+                let busy = arrivals * INTERRUPT_NS + (received >> 10) * RECEIVE_NS_PER_KIB;
+                let unknown = (arrivals * ARRIVAL_BYTES).saturating_sub(known);
+                (unknown as f64, busy.min(1_000_000_000) as f64)
+            })
+            .collect()
+    }
+
+    /// What is beyond 80 % of the CPUs, as cost.
+    pub(crate) fn overload_cost(&self, placement: &Placement, facts: &[(f64, f64)]) -> f64 {
+        let mut left = self.snapshot.online.clone();
+        let mut over = 0.0;
+        while let Some(first) = left.first() {
+            let domain = self.domain(*first);
+            left.retain(|cpu| !domain.contains(cpu));
+            let (mut total, mut bound) = (0.0, vec![0.0; domain.len()]);
+            let mut count = |cpus: &[CpuId], load: f64, may_float: bool| {
+                for cpu in cpus.iter().filter(|cpu| domain.contains(cpu)) {
+                    total += load / cpus.len() as f64;
+                    if !may_float || cpus.len() < domain.len() {
+                        let place = domain
+                            .iter()
+                            .position(|other| other == cpu)
+                            .expect("as the world was made");
+                        bound[place] += load / cpus.len() as f64;
+                    }
+                }
+            };
+            for (thread, cpus) in self.snapshot.threads.iter().zip(&placement.threads) {
+                count(cpus, thread.cpu_ns as f64, true);
+            }
+            for (cpu, (_, busy)) in placement.queues.iter().zip(facts) {
+                count(&[*cpu], *busy, false);
+            }
+            let bound: f64 = bound.iter().map(|load| (load - 8e8f64).max(0.0)).sum();
+            over += bound.max(total - 8e8 * domain.len() as f64);
+        }
+        over / 1e9 * OVERLOAD_BYTES_PER_CPU as f64
+    }
+
+    /// What a placement costs, in bytes a second.
+    pub(crate) fn slow_cost(&self, placement: &Placement) -> f64 {
+        let facts = self.queue_facts();
+        let threads = placement.threads.iter().enumerate();
+        let bytes: f64 = threads
+            .map(|(thread, from)| self.way_cost(&self.ways(thread), from, &placement.queues))
+            .sum();
+        let queues = placement.queues.iter().zip(&facts);
+        let unknown: f64 = queues
+            .map(|(cpu, (unknown, _))| unknown * self.access(*cpu, "eth0"))
+            .sum();
+        bytes + unknown + self.overload_cost(placement, &facts)
+    }
+}

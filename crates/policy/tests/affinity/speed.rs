@@ -1,0 +1,76 @@
+//! How long a decision takes on a machine larger than any that is common.
+
+use crate::world::{MB, World, cpus};
+use homenode_policy::CpuId;
+use homenode_policy::affinity::{Config, Policy, Previous, decide};
+use std::time::{Duration, Instant};
+
+/// 8 nodes of 16 CPUs, 4 disks of 32 queues, 4 cards of 16 pairs of queues, 1024 threads; all of it on wrong nodes.
+fn large(busy_percent: u64) -> World {
+    let mut world = World::new(&[16; 8], 21, 16);
+    for disk in 0..4u32 {
+        let queues: Vec<Vec<CpuId>> = (0..32).map(|queue| cpus(queue * 4..queue * 4 + 4)).collect();
+        let home = u16::try_from(disk * 2).expect("there are few");
+        world.add_disk(&format!("nvme{disk}n1"), Some(home), &queues);
+    }
+    for card in 0..4u32 {
+        let places: Vec<u32> = (0..16).map(|queue| (queue * 8 + card * 3) % 128).collect();
+        let home = u16::try_from(card * 2 + 1).expect("there are few");
+        world.add_card(&format!("eth{card}"), Some(home), &places);
+    }
+    for index in 0..1024u32 {
+        let thread = world.add_thread("worker", index * 7 % 128, busy_percent);
+        world.add_disk_bytes(thread, &format!("nvme{}n1", index % 4), u64::from(1 + index % 97) * MB);
+        world.add_stream(
+            thread,
+            &format!("eth{}", index / 4 % 4),
+            index / 16 % 16,
+            u64::from(index % 61) * MB,
+        );
+        world.snapshot.threads[thread].sent_bytes = u64::from(index % 31) * MB;
+    }
+    world.observe();
+    world
+}
+
+/// Ten milliseconds are promised of the optimized program; here, without optimization and beside other tests, much more
+/// is allowed.
+#[test]
+fn a_large_machine_is_decided_quickly() {
+    let limit = if cfg!(debug_assertions) { 1000 } else { 100 };
+    for (policy, busy_percent) in [
+        (Policy::Local, 3),
+        (Policy::Local, 12),
+        (Policy::Spread, 3),
+        (Policy::Pack, 3),
+    ] {
+        let mut world = large(busy_percent);
+        assert_eq!((world.snapshot.threads.len(), world.snapshot.queues.len()), (1024, 256));
+        let config = Config {
+            policy,
+            ..Config::default()
+        };
+        let mut previous = Previous::default();
+        for what in ["at first", "settled"] {
+            let mut times: Vec<Duration> = Vec::new();
+            let mut plan = decide(&world.snapshot, &config, &previous);
+            for _ in 0..9 {
+                let start = Instant::now();
+                plan = decide(&world.snapshot, &config, &previous);
+                times.push(start.elapsed());
+            }
+            times.sort();
+            println!(
+                "{policy}, threads busy {busy_percent} %, {what}: {:?} (least {:?}), {} actions, {} to {}",
+                times[4],
+                times[0],
+                plan.actions.len(),
+                plan.cost_before,
+                plan.cost_after
+            );
+            assert!(times[0] < Duration::from_millis(limit), "{policy}: {times:?}");
+            previous = previous.after(&plan, &world.snapshot);
+            world.carry_out(&plan);
+        }
+    }
+}

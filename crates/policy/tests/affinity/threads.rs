@@ -1,0 +1,363 @@
+//! What becomes of single threads, queues and interrupts, worked out by hand on two nodes of two CPUs each.
+
+use crate::world::{MB, World, cpus};
+use homenode_policy::affinity::{Class, Config, Plan, Policy, Previous, QueueKind, Reason, Target, Why, decide};
+use homenode_policy::{CpuId, NodeId};
+
+fn two_nodes() -> World {
+    World::new(&[2, 2], 21, 2)
+}
+
+fn thread(world: &World, index: usize) -> Target {
+    Target::Thread(world.snapshot.threads[index].id)
+}
+
+fn plan(world: &mut World) -> Plan {
+    world.observe();
+    decide(&world.snapshot, &Config::default(), &Previous::default())
+}
+
+fn why<'a>(plan: &'a Plan, target: &Target) -> &'a Why {
+    assert_eq!(plan.action(target), None);
+    &plan.stay(target).expect("it was looked at").why
+}
+
+/// A thread on node 0 that reads a disk at home on node 1.
+fn far_reader() -> World {
+    let mut world = two_nodes();
+    world.add_wide_disk("nvme0n1", Some(1));
+    let fio = world.add_thread("fio", 0, 20);
+    world.add_disk_bytes(fio, "nvme0n1", 500 * MB);
+    world
+}
+
+#[test]
+fn a_thread_goes_to_its_disk_and_nothing_else_does() {
+    let mut world = far_reader();
+    let plan = plan(&mut world);
+    let [action] = &plan.actions[..] else {
+        panic!("{plan:?}")
+    };
+    assert_eq!((&action.from, &action.to), (&cpus(0..4), &cpus(2..4)));
+    assert_eq!(
+        action.reason,
+        Reason::NearQueues {
+            thread: "fio-1000".to_owned(),
+            class: Class::Disk,
+            device: "nvme0n1".to_owned(),
+            node: NodeId(1),
+        }
+    );
+    assert_eq!(
+        action.reason.to_string(),
+        "fio-1000 is disk-bound: to node 1, near the queues of nvme0n1"
+    );
+    // Distance 21 is 110 % beyond local, and the device's own access counts half.
+    assert_eq!(plan.cost_before.to_string(), "275.0 MB/s");
+    assert_eq!(
+        (action.cost_before, action.cost_after),
+        (plan.cost_before, plan.cost_after)
+    );
+    assert_eq!(plan.cost_after.to_string(), "0.0 MB/s");
+    for interrupt in 100..104 {
+        assert_eq!(why(&plan, &Target::Interrupt(interrupt)), &Why::Managed);
+    }
+}
+
+#[test]
+fn a_thread_goes_to_the_cpus_whose_queue_completes_near() {
+    let mut world = two_nodes();
+    // Of node 1, CPU 3 alone has a queue that completes there.
+    world.add_disk("nvme0n1", Some(1), &[cpus([0, 1, 2]), cpus([3])]);
+    let fio = world.add_thread("fio", 0, 20);
+    world.add_disk_bytes(fio, "nvme0n1", 500 * MB);
+    assert_eq!(plan(&mut world).action(&thread(&world, fio)).unwrap().to, cpus([3]));
+}
+
+/// A thread on node 0 that may not leave it, and receives from a card at home on node 1.
+fn bound_receiver() -> World {
+    let mut world = two_nodes();
+    world.add_card("eth0", Some(1), &[2]);
+    let server = world.add_thread("server", 0, 20);
+    world.snapshot.threads[server].cpuset = cpus(0..2);
+    world.snapshot.threads[server].allowed = cpus(0..2);
+    world.add_stream(server, "eth0", 0, 400 * MB);
+    world
+}
+
+#[test]
+fn a_queue_follows_a_thread_that_may_not_move_with_all_that_belongs_to_it() {
+    let mut world = bound_receiver();
+    world.snapshot.queues[0].cpus = cpus([2]);
+    let plan = plan(&mut world);
+    let to = |target: Target| plan.action(&target).unwrap().to.clone();
+    let device = || "eth0".to_owned();
+    assert_eq!(to(Target::Interrupt(100)), cpus([0]));
+    assert_eq!(
+        to(Target::Receive {
+            device: device(),
+            index: 0
+        }),
+        cpus([0])
+    );
+    assert_eq!(
+        to(Target::Transmit {
+            device: device(),
+            index: 0
+        }),
+        cpus([0, 1])
+    );
+    assert_eq!(plan.actions.len(), 3);
+    assert_eq!(
+        plan.actions[0].reason.to_string(),
+        "server-1000 takes most of these bytes of eth0: to it, on node 0"
+    );
+}
+
+#[test]
+fn packets_that_are_processed_where_the_interrupt_arrives_need_no_rps() {
+    let mut world = bound_receiver();
+    let plan = plan(&mut world);
+    let receive = Target::of_queue("eth0", QueueKind::Receive, 0).unwrap();
+    assert_eq!(why(&plan, &receive), &Why::NotMovable);
+    assert!(plan.action(&Target::Interrupt(100)).is_some());
+}
+
+#[test]
+fn thread_and_queue_go_home_together_though_neither_would_alone() {
+    let mut world = two_nodes();
+    world.add_card("eth0", Some(1), &[0]);
+    let server = world.add_thread("server", 0, 20);
+    world.add_stream(server, "eth0", 0, 400 * MB);
+    let plan = plan(&mut world);
+    assert_eq!(plan.action(&thread(&world, server)).unwrap().to, cpus(2..4));
+    assert_eq!(plan.action(&Target::Interrupt(100)).unwrap().to, cpus([2]));
+    assert_eq!(plan.cost_after.bytes_per_s(), 0);
+}
+
+#[test]
+fn a_thread_of_network_and_disk_goes_where_most_of_its_bytes_are() {
+    for (disk, card, node) in [(900, 200, 1), (200, 900, 0)] {
+        let mut world = two_nodes();
+        world.add_wide_disk("nvme0n1", Some(1));
+        world.add_card("eth0", Some(0), &[0]);
+        let node_bytes = world.add_thread("datanode", 0, 20);
+        world.add_disk_bytes(node_bytes, "nvme0n1", disk * MB);
+        world.add_stream(node_bytes, "eth0", 0, card * MB);
+        let plan = plan(&mut world);
+        let moved = plan.action(&thread(&world, node_bytes));
+        assert_eq!(moved.is_some(), node == 1, "{plan:?}");
+        if let Some(action) = moved {
+            assert!(matches!(&action.reason, Reason::NearQueues { class: Class::Both, .. }));
+        }
+    }
+}
+
+#[test]
+fn nobody_is_crowded_onto_a_node_that_has_no_room() {
+    let mut world = two_nodes();
+    world.add_wide_disk("nvme0n1", Some(1));
+    let threads: Vec<usize> = (0..4)
+        .map(|cpu| {
+            let fio = world.add_thread("fio", cpu % 2, 80);
+            world.add_disk_bytes(fio, "nvme0n1", 500 * MB);
+            fio
+        })
+        .collect();
+    let plan = plan(&mut world);
+    let moved = threads
+        .iter()
+        .filter(|fio| plan.action(&thread(&world, **fio)).is_some());
+    assert_eq!(moved.count(), 2);
+}
+
+#[test]
+fn why_threads_stay() {
+    let mut world = far_reader();
+    let idle = world.add_thread("idle", 0, 90);
+    let small = world.add_thread("small", 0, 1);
+    world.add_disk_bytes(small, "nvme0n1", 1000);
+    let pinned = world.add_thread("pinned", 0, 10);
+    world.add_disk_bytes(pinned, "nvme0n1", 500 * MB);
+    world.snapshot.threads[pinned].allowed = cpus([0]);
+    let caged = world.add_thread("caged", 0, 10);
+    world.add_disk_bytes(caged, "nvme0n1", 500 * MB);
+    world.snapshot.threads[caged].allowed = cpus([0, 1]);
+    world.snapshot.threads[caged].cpuset = cpus([0, 1]);
+    let local = world.add_thread("local", 2, 10);
+    world.add_disk_bytes(local, "nvme0n1", 500 * MB);
+    let unknown = world.add_thread("unknown", 0, 10);
+    world.snapshot.threads[unknown].received = vec![(Some(CpuId(1)), 500 * MB)];
+    let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
+    let why = |index| why(&plan, &thread(&world, index));
+    assert_eq!(why(idle), &Why::Compute);
+    assert_eq!(why(small), &Why::Small { bytes_per_s: 1000 });
+    assert_eq!(why(pinned), &Why::Foreign);
+    assert_eq!(why(caged), &Why::OnePlace);
+    assert_eq!(why(local), &Why::Best);
+    assert_eq!(why(unknown), &Why::DeviceUnknown);
+    assert!(plan.action(&thread(&world, 0)).is_some());
+}
+
+#[test]
+fn a_small_gain_is_not_worth_a_move() {
+    let mut world = far_reader();
+    world.snapshot.threads[0].disk[0].bytes = 2 * MB;
+    let plan = plan(&mut world);
+    let Why::TooLittle { gain, price } = why(&plan, &thread(&world, 0)) else {
+        panic!("{plan:?}")
+    };
+    assert!(gain < price, "{gain} {price}");
+}
+
+#[test]
+fn off_by_device_and_by_process() {
+    let mut world = far_reader();
+    let other = world.add_thread("postgres", 0, 20);
+    world.add_disk_bytes(other, "nvme0n1", 500 * MB);
+    let mut config = Config::default();
+    config.processes.insert("postgres".to_owned(), Policy::Off);
+    let plan = decide(&world.snapshot, &config, &Previous::default());
+    assert_eq!(why(&plan, &thread(&world, other)), &Why::Off);
+    assert!(plan.action(&thread(&world, 0)).is_some());
+
+    config.devices.insert("nvme0n1".to_owned(), Policy::Off);
+    config.processes.insert("postgres".to_owned(), Policy::Local);
+    let plan = decide(&world.snapshot, &config, &Previous::default());
+    assert_eq!(why(&plan, &thread(&world, 0)), &Why::Off);
+    assert_eq!(why(&plan, &Target::Interrupt(100)), &Why::Off);
+    assert!(
+        plan.action(&thread(&world, other)).is_some(),
+        "a process's policy goes first"
+    );
+}
+
+#[test]
+fn a_mask_of_ours_may_change_again_and_one_of_others_never() {
+    let mut world = far_reader();
+    let first = plan(&mut world);
+    let mut previous = Previous::default().after(&first, &world.snapshot);
+    world.carry_out(&first);
+    world.add_wide_disk("nvme1n1", Some(0));
+    world.snapshot.threads[0].disk[0].device = Some("nvme1n1".to_owned());
+    let config = Config {
+        dwell_periods: 3,
+        ..Config::default()
+    };
+    let target = thread(&world, 0);
+    for left in [2, 1] {
+        let plan = decide(&world.snapshot, &config, &previous);
+        assert_eq!(why(&plan, &target), &Why::Dwell { periods_left: left });
+        previous = previous.after(&plan, &world.snapshot);
+    }
+    let plan = decide(&world.snapshot, &config, &previous);
+    assert_eq!(plan.action(&target).unwrap().to, cpus(0..2));
+
+    // Someone else has narrowed it since.
+    world.snapshot.threads[0].allowed = cpus([3]);
+    let plan = decide(&world.snapshot, &config, &previous);
+    assert_eq!(why(&plan, &target), &Why::Foreign);
+
+    // A thread that was born with the mask is ours; one that is older and has the same is not.
+    for (started, ours) in [(6, true), (5, false)] {
+        let mut world = world.clone();
+        world.snapshot.threads[0].allowed = cpus([2, 3]);
+        let mut child = world.snapshot.threads[0].clone();
+        child.id.thread = 2000;
+        child.id.started = started;
+        world.snapshot.threads.push(child);
+        let plan = decide(&world.snapshot, &config, &previous);
+        assert_eq!(plan.action(&thread(&world, 1)).is_some(), ours, "started at {started}");
+    }
+}
+
+#[test]
+fn an_interrupt_that_someone_else_moved_or_the_kernel_refuses_is_left() {
+    let mut world = bound_receiver();
+    let first = plan(&mut world);
+    let mut previous = Previous::default().after(&first, &world.snapshot);
+    world.carry_out(&first);
+    let config = Config {
+        dwell_periods: 0,
+        ..Config::default()
+    };
+    world.snapshot.interrupts[0].affinity = cpus([3]);
+    world.snapshot.interrupts[0].effective = cpus([3]);
+    world.observe();
+    let plan = decide(&world.snapshot, &config, &previous);
+    assert_eq!(why(&plan, &Target::Interrupt(100)), &Why::TakenOver);
+
+    previous = Previous::default();
+    previous.refuse(Target::Interrupt(100));
+    let plan = decide(&world.snapshot, &config, &previous);
+    assert_eq!(why(&plan, &Target::Interrupt(100)), &Why::Refused);
+}
+
+#[test]
+fn cpus_that_do_not_run_are_in_no_plan() {
+    let mut world = far_reader();
+    world.snapshot.online = cpus([0, 1, 3]);
+    assert_eq!(plan(&mut world).action(&thread(&world, 0)).unwrap().to, cpus([3]));
+    world.snapshot.online = cpus([0, 1]);
+    assert_eq!(why(&plan(&mut world), &thread(&world, 0)), &Why::OnePlace);
+    world.snapshot.online.clear();
+    assert!(plan(&mut world).actions.is_empty());
+}
+
+#[test]
+fn a_device_without_home_is_local_to_all() {
+    let mut world = two_nodes();
+    world.add_wide_disk("nvme0n1", None);
+    let fio = world.add_thread("fio", 0, 20);
+    world.add_disk_bytes(fio, "nvme0n1", 500 * MB);
+    let plan = plan(&mut world);
+    assert_eq!(why(&plan, &thread(&world, fio)), &Why::Best);
+    assert_eq!(plan.cost_before.bytes_per_s(), 0);
+}
+
+#[test]
+fn an_interrupt_of_nobody_known_goes_near_its_device() {
+    let mut world = two_nodes();
+    world.add_card("eth0", Some(1), &[0]);
+    world.snapshot.interrupts[0].arrivals = vec![(CpuId(0), 100_000)];
+    let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
+    let action = plan.action(&Target::Interrupt(100)).unwrap();
+    assert_eq!(action.to, cpus([2]));
+    assert!(matches!(action.reason, Reason::NearDevice { node: NodeId(1), .. }));
+}
+
+/// Four queues and four threads, all on CPU 0, of a card at home on node 1: where each policy puts them.
+#[test]
+fn the_policies_that_the_paper_compares() {
+    let placed = |policy| {
+        let mut world = two_nodes();
+        world.add_card("eth0", Some(1), &[0, 0, 0, 0]);
+        for queue in 0..4 {
+            let server = world.add_thread("server", 0, 10);
+            world.add_stream(server, "eth0", queue, 30 * MB);
+        }
+        world.observe();
+        let config = Config {
+            policy,
+            ..Config::default()
+        };
+        let plan = decide(&world.snapshot, &config, &Previous::default());
+        world.carry_out(&plan);
+        let numbers = |cpus: &[CpuId]| cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>();
+        let interrupts: Vec<Vec<u32>> = world
+            .snapshot
+            .interrupts
+            .iter()
+            .map(|it| numbers(&it.affinity))
+            .collect();
+        let threads: Vec<Vec<u32>> = world.snapshot.threads.iter().map(|it| numbers(&it.allowed)).collect();
+        (interrupts.concat(), threads)
+    };
+    let all = vec![0, 1, 2, 3];
+    assert_eq!(placed(Policy::Off), (vec![0; 4], vec![all.clone(); 4]));
+    assert_eq!(placed(Policy::Local), (vec![2, 3, 2, 3], vec![vec![2, 3]; 4]));
+    let each = (0..4).map(|cpu| vec![cpu]).collect();
+    assert_eq!(placed(Policy::Spread), (all, each));
+    assert_eq!(placed(Policy::Pack), (vec![2; 4], vec![vec![2]; 4]));
+    assert_eq!(placed(Policy::SingleCore), (vec![2; 4], vec![vec![2]; 4]));
+}

@@ -1,0 +1,327 @@
+//! A machine whose threads do the same in every period: it shows what a kernel would, and carries out plans.
+
+use homenode_policy::affinity::{DiskBytes, Interrupt, Plan, Queue, QueueKind, Snapshot, Target, Thread, ThreadId};
+use homenode_policy::topology::{
+    Cache, CacheKind, Cpu, Device, DeviceKind, Latency, LatencySource, Node, Parts, Topology,
+};
+use homenode_policy::{CpuId, NodeId};
+use std::fmt;
+
+pub(crate) const MB: u64 = 1_000_000;
+
+pub(crate) fn cpus(numbers: impl IntoIterator<Item = u32>) -> Vec<CpuId> {
+    numbers.into_iter().map(CpuId).collect()
+}
+
+/// Bytes that a thread receives, through which queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Stream {
+    pub(crate) thread: usize,
+    pub(crate) device: String,
+    pub(crate) queue: u32,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Clone)]
+pub(crate) struct World {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) streams: Vec<Stream>,
+}
+
+/// A failing world is to be read: a line each.
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let topology = &self.snapshot.topology;
+        writeln!(f, "\nlatency {:?}", topology.latency().matrix)?;
+        let numbers = |cpus: &[CpuId]| cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>();
+        for node in topology.nodes() {
+            writeln!(f, "{} {:?}", node.id, numbers(&node.cpus))?;
+        }
+        for cache in topology.caches() {
+            writeln!(f, "cache {:?}", numbers(&cache.cpus))?;
+        }
+        for device in topology.devices() {
+            writeln!(f, "{} at home on {:?}", device.name, device.home)?;
+        }
+        for it in &self.snapshot.interrupts {
+            writeln!(f, "{} {} on {:?}", it.number, it.name, numbers(&it.affinity))?;
+        }
+        for it in &self.snapshot.threads {
+            let (mask, set) = (numbers(&it.allowed), numbers(&it.cpuset));
+            let disk = it
+                .disk
+                .iter()
+                .map(|disk| (&disk.device, disk.bytes / MB))
+                .collect::<Vec<_>>();
+            let (name, busy, sent) = (&it.name, it.cpu_ns / 10_000_000, it.sent_bytes / MB);
+            writeln!(
+                f,
+                "{name} on {} of {mask:?} of {set:?} {busy} % disk {disk:?} sent {sent}",
+                it.cpu.0
+            )?;
+        }
+        for it in &self.streams {
+            writeln!(
+                f,
+                "thread {} from {} {}: {}",
+                it.thread,
+                it.device,
+                it.queue,
+                it.bytes / MB
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl World {
+    /// Nodes with so many CPUs each, all as far from each other; `caches` CPUs share a cache.
+    pub(crate) fn new(nodes: &[u32], distance: u32, caches: u32) -> Self {
+        let mut parts = Parts::default();
+        let mut first = 0;
+        for (id, count) in (0..).zip(nodes) {
+            let numbers = first..first + count;
+            parts.nodes.push(Node {
+                cpus: cpus(numbers.clone()),
+                memory_bytes: 1 << 30,
+                ..Node::new(NodeId(id))
+            });
+            parts.cpus.extend(numbers.clone().map(|number| Cpu {
+                id: CpuId(number),
+                core: Some(number),
+                package: Some(u32::from(id)),
+                online: true,
+            }));
+            let all: Vec<CpuId> = cpus(numbers);
+            parts.caches.extend(all.chunks(caches as usize).map(|cpus| Cache {
+                level: 3,
+                kind: CacheKind::Unified,
+                bytes: 1 << 20,
+                cpus: cpus.to_vec(),
+            }));
+            first += count;
+        }
+        parts.possible_cpus = first;
+        let far = |a, b| if a == b { 10 } else { distance };
+        let row = |a| (0..nodes.len()).map(|b| far(a, b)).collect();
+        parts.latency = Latency {
+            source: LatencySource::Slit,
+            matrix: (0..nodes.len()).map(row).collect(),
+        };
+        Self::of(Topology::new(parts).expect("as the world was made"))
+    }
+
+    /// An idle machine.
+    pub(crate) fn of(topology: Topology) -> Self {
+        let online = topology.cpus().iter().filter(|cpu| cpu.online).map(|cpu| cpu.id);
+        Self {
+            snapshot: Snapshot {
+                online: online.collect(),
+                topology,
+                period_ns: 1_000_000_000,
+                interrupts: Vec::new(),
+                queues: Vec::new(),
+                threads: Vec::new(),
+            },
+            streams: Vec::new(),
+        }
+    }
+
+    fn add_device(&mut self, name: &str, kind: DeviceKind, home: Option<u16>) {
+        let old = &self.snapshot.topology;
+        let mut devices = old.devices().to_vec();
+        devices.push(Device {
+            name: name.to_owned(),
+            kind,
+            home: home.map(NodeId),
+            queues: Vec::new(),
+        });
+        let parts = Parts {
+            nodes: old.nodes().to_vec(),
+            cpus: old.cpus().to_vec(),
+            possible_cpus: u32::try_from(old.cpu_nodes().len()).expect("as the world was made"),
+            caches: old.caches().to_vec(),
+            latency: old.latency().clone(),
+            devices,
+        };
+        self.snapshot.topology = Topology::new(parts).expect("as the world was made");
+    }
+
+    /// An NVMe disk: a queue for each of these sets of CPUs, with a managed interrupt on the first of them.
+    pub(crate) fn add_disk(&mut self, name: &str, home: Option<u16>, queues: &[Vec<CpuId>]) {
+        self.add_device(name, DeviceKind::Block, home);
+        for (index, cpus) in (0..).zip(queues) {
+            let interrupt = self.add_interrupt(name, index, cpus[0], true);
+            self.snapshot
+                .interrupts
+                .last_mut()
+                .expect("as the world was made")
+                .affinity
+                .clone_from(cpus);
+            self.snapshot.queues.push(Queue {
+                device: name.to_owned(),
+                kind: QueueKind::Block,
+                index,
+                interrupt: Some(interrupt),
+                cpus: cpus.clone(),
+                movable: false,
+            });
+        }
+    }
+
+    /// An NVMe disk with a queue for each CPU.
+    pub(crate) fn add_wide_disk(&mut self, name: &str, home: Option<u16>) {
+        let queues: Vec<Vec<CpuId>> = self.snapshot.online.iter().map(|cpu| vec![*cpu]).collect();
+        self.add_disk(name, home, &queues);
+    }
+
+    /// A network card: pairs of queues with an interrupt each, on these CPUs.
+    pub(crate) fn add_card(&mut self, name: &str, home: Option<u16>, places: &[u32]) {
+        self.add_device(name, DeviceKind::Network, home);
+        for (index, place) in (0..).zip(places) {
+            let interrupt = Some(self.add_interrupt(name, index, CpuId(*place), false));
+            for (kind, movable) in [(QueueKind::Receive, true), (QueueKind::Transmit, true)] {
+                self.snapshot.queues.push(Queue {
+                    device: name.to_owned(),
+                    kind,
+                    index,
+                    interrupt,
+                    cpus: Vec::new(),
+                    movable,
+                });
+            }
+        }
+    }
+
+    fn add_interrupt(&mut self, device: &str, index: u32, cpu: CpuId, managed: bool) -> u32 {
+        let number = 100 + u32::try_from(self.snapshot.interrupts.len()).expect("as the world was made");
+        self.snapshot.interrupts.push(Interrupt {
+            number,
+            name: format!("{device}q{index}"),
+            device: Some(device.to_owned()),
+            arrivals: Vec::new(),
+            affinity: vec![cpu],
+            effective: vec![cpu],
+            managed,
+        });
+        number
+    }
+
+    /// A thread that may use all CPUs; its index.
+    pub(crate) fn add_thread(&mut self, process_name: &str, cpu: u32, busy_percent: u64) -> usize {
+        let number = 1000 + u32::try_from(self.snapshot.threads.len()).expect("as the world was made");
+        self.snapshot.threads.push(Thread {
+            id: ThreadId {
+                process: number,
+                thread: number,
+                started: 5,
+            },
+            name: format!("{process_name}-{number}"),
+            process_name: process_name.to_owned(),
+            cpu: CpuId(cpu),
+            allowed: self.snapshot.online.clone(),
+            cpuset: self.snapshot.online.clone(),
+            cpu_ns: busy_percent * 10_000_000,
+            disk: Vec::new(),
+            received: Vec::new(),
+            sent_bytes: 0,
+        });
+        self.snapshot.threads.len() - 1
+    }
+
+    pub(crate) fn add_disk_bytes(&mut self, thread: usize, device: &str, bytes: u64) {
+        self.snapshot.threads[thread].disk.push(DiskBytes {
+            device: Some(device.to_owned()),
+            bytes,
+        });
+    }
+
+    pub(crate) fn add_stream(&mut self, thread: usize, device: &str, queue: u32, bytes: u64) {
+        self.streams.push(Stream {
+            thread,
+            device: device.to_owned(),
+            queue,
+            bytes,
+        });
+    }
+
+    /// Brings up to date what follows from where everything is: where packets are processed and interrupts arrive.
+    pub(crate) fn observe(&mut self) -> &Snapshot {
+        let Self { snapshot, streams } = self;
+        for thread in &mut snapshot.threads {
+            thread.received.clear();
+        }
+        for interrupt in &mut snapshot.interrupts {
+            interrupt.arrivals.clear();
+        }
+        for stream in streams {
+            let mut queues = snapshot.queues.iter();
+            let queue = queues
+                .find(|queue| {
+                    queue.device == stream.device && queue.index == stream.queue && queue.kind == QueueKind::Receive
+                })
+                .expect("as the world was made");
+            let mut interrupts = snapshot.interrupts.iter_mut();
+            let interrupt = interrupts
+                .find(|it| Some(it.number) == queue.interrupt)
+                .expect("as the world was made");
+            let arrives = interrupt.effective[0];
+            match interrupt.arrivals.first_mut() {
+                Some((_, count)) => *count += stream.bytes / 50_000,
+                None => interrupt.arrivals.push((arrives, stream.bytes / 50_000)),
+            }
+            let processed = queue.cpus.first().copied().unwrap_or(arrives);
+            let received = &mut snapshot.threads[stream.thread].received;
+            match received.iter_mut().find(|(cpu, _)| *cpu == Some(processed)) {
+                Some((_, bytes)) => *bytes += stream.bytes,
+                None => received.push((Some(processed), stream.bytes)),
+            }
+            received.sort_unstable();
+        }
+        snapshot
+    }
+
+    /// Does what a plan says, as a kernel would: panics at what one would refuse.
+    pub(crate) fn carry_out(&mut self, plan: &Plan) {
+        for action in &plan.actions {
+            let snapshot = &mut self.snapshot;
+            assert!(action.to.iter().all(|cpu| snapshot.online.contains(cpu)), "{action:?}");
+            match &action.target {
+                Target::Thread(id) => {
+                    let mut threads = snapshot.threads.iter_mut();
+                    let thread = threads.find(|thread| thread.id == *id).expect("as the world was made");
+                    assert!(action.to.iter().all(|cpu| thread.cpuset.contains(cpu)), "{action:?}");
+                    assert_eq!(thread.allowed, action.from);
+                    thread.allowed.clone_from(&action.to);
+                    if !action.to.contains(&thread.cpu) {
+                        thread.cpu = action.to[0];
+                    }
+                }
+                Target::Interrupt(number) => {
+                    let mut interrupts = snapshot.interrupts.iter_mut();
+                    let interrupt = interrupts
+                        .find(|interrupt| interrupt.number == *number)
+                        .expect("as the world was made");
+                    assert!(!interrupt.managed, "{action:?}");
+                    assert_eq!(interrupt.affinity, action.from);
+                    interrupt.affinity.clone_from(&action.to);
+                    interrupt.effective = vec![action.to[0]];
+                }
+                Target::Transmit { device, index } | Target::Receive { device, index } => {
+                    let kind = match &action.target {
+                        Target::Transmit { .. } => QueueKind::Transmit,
+                        _ => QueueKind::Receive,
+                    };
+                    let mut queues = snapshot.queues.iter_mut();
+                    let queue = queues
+                        .find(|queue| queue.device == *device && queue.index == *index && queue.kind == kind)
+                        .expect("as the world was made");
+                    assert!(queue.movable, "{action:?}");
+                    assert_eq!(queue.cpus, action.from);
+                    queue.cpus.clone_from(&action.to);
+                }
+            }
+        }
+        self.observe();
+    }
+}

@@ -1,6 +1,6 @@
 //! What an operator may choose.
 
-use super::cost::Cost;
+use super::cost::{Cost, NS_PER_S};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use core::fmt;
@@ -36,7 +36,7 @@ pub struct Config {
     pub hysteresis_percent: u32,
     /// Threads and queues that move fewer bytes a second are not looked at.
     pub rate_bytes_per_s_min: u64,
-    /// How busy a CPU may become; what is beyond costs ([`Cost::of_overload`]).
+    /// How busy a CPU may become, up to 100; what is beyond costs ([`Cost::of_overload`]).
     pub busy_percent_max: u32,
     /// What a move costs, be it of a thread or of a queue with its interrupts: it must save more than that.
     pub migration_price: Cost,
@@ -58,6 +58,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What a CPU may take, in nanoseconds a second.
+    pub(super) fn busy_ns_max(&self) -> u64 {
+        u64::from(self.busy_percent_max.min(100)) * (NS_PER_S / 100)
+    }
+
     /// The policy for a device's interrupts and queues.
     #[must_use]
     pub fn of_device(&self, device: &str) -> Policy {

@@ -4,7 +4,6 @@
 //! move the others. What cannot move now, but is there, counts.
 
 use super::Policy;
-use super::cost::NS_PER_S;
 use super::model::Model;
 use super::state::State;
 use crate::NodeId;
@@ -140,7 +139,7 @@ fn first_fit(model: &Model<'_>, items: &[Item], order: &[usize], taken: &mut [u6
     let pick = |item: &Item| {
         let (may, load) = (allowed(model, *item), load(model, *item));
         let may = order.iter().copied().filter(|cpu| may.contains(cpu));
-        let fits = may.clone().find(|cpu| taken[*cpu] + load <= allowance(model));
+        let fits = may.clone().find(|cpu| taken[*cpu] + load <= model.config.busy_ns_max());
         let cpu = fits.or_else(|| may.min_by_key(|cpu| taken[*cpu]))?;
         taken[cpu] += load;
         Some(cpu)
@@ -161,17 +160,12 @@ fn packed(model: &Model<'_>, items: &[Item], needed: &[usize], most: u64, taken:
             None => return false,
         }
     }
-    let most = most.max(allowance(model) / 100 * (100 + u64::from(model.config.hysteresis_percent)));
+    let most = most.max(model.config.busy_ns_max() / 100 * (100 + u64::from(model.config.hysteresis_percent)));
     if with.iter().any(|load| *load > most) {
         return false;
     }
     taken.copy_from_slice(&with);
     true
-}
-
-/// What a CPU may take, in nanoseconds a second.
-fn allowance(model: &Model<'_>) -> u64 {
-    u64::from(model.config.busy_percent_max) * (NS_PER_S / 100)
 }
 
 fn is_held(model: &Model<'_>, item: Item) -> bool {

@@ -45,7 +45,7 @@ fn settle(state: &mut State<'_>, free: &Free, kept: &[Item]) {
     for _ in 0..PASSES {
         let mut gain = 0;
         for item in free.items().into_iter().filter(|item| !kept.contains(item)) {
-            gain += step(state, item);
+            gain = step(state, item).saturating_add(gain);
         }
         if gain == 0 {
             break;
@@ -139,15 +139,17 @@ fn group(state: &mut State<'_>, free: &Free, start: usize, depth: usize) -> Vec<
 fn together(state: &mut State<'_>, items: &[Item], domain: usize) -> bool {
     let model = state.model;
     let before: Vec<Option<usize>> = items.iter().map(|item| where_is(state, *item)).collect();
-    let mut gain: Delta = items.iter().map(|item| force(state, *item, domain)).sum();
+    let forced = items.iter().map(|item| force(state, *item, domain));
+    let mut gain = forced.fold(0, Delta::saturating_add);
     // Whoever did not need to come goes back.
     for item in items {
-        gain += match *item {
+        let saved = match *item {
             Item::Channel(channel) => step_channel(state, channel),
             Item::Task(task) => step_task(state, task, |place| {
                 place == model.tasks[task].origin || model.places.all[place].domain == domain
             }),
         };
+        gain = gain.saturating_add(saved);
     }
     if gain <= 0 {
         for (item, at) in items.iter().zip(before) {

@@ -33,7 +33,7 @@ pub(super) struct State<'a> {
 impl<'a> State<'a> {
     /// Everything where it was found.
     pub(super) fn new(model: &'a Model<'a>) -> Self {
-        let per_cpu = u64::from(model.config.busy_percent_max) * (super::cost::NS_PER_S / 100);
+        let per_cpu = model.config.busy_ns_max();
         let channels = model.channels.iter();
         let mut state = Self {
             model,
@@ -54,7 +54,8 @@ impl<'a> State<'a> {
         for channel in 0..model.channels.len() {
             state.occupy(channel, true);
         }
-        let share = |cost: u64| cost / 100 * u64::from(model.config.hysteresis_percent);
+        let percent = u64::from(model.config.hysteresis_percent);
+        let share = |cost: u64| (cost / 100).saturating_mul(percent);
         let price = |cost: u64| Delta::try_from(model.config.migration_price.0.saturating_add(share(cost)));
         let price = |cost: u64| price(cost).unwrap_or(Delta::MAX / 4).min(Delta::MAX / 4);
         let tasks = 0..model.tasks.len();

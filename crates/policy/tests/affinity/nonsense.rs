@@ -1,0 +1,112 @@
+//! Whatever is sensed or configured, there is a plan that can be carried out.
+
+use crate::seeded;
+use crate::world::{World, cpus};
+use crate::worlds::middle;
+use homenode_policy::CpuId;
+use homenode_policy::affinity::{Config, Cost, Policy, Previous, decide};
+use proptest::prelude::*;
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(u64::MAX / 2), any::<u64>()]
+}
+
+/// CPUs that are there, that are not, twice, or none.
+fn set() -> impl Strategy<Value = Vec<CpuId>> {
+    proptest::collection::vec(prop_oneof![0..40u32, Just(u32::MAX)], 0..6).prop_map(cpus)
+}
+
+fn spoil(world: &mut World, numbers: &[u64], sets: &[Vec<CpuId>]) {
+    let mut numbers = numbers.iter().copied().cycle();
+    let mut number = || numbers.next().expect("it goes round");
+    let mut sets = sets.iter().cloned().cycle();
+    let mut set = || sets.next().expect("it goes round");
+    let snapshot = &mut world.snapshot;
+    snapshot.period_ns = number();
+    if number() % 4 == 1 {
+        snapshot.online = set();
+    }
+    for thread in &mut snapshot.threads {
+        thread.cpu_ns = number();
+        thread.sent_bytes = number();
+        thread.disk.iter_mut().for_each(|disk| disk.bytes = number());
+        thread.received.iter_mut().for_each(|(_, bytes)| *bytes = number());
+        if number() % 3 == 1 {
+            (thread.allowed, thread.cpuset) = (set(), set());
+        }
+        if number() % 5 == 1 {
+            thread.received.push((Some(CpuId(u32::MAX)), number()));
+            thread.received.push((None, number()));
+            thread.disk.iter_mut().for_each(|disk| disk.device = None);
+        }
+    }
+    for interrupt in &mut snapshot.interrupts {
+        interrupt.arrivals.push((CpuId(u32::MAX), number()));
+        interrupt.arrivals.push((CpuId(0), number()));
+        if number() % 3 == 1 {
+            (interrupt.affinity, interrupt.effective) = (set(), set());
+        }
+    }
+    for queue in &mut snapshot.queues {
+        if number() % 3 == 1 {
+            queue.cpus = set();
+            queue.interrupt = Some(u32::MAX);
+        }
+    }
+}
+
+#[test]
+fn nothing_that_is_sensed_or_configured_breaks_it() {
+    let numbers = proptest::collection::vec(number(), 31);
+    let sets = proptest::collection::vec(set(), 7);
+    let policy = prop_oneof![
+        Just(Policy::Off),
+        Just(Policy::Local),
+        Just(Policy::Spread),
+        Just(Policy::Pack),
+        Just(Policy::SingleCore)
+    ];
+    let actions = std::cell::Cell::new(0);
+    seeded::check(
+        400,
+        (middle(), numbers, sets, policy),
+        |(mut world, numbers, sets, policy)| {
+            let small = |number: u64| u32::try_from(number & 0xffff_ffff).expect("it was cut");
+            let usual = Config {
+                policy,
+                ..Config::default()
+            };
+            let config = if numbers[5] % 2 == 0 {
+                usual
+            } else {
+                Config {
+                    dwell_periods: numbers[0],
+                    hysteresis_percent: small(numbers[1]),
+                    rate_bytes_per_s_min: numbers[2],
+                    busy_percent_max: small(numbers[3]),
+                    migration_price: Cost::new(numbers[4], 100),
+                    ..usual
+                }
+            };
+            spoil(&mut world, &numbers, &sets);
+            let mut previous = Previous::default();
+            for _ in 0..3 {
+                let plan = decide(&world.snapshot, &config, &previous);
+                actions.set(actions.get() + plan.actions.len());
+                for action in &plan.actions {
+                    prop_assert!(
+                        action.to.iter().all(|cpu| world.snapshot.online.contains(cpu)),
+                        "{action:?}"
+                    );
+                    prop_assert!(plan.stay(&action.target).is_none(), "{action:?}");
+                }
+                previous = previous.after(&plan, &world.snapshot);
+            }
+            Ok(())
+        },
+    );
+    assert!(
+        actions.get() > 100,
+        "of so much nonsense something can be planned: {actions:?}"
+    );
+}

@@ -89,10 +89,9 @@ def present(table: dict[str, dict[int, int]]) -> dict[int, int]:
 def settled(read, seconds=10):
     """What is read once it stops changing: populating goes on for a while behind the writers."""
     last, deadline = None, time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        now = read()
-        if now == last:
-            break
+    while (now := read()) != last:
+        if time.monotonic() > deadline:
+            sys.exit(f"not settled in {seconds} s: {last}, {now}")
         last = now
         time.sleep(0.2)
     return last

@@ -60,6 +60,11 @@ class SceneTest(LabTest):
                 self.assertGreaterEqual(facts["used"].get(home, 0), files * least, facts)
         self.check_memory(facts)
 
+    def check_local(self, facts: dict, size: int) -> None:
+        """Each byte of the files was written by a CPU of its home, says the access matrix."""
+        remote = sum(written for (mover, home), written in facts["accesses"].items() if mover != home)
+        self.assertLessEqual(remote, (1 - SHARE) * len(facts["map"]) * size, facts)
+
     def check_memory(self, facts: dict) -> None:
         """Each member's memory is its home's: pages of the server, and shared memory of the node."""
         with self.subTest(what=facts["what"]):

@@ -69,39 +69,54 @@ def online(*_) -> None:
         switch(cpu, 1)
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a MiB of the file's name was written, and nothing else."""
-    return path.exists() and inside.contents(path) == path.name.encode() * (FILE_BYTES // len(path.name))
+def stamped(name: str, generation: int, size: int) -> bytes:
+    """Bytes that begin with the file's name, and are of this generation alone."""
+    stamp = f"{name}{generation:08}".encode()
+    return stamp * (size // len(stamp))
 
 
-def rewrite(path: Path, cpu: int, stop) -> None:
-    """Writes a file over and over, from a CPU as long as that is there."""
+def is_whole(path: Path, generation: int) -> bool:
+    """Whether all of the file is of that generation."""
+    return inside.contents(path) == stamped(path.name, generation, FILE_BYTES)
+
+
+def rewrite(path: Path, cpu: int, stop, written) -> None:
+    """Writes generations of a file, and reads each back, from a CPU as long as that is there. Tells the last one."""
     os.sched_setaffinity(0, {cpu})
-    block = path.name.encode() * (BLOCK_BYTES // len(path.name))
     with path.open("wb", buffering=0) as file:
         while not stop.is_set():
+            generation = written.value + 1
+            block = stamped(path.name, generation, BLOCK_BYTES)
             for offset in range(0, FILE_BYTES, BLOCK_BYTES):
                 if os.pwrite(file.fileno(), block, offset) != BLOCK_BYTES:
                     raise OSError(f"{path}: a short write")
+            if not is_whole(path, generation):
+                raise OSError(f"{path}: other bytes than were written, in generation {generation}")
+            written.value = generation
 
 
 def hotplug(pool: inside.Pool, what: str, node: int) -> None:
     """Takes a node's CPUs offline and back, under a writer of its own and one of another node."""
     cpus, others = inside.node_cpus()[node], [cpu for other, cpu in first_cpus().items() if other != node]
     paths = [pool.directory / name for name in named([node, node + 1])]
-    stop = multiprocessing.Event()
-    writers = [multiprocessing.Process(target=rewrite, args=(*pair, stop)) for pair in zip(paths, (cpus[0], others[0]), strict=True)]
+    stop, generations = multiprocessing.Event(), [multiprocessing.Value("Q", 0) for _ in paths]
+    written = lambda: [generation.value for generation in generations]
+    writers = [
+        multiprocessing.Process(target=rewrite, args=(path, cpu, stop, generation), daemon=True)
+        for path, cpu, generation in zip(paths, (cpus[0], others[0]), generations, strict=True)
+    ]
     for writer in writers:
         writer.start()
-    inside.wait(lambda: all(map(is_whole, paths)), "the writers wrote")
+    inside.wait(lambda: min(written()) > 0, "the writers wrote")
     for is_first in (True, False):
         for cpu in cpus:
             switch(cpu, 0)
         if is_first:
             local(pool, f"{what} off", online=inside.node_cpus())
             policy(pool, f"{what} off, by policy", node)
-        requests = pool.status()["fuse"]["requests"]
-        inside.wait(lambda: pool.status()["fuse"]["requests"] > requests + 100, "the writers go on")
+        # One that was begun before, and one whole.
+        least = [generation + 2 for generation in written()]
+        inside.wait(lambda: all(now >= then for now, then in zip(written(), least, strict=True)), "each writer goes on")
         for cpu in cpus:
             switch(cpu, 1)
     running = [writer.is_alive() for writer in writers]
@@ -109,7 +124,8 @@ def hotplug(pool: inside.Pool, what: str, node: int) -> None:
     for writer in writers:
         writer.join()
     ended = [writer.exitcode for writer in writers]
-    inside.tell(what=what, running=running, ended=ended, whole=[is_whole(path) for path in paths])
+    whole = [is_whole(path, generation) for path, generation in zip(paths, written(), strict=True)]
+    inside.tell(what=what, running=running, ended=ended, whole=whole)
     for path in paths:
         path.unlink()
     local(pool, f"{what} on again")

@@ -1,25 +1,17 @@
 """The bench of locality, small: that it works, and that its shares are in the order they have to be."""
 
 import json
-import os
 import subprocess
-from pathlib import Path
 
+from scene import built
 from tests.support import LAB, LabTest
-
-
-def bench() -> Path | None:
-    """The bench that is built."""
-    target = Path(os.environ.get("CARGO_TARGET_DIR", LAB.parent / "target"))
-    built = [target / kind / "homenode-bench" for kind in ("release", "debug")]
-    return next((path for path in built if path.is_file()), None)
 
 
 class Bench(LabTest):
     """Two nodes: half of what is remote by chance would be local."""
 
     def test_the_smallest_run(self):
-        program = bench()
+        program = built("homenode-bench")
         if program is None:
             self.skipTest("SKIPPED: there is no homenode-bench: cargo build --release -p homenode-bench")
         rows = self.directory / "rows.json"

@@ -81,13 +81,8 @@ class Writers(SceneTest):
                 self.assertEqual(sorted(homes.values()), list(NODES))
                 self.check_placed(facts, homes, 16 * MIB)
                 if way in moved_on_node:
-                    self.check_local(facts)
+                    self.check_local(facts, 16 * MIB)
         self.assertEqual(ways, 4 * len([argument for argument in arguments if argument != "tmpfs"]))
-
-    def check_local(self, facts: dict) -> None:
-        """Each byte was written by a CPU of its home, says the access matrix."""
-        remote = {cell: size for cell, size in facts["accesses"].items() if cell[0] != cell[1] and size}
-        self.assertLessEqual(sum(remote.values()), 0.05 * 4 * 16 * MIB, facts)
 
     def check_stock_tmpfs(self, facts: dict) -> None:
         """Else the lab would not see bytes that lie elsewhere: laid out by one CPU, they all lie on its node."""

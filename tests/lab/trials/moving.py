@@ -2,6 +2,7 @@
 hold tell the writers. Freed blocks keep their bytes, so writers tag them anew before the kernel is asked.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -44,6 +45,21 @@ class Writers:
                 raise AssertionError(f"the writer of {tag} told {told!r} and ended with {process.wait()}")
         return tags
 
+    def wrote(self) -> list[int]:
+        """How many blocks each has written so far."""
+        for process in self.processes:
+            process.stdin.write("?\n")
+            process.stdin.flush()
+        return [int(process.stdout.readline().removeprefix("wrote ")) for process in self.processes]
+
+    @contextlib.contextmanager
+    def at_work(self, node: int):
+        """A block of this writer's file has to be written meanwhile, or nothing was shown."""
+        before = self.wrote()[node]
+        yield
+        if self.wrote()[node] <= before:
+            raise AssertionError(f"{self.name(node)} was not written to meanwhile")
+
     def end(self) -> None:
         """They have to find all that they wrote."""
         for process in self.processes:
@@ -51,7 +67,7 @@ class Writers:
         for process in self.processes:
             told = process.stdout.readline().split()
             process.stdout.close()
-            if process.wait() or told[:1] != ["verified"] or int(told[1]) < 2 * FILE // BLOCK:
+            if process.wait() or told[:1] != ["verified"] or int(told[1]) <= self.generation * FILE // BLOCK:
                 raise AssertionError(f"a writer told {told} and ended with {process.returncode}")
 
 
@@ -156,7 +172,8 @@ class Moving(unittest.TestCase):
         for turn in (1, 2, 3):
             for node in NODES:
                 name, to = writers.name(node), (node + turn) % 4
-                said = self.done("file", "move", self.pool.directory / name, "--node", to)
+                with writers.at_work(node):
+                    said = self.done("file", "move", self.pool.directory / name, "--node", to)
                 self.assertIn("moved 6.00 MiB of ", said)
                 self.assertEqual(self.pool.map(name), {to: FILE})
             tags = writers.tag()
@@ -170,7 +187,8 @@ class Moving(unittest.TestCase):
         for node in NODES:
             with self.subTest(node=node):
                 before = memory(node, "Shmem")
-                member = self.drained(node)
+                with writers.at_work(node):
+                    member = self.drained(node)
                 self.assertEqual(self.pool.member(node)["state"], "drained")
                 self.assertEqual(self.pool.member(node)["used_bytes"], 0)
                 for other in NODES:

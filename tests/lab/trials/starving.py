@@ -3,6 +3,7 @@
 import contextlib
 import os
 import subprocess
+import time
 import unittest
 from pathlib import Path
 
@@ -113,11 +114,15 @@ class Starving(unittest.TestCase):
         eater = self.eater(STARVED, wait=False)
         written = 0
         with on_node(STARVED):
-            while written < 192 * MIB // BLOCK:
+            # Slower than it eats, so that the node is starved before the member is full.
+            while not pool.spills():
                 self.assertEqual(pool.write("racing", 1024, "racing", at=written), 1024)
                 written += 1024
+                time.sleep(0.1)
         eater.wait_full()
         homes = pool.map("racing")
+        self.assertIn(STARVED, homes)
+        self.assertLess(homes[STARVED], 180 * MIB, "it was the member that was full")
         self.assertEqual(sum(homes.values()), written * BLOCK)
         self.assertEqual(pool.spills(), {(STARVED, home): count for home, count in homes.items() if home != STARVED})
         pool.verify("racing", written, "racing")

@@ -1,7 +1,7 @@
 """A program that writes and reads, and knows what must be there. Its words: a path, the node it is pinned to, and the blocks of
 the file. Overwrites blocks at random and reads others back, past the page cache; makes and empties PATH.new, so that blocks
 are taken and freed too. A line of its input is a tag: all of its blocks begin with it when it says so, and all that it writes
-from then on. At the end of its input it reads everything, tells how often it wrote, and ends.
+from then on; or it is ?, which asks how many blocks it has written. At the end of its input it reads everything, tells how often it wrote, and ends.
 """
 
 import os
@@ -88,8 +88,11 @@ def main(path: str, node: int, blocks: int) -> None:
     with on_node(node):
         writer = Writer(path, blocks, "-")
         while tag := sys.stdin.readline().strip():
-            writer.write_all(tag)
-            print(f"tagged {tag}", flush=True)
+            if tag == "?":
+                print(f"wrote {writer.number}", flush=True)
+            else:
+                writer.write_all(tag)
+                print(f"tagged {tag}", flush=True)
             while not select.select([sys.stdin], [], [], 0)[0]:
                 writer.step()
         writer.verify(0, blocks)

@@ -52,7 +52,10 @@ fn one_goes_and_comes_back_under_load() {
     for transport in ["classic", "uring"].into_iter().take(1 + usize::from(has_rings)) {
         let scratch = Scratch::new("cpu");
         let dir = scratch.dir("pool");
-        up_by(transport, &dir);
+        {
+            let _undisturbed = as_it_is();
+            up_by(transport, &dir);
+        }
         let pid = server_pid(&dir).unwrap();
         let mut load = Load::start(&dir);
         {

@@ -181,22 +181,21 @@ impl<M: Memory> Pool<M> {
             return Ahead::Whole;
         };
         let enough = |space: &member::Space| space.draining || space.free_blocks() >= ahead;
-        {
-            let space = member.space();
-            if space.populated == member.blocks {
-                return Ahead::Whole;
-            } else if enough(&space) {
-                return Ahead::Enough;
-            }
+        let found = |space: &member::Space| match space {
+            space if space.populated == member.blocks => Ahead::Whole,
+            space if enough(space) => Ahead::Enough,
+            _ => Ahead::More,
+        };
+        let before = found(&member.space());
+        if before != Ahead::More {
+            return before;
         }
         let populated = member.populate_next(&self.memory, enough);
         let space = member.space();
         self.note_use(&member, &space);
         match populated {
             Err(Starved) => Ahead::Starved,
-            Ok(_) if space.populated == member.blocks => Ahead::Whole,
-            Ok(_) if enough(&space) => Ahead::Enough,
-            Ok(_) => Ahead::More,
+            Ok(_) => found(&space),
         }
     }
 

@@ -111,9 +111,9 @@ enum Files {
 
 /// The job at work.
 #[derive(Debug)]
-pub(super) enum Running<'a> {
+enum Running {
     Fio(Fio),
-    Threads(super::threads::Running<'a>),
+    Threads(super::threads::Running),
 }
 
 impl Stage {
@@ -136,7 +136,7 @@ impl Stage {
     }
 
     /// Starts the job; `once`: it ends by itself when all of each file has had its turn.
-    fn start(&self, block_bytes: u64, write: bool, once: bool) -> Result<Running<'_>, Error> {
+    fn start(&self, block_bytes: u64, write: bool, once: bool) -> Result<Running, Error> {
         let directory = match &self.files {
             Files::Library(library) => {
                 return library
@@ -179,7 +179,7 @@ impl Stage {
     }
 }
 
-impl Running<'_> {
+impl Running {
     /// Moved by each job so far.
     fn each(&mut self) -> Result<Vec<f64>, Error> {
         match self {

@@ -44,7 +44,7 @@ pub(super) struct Interval {
     pub(super) by_node: Vec<Counts>,
 }
 
-/// Loads and stores of the whole machine.
+/// Loads and stores of some CPUs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     /// As the CPUs make them.

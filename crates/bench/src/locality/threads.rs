@@ -7,7 +7,6 @@ use crate::shuffle::{Random, permutation};
 use homenode::{File, OpenOptions, Pool, PoolOptions};
 use memmap2::MmapMut;
 use std::io;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -20,12 +19,10 @@ pub(super) struct Library {
 
 /// Threads at work, each on a file of its own.
 #[derive(Debug)]
-pub(super) struct Running<'a> {
+pub(super) struct Running {
     stop: Arc<AtomicBool>,
     moved: Vec<Arc<Moved>>,
     threads: Vec<JoinHandle<Result<(), Error>>>,
-    /// The pool outlives them.
-    pool: PhantomData<&'a Pool>,
 }
 
 /// Bytes; nobody else writes near it.
@@ -55,18 +52,11 @@ impl Library {
         Ok(Self { pool })
     }
 
-    pub(super) fn start(
-        &self,
-        cpus: &[usize],
-        block_bytes: u64,
-        write: bool,
-        once: bool,
-    ) -> Result<Running<'_>, Error> {
+    pub(super) fn start(&self, cpus: &[usize], block_bytes: u64, write: bool, once: bool) -> Result<Running, Error> {
         let mut running = Running {
             stop: Arc::default(),
             moved: Vec::new(),
             threads: Vec::new(),
-            pool: PhantomData,
         };
         for (number, &cpu) in cpus.iter().enumerate() {
             let options = OpenOptions::new().read(true).write(true).create(true);
@@ -96,7 +86,7 @@ fn library(what: &'static str) -> impl Fn(homenode::Error) -> Error {
     }
 }
 
-impl Running<'_> {
+impl Running {
     pub(super) fn bytes(&self) -> Vec<f64> {
         // Relaxed: a recent value is enough.
         let bytes = |moved: &Arc<Moved>| moved.0.load(Ordering::Relaxed);

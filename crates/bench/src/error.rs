@@ -80,4 +80,12 @@ impl Error {
             source: source.into(),
         }
     }
+
+    /// Names what was tried of the library.
+    pub(crate) fn library(what: &'static str) -> impl Fn(homenode::Error) -> Self {
+        move |error| Self::Library {
+            what,
+            message: error.to_string(),
+        }
+    }
 }

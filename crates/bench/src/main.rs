@@ -12,6 +12,7 @@ mod interrupt;
 mod locality;
 mod metadata;
 mod mount;
+mod populated;
 mod private_tmpfs;
 mod report;
 mod required;

@@ -3,7 +3,8 @@
 use super::case::{Layout, Part};
 use super::contestant::{FILES, Lane, Store, whole};
 use crate::error::Error;
-use homenode::{File, NodeId, OpenOptions, Pool, PoolOptions};
+use crate::populated;
+use homenode::{File, OpenOptions, Pool};
 use std::io;
 
 /// A pool of one node with every block populated, and its files.
@@ -18,16 +19,11 @@ impl Library {
     /// Creates the pool and waits until all its blocks are populated.
     pub(super) fn new(file_bytes: usize, node: u16) -> Result<Self, Error> {
         let pool_bytes = 2 * (FILES * file_bytes) as u64;
-        let options = PoolOptions::new()
-            .size_per_node(pool_bytes.to_string().parse().expect("a number is a size"))
-            .populate_ahead("100%".parse().expect("the size is well formed"))
-            .node(NodeId(node));
-        let pool = Pool::create(&options).map_err(library("creating a pool"))?;
-        pool.wait_populated().map_err(library("populating the pool"))?;
+        let pool = populated::pool(pool_bytes, Some(node)).map_err(Error::library("creating a populated pool"))?;
         let open = |file: usize| {
             let options = OpenOptions::new().read(true).write(true).create_new(true);
             pool.open(format!("/{file}"), &options)
-                .map_err(library("creating a file"))
+                .map_err(Error::library("creating a file"))
         };
         let files = (0..FILES).map(open).collect::<Result<_, _>>()?;
         Ok(Self {
@@ -48,13 +44,6 @@ impl Library {
     }
 }
 
-fn library(what: &'static str) -> impl Fn(homenode::Error) -> Error {
-    move |error| Error::Library {
-        what,
-        message: error.to_string(),
-    }
-}
-
 impl Store for Library {
     type Lane<'a> = FileLane<'a>;
 
@@ -63,10 +52,10 @@ impl Store for Library {
     }
 
     fn empty(&mut self, file: usize) -> Result<(), Error> {
-        self.files[file].set_len(0).map_err(library("emptying a file"))?;
+        self.files[file].set_len(0).map_err(Error::library("emptying a file"))?;
         self.files[file]
             .set_len(self.file_bytes as u64)
-            .map_err(library("extending a file"))
+            .map_err(Error::library("extending a file"))
     }
 
     fn lanes(&mut self, layout: Layout) -> Vec<FileLane<'_>> {

@@ -3,8 +3,9 @@
 use super::job::FILE_BYTES;
 use crate::cpus;
 use crate::error::Error;
+use crate::populated;
 use crate::shuffle::{Random, permutation};
-use homenode::{File, OpenOptions, Pool, PoolOptions};
+use homenode::{File, OpenOptions, Pool};
 use memmap2::MmapMut;
 use std::io;
 use std::sync::Arc;
@@ -44,11 +45,7 @@ struct Job {
 
 impl Library {
     pub(super) fn new(node_bytes: u64) -> Result<Self, Error> {
-        let options = PoolOptions::new()
-            .size_per_node(node_bytes.to_string().parse().expect("a number is a size"))
-            .populate_ahead("100%".parse().expect("the size is well formed"));
-        let pool = Pool::create(&options).map_err(library("creating a pool"))?;
-        pool.wait_populated().map_err(library("populating the pool"))?;
+        let pool = populated::pool(node_bytes, None).map_err(Error::library("creating a populated pool"))?;
         Ok(Self { pool })
     }
 
@@ -64,7 +61,7 @@ impl Library {
                 file: self
                     .pool
                     .open(format!("/{block_bytes}.{number}"), &options)
-                    .map_err(library("opening a file"))?,
+                    .map_err(Error::library("opening a file"))?,
                 cpu,
                 block_bytes,
                 write,
@@ -76,13 +73,6 @@ impl Library {
             running.threads.push(thread::spawn(move || job.run()));
         }
         Ok(running)
-    }
-}
-
-fn library(what: &'static str) -> impl Fn(homenode::Error) -> Error {
-    move |error| Error::Library {
-        what,
-        message: error.to_string(),
     }
 }
 
@@ -128,9 +118,9 @@ impl Job {
     fn transfer(&self, buffer: &mut [u8], block: u64) -> Result<(), Error> {
         let offset = block * self.block_bytes;
         let done = if self.write {
-            self.file.write_at(buffer, offset).map_err(library("writing"))?
+            self.file.write_at(buffer, offset).map_err(Error::library("writing"))?
         } else {
-            self.file.read_at(buffer, offset).map_err(library("reading"))?
+            self.file.read_at(buffer, offset).map_err(Error::library("reading"))?
         };
         if done != buffer.len() {
             return Err(Error::system("the library's file", io::ErrorKind::UnexpectedEof));

@@ -4,7 +4,7 @@
 //! number, less the bytes of a name. The pool's own memory is shared memory and does not count. For tmpfs: the same from
 //! the growth of the kernel's slabs, which other processes disturb.
 
-use super::namespace::{library, names, small_pool};
+use super::namespace::{names, small_pool};
 use crate::error::Error;
 use crate::interleave::Samples;
 use crate::private_tmpfs::{self, Pages};
@@ -43,7 +43,9 @@ fn grow_library(names: &[String]) -> Result<u64, Error> {
     let new = OpenOptions::new().write(true).create_new(true);
     let before = kernel_bytes("/proc/self/status", "RssAnon:")?;
     for name in names {
-        pool.open(name, &new).map(drop).map_err(library("creating a file"))?;
+        pool.open(name, &new)
+            .map(drop)
+            .map_err(Error::library("creating a file"))?;
     }
     Ok(kernel_bytes("/proc/self/status", "RssAnon:")?.saturating_sub(before))
 }

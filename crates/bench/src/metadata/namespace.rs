@@ -43,15 +43,7 @@ impl Library {
 /// A pool for files without data.
 pub(super) fn small_pool() -> Result<Pool, Error> {
     let size = "64M".parse().expect("the size is well formed");
-    Pool::create(&PoolOptions::new().size_per_node(size)).map_err(library("creating a pool"))
-}
-
-/// Wraps an error of the library.
-pub(super) fn library(what: &'static str) -> impl Fn(homenode::Error) -> Error {
-    move |error| Error::Library {
-        what,
-        message: error.to_string(),
-    }
+    Pool::create(&PoolOptions::new().size_per_node(size)).map_err(Error::library("creating a pool"))
 }
 
 impl Namespace for Library {
@@ -64,14 +56,14 @@ impl Namespace for Library {
         self.pool
             .open(&self.names[0][file], &new)
             .map(drop)
-            .map_err(library("creating a file"))
+            .map_err(Error::library("creating a file"))
     }
 
     fn stat(&mut self, file: usize) -> Result<(), Error> {
         let metadata = self
             .pool
             .symlink_metadata(&self.names[0][file])
-            .map_err(library("examining a file"))?;
+            .map_err(Error::library("examining a file"))?;
         std::hint::black_box(metadata);
         Ok(())
     }
@@ -79,13 +71,13 @@ impl Namespace for Library {
     fn rename(&mut self, file: usize) -> Result<(), Error> {
         self.pool
             .rename(&self.names[0][file], &self.names[1][file])
-            .map_err(library("renaming a file"))
+            .map_err(Error::library("renaming a file"))
     }
 
     fn readdir(&mut self) -> Result<usize, Error> {
         let mut listed = 0;
-        for entry in self.pool.read_dir("/").map_err(library("listing a directory"))? {
-            std::hint::black_box(entry.map_err(library("listing a directory"))?);
+        for entry in self.pool.read_dir("/").map_err(Error::library("listing a directory"))? {
+            std::hint::black_box(entry.map_err(Error::library("listing a directory"))?);
             listed += 1;
         }
         Ok(listed)
@@ -94,6 +86,6 @@ impl Namespace for Library {
     fn unlink(&mut self, file: usize) -> Result<(), Error> {
         self.pool
             .remove_file(&self.names[1][file])
-            .map_err(library("removing a file"))
+            .map_err(Error::library("removing a file"))
     }
 }

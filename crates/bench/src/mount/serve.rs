@@ -5,7 +5,8 @@
 //! has died of whatever, it unmounts, removes the directory and ends.
 
 use crate::error::Error;
-use homenode::{Mount, MountError, MountOptions, NodeId, Pool, PoolOptions, Transport};
+use crate::populated;
+use homenode::{Mount, MountError, MountOptions, Transport};
 use std::fs;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -45,14 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
 }
 
 fn bring_up(arguments: &Arguments) -> Result<Mount, homenode::Error> {
-    let mut options = PoolOptions::new()
-        .size_per_node(arguments.node_bytes.to_string().parse().expect("a number is a size"))
-        .populate_ahead("100%".parse().expect("the size is well formed"));
-    if let Some(node) = arguments.node {
-        options = options.node(NodeId(node));
-    }
-    let pool = Pool::create(&options)?;
-    pool.wait_populated()?;
+    let pool = populated::pool(arguments.node_bytes, arguments.node)?;
     let mut options = MountOptions::default();
     options.transport = arguments.transport;
     options.write_back = arguments.write_back;

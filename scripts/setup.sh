@@ -8,6 +8,7 @@ packages='
 build-essential  the linker and C compiler that Rust builds and the C project of the tests use
 pkg-config       finds hwloc for the build
 libhwloc-dev     topology of the machine: nodes, CPUs, caches, distances
+libudev-dev      the binding to hwloc links what a static hwloc would need, and that is udev too
 git              the repository is one of the trees copied into the filesystem
 fio              throughput in "make run" (homenode demo), verified I/O in the tests
 rsync            copies trees in "make run" and verifies them, as an outside judge

@@ -60,14 +60,19 @@ fn show(sensed: &Sensed) {
     }
     for thread in &snapshot.threads {
         println!(
-            "thread {}/{} {}/{} on CPU {}: {} us, {} bytes of disks, mask {}, cpuset {}",
+            "thread {}/{} {}/{} on CPU {}: {} us, bytes of disks {}, received by CPU {}, sent {}, mask {}, cpuset {}",
             thread.id.process,
             thread.id.thread,
             thread.process_name,
             thread.name,
             thread.cpu.0,
             thread.cpu_ns / 1000,
-            thread.disk.iter().map(|disk| disk.bytes).sum::<u64>(),
+            shares(&thread.disk, |disk| (disk.device.clone(), disk.bytes)),
+            shares(&thread.received, |(cpu, bytes)| (
+                cpu.map(|cpu| cpu.0.to_string()),
+                *bytes
+            )),
+            thread.sent_bytes,
             list(&thread.allowed),
             list(&thread.cpuset)
         );
@@ -75,6 +80,15 @@ fn show(sensed: &Sensed) {
     for unseen in &sensed.unseen {
         println!("unseen: {unseen}");
     }
+}
+
+/// `[vda 4096, ? 512]`
+fn shares<T>(all: &[T], share: impl Fn(&T) -> (Option<String>, u64)) -> String {
+    let words = all.iter().map(share);
+    let words: Vec<String> = words
+        .map(|(of, bytes)| format!("{} {bytes}", of.unwrap_or_else(|| "?".to_owned())))
+        .collect();
+    format!("[{}]", words.join(", "))
 }
 
 fn list(cpus: &[CpuId]) -> String {

@@ -1,31 +1,35 @@
 //! Senses what core affinity is decided from: interrupts, queues and threads, and what they did in a period.
 //!
-//! Everything is read below a root directory, `/` or that of a recorded machine, from /proc and /sys alone. Counts of a
+//! Everything is read below a root directory, `/` or that of a recorded machine, from /proc and /sys; on the machine it
+//! runs on, programs in the kernel tell the rest (`bpf`): bytes of sockets, and which disks bytes were of. Counts of a
 //! period are what two readings differ by: a [`Sensor`] keeps the last one. What vanishes while it is looked at is left
 //! out; what cannot be read is told in [`Sensed::unseen`], and is no error.
 //!
-//! Cost: of a thread that did nothing one small file, of one that ran four or five; the settings of interrupts and queues
-//! are read in every eighth period only, or when asked for. The test `cost_with_a_thousand_threads` prints it.
-//!
-//! Not seen at all: bytes of sockets, which the kernel counts for no thread, and which disk a thread's bytes were of.
+//! Cost: the settings of interrupts and queues are read in every eighth period only, or when asked for; that of threads is
+//! in `threads`. The test `cost_with_a_thousand_threads` prints and bounds it.
 
+mod bpf;
 mod counts;
 mod cpusets;
+mod disks;
 mod gaps;
 mod names;
 mod placement;
 mod record;
 mod settings;
 mod thread_files;
+mod thread_proc;
 mod threads;
 mod ties;
 
 use crate::topology::{self, sysfs::Tree};
+use bpf::Bpf;
 use counts::Counts;
+use disks::Disks;
 use gaps::Gaps;
 pub use gaps::Unseen;
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{Interrupt, Snapshot};
+use homenode_policy::affinity::{Config, Interrupt, Snapshot};
 use homenode_policy::topology::Topology;
 pub use placement::{NodeBytes, placement};
 pub use record::{record, recorded};
@@ -46,7 +50,9 @@ const SETTINGS_PERIODS: u32 = 8;
 pub struct Sensor {
     tree: Tree,
     last: Reading,
+    bpf: Bpf,
     threads: Threads,
+    disks: Disks,
     settings: Option<Settings>,
     settings_age: u32,
     settings_unseen: Vec<Unseen>,
@@ -82,11 +88,16 @@ impl Sensor {
     fn begin(tree: Tree) -> Result<Self, Error> {
         let last = Reading::read(&tree)?;
         let mut threads = Threads::default();
+        let mut bpf = Bpf::new(&tree);
+        let mut gaps = Gaps::default();
         let mut first = Pass {
             tree: &tree,
             online: &last.online,
             since: None,
-            gaps: &mut Gaps::default(),
+            counted: &bpf.read(&tree, &mut gaps),
+            gaps: &mut gaps,
+            disks: &mut Disks::default(),
+            busy_bytes: u64::MAX,
         };
         threads
             .pass(&mut first)
@@ -94,7 +105,9 @@ impl Sensor {
         Ok(Self {
             tree,
             last,
+            bpf,
             threads,
+            disks: Disks::default(),
             settings: None,
             settings_age: 0,
             settings_unseen: Vec::new(),
@@ -110,16 +123,15 @@ impl Sensor {
         let now = Reading::read(&self.tree)?;
         self.read_settings(&now, topology);
         let mut gaps = Gaps::default();
-        gaps.tell(
-            "bytes that threads received and sent",
-            "the kernel tells them to BPF programs only, and none is loaded",
-        );
-        gaps.tell("the disks that bytes of threads were of", "/proc tells their sum");
+        let period_ns = period_ns(self.last.ticks, now.ticks);
         let mut pass = Pass {
             tree: &self.tree,
             online: &now.online,
             since: Some(self.last.ticks),
+            counted: &self.bpf.read(&self.tree, &mut gaps),
             gaps: &mut gaps,
+            disks: &mut self.disks,
+            busy_bytes: busy_bytes(period_ns),
         };
         let ran = self.threads.pass(&mut pass);
         let threads = ran.map_err(|source| Error::read(&self.tree, "proc", source))?;
@@ -127,7 +139,7 @@ impl Sensor {
         let snapshot = Snapshot {
             topology: topology.clone(),
             online: now.online.clone(),
-            period_ns: period_ns(self.last.ticks, now.ticks),
+            period_ns,
             interrupts: interrupts(settings, &now.counts, &self.last.counts),
             queues: settings.queues.clone(),
             threads,
@@ -156,6 +168,7 @@ impl Sensor {
         }
         let mut gaps = Gaps::default();
         self.settings = Some(Settings::read(&self.tree, &now.counts, topology, &mut gaps));
+        self.disks = Disks::new(topology);
         self.settings_unseen = gaps.finish();
         self.settings_age = 0;
     }
@@ -206,6 +219,12 @@ fn uptime_ticks(text: &str) -> Option<u64> {
 /// At least a tick: two readings are never at the same time.
 fn period_ns(last_ticks: u64, now_ticks: u64) -> u64 {
     now_ticks.saturating_sub(last_ticks).max(1) * (1_000_000_000 / TICKS_PER_SECOND)
+}
+
+/// What a thread that is planned for moves at least, by the default configuration.
+fn busy_bytes(period_ns: u64) -> u64 {
+    let bytes = u128::from(Config::default().rate_bytes_per_s_min) * u128::from(period_ns) / 1_000_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 /// A machine cannot be sensed, recorded, or read from a recording.

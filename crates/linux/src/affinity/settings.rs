@@ -52,9 +52,10 @@ impl Settings {
             .devices()
             .iter()
             .flat_map(|device| match device.kind {
-                DeviceKind::Network => card_queues(tree, device, gaps),
+                DeviceKind::Network => card_queues(tree, &device.name, gaps),
                 _ => disk_queues(tree, device, gaps),
             })
+            .chain(virtual_cards(tree, topology).flat_map(|name| card_queues(tree, &name, gaps)))
             .map(|queue| Queue {
                 interrupt: ties.interrupt(&queue.device, queue.kind, queue.index),
                 ..queue
@@ -127,8 +128,17 @@ fn disk_queues(tree: &Tree, device: &Device, gaps: &mut Gaps) -> Vec<Queue> {
     tree.names(&directory).into_iter().filter_map(queue).collect()
 }
 
-fn card_queues(tree: &Tree, device: &Device, gaps: &mut Gaps) -> Vec<Queue> {
-    let directory = format!("sys/class/net/{}/queues", device.name);
+/// Interfaces without a device behind them: pairs of network namespaces, bridges, tunnels. They have no interrupts and no
+/// home; packets are processed where they are sent, unless RPS says otherwise.
+fn virtual_cards<'a>(tree: &'a Tree, topology: &'a Topology) -> impl Iterator<Item = String> + 'a {
+    const LOOPBACK: &str = "lo";
+    let is_known = |name: &String| topology.devices().iter().any(|device| device.name == *name);
+    let names = tree.names("sys/class/net").into_iter();
+    names.filter(move |name| name != LOOPBACK && !is_known(name))
+}
+
+fn card_queues(tree: &Tree, device: &str, gaps: &mut Gaps) -> Vec<Queue> {
+    let directory = format!("sys/class/net/{device}/queues");
     let queue = |name: String| {
         let receive = number_after(&name, "rx-").map(|index| (QueueKind::Receive, index, "rps_cpus"));
         let transmit = || number_after(&name, "tx-").map(|index| (QueueKind::Transmit, index, "xps_cpus"));
@@ -139,7 +149,7 @@ fn card_queues(tree: &Tree, device: &Device, gaps: &mut Gaps) -> Vec<Queue> {
         let mask = mask.inspect_err(|error| gaps.unreadable("CPUs of queues of cards", &path, error));
         let cpus = mask.ok().and_then(|mask| parse_mask(&mask));
         Some(Queue {
-            device: device.name.clone(),
+            device: device.to_owned(),
             kind,
             index,
             interrupt: None,

@@ -1,5 +1,6 @@
 //! The files of a thread in /proc, parsed without touching the heap.
 
+use super::disks::Bytes;
 use std::str;
 
 /// What `stat` tells.
@@ -53,7 +54,7 @@ pub(super) fn stat(bytes: &[u8]) -> Option<Stat<'_>> {
 }
 
 /// Names are cut at 15 bytes, perhaps in the middle of a character.
-fn valid(name: &[u8]) -> &str {
+pub(super) fn valid(name: &[u8]) -> &str {
     name.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }
 
@@ -68,10 +69,13 @@ pub(super) fn run_ns(bytes: &[u8]) -> Option<u64> {
 }
 
 /// Bytes read from and written to disks, of `io`.
-pub(super) fn disk_bytes(bytes: &[u8]) -> Option<u64> {
+pub(super) fn disk_bytes(bytes: &[u8]) -> Option<Bytes> {
     let text = str::from_utf8(bytes).ok()?;
     let field = |name| -> Option<u64> { value(text, name)?.parse().ok() };
-    Some(field("read_bytes")?.saturating_add(field("write_bytes")?))
+    Some(Bytes {
+        read: field("read_bytes")?,
+        written: field("write_bytes")?,
+    })
 }
 
 /// The mask as a list, of `status`. The name in its first line may be anything that is no new line.
@@ -131,7 +135,8 @@ mod tests {
         assert_eq!(run_ns(b"\n"), None);
         let io =
             "rchar: 9\nwchar: 9\nsyscr: 9\nsyscw: 9\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 1\n";
-        assert_eq!(disk_bytes(io.as_bytes()), Some(12_288));
+        let (read, written) = (4096, 8192);
+        assert_eq!(disk_bytes(io.as_bytes()), Some(Bytes { read, written }));
         assert_eq!(disk_bytes(b"rchar: 9\n"), None);
         let status = b"Name:\tCpus_allowed_list:\t9\nState:\tS\nCpus_allowed:\tff\nCpus_allowed_list:\t0-3,7\nMems_allowed:\t1\n";
         assert_eq!(allowed_list(status), Some("0-3,7"));

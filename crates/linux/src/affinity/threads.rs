@@ -1,20 +1,26 @@
 //! Threads: the time they took, the bytes they moved, and where they may run.
 //!
-//! Cost: of a thread that did nothing one small file is read, `schedstat`; of one that ran four or five. Threads that
-//! belong to the kernel are left out: nobody may move them, and most processes of an idle machine are theirs.
+//! Who ran is told by programs in the kernel (`bpf`), or, without them, by /proc (`thread_proc`). Threads that belong to
+//! the kernel are left out: nobody may move them, and most processes of an idle machine are theirs.
+//!
+//! Cost: with programs, some memory for each thread that ran, and one file for each cpuset with fewer than all CPUs.
+//! Without, of a thread that did nothing one small file is read, `schedstat`; of one that ran four or five.
 
+use super::bpf::{Counted, Record};
 use super::cpusets::Cpusets;
-use super::gaps::{Gaps, has_vanished};
-use super::thread_files::{allowed_list, disk_bytes, run_ns, stat};
-use crate::topology::sysfs::{Tree, parse_list};
+use super::disks::{Bytes, Disks};
+use super::gaps::Gaps;
+use super::thread_files::valid;
+use super::thread_proc::Files;
+use crate::topology::sysfs::Tree;
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{DiskBytes, Thread, ThreadId};
+use homenode_policy::affinity::{Thread, ThreadId};
 use std::collections::HashMap;
 use std::io;
 
 /// /proc counts in these on every architecture that this project runs on (`USER_HZ`).
 pub(super) const TICKS_PER_SECOND: u64 = 100;
-const TICK_NS: u64 = 1_000_000_000 / TICKS_PER_SECOND;
+pub(super) const TICK_NS: u64 = 1_000_000_000 / TICKS_PER_SECOND;
 
 /// A process of the kernel is looked at again after so many passes, as its number may be another's by then.
 const KERNEL_PASSES: u32 = 16;
@@ -30,13 +36,18 @@ pub(super) struct Threads {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    process: u32,
-    started: u64,
-    run_ns: u64,
-    disk_bytes: Option<u64>,
-    is_the_kernels: bool,
+    now: Counts,
     /// The pass that saw it last.
     pass: u32,
+}
+
+/// What is counted of a thread since it began.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    id: ThreadId,
+    run_ns: u64,
+    disk: Option<Bytes>,
+    is_the_kernels: bool,
 }
 
 /// What a pass is about.
@@ -46,6 +57,11 @@ pub(super) struct Pass<'a> {
     /// When the last pass began, in clock ticks since boot; none for the first.
     pub(super) since: Option<u64>,
     pub(super) gaps: &'a mut Gaps,
+    /// By programs in the kernel, since the last pass.
+    pub(super) counted: &'a Counted,
+    pub(super) disks: &'a mut Disks,
+    /// A thread that moved so much since the last pass may be moved: what its bytes are of is worth a look.
+    pub(super) busy_bytes: u64,
 }
 
 impl Threads {
@@ -55,6 +71,64 @@ impl Threads {
     /// The list of processes cannot be read.
     pub(super) fn pass(&mut self, pass: &mut Pass<'_>) -> io::Result<Vec<Thread>> {
         self.pass = self.pass.wrapping_add(1);
+        let mut ran = match &pass.counted.threads {
+            Some(records) => self.pass_records(records, pass),
+            None => self.pass_files(pass)?,
+        };
+        self.known.retain(|_, known| known.pass == self.pass);
+        ran.sort_by_key(|thread| thread.id);
+        Ok(ran)
+    }
+
+    fn pass_records(&mut self, records: &[Record], pass: &mut Pass<'_>) -> Vec<Thread> {
+        let mut files = Files::default();
+        let mut cpusets = Cpusets::default();
+        let mut by_number: HashMap<u64, Option<Vec<CpuId>>> = HashMap::new();
+        let mut ran = Vec::new();
+        for record in records {
+            let id = ThreadId {
+                process: record.process,
+                thread: record.thread,
+                started: record.started_ns / TICK_NS,
+            };
+            if self.did_nothing(id.process, id.thread, record.run_ns) {
+                continue;
+            }
+            let counts = Counts {
+                id,
+                run_ns: record.run_ns,
+                disk: record.disk.map(|(read, written)| Bytes { read, written }),
+                is_the_kernels: false,
+            };
+            let Some(did) = self.compare(counts, pass) else {
+                continue;
+            };
+            let allowed = allowed(&record.mask, pass.online);
+            // The kernel keeps masks within the cpuset, so one that has every CPU says it all.
+            let cpuset = if allowed == pass.online {
+                None
+            } else {
+                let mut look = || {
+                    files.enter(id.process, id.thread);
+                    cpusets.of(pass.tree, &files.cgroup(pass)?)
+                };
+                by_number.entry(record.cpuset).or_insert_with(&mut look).clone()
+            };
+            let cpu = CpuId(record.cpu);
+            let (name, process_name) = (text(&record.name), text(&record.process_name));
+            let who = Who {
+                name,
+                process_name,
+                cpu,
+                allowed,
+                cpuset,
+            };
+            ran.push(describe(id, did, who, pass));
+        }
+        ran
+    }
+
+    fn pass_files(&mut self, pass: &mut Pass<'_>) -> io::Result<Vec<Thread>> {
         let mut processes = std::mem::take(&mut self.processes);
         let mut threads = std::mem::take(&mut self.threads);
         let mut ran = Vec::new();
@@ -76,26 +150,19 @@ impl Threads {
                 let Ok(Some((id, cpu, did))) = self.look(*process, *thread, &mut files, pass) else {
                     continue;
                 };
-                ran.extend(describe(
-                    id,
-                    cpu,
-                    did,
-                    &mut process_name,
-                    &mut files,
-                    &mut cpusets,
-                    pass,
-                ));
+                let who = files.who(id, cpu, &mut process_name, &mut cpusets, pass);
+                ran.extend(who.map(|who| describe(id, did, who, pass)));
             }
         }
-        self.known.retain(|_, known| known.pass == self.pass);
         (self.processes, self.threads) = (processes, threads);
-        ran.sort_by_key(|thread| thread.id);
         Ok(ran)
     }
 
     fn is_still_the_kernels(&mut self, process: u32) -> bool {
         match self.known.get_mut(&process) {
-            Some(known) if known.is_the_kernels && !process.wrapping_add(self.pass).is_multiple_of(KERNEL_PASSES) => {
+            Some(known)
+                if known.now.is_the_kernels && !process.wrapping_add(self.pass).is_multiple_of(KERNEL_PASSES) =>
+            {
                 known.pass = self.pass;
                 true
             }
@@ -103,7 +170,14 @@ impl Threads {
         }
     }
 
-    /// What a thread did since the last pass; none when it did nothing, or the period does not hold all of it.
+    /// Whether it is known, and has not run since the last pass.
+    fn did_nothing(&mut self, process: u32, thread: u32, run_ns: u64) -> bool {
+        let known = self.known.get_mut(&thread);
+        let same = known.filter(|known| known.now.id.process == process && known.now.run_ns == run_ns);
+        same.map(|known| known.pass = self.pass).is_some()
+    }
+
+    /// What a thread did since the last pass, by its files; none when it did nothing, or the period does not hold all of it.
     fn look(
         &mut self,
         process: u32,
@@ -112,45 +186,43 @@ impl Threads {
         pass: &mut Pass<'_>,
     ) -> io::Result<Option<(ThreadId, CpuId, Did)>> {
         let run_ns = files.run_ns(pass)?;
-        if let Some(known) = self.known.get_mut(&thread)
-            && known.process == process
-            && known.run_ns == run_ns
-        {
-            known.pass = self.pass;
+        if self.did_nothing(process, thread, run_ns) {
             return Ok(None);
         }
         let (started, cpu, is_the_kernels) = files.identity(pass)?;
-        let disk = if is_the_kernels { None } else { files.disk_bytes(pass) };
-        let now = Known {
-            process,
-            started,
-            run_ns,
-            disk_bytes: disk,
-            is_the_kernels,
-            pass: self.pass,
-        };
-        let before = self.known.insert(thread, now);
-        let before = before.filter(|before| before.process == process && before.started == started);
-        // One that is new began within the period: all it ever did is of the period.
-        let began = |since: &u64| started >= *since;
-        let (run_before, disk_before) = match (before, pass.since.filter(began)) {
-            (Some(before), _) => (before.run_ns, before.disk_bytes),
-            (None, Some(_)) => (0, Some(0)),
-            (None, None) => return Ok(None),
-        };
-        let did = Did {
-            cpu_ns: run_ns.saturating_sub(run_before),
-            disk_bytes: disk
-                .zip(disk_before)
-                .map_or(0, |(now, before)| now.saturating_sub(before)),
-        };
         let id = ThreadId {
             process,
             thread,
             started,
         };
-        let counts = !is_the_kernels && (did.cpu_ns > 0 || did.disk_bytes > 0);
-        Ok(counts.then_some((id, CpuId(cpu), did)))
+        let disk = if is_the_kernels { None } else { files.disk_bytes(pass) };
+        let counts = Counts {
+            id,
+            run_ns,
+            disk,
+            is_the_kernels,
+        };
+        Ok(self.compare(counts, pass).map(|did| (id, CpuId(cpu), did)))
+    }
+
+    /// What a thread did since the last pass; none when it did nothing, or the period does not hold all of it.
+    fn compare(&mut self, now: Counts, pass: &Pass<'_>) -> Option<Did> {
+        let known = Known { now, pass: self.pass };
+        let before = self.known.insert(now.id.thread, known).map(|known| known.now);
+        let before = before.filter(|before| before.id == now.id);
+        // One that is new began within the period: all it ever did is of the period.
+        let began = |since: &u64| now.id.started >= *since;
+        let (run_before, disk_before) = match (before, pass.since.filter(began)) {
+            (Some(before), _) => (before.run_ns, before.disk),
+            (None, Some(_)) => (0, Some(Bytes::default())),
+            (None, None) => return None,
+        };
+        let did = Did {
+            cpu_ns: now.run_ns.saturating_sub(run_before),
+            disk: now.disk.zip(disk_before).map(|(now, before)| now.since(before)),
+        };
+        let moved = did.disk.is_some_and(|bytes| bytes.sum() > 0);
+        (!now.is_the_kernels && (did.cpu_ns > 0 || moved)).then_some(did)
     }
 }
 
@@ -158,144 +230,68 @@ impl Threads {
 #[derive(Clone, Copy, Debug)]
 struct Did {
     cpu_ns: u64,
-    disk_bytes: u64,
+    /// None where the kernel does not tell.
+    disk: Option<Bytes>,
 }
 
-/// The rest of what is to be known of a thread that ran. None when it has ended by now, or its mask cannot be read.
-fn describe(
-    id: ThreadId,
-    cpu: CpuId,
-    did: Did,
-    process_name: &mut Option<String>,
-    files: &mut Files,
-    cpusets: &mut Cpusets,
-    pass: &mut Pass<'_>,
-) -> Option<Thread> {
-    let allowed = files.allowed(pass)?;
-    // The kernel keeps masks within the cpuset, so one that has every CPU says it all.
-    let cpuset = if allowed == pass.online {
-        None
-    } else {
-        files.cgroup(pass).and_then(|cgroup| cpusets.of(pass.tree, &cgroup))
+/// What a thread is, besides its numbers.
+pub(super) struct Who {
+    pub(super) name: String,
+    pub(super) process_name: String,
+    pub(super) cpu: CpuId,
+    pub(super) allowed: Vec<CpuId>,
+    /// None where no control group restricts it.
+    pub(super) cpuset: Option<Vec<CpuId>>,
+}
+
+fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
+    let counted = |counts: &super::bpf::DiskCounts| {
+        let read = counts.iter().map(|(_, count)| count.read).sum();
+        let written = counts.iter().map(|(_, count)| count.written).sum();
+        Bytes { read, written }
     };
-    let name = files.name.clone();
-    let process_name = if id.process == id.thread {
-        process_name.insert(name.clone())
-    } else {
-        process_name.get_or_insert_with(|| {
-            let told = pass.tree.text(format!("proc/{}/comm", id.process));
-            told.unwrap_or_else(|| name.clone())
-        })
-    };
-    let disk = DiskBytes {
-        device: None,
-        bytes: did.disk_bytes,
-    };
-    Some(Thread {
+    let nothing = Vec::new();
+    let counts = pass.counted.disks.as_ref();
+    let counts = counts.map(|disks| disks.get(&id.thread).unwrap_or(&nothing));
+    let bytes = did.disk.or(counts.map(counted)).unwrap_or_default();
+    let disk = pass.disks.divide(pass.tree, id.process, bytes, counts, pass.busy_bytes);
+    let sockets = pass
+        .counted
+        .sockets
+        .as_ref()
+        .and_then(|sockets| sockets.get(&id.thread));
+    let received = sockets.map(|sockets| sockets.received.iter().map(|(cpu, bytes)| (cpu.map(CpuId), *bytes)));
+    Thread {
         id,
-        process_name: process_name.clone(),
-        name,
-        cpu,
-        allowed,
-        cpuset: cpuset.map_or_else(|| pass.online.to_vec(), |cpus| intersection(&cpus, pass.online)),
+        name: who.name,
+        process_name: who.process_name,
+        cpu: who.cpu,
+        allowed: who.allowed,
+        cpuset: who
+            .cpuset
+            .map_or_else(|| pass.online.to_vec(), |cpus| intersection(&cpus, pass.online)),
         cpu_ns: did.cpu_ns,
-        disk: if did.disk_bytes > 0 { vec![disk] } else { Vec::new() },
-        received: Vec::new(),
-        sent_bytes: 0,
-    })
+        disk,
+        received: received.map(Iterator::collect).unwrap_or_default(),
+        sent_bytes: sockets.map_or(0, |sockets| sockets.sent),
+    }
+}
+
+/// A mask, as far as CPUs run.
+fn allowed(mask: &[u64], online: &[CpuId]) -> Vec<CpuId> {
+    let has = |cpu: &CpuId| {
+        let word = mask.get((cpu.0 / u64::BITS) as usize);
+        word.is_some_and(|word| word >> (cpu.0 % u64::BITS) & 1 == 1)
+    };
+    online.iter().copied().filter(has).collect()
+}
+
+fn text(name: &[u8]) -> String {
+    valid(name.split(|byte| *byte == 0).next().unwrap_or_default()).to_owned()
 }
 
 /// Both ascending.
-fn intersection(cpus: &[CpuId], online: &[CpuId]) -> Vec<CpuId> {
+pub(super) fn intersection(cpus: &[CpuId], online: &[CpuId]) -> Vec<CpuId> {
     let runs = |cpu: &CpuId| online.binary_search(cpu).is_ok();
     cpus.iter().copied().filter(runs).collect()
-}
-
-/// The files of one thread after the other, in the same memory.
-#[derive(Default)]
-struct Files {
-    /// `proc/PROCESS/task/THREAD/`, and a file's name from `directory` on.
-    path: String,
-    directory: usize,
-    bytes: Vec<u8>,
-    /// The thread's, by its `stat`.
-    name: String,
-}
-
-impl Files {
-    fn enter(&mut self, process: u32, thread: u32) {
-        use std::fmt::Write as _;
-        self.path.clear();
-        write!(self.path, "proc/{process}/task/{thread}/").expect("a string takes everything");
-        self.directory = self.path.len();
-    }
-
-    fn read(&mut self, tree: &Tree, file: &str) -> io::Result<&[u8]> {
-        self.path.truncate(self.directory);
-        self.path.push_str(file);
-        tree.read(&self.path, &mut self.bytes)?;
-        Ok(&self.bytes)
-    }
-
-    /// Time on a CPU. Kernels without statistics of the scheduler have no such file, or leave it 0, and tell ticks only.
-    fn run_ns(&mut self, pass: &mut Pass<'_>) -> io::Result<u64> {
-        match self.read(pass.tree, "schedstat").map(run_ns) {
-            Ok(Some(run_ns)) if run_ns > 0 => return Ok(run_ns),
-            Err(error) if !has_vanished(&error) => {
-                pass.gaps.unreadable("nanoseconds that threads ran", &self.path, &error)
-            }
-            _ => {}
-        }
-        self.read(pass.tree, "stat")
-            .and_then(|bytes| stat(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into()))
-            .map(|stat| stat.run_ticks.saturating_mul(TICK_NS))
-            .inspect_err(|error| pass.gaps.unreadable("time that threads ran", &self.path, error))
-    }
-
-    /// Its start, its CPU, and whether it is the kernel's; leaves its name.
-    fn identity(&mut self, pass: &mut Pass<'_>) -> io::Result<(u64, u32, bool)> {
-        let read = self.read(pass.tree, "stat");
-        let parsed = read.and_then(|bytes| stat(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into()));
-        match parsed.map(|stat| (stat.name.to_owned(), (stat.started, stat.cpu, stat.is_the_kernels()))) {
-            Ok((name, identity)) => {
-                self.name = name;
-                Ok(identity)
-            }
-            Err(error) => {
-                pass.gaps.unreadable("names and CPUs of threads", &self.path, &error);
-                Err(error)
-            }
-        }
-    }
-
-    fn disk_bytes(&mut self, pass: &mut Pass<'_>) -> Option<u64> {
-        self.parsed(pass, "io", "disk bytes of threads", disk_bytes)
-    }
-
-    /// Its own mask, as far as CPUs run.
-    fn allowed(&mut self, pass: &mut Pass<'_>) -> Option<Vec<CpuId>> {
-        let list = |bytes: &[u8]| parse_list(allowed_list(bytes)?);
-        let allowed = self.parsed(pass, "status", "masks of threads", list)?;
-        let allowed: Vec<CpuId> = allowed.into_iter().map(CpuId).collect();
-        Some(intersection(&allowed, pass.online))
-    }
-
-    fn cgroup(&mut self, pass: &mut Pass<'_>) -> Option<String> {
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-        self.parsed(pass, "cgroup", "cpusets of threads", text)
-    }
-
-    fn parsed<T>(
-        &mut self,
-        pass: &mut Pass<'_>,
-        file: &str,
-        what: &'static str,
-        parse: impl Fn(&[u8]) -> Option<T>,
-    ) -> Option<T> {
-        let read = self.read(pass.tree, file);
-        let parsed = read.and_then(|bytes| parse(bytes).ok_or_else(|| io::ErrorKind::InvalidData.into()));
-        parsed
-            .inspect_err(|error| pass.gaps.unreadable(what, &self.path, error))
-            .ok()
-    }
 }

@@ -55,6 +55,18 @@ impl Tree {
         self.copy
     }
 
+    /// Whether this is the machine we run on.
+    pub(crate) fn is_live(&self) -> bool {
+        self.root == Path::new("/") && self.recorded.is_none()
+    }
+
+    /// Puts what was not read from a file into the copy, as if it had been.
+    pub(crate) fn keep(&self, path: impl AsRef<Path>, bytes: &[u8]) {
+        if let Some(copy) = &self.copy {
+            copy.file(&self.root, path.as_ref(), Ok(bytes));
+        }
+    }
+
     /// Where `path` (relative, such as `sys/block`) is for the kernel we run on.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         self.root.join(path)

@@ -1,6 +1,6 @@
 //! Threads: what each does, what it may have, and what its bytes go through.
 
-use super::channels;
+use super::channels::{self, Channel};
 use super::cost::NS_PER_S;
 use super::domains::Domains;
 use super::model::{Model, Places, per_second};
@@ -193,7 +193,7 @@ fn divide(rate: u64, shares: &[(usize, u64)], to: &mut BTreeMap<usize, u64>) {
     }
 }
 
-/// The network card a thread sends to: that it receives most from, else the only one.
+/// The network card a thread sends to: that it receives most from, else the only one with interrupts, else the only one.
 fn network_device<'a>(bytes: &Bytes, model: &Model<'a>) -> Option<&'a str> {
     let most = bytes
         .received
@@ -202,12 +202,16 @@ fn network_device<'a>(bytes: &Bytes, model: &Model<'a>) -> Option<&'a str> {
     if let Some((channel, _)) = most {
         return Some(model.channels[*channel].device);
     }
-    let mut cards = model
-        .channels
-        .iter()
-        .filter(|channel| channel.has(QueueKind::Receive) || channel.has(QueueKind::Transmit));
-    let first = cards.next()?.device;
-    cards.all(|channel| channel.device == first).then_some(first)
+    let cards = || {
+        let channels = model.channels.iter();
+        channels.filter(|channel| channel.has(QueueKind::Receive) || channel.has(QueueKind::Transmit))
+    };
+    only_device(cards().filter(|channel| !channel.interrupts.is_empty())).or_else(|| only_device(cards()))
+}
+
+fn only_device<'a: 'b, 'b>(mut channels: impl Iterator<Item = &'b Channel<'a>>) -> Option<&'a str> {
+    let first = channels.next()?.device;
+    channels.all(|channel| channel.device == first).then_some(first)
 }
 
 fn classify(bytes: &Bytes, least: u64) -> Class {

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+/*
+ * Bytes that threads received from and sent to sockets of the network, and the CPU that processed what was received.
+ *
+ * That CPU is the one that the kernel noted in the socket when packets for it were processed last; it does so in softirq,
+ * before packets go to a backlog, so it is never the reader's own by accident. A socket of datagrams without a peer has
+ * none: those bytes are counted for CPU -1, as are all bytes sent.
+ *
+ * What stays in the machine is left out: sockets whose route leads through a loopback device, and, while no route is known,
+ * those between addresses of this machine. Only a socket of datagrams without a peer that is bound to all addresses
+ * cannot be told from one of the network.
+ *
+ * Newer kernels have tracepoints for it (the programs named at_); on older ones the ends of functions do (after_). Not
+ * seen: splice from a socket, and pages mapped instead of copied.
+ */
+#include "kernel.h"
+#include <bpf/bpf_endian.h>
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IFF_LOOPBACK 0x8
+#define MSG_PEEK 0x2
+#define MSG_ERRQUEUE 0x2000
+#define NO_CPU (-1)
+#define THREADS_TIMES_CPUS_MAX 32768
+
+struct key {
+	__u32 thread;
+	__s32 cpu;
+};
+
+struct count {
+	__u64 received;
+	__u64 sent;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, THREADS_TIMES_CPUS_MAX);
+	__type(key, struct key);
+	__type(value, struct count);
+} counts SEC(".maps");
+
+static __always_inline bool is_local_v4(__be32 address)
+{
+	return (address & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
+}
+
+static __always_inline bool is_local_v6(const __be32 address[4])
+{
+	if (address[0] || address[1])
+		return 0;
+	if (address[2] == bpf_htonl(0xffff))
+		return is_local_v4(address[3]);
+	return !address[2] && address[3] == bpf_htonl(1);
+}
+
+static __always_inline bool stays_in_machine(struct sock *sk, bool v6)
+{
+	struct dst_entry *route = sk->sk_dst_cache;
+	__be32 here[4] = {}, there[4] = {};
+
+	if (route)
+		return route->dev->flags & IFF_LOOPBACK;
+	if (!v6) {
+		here[3] = sk->__sk_common.skc_rcv_saddr;
+		there[3] = sk->__sk_common.skc_daddr;
+		return is_local_v4(here[3]) || is_local_v4(there[3]) || (here[3] && here[3] == there[3]);
+	}
+	if (!bpf_core_field_exists(sk->__sk_common.skc_v6_daddr))
+		return 0;
+	for (int i = 0; i < 4; i++) {
+		here[i] = sk->__sk_common.skc_v6_rcv_saddr.in6_u.u6_addr32[i];
+		there[i] = sk->__sk_common.skc_v6_daddr.in6_u.u6_addr32[i];
+	}
+	if (is_local_v6(here) || is_local_v6(there))
+		return 1;
+	return (here[0] || here[3]) && here[0] == there[0] && here[1] == there[1] && here[2] == there[2] &&
+	       here[3] == there[3];
+}
+
+static __always_inline int count(struct sock *sk, __s64 bytes, bool is_received)
+{
+	struct key key = { .thread = this_thread(), .cpu = NO_CPU };
+	struct count first = {};
+	struct count *known;
+	unsigned short family;
+
+	if (bytes <= 0 || !sk)
+		return 0;
+	family = sk->__sk_common.skc_family;
+	if (family != AF_INET && family != AF_INET6)
+		return 0;
+	if (stays_in_machine(sk, family == AF_INET6))
+		return 0;
+	if (is_received)
+		key.cpu = sk->__sk_common.skc_incoming_cpu;
+	known = bpf_map_lookup_elem(&counts, &key);
+	if (!known) {
+		bpf_map_update_elem(&counts, &key, &first, BPF_NOEXIST);
+		known = bpf_map_lookup_elem(&counts, &key);
+	}
+	if (!known)
+		miss(bytes);
+	else if (is_received)
+		__sync_fetch_and_add(&known->received, bytes);
+	else
+		__sync_fetch_and_add(&known->sent, bytes);
+	return 0;
+}
+
+static __always_inline int count_received(struct sock *sk, __s64 bytes, int flags)
+{
+	return flags & (MSG_PEEK | MSG_ERRQUEUE) ? 0 : count(sk, bytes, 1);
+}
+
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(at_receive, struct sock *sk, int bytes, int flags)
+{
+	return count_received(sk, bytes, flags);
+}
+
+SEC("tp_btf/sock_send_length")
+int BPF_PROG(at_send, struct sock *sk, int bytes, int flags)
+{
+	return count(sk, bytes, 0);
+}
+
+SEC("fexit/inet_recvmsg")
+int BPF_PROG(after_receive, struct socket *sock, void *message, unsigned long size, int flags, int bytes)
+{
+	return count_received(sock->sk, bytes, flags);
+}
+
+SEC("fexit/inet6_recvmsg")
+int BPF_PROG(after_receive_v6, struct socket *sock, void *message, unsigned long size, int flags, int bytes)
+{
+	return count_received(sock->sk, bytes, flags);
+}
+
+SEC("fexit/inet_sendmsg")
+int BPF_PROG(after_send, struct socket *sock, void *message, unsigned long size, int bytes)
+{
+	return count(sock->sk, bytes, 0);
+}
+
+SEC("fexit/inet6_sendmsg")
+int BPF_PROG(after_send_v6, struct socket *sock, void *message, unsigned long size, int bytes)
+{
+	return count(sock->sk, bytes, 0);
+}
+
+SEC("fexit/inet_sendpage")
+int BPF_PROG(after_send_page, struct socket *sock, void *page, int offset, unsigned long size, int flags, long bytes)
+{
+	return count(sock->sk, bytes, 0);
+}

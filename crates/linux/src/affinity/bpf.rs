@@ -64,7 +64,7 @@ impl Bpf {
         let disks = self.part(Part::Disks, tree, decode::disks);
         let mut known = |what: &str, missed: u64| {
             if missed > 0 {
-                let why = format!("{missed} more are of threads for which the programs in the kernel had no room");
+                let why = format!("{missed} more are of threads for which the BPF programs had no room");
                 gaps.tell(what, &why);
             }
         };
@@ -103,7 +103,7 @@ impl Bpf {
             }
             None => tree.read(&path, bytes).map_err(|_| {
                 let why = tree.text(&unseen);
-                why.unwrap_or_else(|| "programs in the kernel count them, and none did so here".to_owned())
+                why.unwrap_or_else(|| "BPF programs count them, and none did so here".to_owned())
             })?,
         }
         decode(bytes).ok_or_else(|| format!("what is in {path} cannot be understood"))

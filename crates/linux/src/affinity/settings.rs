@@ -48,19 +48,19 @@ impl Settings {
             interrupts.insert(*number, setting);
         }
         tell_managed(tree, counts, &mut interrupts, gaps);
-        let mut queues: Vec<Queue> = topology
-            .devices()
-            .iter()
-            .flat_map(|device| match device.kind {
+        let mut queues = Vec::new();
+        for device in topology.devices() {
+            queues.extend(match device.kind {
                 DeviceKind::Network => card_queues(tree, &device.name, gaps),
                 _ => disk_queues(tree, device, gaps),
-            })
-            .chain(virtual_cards(tree, topology).flat_map(|name| card_queues(tree, &name, gaps)))
-            .map(|queue| Queue {
-                interrupt: ties.interrupt(&queue.device, queue.kind, queue.index),
-                ..queue
-            })
-            .collect();
+            });
+        }
+        for name in virtual_cards(tree, topology) {
+            queues.extend(card_queues(tree, &name, gaps));
+        }
+        for queue in &mut queues {
+            queue.interrupt = ties.interrupt(&queue.device, queue.kind, queue.index);
+        }
         queues.sort_by(|a, b| (&a.device, a.kind, a.index).cmp(&(&b.device, b.kind, b.index)));
         Self { interrupts, queues }
     }

@@ -1,5 +1,6 @@
 //! Machines made by hand: a machine is a directory, and time passes when its files are changed.
 
+mod counted;
 mod live;
 mod recordings;
 mod seen_threads;

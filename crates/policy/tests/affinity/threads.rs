@@ -1,7 +1,7 @@
 //! What becomes of single threads, queues and interrupts, worked out by hand on two nodes of two CPUs each.
 
 use crate::world::{MB, World, cpus};
-use homenode_policy::affinity::{Class, Config, Plan, Policy, Previous, QueueKind, Reason, Target, Why, decide};
+use homenode_policy::affinity::{Class, Config, Plan, Policy, Previous, Queue, QueueKind, Reason, Target, Why, decide};
 use homenode_policy::{CpuId, NodeId};
 
 fn two_nodes() -> World {
@@ -360,4 +360,49 @@ fn the_policies_that_the_paper_compares() {
     assert_eq!(placed(Policy::Spread), (all, each));
     assert_eq!(placed(Policy::Pack), (vec![2; 4], vec![vec![2]; 4]));
     assert_eq!(placed(Policy::SingleCore), (vec![2; 4], vec![vec![2]; 4]));
+}
+
+/// A pair of network namespaces on a machine: no interrupt, no home, and packets are processed where RPS says.
+fn with_virtual_card(world: &mut World, processed: u32) {
+    let queue = |kind, numbers: &[u32]| Queue {
+        device: "veth0".to_owned(),
+        kind,
+        index: 0,
+        interrupt: None,
+        cpus: cpus(numbers.iter().copied()),
+        movable: true,
+    };
+    world.snapshot.queues.push(queue(QueueKind::Receive, &[processed]));
+    world.snapshot.queues.push(queue(QueueKind::Transmit, &[]));
+}
+
+#[test]
+fn a_reader_of_a_virtual_card_and_its_packets_come_together() {
+    let mut world = two_nodes();
+    with_virtual_card(&mut world, 2);
+    let reader = world.add_thread("server", 0, 20);
+    world.snapshot.threads[reader].received = vec![(Some(CpuId(2)), 500 * MB)];
+    let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
+    let [action] = &plan.actions[..] else {
+        panic!("{plan:?}")
+    };
+    assert!(plan.cost_before.bytes_per_s() > 0);
+    assert_eq!(plan.cost_after.bytes_per_s(), 0, "{action:?}");
+}
+
+#[test]
+fn virtual_cards_do_not_hide_the_real_one_from_who_only_sends() {
+    let mut world = two_nodes();
+    world.add_card("eth0", Some(1), &[2]);
+    let sender = world.add_thread("server", 0, 20);
+    world.snapshot.threads[sender].sent_bytes = 500 * MB;
+    let alone = decide(&world.snapshot, &Config::default(), &Previous::default());
+    assert!(alone.cost_before.bytes_per_s() > 0);
+    with_virtual_card(&mut world, 0);
+    let beside = decide(&world.snapshot, &Config::default(), &Previous::default());
+    assert_eq!(alone.cost_before, beside.cost_before);
+    assert_eq!(
+        alone.action(&thread(&world, sender)),
+        beside.action(&thread(&world, sender))
+    );
 }

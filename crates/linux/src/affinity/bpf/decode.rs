@@ -150,3 +150,96 @@ impl Rest<'_> {
         Some(record)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(7_u32.to_le_bytes());
+        bytes.extend(8_u32.to_le_bytes());
+        for long in [1_000_000_000_u64, 5000, 4096, 512, 77] {
+            bytes.extend(long.to_le_bytes());
+        }
+        bytes.extend(3_u32.to_le_bytes());
+        bytes.extend(1_u16.to_le_bytes());
+        bytes.extend(2_u16.to_le_bytes());
+        bytes.extend(b"io (1)\0\0\0\0\0\0\0\0\0\0");
+        bytes.extend(b"server-of-names\0");
+        bytes.extend(5_u64.to_le_bytes());
+        bytes.extend(1_u64.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn records() {
+        let expected = Record {
+            process: 7,
+            thread: 8,
+            started_ns: 1_000_000_000,
+            run_ns: 5000,
+            disk: Some((4096, 512)),
+            cpuset: 77,
+            cpu: 3,
+            name: *b"io (1)\0\0\0\0\0\0\0\0\0\0",
+            process_name: *b"server-of-names\0",
+            mask: vec![5, 1],
+        };
+        let one = record();
+        let mut uncounted = record();
+        uncounted[52] = 0;
+        let both = [one.clone(), uncounted].concat();
+        let without = Record {
+            disk: None,
+            ..expected.clone()
+        };
+        assert_eq!(threads(&both), Some(vec![expected, without]));
+        assert_eq!(threads(&[]), Some(vec![]));
+        for end in 1..one.len() {
+            assert_eq!(threads(&one[..end]), None, "{end}");
+        }
+    }
+
+    fn entry(numbers: [u32; 2], longs: &[u64]) -> Vec<u8> {
+        let numbers = numbers.into_iter().flat_map(u32::to_le_bytes);
+        numbers
+            .chain(longs.iter().flat_map(|long| long.to_le_bytes()))
+            .collect()
+    }
+
+    #[test]
+    fn counts_by_thread() {
+        let parts = [
+            9_u64.to_le_bytes().to_vec(),
+            entry([7, u32::MAX], &[100, 30]),
+            entry([7, 2], &[5, 0]),
+            entry([8, 0], &[0, 1]),
+        ];
+        let bytes = parts.concat();
+        let (missed, by_thread) = sockets(&bytes).unwrap();
+        assert_eq!(missed, 9);
+        let received = vec![(Some(2), 5), (None, 100)];
+        assert_eq!(by_thread[&7], SocketCounts { received, sent: 30 });
+        assert_eq!(
+            by_thread[&8],
+            SocketCounts {
+                received: vec![],
+                sent: 1
+            }
+        );
+        let parts = [9_u64.to_le_bytes().to_vec(), entry([7, 8 << 20 | 1], &[1, 2, 3])];
+        let bytes_of_disks = parts.concat();
+        let (missed, by_thread) = disks(&bytes_of_disks).unwrap();
+        assert_eq!((missed, by_thread.len()), (9, 1));
+        let (read, written, dirtied) = (1, 2, 3);
+        let key = DiskKey { major: 8, minor: 1 };
+        assert_eq!(by_thread[&7], [(key, DiskCount { read, written, dirtied })]);
+        for end in (0..bytes.len()).filter(|end| end % 24 != 8) {
+            assert_eq!(sockets(&bytes[..end]), None, "{end}");
+        }
+        for end in (0..bytes_of_disks.len()).filter(|end| *end != 8) {
+            assert_eq!(disks(&bytes_of_disks[..end]), None, "{end}");
+        }
+    }
+}

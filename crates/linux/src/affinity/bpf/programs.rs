@@ -78,7 +78,7 @@ impl Programs {
         for programs in part.alternatives() {
             match Self::attach(part, programs, tree) {
                 Ok(loaded) => return Ok(loaded),
-                Err(error) => why = format!("the kernel does not take the programs that count them: {error:#}"),
+                Err(error) => why = format!("the kernel does not take the BPF programs that count them: {error:#}"),
             }
         }
         Err(why)
@@ -113,7 +113,7 @@ impl Programs {
             Part::Threads => self.read_threads(bytes),
             Part::Sockets | Part::Disks => self.empty(bytes),
         };
-        read.map_err(|error| format!("what programs in the kernel counted cannot be read: {error}"))
+        read.map_err(|error| format!("what BPF programs counted cannot be read: {error}"))
     }
 
     fn read_threads(&self, bytes: &mut Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
@@ -158,21 +158,21 @@ pub(super) fn refusal() -> Option<String> {
         fs::read_link(format!("/proc/self/ns/{kind}")).is_ok_and(|link| link.as_os_str() != *initial)
     };
     if cfg!(target_endian = "big") {
-        return Some("programs in the kernel count them, and there are none for big-endian processors".to_owned());
+        return Some("BPF programs count them, and there are none for big-endian processors".to_owned());
     }
     if !may_load(&text("/proc/thread-self/status")) {
-        return Some("programs in the kernel count them, and only root may load some".to_owned());
+        return Some("BPF programs count them, and only root may load some".to_owned());
     }
     if INITIAL.iter().any(outside) {
-        let why = "programs in the kernel count them, by numbers that threads do not have inside of a container";
+        let why = "BPF programs count them, by numbers that threads do not have inside of a container";
         return Some(format!("{why}; run it outside"));
     }
     if !fs::exists("/sys/kernel/btf/vmlinux").unwrap_or(false) {
-        let why = "programs in the kernel count them, and this kernel does not tell its structures";
+        let why = "BPF programs count them, and this kernel does not tell its structures";
         return Some(format!("{why} (CONFIG_DEBUG_INFO_BTF)"));
     }
     if text("/sys/kernel/security/lockdown").contains("[confidentiality]") {
-        let why = "programs in the kernel count them, and lockdown=confidentiality lets none read";
+        let why = "BPF programs count them, and lockdown=confidentiality lets none read";
         return Some(why.to_owned());
     }
     None
@@ -185,4 +185,17 @@ fn may_load(status: &str) -> bool {
     let mut lines = status.lines().filter_map(|line| line.strip_prefix("CapEff:"));
     let effective = lines.next().and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     effective.is_some_and(|mask| mask & SYS_ADMIN != 0 || mask & PERFMON_AND_BPF == PERFMON_AND_BPF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_to_load() {
+        let status = |mask: &str| may_load(&format!("Name:\tx\nCapPrm:\t{mask}\nCapEff:\t{mask}\nCapBnd:\tffff\n"));
+        assert!(status("000001ffffffffff") && status("0000000000200000") && status("000000c000000000"));
+        assert!(!status("0000000000000000") && !status("0000008000000000") && !status("0000004000000000"));
+        assert!(!may_load("") && !status("x"));
+    }
 }

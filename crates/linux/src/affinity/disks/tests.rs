@@ -1,1 +1,194 @@
+//! Machines of disks, made by hand.
 
+use super::*;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+const KIB: u64 = 1024;
+
+struct Machine(tempfile::TempDir);
+
+impl Machine {
+    /// `sda` with two parts, `nvme0n1`; `dm-0` on a part, `dm-1` on `dm-0`, `md0` on both disks.
+    fn new() -> Self {
+        let machine = Self(tempfile::tempdir().unwrap());
+        machine.disk("8:0", "pci/sda", &[]);
+        machine
+            .disk("8:1", "pci/sda/sda1", &[])
+            .file("sys/devices/pci/sda/sda1/partition", "1");
+        machine
+            .disk("8:2", "pci/sda/sda2", &[])
+            .file("sys/devices/pci/sda/sda2/partition", "2");
+        machine.disk("259:0", "nvme/nvme0n1", &[]);
+        machine.disk("253:0", "virtual/dm-0", &["sda2"]);
+        machine.disk("253:1", "virtual/dm-1", &["dm-0"]);
+        machine.disk("9:0", "virtual/md0", &["sda1", "nvme0n1"]);
+        machine.disk("7:0", "virtual/loop0", &[]);
+        machine
+    }
+
+    fn disk(&self, number: &str, place: &str, slaves: &[&str]) -> &Self {
+        let name = place.rsplit('/').next().unwrap();
+        let directory = self.0.path().join("sys/devices").join(place);
+        fs::create_dir_all(directory.join("slaves")).unwrap();
+        for slave in slaves {
+            fs::create_dir(directory.join("slaves").join(slave)).unwrap();
+        }
+        for (class, link) in [("sys/dev/block", number), ("sys/class/block", name)] {
+            let class = self.0.path().join(class);
+            fs::create_dir_all(&class).unwrap();
+            symlink(&directory, class.join(link)).unwrap();
+        }
+        self
+    }
+
+    fn file(&self, path: &str, text: &str) -> &Self {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    fn opened(&self, process: u32, number: u32, flags: &str, mount: u32) -> &Self {
+        let text = format!("pos:\t0\nflags:\t{flags}\nmnt_id:\t{mount}\nino:\t7\n");
+        self.file(&format!("proc/{process}/fdinfo/{number}"), &text)
+    }
+
+    fn mounts(&self, process: u32) -> &Self {
+        let text = "\
+            20 1 8:2 / / rw,noatime shared:1 - ext4 /dev/sda2 rw\n\
+            21 1 8:1 / /boot rw - ext4 /dev/sda1 rw\n\
+            22 1 259:0 / /data rw - xfs /dev/nvme0n1 rw\n\
+            23 1 0:30 / /tmp rw - tmpfs tmpfs rw\n\
+            24 1 0:31 / /home rw - btrfs /dev/nvme0n1 rw\n\
+            25 1 9:0 / /both rw - ext4 /dev/md0 rw\n";
+        self.file(&format!("proc/{process}/mountinfo"), text)
+    }
+
+    fn tree(&self) -> Tree {
+        Tree::new(self.0.path())
+    }
+}
+
+fn disks() -> Disks {
+    Disks {
+        names: ["sda", "nvme0n1"].map(str::to_owned).into(),
+        ..Disks::default()
+    }
+}
+
+fn key(major: u32, minor: u32) -> DiskKey {
+    DiskKey { major, minor }
+}
+
+fn count(read: u64, written: u64, dirtied: u64) -> DiskCount {
+    DiskCount { read, written, dirtied }
+}
+
+#[test]
+fn down_to_the_disks() {
+    let machine = Machine::new();
+    let mut disks = disks();
+    let mut disk = |major, minor| disks.disk(&machine.tree(), key(major, minor));
+    for (major, minor) in [(8, 0), (8, 1), (8, 2), (253, 0), (253, 1)] {
+        assert_eq!(disk(major, minor).as_deref(), Some("sda"), "{major}:{minor}");
+    }
+    assert_eq!(disk(259, 0).as_deref(), Some("nvme0n1"));
+    // Two disks, one that is no disk of the machine's, and none.
+    for (major, minor) in [(9, 0), (7, 0), (0, 0), (77, 7)] {
+        assert_eq!(disk(major, minor), None, "{major}:{minor}");
+    }
+}
+
+/// The disk and the bytes; `?` where it is not known.
+fn divided(bytes: (u64, u64), counted: Option<&DiskCounts>, busy_bytes: u64) -> Vec<(String, u64)> {
+    let machine = Machine::new();
+    machine
+        .mounts(5)
+        .opened(5, 3, "0100002", 22)
+        .opened(5, 4, "0100000", 20);
+    let (read, written) = bytes;
+    let parts = disks().divide(&machine.tree(), 5, Bytes { read, written }, counted, busy_bytes);
+    let name = |device: Option<String>| device.unwrap_or_else(|| "?".to_owned());
+    parts.into_iter().map(|part| (name(part.device), part.bytes)).collect()
+}
+
+#[test]
+fn bytes_are_divided_as_requests_and_dirty_pages_are() {
+    let divided = |bytes, counted: Vec<(DiskKey, DiskCount)>| divided(bytes, Some(&counted), u64::MAX);
+    let of = |parts: &[(&str, u64)]| -> Vec<(String, u64)> {
+        parts.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect()
+    };
+    let (sda, nvme) = (key(8, 0), key(259, 0));
+    // Reads of two disks.
+    let reads = vec![(sda, count(KIB, 0, 0)), (nvme, count(3 * KIB, 0, 0))];
+    assert_eq!(
+        divided((4 * KIB, 0), reads.clone()),
+        of(&[("nvme0n1", 3 * KIB), ("sda", KIB)])
+    );
+    // Requests of a disk made of others are counted again below: the sum is the kernel's.
+    assert_eq!(divided((2 * KIB, 0), reads), of(&[("nvme0n1", 1536), ("sda", 512)]));
+    // Direct writes to one disk, buffered ones to another, made durable by the thread itself.
+    let mixed = vec![(sda, count(0, 4 * KIB, 1)), (nvme, count(0, 64 * KIB, 0))];
+    assert_eq!(
+        divided((0, 68 * KIB), mixed),
+        of(&[("nvme0n1", 64 * KIB), ("sda", 4 * KIB)])
+    );
+    // It makes durable what it wrote in an earlier period: that was counted then.
+    assert_eq!(divided((0, 0), vec![(sda, count(0, 4 * KIB, 0))]), of(&[]));
+    // Dirty pages of a filesystem without a disk of its own, and nothing counted at all.
+    assert_eq!(divided((0, KIB), vec![(key(0, 0), count(0, 0, 1))]), of(&[("?", KIB)]));
+    assert_eq!(divided((KIB, KIB), vec![]), of(&[("?", 2 * KIB)]));
+    let huge = vec![(sda, count(u64::MAX, u64::MAX, 0)), (nvme, count(u64::MAX, 0, 5))];
+    let sum: u128 = divided((u64::MAX, 0), huge)
+        .iter()
+        .map(|(_, bytes)| u128::from(*bytes))
+        .sum();
+    assert_eq!(sum, u128::from(u64::MAX));
+}
+
+#[test]
+fn without_counts_the_open_files_of_busy_processes_tell() {
+    let all = |name: &str, bytes| vec![(name.to_owned(), bytes)];
+    assert_eq!(divided((0, 9), None, 5), all("nvme0n1", 9));
+    assert_eq!(divided((0, 9), None, 10), all("?", 9));
+    // Files to read from are on both disks.
+    assert_eq!(divided((9, 0), None, 5), all("?", 9));
+    assert_eq!(divided((9, 9), None, 5), [all("nvme0n1", 9), all("?", 9)].concat());
+}
+
+#[test]
+fn open_files() {
+    let machine = Machine::new();
+    let tree = machine.tree();
+    let seen = |process| {
+        let files = disks().files(&tree, process).clone();
+        (files.read, files.written)
+    };
+    let some = |name: &str| Some(name.to_owned());
+    // Two parts of a disk, a pipe, a file in memory, one that is open as a path only.
+    machine
+        .mounts(1)
+        .opened(1, 0, "02", 20)
+        .opened(1, 1, "01", 21)
+        .opened(1, 2, "02", 14);
+    machine.opened(1, 3, "02", 23).opened(1, 4, "010100002", 22);
+    assert_eq!(seen(1), (some("sda"), some("sda")));
+    // One that may be on several disks.
+    machine
+        .mounts(2)
+        .opened(2, 0, "0", 20)
+        .opened(2, 1, "01", 20)
+        .opened(2, 2, "01", 24);
+    assert_eq!(seen(2), (some("sda"), None));
+    machine.mounts(3).opened(3, 0, "02", 25);
+    assert_eq!(seen(3), (None, None));
+    machine.mounts(4).opened(4, 0, "x", 20);
+    assert_eq!(seen(4), (None, None));
+    // No list of mounts, no files, no process.
+    machine.opened(6, 0, "02", 20);
+    machine.mounts(7);
+    for process in [6, 7, 8] {
+        assert_eq!(seen(process), (None, None));
+    }
+}

@@ -104,7 +104,17 @@ fn cost_with_a_thousand_threads() {
     /// 1 % of a core at one period a second.
     const BOUND: Duration = Duration::from_millis(10);
     let topology = topology::read(&topology::Source::Live).unwrap();
+    let sensed = Sensor::new(Path::new("/")).unwrap().sense(&topology).unwrap();
+    let counted: Vec<_> = sensed
+        .unseen
+        .iter()
+        .filter(|unseen| unseen.what.contains("sent"))
+        .collect();
     for active in [0, 100, THREADS] {
+        if active == THREADS && !counted.is_empty() {
+            eprintln!("SKIPPED: all threads active: {counted:?}");
+            continue;
+        }
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let parked: Vec<_> = (0..THREADS)
@@ -135,7 +145,7 @@ fn cost_with_a_thousand_threads() {
                 "{THREADS} threads, {active} active: mean {mean:?}, median {:?}, most {:?} a period; threads seen {}",
                 costs[8].0, costs[15].0, costs[8].1
             );
-            assert!(active == THREADS || mean < BOUND);
+            assert!(mean < BOUND);
         });
     }
 }

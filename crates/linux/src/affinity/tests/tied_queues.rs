@@ -142,6 +142,52 @@ fn queues_with_their_interrupts_and_cpus() {
     assert_eq!(seen(&machine()).snapshot.queues, expected);
 }
 
+#[test]
+fn cards_without_hardware() {
+    let machine = machine();
+    for (name, file, mask) in [
+        ("veth0", "rx-0/rps_cpus", "2"),
+        ("veth0", "tx-0/xps_cpus", "0"),
+        ("lo", "rx-0/rps_cpus", "0"),
+    ] {
+        machine.file(
+            &format!("sys/devices/virtual/net/{name}/queues/{file}"),
+            &format!("{mask}\n"),
+        );
+    }
+    for name in ["veth0", "lo"] {
+        machine.link(
+            &format!("sys/class/net/{name}"),
+            &format!("../../devices/virtual/net/{name}"),
+        );
+    }
+    machine.file("sys/class/net/bonding_masters", "bond0\n");
+    let queue = |kind, numbers: &[u32]| Queue {
+        device: "veth0".to_owned(),
+        kind,
+        index: 0,
+        interrupt: None,
+        cpus: cpus(numbers),
+        movable: true,
+    };
+    let seen = seen(&machine);
+    let queues: Vec<_> = seen
+        .snapshot
+        .queues
+        .into_iter()
+        .filter(|queue| ["veth0", "lo"].contains(&queue.device.as_str()))
+        .collect();
+    assert_eq!(
+        queues,
+        [queue(QueueKind::Receive, &[1]), queue(QueueKind::Transmit, &[])]
+    );
+    assert!(
+        seen.unseen.iter().all(|unseen| !unseen.why.contains("bonding")),
+        "{:?}",
+        seen.unseen
+    );
+}
+
 fn managed(seen: &Sensed) -> Vec<u32> {
     let managed = seen.snapshot.interrupts.iter().filter(|interrupt| interrupt.managed);
     managed.map(|interrupt| interrupt.number).collect()

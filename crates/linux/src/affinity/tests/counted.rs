@@ -1,0 +1,137 @@
+//! What programs in the kernel counted, as a recording has it.
+
+use super::*;
+use homenode_policy::affinity::{DiskBytes, Thread, ThreadId};
+
+#[derive(Clone, Copy)]
+struct Counts {
+    thread: u32,
+    run_ns: u64,
+    written: u64,
+    mask: u64,
+}
+
+impl Machine {
+    fn bytes(&self, path: &str, bytes: &[u8]) -> &Self {
+        fs::write(self.place(path), bytes).unwrap();
+        self
+    }
+
+    /// Threads of process 7, which began at tick 5.
+    fn threads(&self, threads: &[Counts]) -> &Self {
+        let mut bytes = Vec::new();
+        for counts in threads {
+            bytes.extend([7, counts.thread].iter().flat_map(|number| number.to_le_bytes()));
+            let longs = [50_000_000, counts.run_ns, 0, counts.written, counts.mask];
+            bytes.extend(longs.iter().flat_map(|long: &u64| long.to_le_bytes()));
+            bytes.extend(2_u32.to_le_bytes());
+            bytes.extend([1, 1].iter().flat_map(|short: &u16| short.to_le_bytes()));
+            bytes.extend(*b"io\xc3\0\0\0\0\0\0\0\0\0\0\0\0\0");
+            bytes.extend(*b"server\0\0\0\0\0\0\0\0\0\0");
+            bytes.extend(counts.mask.to_le_bytes());
+        }
+        self.bytes("proc/bpf/threads", &bytes)
+    }
+
+    fn counts(&self, part: &str, missed: u64, entries: &[([u32; 2], &[u64])]) -> &Self {
+        let mut bytes = missed.to_le_bytes().to_vec();
+        for (key, counts) in entries {
+            bytes.extend(key.iter().flat_map(|number| number.to_le_bytes()));
+            bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+        }
+        self.bytes(&format!("proc/bpf/{part}"), &bytes)
+    }
+}
+
+fn counts(thread: u32, run_ns: u64, written: u64, mask: u64) -> Counts {
+    Counts {
+        thread,
+        run_ns,
+        written,
+        mask,
+    }
+}
+
+fn machine() -> Machine {
+    let machine = Machine::new();
+    machine.file("sys/fs/cgroup/cgroup.controllers", "cpuset\n");
+    machine.file("sys/fs/cgroup/a.service/cpuset.cpus.effective", "1-2\n");
+    machine.file("proc/7/task/9/cgroup", "0::/a.service\n");
+    machine.threads(&[counts(8, 100, 0, 15), counts(9, 100, 50, 6), counts(10, 100, 0, 15)]);
+    machine.counts("sockets", 0, &[]).counts("disks", 0, &[]);
+    machine
+}
+
+#[test]
+fn threads_with_their_sockets_and_disks() {
+    let machine = machine();
+    let directory = machine.root().join("sys/devices/sda");
+    fs::create_dir_all(&directory).unwrap();
+    machine.link("sys/dev/block/8:0", directory.to_str().unwrap());
+    let mut sensor = machine.sensor();
+    machine.uptime("101.00");
+    machine.threads(&[counts(8, 150, 0, 15), counts(9, 300, 4146, 6), counts(10, 100, 0, 15)]);
+    machine.counts(
+        "sockets",
+        0,
+        &[([8, 2], &[1000, 0]), ([8, u32::MAX], &[7, 30]), ([44, 1], &[9, 9])],
+    );
+    machine.counts("disks", 0, &[([9, 8 << 20], &[0, 0, 3])]);
+    let sensed = sensor.sense(&topology(&[("sda", DeviceKind::Block)])).unwrap();
+    let thread = |thread, cpu_ns| Thread {
+        id: ThreadId {
+            process: 7,
+            thread,
+            started: 5,
+        },
+        name: "io".to_owned(),
+        process_name: "server".to_owned(),
+        cpu: CpuId(2),
+        allowed: cpus(&[0, 1, 2]),
+        cpuset: cpus(&[0, 1, 2]),
+        cpu_ns,
+        disk: vec![],
+        received: vec![],
+        sent_bytes: 0,
+    };
+    let receiver = Thread {
+        received: vec![(Some(CpuId(2)), 1000), (None, 7)],
+        sent_bytes: 30,
+        ..thread(8, 50)
+    };
+    let writer = Thread {
+        allowed: cpus(&[1, 2]),
+        cpuset: cpus(&[1, 2]),
+        disk: vec![DiskBytes {
+            device: Some("sda".to_owned()),
+            bytes: 4096,
+        }],
+        ..thread(9, 200)
+    };
+    assert_eq!(sensed.snapshot.threads, [receiver, writer]);
+    assert_eq!(sensed.unseen, []);
+}
+
+#[test]
+fn what_found_no_room_and_what_could_not_be_counted_is_told() {
+    let machine = machine();
+    let mut sensor = machine.sensor();
+    machine.counts("sockets", 4711, &[]);
+    fs::remove_file(machine.root().join("proc/bpf/disks")).unwrap();
+    machine.file("proc/bpf/disks.unseen", "the kernel is in a bad mood");
+    let mut told = |what: &str| -> Vec<String> {
+        let unseen = sensor.sense(&topology(&[])).unwrap().unseen.into_iter();
+        let about = unseen.filter(|unseen| unseen.what.contains(what));
+        about.map(|unseen| unseen.why).collect()
+    };
+    let [sockets] = &told("received and sent")[..] else {
+        panic!("one line")
+    };
+    assert!(sockets.starts_with("4711 more"), "{sockets}");
+    assert_eq!(told("which disks"), ["the kernel is in a bad mood"]);
+    for damaged in ["sockets", "disks"] {
+        machine.file(&format!("proc/bpf/{damaged}"), "123");
+    }
+    assert_eq!(told("which disks"), ["what is in proc/bpf/disks cannot be understood"]);
+    assert_eq!(told("received and sent").len(), 1);
+}

@@ -9,6 +9,10 @@ build-essential  the linker and C compiler that Rust builds and the C project of
 pkg-config       finds hwloc for the build
 libhwloc-dev     topology of the machine: nodes, CPUs, caches, distances
 libudev-dev      the binding to hwloc links what a static hwloc would need, and that is udev too
+clang            compiles the programs that count bytes of threads in the kernel
+libbpf-dev       the headers those programs include
+libelf-dev       what loads those programs reads their object files with it
+zlib1g-dev       libelf and the loader need it
 git              the repository is one of the trees copied into the filesystem
 fio              throughput in "make run" (homenode demo), verified I/O in the tests
 rsync            copies trees in "make run" and verifies them, as an outside judge
@@ -17,6 +21,7 @@ attr             setfattr and getfattr, for the tests of extended attributes
 sqlite3          the database that the tests run on the filesystem
 util-linux       mount, umount, setpriv
 procps           the tests look at processes
+iproute2         the tests make network namespaces with it
 strace           gives the server errors of the kernel, in the tests of faults
 '
 

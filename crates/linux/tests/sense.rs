@@ -1,6 +1,8 @@
 //! Bytes of sockets and disks of threads of this machine, as BPF programs count them: real sockets between network
 //! namespaces, and real files.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
 use homenode_linux::affinity::{Sensed, Sensor};
 use homenode_linux::topology::{self, Source};
 use homenode_policy::CpuId;
@@ -19,6 +21,8 @@ use std::thread;
 
 const MIB: usize = 1 << 20;
 const SENT: usize = 32 * MIB;
+
+type Work = Box<dyn FnOnce() + Send>;
 
 /// One test at a time: they look at all of this process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -47,7 +51,7 @@ fn named<'a>(sensed: &'a Sensed, name: &str) -> &'a Thread {
 }
 
 /// Runs `work` on a thread of this name, which stays until its period has been sensed.
-fn sense_while(sensor: &mut Sensor, topology: &Topology, workers: Vec<(&str, Box<dyn FnOnce() + Send>)>) -> Sensed {
+fn sense_while(sensor: &mut Sensor, topology: &Topology, workers: Vec<(&str, Work)>) -> Sensed {
     let (done, all_done) = mpsc::channel();
     let mut ends = Vec::new();
     let mut threads = Vec::new();
@@ -152,7 +156,7 @@ fn send(mut stream: impl Write) {
 }
 
 /// Bytes on their way through TCP between two threads, each of which begins in its own way.
-fn stream(sensor: &mut Sensor, topology: &Topology, address: &str, begin: [Box<dyn FnOnce() + Send>; 2]) -> Sensed {
+fn stream(sensor: &mut Sensor, topology: &Topology, address: &str, begin: [Work; 2]) -> Sensed {
     let (tell, told) = mpsc::channel();
     let [begin_receiver, begin_sender] = begin;
     let address = address.to_owned();
@@ -179,7 +183,7 @@ fn bytes_of_sockets_with_the_cpu_that_processed_them() {
         return;
     };
     let namespaces = Namespaces::new();
-    let in_namespace = |end: usize| -> Box<dyn FnOnce() + Send> {
+    let in_namespace = |end: usize| -> Work {
         let name = namespaces.names[end].clone();
         Box::new(move || enter(&name))
     };
@@ -212,7 +216,7 @@ fn what_stays_in_the_machine_is_not_of_the_network() {
     let Some((_alone, mut sensor, topology)) = sensor() else {
         return;
     };
-    let nothing = || -> Box<dyn FnOnce() + Send> { Box::new(|| {}) };
+    let nothing = || -> Work { Box::new(|| {}) };
     for address in ["127.0.0.1", "::1"] {
         if TcpListener::bind((address, 0)).is_err() {
             eprintln!("SKIPPED: {address}: this machine does not have it");
@@ -225,7 +229,7 @@ fn what_stays_in_the_machine_is_not_of_the_network() {
         }
     }
     let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
-    let workers: Vec<(&str, Box<dyn FnOnce() + Send>)> = vec![
+    let workers: Vec<(&str, Work)> = vec![
         ("receiver", Box::new(move || receive(one))),
         ("sender", Box::new(move || send(other))),
     ];

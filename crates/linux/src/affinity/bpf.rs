@@ -21,7 +21,7 @@ use std::collections::HashMap;
 /// Where a recording has what was counted.
 const FILES: &str = "proc/bpf";
 const SOCKETS: &str = "bytes that threads received and sent";
-const DISKS: &str = "which disks bytes of threads were of, but for what the files that processes have open tell";
+const DISKS: &str = "which disks bytes of threads were of";
 
 /// The programs of a live machine, or what a recording has of them.
 #[derive(Debug)]
@@ -80,7 +80,9 @@ impl Bpf {
             // Without them the same is read from /proc.
             threads: threads.ok(),
             sockets: sockets.map_err(|why| gaps.tell(SOCKETS, &why)).ok(),
-            disks: disks.map_err(|why| gaps.tell(DISKS, &why)).ok(),
+            disks: disks
+                .map_err(|why| gaps.tell(DISKS, &format!("{why}; of some, the open files of their process tell")))
+                .ok(),
         }
     }
 

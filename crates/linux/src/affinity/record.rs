@@ -4,6 +4,7 @@
 //! DIR/meta           the version of this layout, and the machine's kernel
 //! DIR/topology.xml   the hardware, as hwloc writes it
 //! DIR/0, DIR/1       the files of the machine as they were when the period began, and when it ended
+//! DIR/N/proc/bpf     what programs in the kernel had counted by then, or why they had not
 //! DIR/0.files, …     a line for each file: what it cannot carry itself
 //! ```
 //!

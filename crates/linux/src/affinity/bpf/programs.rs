@@ -161,7 +161,8 @@ pub(super) fn refusal() -> Option<String> {
         return Some("BPF programs count them, and there are none for big-endian processors".to_owned());
     }
     if !may_load(&text("/proc/thread-self/status")) {
-        return Some("BPF programs count them, and only root may load some".to_owned());
+        let why = "BPF programs count them, and only root may load some";
+        return Some(format!("{why}, or who has CAP_BPF and CAP_PERFMON"));
     }
     if INITIAL.iter().any(outside) {
         let why = "BPF programs count them, by numbers that threads do not have inside of a container";

@@ -122,7 +122,8 @@ fn what_found_no_room_and_what_could_not_be_counted_is_told() {
     let mut told = |what: &str| -> Vec<String> {
         let unseen = sensor.sense(&topology(&[])).unwrap().unseen.into_iter();
         let about = unseen.filter(|unseen| unseen.what.contains(what));
-        about.map(|unseen| unseen.why).collect()
+        let whys = about.map(|unseen| unseen.why.split(';').next().unwrap().to_owned());
+        whys.collect()
     };
     let [sockets] = &told("received and sent")[..] else {
         panic!("one line")

@@ -95,63 +95,57 @@ fn processes_that_come_and_go_are_no_errors() {
     });
 }
 
-/// Prints what a period costs. A measurement: it asserts the bound, and is run alone:
-/// `cargo test --release -p homenode-linux --lib cost_with -- --ignored --nocapture`.
+/// Bounds what a period takes of a core, by the sensor's own CPU time, which other programs do not add to; `--nocapture`
+/// shows it. Without programs in the kernel no bound is promised: files of each thread that ran are read then.
 #[test]
-#[ignore = "a measurement, to be run alone and with optimisation"]
 fn cost_with_a_thousand_threads() {
     const THREADS: usize = 1000;
+    const PERIODS: u32 = 16;
     /// 1 % of a core at one period a second.
     const BOUND: Duration = Duration::from_millis(10);
     let topology = topology::read(&topology::Source::Live).unwrap();
-    let sensed = Sensor::new(Path::new("/")).unwrap().sense(&topology).unwrap();
-    let counted: Vec<_> = sensed
-        .unseen
-        .iter()
-        .filter(|unseen| unseen.what.contains("sent"))
-        .collect();
     for active in [0, 100, THREADS] {
-        if active == THREADS && !counted.is_empty() {
-            eprintln!("SKIPPED: all threads active: {counted:?}");
-            continue;
-        }
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            let parked: Vec<_> = (0..THREADS)
-                .map(|_| {
-                    let wait = || {
-                        // Relaxed: nothing else is told by it.
-                        while !stop.load(Ordering::Relaxed) {
-                            thread::park();
-                        }
-                    };
-                    scope.spawn(wait).thread().clone()
-                })
-                .collect();
+            // Relaxed: nothing else is told by it.
+            let wait = || {
+                while !stop.load(Ordering::Relaxed) {
+                    thread::park();
+                }
+            };
+            let parked: Vec<_> = (0..THREADS).map(|_| scope.spawn(wait).thread().clone()).collect();
             let mut sensor = Sensor::new(Path::new("/")).unwrap();
-            let mut costs = Vec::new();
-            for _ in 0..16 {
+            let mut unseen = sensor.sense(&topology).unwrap().unseen.into_iter();
+            let reason = unseen.find(|unseen| unseen.why.contains("BPF"));
+            let (mut cost, mut seen) = (Duration::ZERO, 0);
+            for _ in 0..PERIODS {
                 parked.iter().take(active).for_each(thread::Thread::unpark);
-                thread::sleep(Duration::from_millis(200));
+                thread::sleep(Duration::from_millis(50));
                 let before = cpu_time();
                 let sensed = sensor.sense(&topology).unwrap();
-                costs.push((cpu_time() - before, sensed.snapshot.threads.len()));
+                cost += cpu_time() - before;
+                seen = sensed.snapshot.threads.len();
             }
             stop.store(true, Ordering::Relaxed);
             parked.iter().for_each(thread::Thread::unpark);
-            let mean = costs.iter().map(|(cost, _)| *cost).sum::<Duration>() / 16;
-            costs.sort();
-            println!(
-                "{THREADS} threads, {active} active: mean {mean:?}, median {:?}, most {:?} a period; threads seen {}",
-                costs[8].0, costs[15].0, costs[8].1
-            );
-            assert!(mean < BOUND);
+            let mean = cost / PERIODS;
+            println!("{THREADS} threads, {active} active: {mean:?} a period, which shows {seen} threads");
+            match reason {
+                Some(reason) => eprintln!("SKIPPED: the bound: {reason}"),
+                None => assert!(mean < BOUND && seen >= active, "{mean:?}, {seen} threads"),
+            }
         });
     }
 }
 
-/// Of the calling thread.
+/// Of the calling thread, to the nanosecond: what /proc tells of a thread that runs is as old as the last tick.
 fn cpu_time() -> Duration {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(thread_files::run_ns(text.as_bytes()).unwrap())
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writing during the call.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(result, 0);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap(),
+        u32::try_from(time.tv_nsec).unwrap(),
+    )
 }

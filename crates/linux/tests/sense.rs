@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
-use homenode_linux::affinity::{Sensed, Sensor};
+use homenode_linux::affinity::{Sensed, Sensor, record, recorded};
 use homenode_linux::topology::{self, Source};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::Thread;
@@ -16,8 +16,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 const SENT: usize = 32 * MIB;
@@ -209,6 +211,47 @@ fn bytes_of_sockets_with_the_cpu_that_processed_them() {
         let thread = named(&sensed, name);
         assert_eq!((&thread.received[..], thread.sent_bytes), (&[][..], 0), "{thread:?}");
     }
+}
+
+/// A recording reads as what was sensed while it was made, with what the programs counted.
+#[test]
+fn a_recording_has_what_was_counted() {
+    let Some((_alone, _, _)) = sensor() else { return };
+    let namespaces = Namespaces::new();
+    let [there, here] = namespaces.names.clone();
+    let (tell, told) = mpsc::channel();
+    let receiver = thread::Builder::new().name("receiver".to_owned());
+    let receiver = receiver.spawn(move || {
+        enter(&here);
+        let listener = TcpListener::bind((ADDRESSES[1], 0)).unwrap();
+        tell.send(listener.local_addr().unwrap()).unwrap();
+        // Until the other end closes.
+        std::io::copy(&mut listener.accept().unwrap().0, &mut std::io::sink()).unwrap();
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let stops = stop.clone();
+    let sender = thread::spawn(move || {
+        enter(&there);
+        let mut stream = TcpStream::connect(told.recv().unwrap()).unwrap();
+        // Relaxed: nothing else is told by it.
+        while !stops.load(Ordering::Relaxed) {
+            stream.write_all(&[1; 4096]).unwrap();
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let directory = tempfile::tempdir().unwrap();
+    let period = Duration::from_millis(200);
+    let sensed = record(&Source::Live, Path::new("/"), directory.path(), period).unwrap();
+    // Relaxed: nothing else is told by it.
+    stop.store(true, Ordering::Relaxed);
+    sender.join().unwrap();
+    receiver.unwrap().join().unwrap();
+    let received = &named(&sensed, "receiver").received;
+    assert!(
+        received.iter().any(|(cpu, bytes)| cpu.is_some() && *bytes >= 4096),
+        "{received:?}"
+    );
+    assert_eq!(recorded(directory.path()).unwrap(), sensed);
 }
 
 #[test]

@@ -377,17 +377,18 @@ fn with_virtual_card(world: &mut World, processed: u32) {
 }
 
 #[test]
-fn a_reader_of_a_virtual_card_and_its_packets_come_together() {
+fn packets_of_a_virtual_card_go_to_who_reads_them() {
     let mut world = two_nodes();
     with_virtual_card(&mut world, 2);
     let reader = world.add_thread("server", 0, 20);
     world.snapshot.threads[reader].received = vec![(Some(CpuId(2)), 500 * MB)];
     let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
-    let [action] = &plan.actions[..] else {
-        panic!("{plan:?}")
-    };
+    let steering = Target::of_queue("veth0", QueueKind::Receive, 0).unwrap();
+    let action = plan.action(&steering).unwrap();
+    assert_eq!((&action.from, &action.to), (&cpus([2]), &cpus([0])), "{plan:?}");
+    assert_eq!(why(&plan, &thread(&world, reader)), &Why::Best);
     assert!(plan.cost_before.bytes_per_s() > 0);
-    assert_eq!(plan.cost_after.bytes_per_s(), 0, "{action:?}");
+    assert_eq!(plan.cost_after.bytes_per_s(), 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@
  *
  * Requests are counted for the thread that submits them: its own reads, direct writes, and what it makes durable. What it
  * writes to the page cache is submitted by others later, so the pages that it makes dirty are counted as well, a folio as
- * one: they are compared among each other only.
+ * one: they are compared among each other only. Threads of io_uring's own count for themselves, and nobody asks for them.
  */
 #include "kernel.h"
 

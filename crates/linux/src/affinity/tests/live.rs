@@ -74,6 +74,39 @@ fn a_thread_that_writes_is_seen() {
     }
 }
 
+/// Whoever tells of threads, it is what /proc tells: plans are carried out by its numbers.
+#[test]
+fn threads_are_told_as_in_proc() {
+    let topology = topology::read(&topology::Source::Live).unwrap();
+    let mut sensor = Sensor::new(Path::new("/")).unwrap();
+    let busy = Busy::start();
+    thread::sleep(Duration::from_millis(50));
+    let snapshot = sensor.sense(&topology).unwrap().snapshot;
+    let mut compared = 0;
+    for thread in &snapshot.threads {
+        let directory = format!("/proc/{}/task/{}", thread.id.process, thread.id.thread);
+        let read = |file: &str| fs::read(format!("{directory}/{file}"));
+        let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else {
+            continue;
+        };
+        assert_eq!(
+            thread_files::stat(&stat).unwrap().started,
+            thread.id.started,
+            "{thread:?}"
+        );
+        if thread.id.process == std::process::id() && thread.name == "busy (1)" {
+            let comm = fs::read_to_string("/proc/self/comm").unwrap();
+            assert_eq!(thread.process_name, comm.trim());
+            let mask = topology::sysfs::parse_list(thread_files::allowed_list(&status).unwrap()).unwrap();
+            let online = mask.into_iter().map(CpuId).filter(|cpu| snapshot.online.contains(cpu));
+            assert_eq!(thread.allowed, online.collect::<Vec<_>>());
+            compared += 1;
+        }
+    }
+    busy.stop();
+    assert!(compared > 0, "{:?}", snapshot.threads);
+}
+
 #[test]
 fn processes_that_come_and_go_are_no_errors() {
     let topology = topology::read(&topology::Source::Live).unwrap();

@@ -107,12 +107,18 @@ impl Threads {
             // The kernel keeps masks within the cpuset, so one that has every CPU says it all.
             let cpuset = if allowed == pass.online {
                 None
+            } else if let Some(known) = by_number.get(&record.cpuset) {
+                known.clone()
             } else {
-                let mut look = || {
-                    files.enter(id.process, id.thread);
-                    cpusets.of(pass.tree, &files.cgroup(pass)?)
-                };
-                by_number.entry(record.cpuset).or_insert_with(&mut look).clone()
+                files.enter(id.process, id.thread);
+                match files.cgroup(pass) {
+                    Some(cgroup) => {
+                        let cpuset = cpusets.of(pass.tree, &cgroup);
+                        by_number.entry(record.cpuset).or_insert(cpuset).clone()
+                    }
+                    // It has ended. Others of its cpuset may tell; for itself no more is known to be allowed.
+                    None => Some(allowed.clone()),
+                }
             };
             let cpu = CpuId(record.cpu);
             let (name, process_name) = (text(&record.name), text(&record.process_name));

@@ -6,7 +6,7 @@
  * writes to the page cache is submitted by others later, so the pages that it makes dirty are counted as well, a folio as
  * one: they are compared among each other only. Threads of io_uring's own count for themselves, and nobody asks for them.
  */
-#include "kernel.h"
+#include "counting.h"
 
 #define OPERATION_MASK 0xff
 #define READ 0

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Those parts of the kernel's structures that the programs beside this file read, for Linux 6.1 and newer. Offsets are of
- * no meaning here: the loader replaces them by those of the running kernel, which it knows from its BTF. Where kernels
- * differ in what a field is called, a structure has a second form, whose name ends in `___` and a word.
+ * no meaning here: the loader replaces them by those of the running kernel, which it knows from its BTF.
  */
 #ifndef HOMENODE_KERNEL_H
 #define HOMENODE_KERNEL_H
@@ -161,29 +160,6 @@ struct address_space {
 enum cgroup_subsys_id {
 	cpuset_cgrp_id = 0,
 };
-
-/* The thread that runs, by its number. */
-static __always_inline __u32 this_thread(void)
-{
-	return (__u32)bpf_get_current_pid_tgid();
-}
-
-/* Bytes or events that found no room in a map of counts. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} missed SEC(".maps");
-
-static __always_inline void miss(__u64 count)
-{
-	__u32 first = 0;
-	__u64 *sum = bpf_map_lookup_elem(&missed, &first);
-
-	if (sum)
-		__sync_fetch_and_add(sum, count);
-}
 
 /* Some of the helpers are for programs under this licence only. */
 char LICENSE[] SEC("license") = "GPL";

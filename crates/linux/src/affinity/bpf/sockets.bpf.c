@@ -13,7 +13,7 @@
  * Newer kernels have tracepoints for it (the programs named at_); on older ones the ends of functions do (after_). Not
  * seen: splice from a socket, and pages mapped instead of copied.
  */
-#include "kernel.h"
+#include "counting.h"
 #include <bpf/bpf_endian.h>
 
 #define AF_INET 2

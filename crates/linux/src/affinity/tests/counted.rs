@@ -113,6 +113,18 @@ fn threads_with_their_sockets_and_disks() {
 }
 
 #[test]
+fn a_cpuset_is_learned_from_any_thread_in_it() {
+    let machine = machine();
+    let mut sensor = machine.sensor();
+    // 8 has no files any more, and 10 is asked in its place for the cpuset of both.
+    machine.file("proc/7/task/10/cgroup", "0::/a.service\n");
+    machine.threads(&[counts(8, 101, 0, 2), counts(10, 101, 0, 2)]);
+    let threads = sensor.sense(&topology(&[])).unwrap().snapshot.threads;
+    let cpusets: Vec<_> = threads.into_iter().map(|thread| thread.cpuset).collect();
+    assert_eq!(cpusets, [cpus(&[1]), cpus(&[1, 2])]);
+}
+
+#[test]
 fn what_found_no_room_and_what_could_not_be_counted_is_told() {
     let machine = machine();
     let mut sensor = machine.sensor();

@@ -90,6 +90,11 @@ struct Namespaces {
 }
 
 const ADDRESSES: [&str; 2] = ["198.18.77.1", "198.18.77.2"];
+const ADDRESSES_V6: [&str; 2] = ["fd77::1", "fd77::2"];
+
+fn has_v6() -> bool {
+    Path::new("/proc/sys/net/ipv6").exists()
+}
 
 fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
@@ -105,8 +110,14 @@ impl Namespaces {
         ip(&format!(
             "link add veth0 numrxqueues 2 numtxqueues 2 netns {a} type veth peer name veth0 numrxqueues 2 numtxqueues 2 netns {b}"
         ));
-        for (name, address) in made.names.iter().zip(ADDRESSES) {
-            ip(&format!("-n {name} address add {address}/24 dev veth0"));
+        for (end, name) in made.names.iter().enumerate() {
+            ip(&format!("-n {name} address add {}/24 dev veth0", ADDRESSES[end]));
+            if has_v6() {
+                ip(&format!(
+                    "-n {name} address add {}/64 dev veth0 nodad",
+                    ADDRESSES_V6[end]
+                ));
+            }
             ip(&format!("-n {name} link set veth0 up"));
             ip(&format!("-n {name} link set lo up"));
         }
@@ -190,9 +201,16 @@ fn bytes_of_sockets_with_the_cpu_that_processed_them() {
         Box::new(move || enter(&name))
     };
     let online = homenode_linux::cpu::allowed_cpus().unwrap();
-    for cpu in online.into_iter().take(2) {
+    let mut families = vec![ADDRESSES];
+    if has_v6() {
+        families.push(ADDRESSES_V6);
+    } else {
+        eprintln!("SKIPPED: IPv6: this kernel does not have it");
+    }
+    for (index, cpu) in online.into_iter().cycle().take(2 * families.len()).enumerate() {
+        let [_, address] = families[index / 2];
         namespaces.steer(1, cpu);
-        let sensed = stream(&mut sensor, &topology, ADDRESSES[1], [in_namespace(1), in_namespace(0)]);
+        let sensed = stream(&mut sensor, &topology, address, [in_namespace(1), in_namespace(0)]);
         let receiver = named(&sensed, "receiver");
         let [(processed, bytes)] = receiver.received[..] else {
             panic!("not on CPU {} alone: {receiver:?}", cpu.0)

@@ -257,19 +257,32 @@ fn a_recording_has_what_was_counted() {
             thread::sleep(Duration::from_millis(1));
         }
     });
-    let directory = tempfile::tempdir().unwrap();
-    let period = Duration::from_millis(200);
-    let sensed = record(&Source::Live, Path::new("/"), directory.path(), period).unwrap();
+    // On a machine that is busy with other things, nobody may come to receive in a period.
+    let mut periods = 0..50;
+    let seen = periods.any(|_| {
+        let directory = tempfile::tempdir().unwrap();
+        let sensed = record(
+            &Source::Live,
+            Path::new("/"),
+            directory.path(),
+            Duration::from_millis(100),
+        )
+        .unwrap();
+        assert_eq!(recorded(directory.path()).unwrap(), sensed);
+        let threads = sensed.snapshot.threads.iter();
+        let mut receivers = threads.filter(|thread| thread.name == "receiver");
+        receivers.any(|thread| {
+            thread
+                .received
+                .iter()
+                .any(|(cpu, bytes)| cpu.is_some() && *bytes >= 4096)
+        })
+    });
     // Relaxed: nothing else is told by it.
     stop.store(true, Ordering::Relaxed);
     sender.join().unwrap();
     receiver.unwrap().join().unwrap();
-    let received = &named(&sensed, "receiver").received;
-    assert!(
-        received.iter().any(|(cpu, bytes)| cpu.is_some() && *bytes >= 4096),
-        "{received:?}"
-    );
-    assert_eq!(recorded(directory.path()).unwrap(), sensed);
+    assert!(seen);
 }
 
 #[test]

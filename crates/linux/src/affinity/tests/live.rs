@@ -85,11 +85,11 @@ fn threads_are_told_as_in_proc() {
     let compared = periods.any(|_| {
         thread::sleep(Duration::from_millis(50));
         let snapshot = sensor.sense(&topology).unwrap().snapshot;
-        let same = snapshot
-            .threads
-            .iter()
-            .map(|thread| is_as_in_proc(thread, &snapshot.online));
-        same.fold(false, |found, is_busy| found || is_busy)
+        let mut is_seen = false;
+        for thread in &snapshot.threads {
+            is_seen |= is_as_in_proc(thread, &snapshot.online);
+        }
+        is_seen
     });
     busy.stop();
     assert!(compared);

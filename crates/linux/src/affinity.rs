@@ -10,6 +10,7 @@
 //!
 //! Not seen at all: how cards spread packets over their queues (tables of RSS, filters), which nothing here changes.
 
+pub mod act;
 mod bpf;
 mod counts;
 mod cpusets;

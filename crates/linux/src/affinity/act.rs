@@ -75,6 +75,8 @@ struct Ready<'a> {
     record: Record,
     old: Mask,
     found: Mask,
+    /// What the cpuset of a thread had.
+    room: Vec<CpuId>,
 }
 
 impl<K: Kernel> Actor<K> {
@@ -193,7 +195,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             }
         }
         let threads = Families::new(&self.kernel, self.journal.entries()).inheritors();
-        for inheritor in threads.map_err(Error::kernel("the threads of the machine"))? {
+        for inheritor in threads.map_err(Error::kernel("the threads of the machine"))?.found {
             previous.note(Target::Thread(inheritor.thread), inheritor.now.cpus().to_vec());
         }
         Ok(previous)
@@ -223,6 +225,14 @@ impl<K: Kernel, S: Store> Actor<K, S> {
 
     fn online(&self) -> Result<Vec<CpuId>, Error> {
         self.kernel.online().map_err(Error::kernel("the CPUs that run"))
+    }
+
+    /// The CPUs that a target can have.
+    fn room(&self, target: &Target, online: &[CpuId]) -> io::Result<Vec<CpuId>> {
+        match target {
+            Target::Thread(id) => self.kernel.cpuset(*id),
+            _ => Ok(online.to_vec()),
+        }
     }
 
     /// Why a target is to be left alone, whatever it has.
@@ -270,31 +280,32 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             to: action.to.iter().map(|cpu| cpu.0).collect(),
             at: now,
         };
-        let old = self.origin(target, &found, online, &mut record)?;
+        let room = self.room(target, online).map_err(failed)?;
+        let old = self.origin(target, &found, &room, &mut record)?;
         record.old = old.text().to_owned();
         Ok(Ready {
             action,
             record,
             old,
             found,
+            room,
         })
     }
 
     /// What is to be restored of what has `found` now: that itself, unless it is ours.
-    fn origin(&self, target: &Target, found: &Mask, online: &[CpuId], record: &mut Record) -> Result<Mask, Outcome> {
+    fn origin(&self, target: &Target, found: &Mask, room: &[CpuId], record: &mut Record) -> Result<Mask, Outcome> {
         let failed = |error: io::Error| failed(&error);
         let known = self.journal.entries().get(target);
         let known = known.filter(|entry| entry.identity == record.identity);
         let Target::Thread(id) = target else {
-            let ours = known.filter(|entry| entry.has_set(found.cpus(), online));
+            let ours = known.filter(|entry| entry.has_set(found.cpus(), room));
             return Ok(ours.map_or_else(|| found.clone(), |entry| entry.old.clone()));
         };
-        let room = self.kernel.cpuset(*id).map_err(failed)?;
         record.session = self.kernel.process(id.process).map_err(failed)?.session;
-        record.whole = is_within(&room, found.cpus());
+        record.whole = is_within(room, found.cpus());
         let families = Families::new(&self.kernel, self.journal.entries());
-        let ours = known.filter(|entry| entry.has_set(found.cpus(), &room));
-        let ours = ours.or_else(|| families.ancestor(*id, found.cpus(), &room).map(|(_, entry)| entry));
+        let ours = known.filter(|entry| entry.has_set(found.cpus(), room));
+        let ours = ours.or_else(|| families.ancestor(*id, found.cpus(), room).map(|(_, entry)| entry));
         match ours {
             Some(entry) => {
                 record.whole = entry.whole;
@@ -311,7 +322,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             return Ok(Outcome::Vanished);
         }
         let found = self.kernel.read(target)?;
-        if found != ready.found {
+        if found != ready.found || self.room(target, online)? != ready.room {
             return Ok(Outcome::Changed(found.cpus().to_vec()));
         }
         match self.kernel.write(target, &Mask::of(to)) {
@@ -341,10 +352,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             return Ok(Standing::Vanished);
         }
         let now = self.kernel.read(target)?;
-        let room = match target {
-            Target::Thread(id) => self.kernel.cpuset(*id)?,
-            _ => online.to_vec(),
-        };
+        let room = self.room(target, online)?;
         let last = entry.last();
         if now.cpus() != last && (now.cpus().is_empty() || now.cpus() != within(last, &room)) {
             return Ok(Standing::Changed(now.cpus().to_vec()));
@@ -364,7 +372,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         self.journal.retain(|target| {
             let there = kernel.identity(target);
             there.map_or(true, |identity| identity.as_ref() == Some(&entries[target].identity))
-                || inheritors.iter().any(|inheritor| inheritor.ancestor == *target)
+                || inheritors.found.iter().any(|inheritor| inheritor.ancestor == *target)
         })
     }
 }

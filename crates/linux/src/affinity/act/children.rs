@@ -23,6 +23,14 @@ pub(super) struct Families<'a, K> {
     entries: &'a Entries,
 }
 
+/// Those that were found in one pass over all threads.
+#[derive(Debug)]
+pub(super) struct Inheritors {
+    pub(super) found: Vec<Inheritor>,
+    /// None ended before it was looked at: one that did may have started others after the pass began.
+    pub(super) is_all: bool,
+}
+
 /// One that has.
 #[derive(Debug)]
 pub(super) struct Inheritor {
@@ -37,25 +45,28 @@ impl<'a, K: Kernel> Families<'a, K> {
         Self { kernel, entries }
     }
 
-    /// All that are not in the journal themselves, ascending.
-    pub(super) fn inheritors(&self) -> io::Result<Vec<Inheritor>> {
+    /// All that are not in the journal themselves.
+    pub(super) fn inheritors(&self) -> io::Result<Inheritors> {
+        let mut inheritors = Inheritors {
+            found: Vec::new(),
+            is_all: true,
+        };
         let is_thread = |target: &Target| matches!(target, Target::Thread(_));
         if !self.entries.keys().any(is_thread) {
-            return Ok(Vec::new());
+            return Ok(inheritors);
         }
-        let mut found = Vec::new();
         for thread in self.kernel.threads()? {
             if self.entries.contains_key(&Target::Thread(thread)) {
                 continue;
             }
             let looked = self.look(thread);
             match looked {
-                Ok(inheritor) => found.extend(inheritor),
-                Err(error) if has_vanished(&error) => {}
+                Ok(inheritor) => inheritors.found.extend(inheritor),
+                Err(error) if has_vanished(&error) => inheritors.is_all = false,
                 Err(error) => return Err(error),
             }
         }
-        Ok(found)
+        Ok(inheritors)
     }
 
     /// Of the thread whose mask somebody has inherited.

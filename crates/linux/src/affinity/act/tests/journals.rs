@@ -1,1 +1,180 @@
-//! Journals.
+//! Journals that are cut, changed, or not ours; the file and its lock.
+
+use super::super::journal::Journal;
+use super::super::{Actor, Disk, Error, Store};
+use super::model::Handle;
+use super::some_plan;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+const BOOT: &str = "5c4ba8f0-boot";
+const NAMESPACES: &str = "pid:[1],net:[2]";
+
+/// A journal in memory that may be read only.
+#[derive(Debug)]
+struct Memory(Vec<u8>);
+
+impl Store for Memory {
+    fn path(&self) -> &Path {
+        Path::new("/memory")
+    }
+
+    fn load(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        Ok(Some(self.0.clone()))
+    }
+
+    fn append(&mut self, _: &[u8]) -> Result<(), Error> {
+        panic!("nothing is to be written");
+    }
+
+    fn replace(&mut self, _: &[u8]) -> Result<(), Error> {
+        panic!("nothing is to be written");
+    }
+
+    fn remove(&mut self) -> Result<(), Error> {
+        panic!("nothing is to be removed");
+    }
+}
+
+fn read(bytes: &[u8]) -> Result<Journal<Memory>, Error> {
+    Journal::open(Memory(bytes.to_vec()), BOOT, NAMESPACES)
+}
+
+/// A machine with plans carried out, and the journal of it.
+fn machine_with_journal() -> (Handle, Vec<u8>) {
+    let handle = Handle::new(7);
+    handle.machine().busy = false;
+    let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
+    for _ in 0..3 {
+        let (plan, snapshot) = some_plan(&mut handle.machine());
+        actor.apply(&plan, &snapshot, &[]).unwrap();
+    }
+    let file = handle.machine().file.clone().unwrap();
+    assert!(file.iter().filter(|byte| **byte == b'\n').count() > 10);
+    (handle, file)
+}
+
+#[test]
+fn cut_at_any_byte_it_has_the_lines_before() {
+    let (_, file) = machine_with_journal();
+    let whole = read(&file).unwrap();
+    let header = file.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    for length in 0..file.len() {
+        let journal = read(&file[..length]);
+        if length < header {
+            assert!(matches!(journal, Err(Error::Damaged { .. } | Error::Foreign { .. })), "{length}");
+            continue;
+        }
+        for (target, entry) in journal.unwrap().entries() {
+            assert_eq!(entry.old, whole.entries()[target].old, "{length}");
+        }
+    }
+}
+
+#[test]
+fn no_changed_byte_goes_unseen() {
+    let (_, file) = machine_with_journal();
+    for position in 0..file.len() {
+        for bit in 0..8 {
+            let mut changed = file.clone();
+            changed[position] ^= 1 << bit;
+            let error = read(&changed).err();
+            assert!(
+                matches!(error, Some(Error::Damaged { .. } | Error::Foreign { .. })),
+                "byte {position}, bit {bit}: {error:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn after_a_cut_the_next_plan_is_written_whole() {
+    let (handle, mut file) = machine_with_journal();
+    file.truncate(file.len() - 7);
+    handle.machine().file = Some(file.clone());
+    let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
+    let (plan, snapshot) = some_plan(&mut handle.machine());
+    actor.apply(&plan, &snapshot, &[]).unwrap();
+    let now = handle.machine().file.clone().unwrap();
+    assert!(read(&now).is_ok());
+}
+
+#[test]
+fn what_is_told_of_files_that_are_not_ours() {
+    let (_, file) = machine_with_journal();
+    let text = String::from_utf8(file).unwrap();
+    let told = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
+    assert_eq!(
+        told("[Match]\nName=eth0\n"),
+        "/memory is no journal of this version: it does not begin with \"homenode-affinity\": name another file, or \
+         revert with the version that wrote it"
+    );
+    assert!(told(&text.replacen(" 1 ", " 2 ", 1)).contains("its version is \"2\""));
+    assert!(told("").contains("does not begin"));
+    let third = text.lines().nth(2).unwrap();
+    let error = told(&text.replacen(third, &third.replace("\"old\"", "\"new\""), 1));
+    assert!(error.contains("line 3: its checksum is wrong"), "{error}");
+    let elsewhere = Journal::open(Memory(text.clone().into_bytes()), BOOT, "pid:[1],net:[9]").unwrap_err();
+    assert!(matches!(elsewhere, Error::Elsewhere { .. }), "{elsewhere}");
+}
+
+#[test]
+fn of_another_boot_nothing_is_in_force() {
+    let (handle, file) = machine_with_journal();
+    let other = String::from_utf8(file).unwrap();
+    let header = format!("homenode-affinity 1 other {NAMESPACES}");
+    let header = format!("{header} {:08x}", crc32c::crc32c(header.as_bytes()));
+    let rest = other.split_once('\n').unwrap().1;
+    handle.machine().file = Some(format!("{header}\n{rest}").into_bytes());
+    let before = handle.machine().differences();
+    let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
+    assert!(actor.has_rebooted() && actor.changed().is_empty());
+    assert_eq!(actor.revert().unwrap().targets, []);
+    assert_eq!(handle.machine().differences(), before);
+    assert!(handle.machine().file.is_none());
+}
+
+#[test]
+fn one_at_a_time_has_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("not/yet/there/affinity.journal");
+    let first = Disk::open(&path).unwrap();
+    let error = Disk::open(&path).unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("is in use by process {}", std::process::id())),
+        "{error}"
+    );
+    drop(first);
+    Disk::open(&path).unwrap();
+}
+
+#[test]
+fn a_file_is_written_added_to_replaced_and_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let mut disk = Disk::open(&path).unwrap();
+    assert_eq!(disk.load().unwrap(), None);
+    assert!(disk.append(b"x").is_err());
+    disk.replace(b"one\n").unwrap();
+    disk.append(b"two\n").unwrap();
+    assert_eq!(disk.load().unwrap().unwrap(), b"one\ntwo\n");
+    disk.replace(b"three\n").unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"three\n");
+    disk.remove().unwrap();
+    disk.remove().unwrap();
+    assert_eq!(disk.load().unwrap(), None);
+}
+
+#[test]
+fn a_foreign_file_is_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(b"something that somebody needs\n").unwrap();
+    let handle = Handle::new(1);
+    handle.machine().busy = false;
+    let error = Actor::open(handle, &path).unwrap_err();
+    assert!(matches!(error, Error::Foreign { .. }), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"something that somebody needs\n");
+}

@@ -1,1 +1,237 @@
-//! One at a time.
+//! One situation each, on a machine where nobody else is at work.
+
+use super::super::conflicts::{conflicts, leave_alone};
+use super::super::{Actor, Error, Hold, Outcome, Restore, Standing};
+use super::model::{ALL, Handle, OTHERS, Set, cpus};
+use super::{action, plan, snapshot};
+use homenode_policy::affinity::{Previous, Target, ThreadId};
+use std::fs;
+
+const INIT: ThreadId = ThreadId {
+    process: 1,
+    thread: 1,
+    started: 1000,
+};
+const THREAD: Target = Target::Thread(INIT);
+
+type ModelActor = Actor<Handle, Handle>;
+
+/// A machine with one movable interrupt, 30, which may arrive everywhere.
+fn quiet() -> (Handle, ModelActor) {
+    let handle = Handle::new(1);
+    {
+        let mut machine = handle.machine();
+        machine.busy = false;
+        machine.cpusets.fill(ALL);
+        let interrupt = machine.interrupts.get_mut(&30).unwrap();
+        (interrupt.managed, interrupt.affinity.now, interrupt.affinity.wanted) = (false, ALL, ALL);
+    }
+    let actor = open(&handle).unwrap();
+    (handle, actor)
+}
+
+fn open(handle: &Handle) -> Result<ModelActor, Error> {
+    Actor::with_store(handle.clone(), handle.clone())
+}
+
+fn apply(handle: &Handle, actor: &mut ModelActor, target: &Target, from: Set, to: Set) -> Outcome {
+    let snapshot = snapshot(&handle.machine());
+    let plan = plan(vec![action(target.clone(), from, to)]);
+    let mut applied = actor.apply(&plan, &snapshot, &[]).unwrap();
+    assert_eq!(applied.outcomes.len(), 1);
+    applied.outcomes.remove(0).1
+}
+
+fn interrupt() -> Target {
+    Target::Interrupt(30)
+}
+
+fn transmit() -> Target {
+    Target::Transmit {
+        device: "eth0".to_owned(),
+        index: 0,
+    }
+}
+
+#[test]
+fn an_interrupt_is_where_it_is_to_be_only_when_it_has_arrived() {
+    let (handle, mut actor) = quiet();
+    handle.machine().interrupts.get_mut(&30).unwrap().effective = 1;
+    assert_eq!(apply(&handle, &mut actor, &interrupt(), ALL, 2), Outcome::Pending);
+    assert_eq!(actor.verify().unwrap(), [(interrupt(), Standing::Pending)]);
+    handle.machine().interrupts.get_mut(&30).unwrap().effective = 2;
+    assert_eq!(actor.verify().unwrap(), [(interrupt(), Standing::InForce)]);
+    handle.machine().interrupts.get_mut(&30).unwrap().affinity.now = OTHERS;
+    assert_eq!(actor.verify().unwrap(), [(interrupt(), Standing::Changed(cpus(OTHERS)))]);
+    handle.machine().interrupts.remove(&30);
+    assert_eq!(actor.verify().unwrap(), [(interrupt(), Standing::Vanished)]);
+}
+
+#[test]
+fn what_is_not_as_the_plan_says_is_left_alone() {
+    let (handle, mut actor) = quiet();
+    assert_eq!(
+        apply(&handle, &mut actor, &interrupt(), 1, 2),
+        Outcome::Changed(cpus(ALL))
+    );
+    let gone = Target::Interrupt(99);
+    assert_eq!(apply(&handle, &mut actor, &gone, ALL, 2), Outcome::Vanished);
+    let other = Target::Thread(ThreadId { started: 999, ..INIT });
+    assert_eq!(apply(&handle, &mut actor, &other, ALL, 2), Outcome::Vanished);
+    handle.machine().threads.get_mut(&1).unwrap().asked.now = OTHERS;
+    assert_eq!(
+        apply(&handle, &mut actor, &THREAD, OTHERS, 2),
+        Outcome::Withheld(Hold::Foreign)
+    );
+    assert_eq!(handle.machine().saves, 0);
+}
+
+#[test]
+fn what_is_refused_is_not_asked_again() {
+    let (handle, mut actor) = quiet();
+    handle.machine().interrupts.get_mut(&30).unwrap().managed = true;
+    let mut told = snapshot(&handle.machine());
+    let plan = plan(vec![action(interrupt(), ALL, 2)]);
+    let managed = actor.apply(&plan, &told, &[]).unwrap();
+    assert_eq!(managed.outcomes[0].1, Outcome::Withheld(Hold::Managed));
+    // A kernel that does not tell.
+    told.interrupts.iter_mut().for_each(|interrupt| interrupt.managed = false);
+    let refused = actor.apply(&plan, &told, &[]).unwrap();
+    assert_eq!(refused.outcomes[0].1, Outcome::Refused(libc::EPERM));
+    let again = actor.apply(&plan, &told, &[]).unwrap();
+    assert_eq!(again.outcomes[0].1, Outcome::Withheld(Hold::Refused));
+    assert!(actor.revert().unwrap().is_complete());
+    assert_eq!(handle.machine().interrupts[&30].writes, 1);
+    let next = refused.next(&Previous::default(), &plan, &told);
+    assert!(next.refused(&interrupt()) && next.cpus(&interrupt()).is_none());
+}
+
+#[test]
+fn only_what_was_carried_out_counts_as_set() {
+    let (handle, mut actor) = quiet();
+    let told = snapshot(&handle.machine());
+    let plan = plan(vec![action(interrupt(), ALL, 2), action(THREAD, 1, 2)]);
+    let applied = actor.apply(&plan, &told, &[]).unwrap();
+    let next = applied.next(&Previous::default(), &plan, &told);
+    assert_eq!(next.cpus(&interrupt()), Some(&cpus(2)[..]));
+    assert_eq!(next.cpus(&THREAD), None);
+    assert_eq!(actor.previous().unwrap().cpus(&interrupt()), Some(&cpus(2)[..]));
+    assert!(actor.is_there(&interrupt()));
+    handle.machine().interrupts.get_mut(&30).unwrap().name = "another".to_owned();
+    assert!(!actor.is_there(&interrupt()));
+}
+
+#[test]
+fn cpus_that_have_gone() {
+    let (handle, mut actor) = quiet();
+    handle.machine().online = 0x0f;
+    assert_eq!(apply(&handle, &mut actor, &interrupt(), 0x0f, 0x30), Outcome::NoCpu);
+    assert_eq!(apply(&handle, &mut actor, &THREAD, 0x0f, 0x30), Outcome::NoCpu);
+    let xps = handle.machine().has(&transmit()).unwrap();
+    assert_eq!(apply(&handle, &mut actor, &transmit(), xps, 0x30), Outcome::NoCpu);
+    assert_eq!(
+        apply(&handle, &mut actor, &transmit(), xps, 0x18),
+        Outcome::Narrowed(cpus(8))
+    );
+    // A cpuset that has none of them any more: it may have them again, so that is no refusal.
+    handle.machine().cpusets.fill(0x03);
+    assert_eq!(apply(&handle, &mut actor, &THREAD, 0x03, 0x0c), Outcome::NoCpu);
+    assert_eq!(apply(&handle, &mut actor, &THREAD, 0x03, 0x01), Outcome::Done);
+}
+
+#[test]
+fn when_the_last_cpu_of_a_mask_stops_the_old_one_is_restored() {
+    let (handle, mut actor) = quiet();
+    assert_eq!(apply(&handle, &mut actor, &interrupt(), ALL, 0x80), Outcome::Pending);
+    {
+        let mut machine = handle.machine();
+        machine.online = 0x7f;
+        machine.interrupts.get_mut(&30).unwrap().affinity.now = 0x7f;
+    }
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.targets, [(interrupt(), Restore::Restored)]);
+    assert_eq!(handle.machine().has(&interrupt()), Some(ALL));
+}
+
+#[test]
+fn a_child_that_was_moved_itself_goes_back_to_what_its_parent_had() {
+    let (handle, mut actor) = quiet();
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);
+    while handle.machine().threads.values().filter(|thread| thread.asked.now == 3).count() < 3 {
+        handle.machine().fork();
+    }
+    let children: Vec<ThreadId> = {
+        let machine = handle.machine();
+        let all = machine.threads.values().filter(|thread| thread.asked.now == 3);
+        all.map(|thread| thread.id).filter(|id| *id != INIT).collect()
+    };
+    let (moved, untouched) = (children[0], children[1]);
+    assert_eq!(apply(&handle, &mut actor, &Target::Thread(moved), 3, 4), Outcome::Done);
+    let previous = actor.previous().unwrap();
+    assert_eq!(previous.cpus(&Target::Thread(untouched)), Some(&cpus(3)[..]));
+    let reverted = actor.revert().unwrap();
+    assert!(reverted.inherited.contains(&(untouched, Restore::Restored)), "{reverted:?}");
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+#[test]
+fn what_fails_stays_in_the_journal() {
+    let (handle, mut actor) = quiet();
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);
+    assert_eq!(apply(&handle, &mut actor, &interrupt(), ALL, 2), Outcome::Pending);
+    handle.machine().refuses.insert(interrupt(), libc::EBUSY);
+    let reverted = actor.revert().unwrap();
+    let expected = [(interrupt(), Restore::Failed(libc::EBUSY)), (THREAD, Restore::Restored)];
+    assert_eq!(reverted.targets, expected);
+    assert!(!reverted.is_complete());
+    drop(actor);
+    handle.machine().refuses.clear();
+    let mut actor = open(&handle).unwrap();
+    assert_eq!(actor.changed().len(), 1);
+    assert_eq!(actor.revert().unwrap().targets, [(interrupt(), Restore::Restored)]);
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+    assert!(handle.machine().file.is_none());
+    assert_eq!(actor.revert().unwrap().targets, []);
+}
+
+#[test]
+fn a_journal_that_lives_long_stays_short() {
+    let (handle, mut actor) = quiet();
+    let line_end = |byte: &&u8| **byte == b'\n';
+    let (mut has, mut longest) = (ALL, 0);
+    for to in (0..5000).map(|round| 1 << (round % 5)) {
+        assert!(apply(&handle, &mut actor, &interrupt(), has, to).is_done());
+        has = to;
+        let lines = handle.machine().file.as_ref().unwrap().iter().filter(line_end).count();
+        longest = longest.max(lines);
+    }
+    assert!(longest < 1100, "{longest}");
+    assert!(actor.revert().unwrap().is_complete());
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+#[test]
+fn irqbalance_keeps_its_interrupts() {
+    let (handle, mut actor) = quiet();
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("proc/812")).unwrap();
+    fs::write(root.path().join("proc/812/comm"), "irqbalance\n").unwrap();
+    let conflicts = conflicts(root.path());
+    let told = snapshot(&handle.machine());
+    let xps = handle.machine().has(&transmit()).unwrap();
+    let plan = plan(vec![
+        action(interrupt(), ALL, 2),
+        action(THREAD, ALL, 2),
+        action(transmit(), xps, 2),
+    ]);
+    let applied = actor.apply(&plan, &told, &conflicts).unwrap();
+    let outcomes: Vec<&Outcome> = applied.outcomes.iter().map(|(_, outcome)| outcome).collect();
+    let [Outcome::Done, Outcome::Withheld(Hold::Conflict(conflict)), Outcome::Done] = outcomes[..] else {
+        panic!("{outcomes:?}");
+    };
+    assert_eq!(**conflict, conflicts[0]);
+    assert_eq!(handle.machine().interrupts[&30].writes, 0);
+    let mut previous = Previous::default();
+    leave_alone(&conflicts, &told, &mut previous);
+    assert!(previous.refused(&interrupt()) && !previous.refused(&THREAD));
+}

@@ -305,8 +305,8 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         record.whole = is_within(room, found.cpus());
         let families = Families::new(&self.kernel, self.journal.entries());
         let ours = known.filter(|entry| entry.has_set(found.cpus(), room));
-        let ours = ours.or_else(|| families.ancestor(*id, found.cpus(), room).map(|(_, entry)| entry));
-        match ours {
+        let inherited = families.ancestor(*id, found.cpus(), room).map_err(failed)?;
+        match ours.or(inherited.map(|(_, entry)| entry)) {
             Some(entry) => {
                 record.whole = entry.whole;
                 Ok(entry.old.clone())

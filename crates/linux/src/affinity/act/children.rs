@@ -10,11 +10,12 @@ use super::mask::{Mask, is_what_became_of};
 use crate::affinity::gaps::has_vanished;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
-use std::collections::VecDeque;
 use std::io;
 
 /// No more are looked at.
 const ANCESTORS_MAX: usize = 256;
+/// So often is a line of ancestors read of which one ends meanwhile.
+const TRIES_MAX: usize = 8;
 const INIT: u32 = 1;
 
 /// Who may have inherited of which entries.
@@ -78,7 +79,7 @@ impl<'a, K: Kernel> Families<'a, K> {
     pub(super) fn look(&self, thread: ThreadId) -> io::Result<Option<Inheritor>> {
         let now = self.kernel.read(&Target::Thread(thread))?;
         let room = self.kernel.cpuset(thread)?;
-        let ancestor = self.ancestor(thread, now.cpus(), &room);
+        let ancestor = self.ancestor(thread, now.cpus(), &room)?;
         Ok(ancestor.map(|(target, _)| Inheritor {
             thread,
             ancestor: target.clone(),
@@ -87,7 +88,12 @@ impl<'a, K: Kernel> Families<'a, K> {
     }
 
     /// The thread that one which has the CPUs `now`, of a cpuset with `room`, has inherited them of.
-    pub(super) fn ancestor(&self, thread: ThreadId, now: &[CpuId], room: &[CpuId]) -> Option<(&'a Target, &'a Entry)> {
+    pub(super) fn ancestor(
+        &self,
+        thread: ThreadId,
+        now: &[CpuId],
+        room: &[CpuId],
+    ) -> io::Result<Option<(&'a Target, &'a Entry)>> {
         let candidates: Vec<(&Target, ThreadId, &Entry, u64)> = self
             .entries
             .iter()
@@ -99,13 +105,13 @@ impl<'a, K: Kernel> Families<'a, K> {
             })
             .collect();
         if candidates.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let line = self.line(thread.process);
+        let line = self.line(thread.process)?;
         for (number, process) in &line {
             let of_it = |(_, id, _, at): &&(_, ThreadId, _, u64)| id.process == *number && process.started <= *at;
             if let Some((target, _, entry, _)) = candidates.iter().find(of_it) {
-                return Some((target, entry));
+                return Ok(Some((target, entry)));
             }
         }
         for (number, process) in &line {
@@ -113,26 +119,50 @@ impl<'a, K: Kernel> Families<'a, K> {
                 process.session != 0 && entry.session == process.session && (*number != INIT || line.len() == 1)
             };
             if let Some((target, _, entry, _)) = candidates.iter().find(has_it) {
-                return Some((target, entry));
+                return Ok(Some((target, entry)));
             }
         }
-        None
+        Ok(None)
     }
 
-    /// A process and those it descends from, as far as they are there: parents, and the leaders of sessions, from whom all
-    /// of a session descend, also those whose parent has ended.
-    fn line(&self, process: u32) -> Vec<(u32, Process)> {
-        let mut line: Vec<(u32, Process)> = Vec::new();
-        let mut next = VecDeque::from([process]);
-        while let Some(number) = next.pop_front() {
-            if number == 0 || line.len() == ANCESTORS_MAX || line.iter().any(|(known, _)| *known == number) {
-                continue;
+    /// A process and those it descends from, as far as they are there.
+    fn line(&self, process: u32) -> io::Result<Vec<(u32, Process)>> {
+        let mut line = self.line_now(process)?;
+        for _ in 0..TRIES_MAX {
+            if line.is_whole {
+                break;
             }
-            if let Ok(process) = self.kernel.process(number) {
-                line.push((number, process));
-                next.extend([process.parent, process.session]);
-            }
+            line = self.line_now(process)?;
         }
-        line
+        Ok(line.processes)
     }
+
+    /// By parents, and by the leaders of sessions, from whom all of a session descend, also those whose parent has ended.
+    fn line_now(&self, process: u32) -> io::Result<Line> {
+        let mut line = Line {
+            processes: vec![(process, self.kernel.process(process)?)],
+            is_whole: true,
+        };
+        let mut next = 0;
+        while let Some((_, process)) = line.processes.get(next).copied() {
+            for (number, must_be) in [(process.parent, true), (process.session, false)] {
+                let known = line.processes.iter().any(|(known, _)| *known == number);
+                if number == 0 || known || line.processes.len() >= ANCESTORS_MAX {
+                    continue;
+                }
+                match self.kernel.process(number) {
+                    Ok(process) => line.processes.push((number, process)),
+                    Err(_) => line.is_whole &= !must_be,
+                }
+            }
+            next += 1;
+        }
+        Ok(line)
+    }
+}
+
+struct Line {
+    processes: Vec<(u32, Process)>,
+    /// No parent ended before it was looked at: its children have another one then.
+    is_whole: bool,
 }

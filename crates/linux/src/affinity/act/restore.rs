@@ -76,18 +76,20 @@ impl<K: Kernel> Machine<'_, K> {
             return Ok(Restore::Vanished);
         }
         let now = self.kernel.read(target)?;
-        if now == entry.old {
+        // A mask that looks the same need not be: the thread may have its whole cpuset because that has none of what it
+        // was given.
+        if now == entry.old && !entry.whole {
             return Ok(Restore::Same);
         }
-        let (room, inherited) = match target {
-            Target::Thread(id) => {
-                let room = self.kernel.cpuset(*id)?;
-                let inherited = families.ancestor(*id, now.cpus(), &room).is_some();
-                (room, inherited)
-            }
-            _ => (self.online.clone(), false),
+        let room = match target {
+            Target::Thread(id) => self.kernel.cpuset(*id)?,
+            _ => self.online.clone(),
         };
-        if inherited || entry.has_set(now.cpus(), &room) {
+        let inherited = || match target {
+            Target::Thread(id) => Ok(families.ancestor(*id, now.cpus(), &room)?.is_some()),
+            _ => Ok::<_, io::Error>(false),
+        };
+        if entry.has_set(now.cpus(), &room) || inherited()? {
             return self.give_back(target, entry);
         }
         match entry.whole && is_within(&room, now.cpus()) {

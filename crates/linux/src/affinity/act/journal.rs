@@ -211,9 +211,8 @@ impl<S: Store> Journal<S> {
         let target = Target::from(&record.target);
         let to: Vec<CpuId> = record.to.iter().copied().map(CpuId).collect();
         // Two whole cpusets are the same old value, also when the cpuset has changed in between.
-        let same = |entry: &&mut Entry| {
-            entry.identity == record.identity && (entry.old == old || entry.whole && record.whole)
-        };
+        let same =
+            |entry: &&mut Entry| entry.identity == record.identity && (entry.old == old || entry.whole && record.whole);
         if let Some(entry) = self.entries.get_mut(&target).filter(same) {
             let known = entry.set.iter().position(|(set, _)| *set == to);
             let at = known.map_or(record.at, |index| entry.set.remove(index).1);

@@ -63,7 +63,10 @@ fn cut_at_any_byte_it_has_the_lines_before() {
     for length in 0..file.len() {
         let journal = read(&file[..length]);
         if length < header {
-            assert!(matches!(journal, Err(Error::Damaged { .. } | Error::Foreign { .. })), "{length}");
+            assert!(
+                matches!(journal, Err(Error::Damaged { .. } | Error::Foreign { .. })),
+                "{length}"
+            );
             continue;
         }
         for (target, entry) in journal.unwrap().entries() {

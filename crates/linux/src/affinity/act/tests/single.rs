@@ -62,7 +62,10 @@ fn an_interrupt_is_where_it_is_to_be_only_when_it_has_arrived() {
     handle.machine().interrupts.get_mut(&30).unwrap().effective = 2;
     assert_eq!(actor.verify().unwrap(), [(interrupt(), Standing::InForce)]);
     handle.machine().interrupts.get_mut(&30).unwrap().affinity.now = OTHERS;
-    assert_eq!(actor.verify().unwrap(), [(interrupt(), Standing::Changed(cpus(OTHERS)))]);
+    assert_eq!(
+        actor.verify().unwrap(),
+        [(interrupt(), Standing::Changed(cpus(OTHERS)))]
+    );
     handle.machine().interrupts.remove(&30);
     assert_eq!(actor.verify().unwrap(), [(interrupt(), Standing::Vanished)]);
 }
@@ -95,7 +98,9 @@ fn what_is_refused_is_not_asked_again() {
     let managed = actor.apply(&plan, &told, &[]).unwrap();
     assert_eq!(managed.outcomes[0].1, Outcome::Withheld(Hold::Managed));
     // A kernel that does not tell.
-    told.interrupts.iter_mut().for_each(|interrupt| interrupt.managed = false);
+    told.interrupts
+        .iter_mut()
+        .for_each(|interrupt| interrupt.managed = false);
     let refused = actor.apply(&plan, &told, &[]).unwrap();
     assert_eq!(refused.outcomes[0].1, Outcome::Refused(libc::EPERM));
     let again = actor.apply(&plan, &told, &[]).unwrap();
@@ -157,7 +162,14 @@ fn when_the_last_cpu_of_a_mask_stops_the_old_one_is_restored() {
 fn a_child_that_was_moved_itself_goes_back_to_what_its_parent_had() {
     let (handle, mut actor) = quiet();
     assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);
-    while handle.machine().threads.values().filter(|thread| thread.asked.now == 3).count() < 3 {
+    while handle
+        .machine()
+        .threads
+        .values()
+        .filter(|thread| thread.asked.now == 3)
+        .count()
+        < 3
+    {
         handle.machine().fork();
     }
     let children: Vec<ThreadId> = {
@@ -170,7 +182,10 @@ fn a_child_that_was_moved_itself_goes_back_to_what_its_parent_had() {
     let previous = actor.previous().unwrap();
     assert_eq!(previous.cpus(&Target::Thread(untouched)), Some(&cpus(3)[..]));
     let reverted = actor.revert().unwrap();
-    assert!(reverted.inherited.contains(&(untouched, Restore::Restored)), "{reverted:?}");
+    assert!(
+        reverted.inherited.contains(&(untouched, Restore::Restored)),
+        "{reverted:?}"
+    );
     assert_eq!(handle.machine().differences(), Vec::<String>::new());
 }
 
@@ -226,7 +241,12 @@ fn irqbalance_keeps_its_interrupts() {
     ]);
     let applied = actor.apply(&plan, &told, &conflicts).unwrap();
     let outcomes: Vec<&Outcome> = applied.outcomes.iter().map(|(_, outcome)| outcome).collect();
-    let [Outcome::Done, Outcome::Withheld(Hold::Conflict(conflict)), Outcome::Done] = outcomes[..] else {
+    let [
+        Outcome::Done,
+        Outcome::Withheld(Hold::Conflict(conflict)),
+        Outcome::Done,
+    ] = outcomes[..]
+    else {
         panic!("{outcomes:?}");
     };
     assert_eq!(**conflict, conflicts[0]);

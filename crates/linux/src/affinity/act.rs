@@ -20,6 +20,8 @@
 //! every thread of the machine. A thread's number that another thread gets between the last look and the write is not
 //! noticed: Linux has no way to set the mask of a thread by anything but its number.
 
+mod book;
+mod carry;
 mod children;
 pub mod conflicts;
 mod error;
@@ -28,6 +30,7 @@ mod kernel;
 mod live;
 mod mask;
 mod outcome;
+mod record;
 mod restore;
 mod store;
 
@@ -36,14 +39,16 @@ use children::Families;
 pub use conflicts::Conflict;
 pub use error::Error;
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{Action, Plan, Previous, Snapshot, Target};
-use journal::{Journal, Key, Record};
+use homenode_policy::affinity::{Plan, Previous, Snapshot, Target};
+use journal::Journal;
 pub use kernel::{Kernel, Process};
 pub use live::Live;
 pub use mask::Mask;
 use mask::{is_within, within};
 pub use outcome::{Applied, Hold, Outcome, Restore, Reverted, Standing};
+use record::Record;
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::path::Path;
 pub use store::{Disk, Store};
@@ -69,14 +74,26 @@ pub struct Changed {
     pub to: Vec<CpuId>,
 }
 
-/// One action that may be carried out, as it was found.
-struct Ready<'a> {
-    action: &'a Action,
-    record: Record,
-    old: Mask,
-    found: Mask,
-    /// What the cpuset of a thread had.
-    room: Vec<CpuId>,
+/// What the journal at `path` has, for who only wants to know: it is neither locked nor changed. Nothing where there is
+/// none, or one of another boot.
+///
+/// # Errors
+/// It cannot be read, is damaged, foreign, or of other namespaces.
+pub fn changed(kernel: &impl Kernel, path: &Path) -> Result<Vec<Changed>, Error> {
+    let (boot, namespaces) = place(kernel)?;
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => {
+            return Err(Error::Journal {
+                what: "read",
+                path: path.to_path_buf(),
+                source,
+            });
+        }
+    };
+    let parsed = journal::parse(&bytes, path, &boot, &namespaces)?;
+    Ok(parsed.map_or_else(Vec::new, |parsed| changes(&parsed.book.entries)))
 }
 
 impl<K: Kernel> Actor<K> {
@@ -95,10 +112,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     /// # Errors
     /// As [`Actor::open`].
     pub fn with_store(kernel: K, store: S) -> Result<Self, Error> {
-        let boot = kernel.boot().map_err(Error::kernel("the number of this boot"))?;
-        let namespaces = kernel
-            .namespaces()
-            .map_err(Error::kernel("the namespaces of this process"))?;
+        let (boot, namespaces) = place(&kernel)?;
         Ok(Self {
             journal: Journal::open(store, &boot, &namespaces)?,
             kernel,
@@ -115,14 +129,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     /// What has been changed, by this actor or before it, and not been restored; by target.
     #[must_use]
     pub fn changed(&self) -> Vec<Changed> {
-        let entries = self.journal.entries().iter();
-        entries
-            .map(|(target, entry)| Changed {
-                target: target.clone(),
-                old: entry.old.clone(),
-                to: entry.last().to_vec(),
-            })
-            .collect()
+        changes(self.journal.entries())
     }
 
     /// Carries out a plan that was made for `snapshot`, but not what one of `conflicts` sets.
@@ -227,127 +234,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         self.kernel.online().map_err(Error::kernel("the CPUs that run"))
     }
 
-    /// The CPUs that a target can have.
-    fn room(&self, target: &Target, online: &[CpuId]) -> io::Result<Vec<CpuId>> {
-        match target {
-            Target::Thread(id) => self.kernel.cpuset(*id),
-            _ => Ok(online.to_vec()),
-        }
-    }
-
-    /// Why a target is to be left alone, whatever it has.
-    fn hold(&self, action: &Action, snapshot: &Snapshot, conflicts: &[Conflict]) -> Option<Hold> {
-        let managed = |number| {
-            let mut interrupts = snapshot.interrupts.iter();
-            interrupts.any(|interrupt| interrupt.number == number && interrupt.managed)
-        };
-        if matches!(action.target, Target::Interrupt(number) if managed(number)) {
-            return Some(Hold::Managed);
-        }
-        let conflict = conflicts.iter().find(|conflict| conflict.sets(&action.target));
-        conflict.map(|conflict| Hold::Conflict(Box::new(conflict.clone())))
-    }
-
-    /// Looks whether everything is as the plan says, and what would have to be restored.
-    fn prepare<'a>(
-        &self,
-        action: &'a Action,
-        snapshot: &Snapshot,
-        online: &[CpuId],
-        now: u64,
-    ) -> Result<Ready<'a>, Outcome> {
-        let target = &action.target;
-        let failed = |error: io::Error| failed(&error);
-        let identity = self.kernel.identity(target).map_err(failed)?;
-        let identity = identity.filter(|identity| is_the_seen(target, identity, snapshot));
-        let identity = identity.ok_or(Outcome::Vanished)?;
-        if self.refused.get(target) == Some(&identity) {
-            return Err(Outcome::Withheld(Hold::Refused));
-        }
-        let found = self.kernel.read(target).map_err(failed)?;
-        if within(found.cpus(), online) != within(&action.from, online) {
-            return Err(Outcome::Changed(found.cpus().to_vec()));
-        }
-        if within(&action.to, online).is_empty() {
-            return Err(Outcome::NoCpu);
-        }
-        let mut record = Record {
-            target: Key::from(target),
-            identity,
-            old: found.text().to_owned(),
-            whole: false,
-            session: 0,
-            to: action.to.iter().map(|cpu| cpu.0).collect(),
-            at: now,
-        };
-        let room = self.room(target, online).map_err(failed)?;
-        let old = self.origin(target, &found, &room, &mut record)?;
-        record.old = old.text().to_owned();
-        Ok(Ready {
-            action,
-            record,
-            old,
-            found,
-            room,
-        })
-    }
-
-    /// What is to be restored of what has `found` now: that itself, unless it is ours.
-    fn origin(&self, target: &Target, found: &Mask, room: &[CpuId], record: &mut Record) -> Result<Mask, Outcome> {
-        let failed = |error: io::Error| failed(&error);
-        let known = self.journal.entries().get(target);
-        let known = known.filter(|entry| entry.identity == record.identity);
-        let Target::Thread(id) = target else {
-            let ours = known.filter(|entry| entry.has_set(found.cpus(), room));
-            return Ok(ours.map_or_else(|| found.clone(), |entry| entry.old.clone()));
-        };
-        record.session = self.kernel.process(id.process).map_err(failed)?.session;
-        record.whole = is_within(room, found.cpus());
-        let families = Families::new(&self.kernel, self.journal.entries());
-        let ours = known.filter(|entry| entry.has_set(found.cpus(), room));
-        let inherited = families.ancestor(*id, found.cpus(), room).map_err(failed)?;
-        match ours.or(inherited.map(|(_, entry)| entry)) {
-            Some(entry) => {
-                record.whole = entry.whole;
-                Ok(entry.old.clone())
-            }
-            None if record.whole => Ok(found.clone()),
-            None => Err(Outcome::Withheld(Hold::Foreign)),
-        }
-    }
-
-    fn carry_out(&self, ready: &Ready<'_>, online: &[CpuId]) -> io::Result<Outcome> {
-        let (target, to) = (&ready.action.target, &ready.action.to);
-        if self.kernel.identity(target)?.as_ref() != Some(&ready.record.identity) {
-            return Ok(Outcome::Vanished);
-        }
-        let found = self.kernel.read(target)?;
-        if found != ready.found || self.room(target, online)? != ready.room {
-            return Ok(Outcome::Changed(found.cpus().to_vec()));
-        }
-        match self.kernel.write(target, &Mask::of(to)) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Outcome::NoCpu),
-            written => written?,
-        }
-        let now = self.kernel.read(target)?;
-        let all = now.cpus() == to;
-        Ok(match target {
-            Target::Interrupt(number) if all => {
-                let effective = self.kernel.effective(*number)?;
-                match is_within(&effective, to) {
-                    true => Outcome::Done,
-                    false => Outcome::Pending,
-                }
-            }
-            _ if all => Outcome::Done,
-            _ if is_within(now.cpus(), &within(to, online)) && !now.cpus().is_empty() => {
-                Outcome::Narrowed(now.cpus().to_vec())
-            }
-            _ => Outcome::Changed(now.cpus().to_vec()),
-        })
-    }
-
-    fn stands(&self, target: &Target, entry: &journal::Entry, online: &[CpuId]) -> io::Result<Standing> {
+    fn stands(&self, target: &Target, entry: &book::Entry, online: &[CpuId]) -> io::Result<Standing> {
         if self.kernel.identity(target)?.as_ref() != Some(&entry.identity) {
             return Ok(Standing::Vanished);
         }
@@ -377,13 +264,23 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     }
 }
 
-/// Whether what is there now is what the plan was made for. The start of a thread is part of its name.
-fn is_the_seen(target: &Target, identity: &str, snapshot: &Snapshot) -> bool {
-    let Target::Interrupt(number) = target else {
-        return true;
+/// This boot, and the namespaces of this process.
+fn place(kernel: &impl Kernel) -> Result<(String, String), Error> {
+    let boot = kernel.boot().map_err(Error::kernel("the number of this boot"))?;
+    let namespaces = kernel.namespaces();
+    Ok((
+        boot,
+        namespaces.map_err(Error::kernel("the namespaces of this process"))?,
+    ))
+}
+
+fn changes(entries: &book::Entries) -> Vec<Changed> {
+    let change = |(target, entry): (&Target, &book::Entry)| Changed {
+        target: target.clone(),
+        old: entry.old.clone(),
+        to: entry.last().to_vec(),
     };
-    let mut interrupts = snapshot.interrupts.iter();
-    interrupts.any(|interrupt| interrupt.number == *number && interrupt.name == identity)
+    entries.iter().map(change).collect()
 }
 
 fn failed(error: &io::Error) -> Outcome {

@@ -4,7 +4,7 @@
 //! same process, of a process below it, or of one that has the same session or descends from one that has. A daemon that
 //! has left its parent and its session is not recognised.
 
-use super::journal::{Entries, Entry};
+use super::book::{Entries, Entry};
 use super::kernel::{Kernel, Process};
 use super::mask::{Mask, is_what_became_of};
 use crate::affinity::gaps::has_vanished;
@@ -52,12 +52,16 @@ impl<'a, K: Kernel> Families<'a, K> {
             found: Vec::new(),
             is_all: true,
         };
-        let is_thread = |target: &Target| matches!(target, Target::Thread(_));
-        if !self.entries.keys().any(is_thread) {
+        let threads = self
+            .entries
+            .iter()
+            .filter(|(target, _)| matches!(target, Target::Thread(_)));
+        let first = threads.flat_map(|(_, entry)| entry.set.iter().map(|(_, at)| *at)).min();
+        let Some(first) = first else {
             return Ok(inheritors);
-        }
+        };
         for thread in self.kernel.threads()? {
-            if self.entries.contains_key(&Target::Thread(thread)) {
+            if thread.started < first || self.entries.contains_key(&Target::Thread(thread)) {
                 continue;
             }
             let looked = self.look(thread);

@@ -1,9 +1,10 @@
 //! Takes everything back: the latest change first, then the masks that were inherited.
 
+use super::book::Entry;
 use super::children::{Families, Inheritor};
 use super::errno;
 use super::error::Error;
-use super::journal::{Entry, Journal};
+use super::journal::Journal;
 use super::kernel::Kernel;
 use super::mask::{Mask, is_within};
 use super::outcome::{Restore, Reverted};

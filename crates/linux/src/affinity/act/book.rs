@@ -1,0 +1,94 @@
+//! What a journal knows of each target.
+
+use super::mask::{Mask, is_what_became_of};
+use super::record::{Key, Record};
+use homenode_policy::CpuId;
+use homenode_policy::affinity::Target;
+use std::collections::BTreeMap;
+
+/// What is known of one target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) identity: String,
+    pub(super) old: Mask,
+    pub(super) whole: bool,
+    pub(super) session: u32,
+    /// The CPUs that were set, the last ones last, each with when they were first.
+    pub(super) set: Vec<(Vec<CpuId>, u64)>,
+    /// Of the first record: later changes are taken back first.
+    order: usize,
+}
+
+/// All targets.
+pub(super) type Entries = BTreeMap<Target, Entry>;
+
+/// All entries, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    pub(super) entries: Entries,
+    next_order: usize,
+}
+
+impl Entry {
+    /// Whether CPUs that something has are ones that were set, for a target that can have `room`.
+    pub(super) fn has_set(&self, now: &[CpuId], room: &[CpuId]) -> bool {
+        self.set.iter().any(|(set, _)| is_what_became_of(set, now, room))
+    }
+
+    /// The CPUs that were set last.
+    pub(super) fn last(&self) -> &[CpuId] {
+        self.set.last().map_or(&[], |(set, _)| set)
+    }
+}
+
+impl Book {
+    /// The targets, the latest change first.
+    pub(super) fn latest_first(&self) -> Vec<Target> {
+        let mut targets: Vec<&Target> = self.entries.keys().collect();
+        targets.sort_by_key(|target| std::cmp::Reverse(self.entries[target].order));
+        targets.into_iter().cloned().collect()
+    }
+
+    /// The records of all entries, in their order.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record> {
+        let mut targets = self.latest_first();
+        targets.reverse();
+        targets.into_iter().flat_map(|target| {
+            let entry = &self.entries[&target];
+            entry.set.iter().map(move |(set, at)| Record {
+                target: Key::from(&target),
+                identity: entry.identity.clone(),
+                old: entry.old.text().to_owned(),
+                whole: entry.whole,
+                session: entry.session,
+                to: set.iter().map(|cpu| cpu.0).collect(),
+                at: *at,
+            })
+        })
+    }
+
+    /// Takes a change in.
+    pub(super) fn note(&mut self, record: &Record, old: Mask) {
+        let target = Target::from(&record.target);
+        let to: Vec<CpuId> = record.to.iter().copied().map(CpuId).collect();
+        // Two whole cpusets are the same old value, also when the cpuset has changed in between.
+        let same =
+            |entry: &&mut Entry| entry.identity == record.identity && (entry.old == old || entry.whole && record.whole);
+        if let Some(entry) = self.entries.get_mut(&target).filter(same) {
+            let known = entry.set.iter().position(|(set, _)| *set == to);
+            let at = known.map_or(record.at, |index| entry.set.remove(index).1);
+            entry.set.push((to, at));
+            return;
+        }
+        let entry = Entry {
+            identity: record.identity.clone(),
+            old,
+            whole: record.whole,
+            session: record.session,
+            set: vec![(to, record.at)],
+            order: self.next_order,
+        };
+        self.next_order += 1;
+        self.entries.insert(target, entry);
+    }
+}

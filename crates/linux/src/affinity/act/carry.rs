@@ -1,0 +1,154 @@
+//! One action: looked at, written down by the caller, carried out, and looked at again.
+
+use super::children::Families;
+use super::conflicts::Conflict;
+use super::kernel::Kernel;
+use super::mask::{Mask, is_within, within};
+use super::outcome::{Hold, Outcome};
+use super::record::{Key, Record};
+use super::store::Store;
+use super::{Actor, failed};
+use homenode_policy::CpuId;
+use homenode_policy::affinity::{Action, Snapshot, Target};
+use std::io;
+
+/// One action that may be carried out, as it was found.
+pub(super) struct Ready<'a> {
+    pub(super) action: &'a Action,
+    pub(super) record: Record,
+    pub(super) old: Mask,
+    found: Mask,
+    /// What the cpuset of a thread had.
+    room: Vec<CpuId>,
+}
+
+impl<K: Kernel, S: Store> Actor<K, S> {
+    /// The CPUs that a target can have.
+    pub(super) fn room(&self, target: &Target, online: &[CpuId]) -> io::Result<Vec<CpuId>> {
+        match target {
+            Target::Thread(id) => self.kernel.cpuset(*id),
+            _ => Ok(online.to_vec()),
+        }
+    }
+
+    /// Why a target is to be left alone, whatever it has.
+    pub(super) fn hold(&self, action: &Action, snapshot: &Snapshot, conflicts: &[Conflict]) -> Option<Hold> {
+        let managed = |number| {
+            let mut interrupts = snapshot.interrupts.iter();
+            interrupts.any(|interrupt| interrupt.number == number && interrupt.managed)
+        };
+        if matches!(action.target, Target::Interrupt(number) if managed(number)) {
+            return Some(Hold::Managed);
+        }
+        let conflict = conflicts.iter().find(|conflict| conflict.sets(&action.target));
+        conflict.map(|conflict| Hold::Conflict(Box::new(conflict.clone())))
+    }
+
+    /// Looks whether everything is as the plan says, and what would have to be restored.
+    pub(super) fn prepare<'a>(
+        &self,
+        action: &'a Action,
+        snapshot: &Snapshot,
+        online: &[CpuId],
+        now: u64,
+    ) -> Result<Ready<'a>, Outcome> {
+        let target = &action.target;
+        let failed = |error: io::Error| failed(&error);
+        let identity = self.kernel.identity(target).map_err(failed)?;
+        let identity = identity.filter(|identity| is_the_seen(target, identity, snapshot));
+        let identity = identity.ok_or(Outcome::Vanished)?;
+        if self.refused.get(target) == Some(&identity) {
+            return Err(Outcome::Withheld(Hold::Refused));
+        }
+        let found = self.kernel.read(target).map_err(failed)?;
+        if within(found.cpus(), online) != within(&action.from, online) {
+            return Err(Outcome::Changed(found.cpus().to_vec()));
+        }
+        if within(&action.to, online).is_empty() {
+            return Err(Outcome::NoCpu);
+        }
+        let mut record = Record {
+            target: Key::from(target),
+            identity,
+            old: found.text().to_owned(),
+            whole: false,
+            session: 0,
+            to: action.to.iter().map(|cpu| cpu.0).collect(),
+            at: now,
+        };
+        let room = self.room(target, online).map_err(failed)?;
+        let old = self.origin(target, &found, &room, &mut record)?;
+        record.old = old.text().to_owned();
+        Ok(Ready {
+            action,
+            record,
+            old,
+            found,
+            room,
+        })
+    }
+
+    /// What is to be restored of what has `found` now: that itself, unless it is ours.
+    fn origin(&self, target: &Target, found: &Mask, room: &[CpuId], record: &mut Record) -> Result<Mask, Outcome> {
+        let failed = |error: io::Error| failed(&error);
+        let known = self.journal.entries().get(target);
+        let known = known.filter(|entry| entry.identity == record.identity);
+        let Target::Thread(id) = target else {
+            let ours = known.filter(|entry| entry.has_set(found.cpus(), room));
+            return Ok(ours.map_or_else(|| found.clone(), |entry| entry.old.clone()));
+        };
+        record.session = self.kernel.process(id.process).map_err(failed)?.session;
+        record.whole = is_within(room, found.cpus());
+        let families = Families::new(&self.kernel, self.journal.entries());
+        let ours = known.filter(|entry| entry.has_set(found.cpus(), room));
+        let inherited = families.ancestor(*id, found.cpus(), room).map_err(failed)?;
+        match ours.or(inherited.map(|(_, entry)| entry)) {
+            Some(entry) => {
+                record.whole = entry.whole;
+                Ok(entry.old.clone())
+            }
+            None if record.whole => Ok(found.clone()),
+            None => Err(Outcome::Withheld(Hold::Foreign)),
+        }
+    }
+
+    pub(super) fn carry_out(&self, ready: &Ready<'_>, online: &[CpuId]) -> io::Result<Outcome> {
+        let (target, to) = (&ready.action.target, &ready.action.to);
+        if self.kernel.identity(target)?.as_ref() != Some(&ready.record.identity) {
+            return Ok(Outcome::Vanished);
+        }
+        let found = self.kernel.read(target)?;
+        if found != ready.found || self.room(target, online)? != ready.room {
+            return Ok(Outcome::Changed(found.cpus().to_vec()));
+        }
+        match self.kernel.write(target, &Mask::of(to)) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Outcome::NoCpu),
+            written => written?,
+        }
+        let now = self.kernel.read(target)?;
+        let all = now.cpus() == to;
+        Ok(match target {
+            Target::Interrupt(number) if all => {
+                let effective = self.kernel.effective(*number)?;
+                match is_within(&effective, to) {
+                    true => Outcome::Done,
+                    false => Outcome::Pending,
+                }
+            }
+            _ if all => Outcome::Done,
+            _ if is_within(now.cpus(), &within(to, online)) && !now.cpus().is_empty() => {
+                Outcome::Narrowed(now.cpus().to_vec())
+            }
+            _ => Outcome::Changed(now.cpus().to_vec()),
+        })
+    }
+}
+
+/// Whether what is there now is what the plan was made for. The start of a thread is part of its name.
+fn is_the_seen(target: &Target, identity: &str, snapshot: &Snapshot) -> bool {
+    let Target::Interrupt(number) = target else {
+        return true;
+    };
+    let mut interrupts = snapshot.interrupts.iter();
+    interrupts.any(|interrupt| interrupt.number == *number && interrupt.name == identity)
+}

@@ -1,0 +1,179 @@
+//! The journal's text: its first line, and a line for each change.
+
+use super::error::Error;
+use homenode_policy::affinity::{Target, ThreadId};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+const MAGIC: &str = "homenode-affinity";
+const VERSION: &str = "1";
+
+/// One change, as it is written down before it is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    pub(super) target: Key,
+    pub(super) identity: String,
+    /// What it is to have again, byte for byte.
+    pub(super) old: String,
+    /// A thread's old mask had all CPUs of its cpuset.
+    pub(super) whole: bool,
+    /// A thread's session.
+    pub(super) session: u32,
+    pub(super) to: Vec<u32>,
+    /// When it was written, in clock ticks since boot.
+    pub(super) at: u64,
+}
+
+/// A target as it is written down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum Key {
+    Thread { process: u32, thread: u32, started: u64 },
+    Interrupt { number: u32 },
+    Transmit { device: String, index: u32 },
+    Receive { device: String, index: u32 },
+}
+
+/// The first line without its checksum.
+pub(super) fn header_text(boot: &str, namespaces: &str) -> String {
+    format!("{MAGIC} {VERSION} {boot} {namespaces}")
+}
+
+/// The first line.
+pub(super) fn header_line(header: &str) -> String {
+    format!("{header} {:08x}\n", crc32c::crc32c(header.as_bytes()))
+}
+
+/// What a file says.
+#[derive(Debug)]
+pub(super) struct Read {
+    pub(super) boot: String,
+    pub(super) namespaces: String,
+    /// With the numbers of their lines.
+    pub(super) records: Vec<(usize, Record)>,
+    /// Its last line is cut.
+    pub(super) is_torn: bool,
+}
+
+/// Why a file cannot be used.
+#[derive(Debug)]
+pub(super) enum Broken {
+    Foreign(String),
+    Line(usize, String),
+}
+
+impl Broken {
+    pub(super) fn at(self, path: &Path) -> Error {
+        let path = path.to_path_buf();
+        match self {
+            Self::Foreign(problem) => Error::Foreign { path, problem },
+            Self::Line(line, problem) => Error::Damaged { path, line, problem },
+        }
+    }
+}
+
+pub(super) fn read(bytes: &[u8]) -> Result<Read, Broken> {
+    let begins = bytes.starts_with(MAGIC.as_bytes());
+    if !begins {
+        return Err(Broken::Foreign(format!("it does not begin with \"{MAGIC}\"")));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let before = &bytes[..error.valid_up_to()];
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Broken::Line(line, "it has bytes that are no text".to_owned())
+    })?;
+    let mut lines = text.split('\n');
+    let (boot, namespaces) = header(lines.next().unwrap_or_default())?;
+    let mut lines: Vec<&str> = lines.collect();
+    // What follows the last new line: nothing, unless it was cut. A file that was written whole has a new line after its
+    // header.
+    let Some(tail) = lines.pop() else {
+        return Err(Broken::Line(1, "it is cut".to_owned()));
+    };
+    // A whole record and one byte: not cut, but its new line has become another byte.
+    if without_last(tail).is_some_and(|cut| record(cut).is_ok()) {
+        return Err(Broken::Line(
+            lines.len() + 2,
+            "it does not end with a new line".to_owned(),
+        ));
+    }
+    let numbered = (2..).zip(lines);
+    let parsed = numbered.map(|(number, line)| match record(line) {
+        Ok(record) => Ok((number, record)),
+        Err(problem) => Err(Broken::Line(number, problem)),
+    });
+    Ok(Read {
+        boot,
+        namespaces,
+        records: parsed.collect::<Result<_, _>>()?,
+        is_torn: !tail.is_empty(),
+    })
+}
+
+fn without_last(text: &str) -> Option<&str> {
+    let (last, _) = text.char_indices().next_back()?;
+    Some(&text[..last])
+}
+
+fn header(line: &str) -> Result<(String, String), Broken> {
+    let words: Vec<&str> = line.split(' ').collect();
+    match words[..] {
+        [MAGIC, VERSION, boot, namespaces, crc] => {
+            let length = line.len() - crc.len() - 1;
+            match crc == format!("{:08x}", crc32c::crc32c(&line.as_bytes()[..length])) {
+                true => Ok((boot.to_owned(), namespaces.to_owned())),
+                false => Err(Broken::Line(1, "its checksum is wrong".to_owned())),
+            }
+        }
+        [MAGIC, version, ..] if version != VERSION => Err(Broken::Foreign(format!("its version is {version:?}"))),
+        _ => Err(Broken::Line(1, "it is cut".to_owned())),
+    }
+}
+
+pub(super) fn line(record: &Record) -> String {
+    let text = serde_json::to_string(record).expect("numbers and strings");
+    format!("{:08x} {text}\n", crc32c::crc32c(text.as_bytes()))
+}
+
+fn record(line: &str) -> Result<Record, String> {
+    let (crc, text) = line.split_once(' ').ok_or("it is cut")?;
+    if crc != format!("{:08x}", crc32c::crc32c(text.as_bytes())) {
+        return Err("its checksum is wrong".to_owned());
+    }
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+impl From<&Target> for Key {
+    fn from(target: &Target) -> Self {
+        match target.clone() {
+            Target::Thread(id) => Self::Thread {
+                process: id.process,
+                thread: id.thread,
+                started: id.started,
+            },
+            Target::Interrupt(number) => Self::Interrupt { number },
+            Target::Transmit { device, index } => Self::Transmit { device, index },
+            Target::Receive { device, index } => Self::Receive { device, index },
+        }
+    }
+}
+
+impl From<&Key> for Target {
+    fn from(key: &Key) -> Self {
+        match key.clone() {
+            Key::Thread {
+                process,
+                thread,
+                started,
+            } => Self::Thread(ThreadId {
+                process,
+                thread,
+                started,
+            }),
+            Key::Interrupt { number } => Self::Interrupt(number),
+            Key::Transmit { device, index } => Self::Transmit { device, index },
+            Key::Receive { device, index } => Self::Receive { device, index },
+        }
+    }
+}

@@ -11,13 +11,15 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-const READY: &str = "about to act";
+/// What it says before it takes back what an earlier one has left, and after its first plan.
+pub(crate) const BEGINS: &str = "about to begin";
+pub(crate) const HAS_ACTED: &str = "the first plan is carried out";
 const SEED: &str = "HOMENODE_AFFINITY_LIVE_SEED";
 const SESSION: &str = "HOMENODE_AFFINITY_LIVE_SESSION";
 const PLANS: usize = 20;
 
-/// Returns when it is about to act.
-pub(crate) fn start(session: u32, seed: u64) -> Child {
+/// Returns when it has said so.
+pub(crate) fn start(session: u32, seed: u64, says: &str) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command
         .args(role("act"))
@@ -27,7 +29,7 @@ pub(crate) fn start(session: u32, seed: u64) -> Child {
     let mut child = command.spawn().unwrap();
     let stdout = child.stdout.as_mut().unwrap();
     let mut lines = BufReader::new(stdout).lines();
-    assert!(lines.any(|line| line.unwrap().contains(READY)));
+    assert!(lines.any(|line| line.unwrap().contains(says)));
     child
 }
 
@@ -37,10 +39,10 @@ pub(crate) fn run(journal: &Path) {
     let session = u32::try_from(number(SESSION)).unwrap();
     let kernel = Live::new();
     let snapshot = snapshot(&kernel);
-    println!("{READY}");
+    println!("{BEGINS}");
     let mut actor = Actor::open(Live::new(), journal).unwrap();
     assert!(actor.revert().unwrap().is_complete());
-    for _ in 0..PLANS {
+    for number in 0..PLANS {
         let threads = threads(session).into_iter().map(Target::Thread);
         let interrupts = snapshot.interrupts.iter().map(|it| Target::Interrupt(it.number));
         let targets = threads.chain(queues()).chain(interrupts);
@@ -63,6 +65,9 @@ pub(crate) fn run(journal: &Path) {
             let moved = matches!(outcome, Outcome::Vanished | Outcome::Changed(_));
             let is_thread = matches!(target, Target::Thread(_));
             assert!(done || is_thread && (held || moved), "{target}: {outcome}");
+        }
+        if number == 0 {
+            println!("{HAS_ACTED}");
         }
     }
     assert!(actor.revert().unwrap().is_complete());

@@ -4,6 +4,8 @@
 //! Needs root, ip and setsid, and two CPUs; says SKIPPED where they are missing. All happens in a network namespace of
 //! its own; of the machine's interrupts one that does not arrive is moved.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod acting;
 mod load;
 mod machine;
@@ -50,7 +52,12 @@ fn rounds() {
         let mut random = fastrand::Rng::with_seed(seed);
         // At times the next one is killed too, while it takes back what the first has left.
         for _ in 0..random.u8(1..=2) {
-            let mut acting = acting::start(load.session(), random.u64(..));
+            let says = if random.bool() {
+                acting::BEGINS
+            } else {
+                acting::HAS_ACTED
+            };
+            let mut acting = acting::start(load.session(), random.u64(..), says);
             thread::sleep(Duration::from_micros(random.u64(0..30_000)));
             acting.kill().unwrap();
             acting.wait().unwrap();
@@ -67,6 +74,9 @@ fn rounds() {
         machine.assert_same(seed);
         assert!(!journal(&directory).exists(), "seed {seed}");
     }
+    let names = fs::read_dir(&directory).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name());
+    assert!(!names.into_iter().any(|name| name.to_str().unwrap().ends_with(".new")));
     println!("{ROUNDS} rounds, in {changed} of them something was in force when the last one was killed");
     assert!(changed as u64 > ROUNDS / 10, "{changed} of {ROUNDS}");
 }

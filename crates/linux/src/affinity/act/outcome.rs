@@ -70,7 +70,13 @@ impl Applied {
         carried_out.actions.retain(|action| done(&action.target));
         let mut next = previous.after(&carried_out, snapshot);
         for (target, outcome) in &self.outcomes {
-            if matches!(outcome, Outcome::Refused(_) | Outcome::Withheld(_)) {
+            // Who has narrowed a thread's mask may widen it again: that is looked at in every period.
+            let is_refused = match outcome {
+                Outcome::Refused(_) => true,
+                Outcome::Withheld(hold) => *hold != Hold::Foreign,
+                _ => false,
+            };
+            if is_refused {
                 next.refuse(target.clone());
             }
         }

@@ -5,6 +5,9 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+const LOCK: &str = ".lock";
+const NEW: &str = ".new";
+
 /// Bytes that are durable when a call returns.
 pub trait Store {
     /// For messages.
@@ -59,7 +62,7 @@ impl Disk {
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        let mut lock = options.open(beside(path, ".lock")).map_err(error)?;
+        let mut lock = options.open(beside(path, LOCK)).map_err(error)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -120,7 +123,7 @@ impl Store for Disk {
     }
 
     fn replace(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let new = beside(&self.path, ".new");
+        let new = beside(&self.path, NEW);
         let write = || {
             let mut file = File::create(&new)?;
             file.write_all(bytes)?;
@@ -132,13 +135,17 @@ impl Store for Disk {
     }
 
     fn remove(&mut self) -> Result<(), Error> {
-        let removed = match fs::remove_file(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
+        let remove = |path: &Path| match fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            removed => removed.map(|()| true),
         };
-        removed
-            .and_then(|()| self.sync_directory())
-            .map_err(self.failed("remove"))
+        let remove_all = || {
+            let had = remove(&self.path)?;
+            // One that was being written when a program was killed.
+            let had_new = remove(&beside(&self.path, NEW))?;
+            if had || had_new { self.sync_directory() } else { Ok(()) }
+        };
+        remove_all().map_err(self.failed("remove"))
     }
 }
 

@@ -164,8 +164,12 @@ fn a_file_is_written_added_to_replaced_and_removed() {
     assert_eq!(disk.load().unwrap().unwrap(), b"one\ntwo\n");
     disk.replace(b"three\n").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"three\n");
+    fs::write(directory.path().join("journal.new"), b"cut").unwrap();
     disk.remove().unwrap();
     disk.remove().unwrap();
+    let left = fs::read_dir(directory.path()).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["journal.lock"]);
     assert_eq!(disk.load().unwrap(), None);
 }
 

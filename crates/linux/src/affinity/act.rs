@@ -171,7 +171,8 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         })
     }
 
-    /// How everything stands that was changed; by target.
+    /// How everything stands that was changed; by target. Reads two or three small files a target: for after a plan, not
+    /// for every period.
     ///
     /// # Errors
     /// The machine's CPUs cannot be read.
@@ -208,7 +209,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         Ok(previous)
     }
 
-    /// Whether a target is still there, for [`Previous::retain`].
+    /// Whether a target is still there, for [`Previous::retain`]. Reads a small file.
     #[must_use]
     pub fn is_there(&self, target: &Target) -> bool {
         let now = self.kernel.identity(target);
@@ -239,10 +240,12 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             return Ok(Standing::Vanished);
         }
         let now = self.kernel.read(target)?;
-        let room = self.room(target, online)?;
         let last = entry.last();
-        if now.cpus() != last && (now.cpus().is_empty() || now.cpus() != within(last, &room)) {
-            return Ok(Standing::Changed(now.cpus().to_vec()));
+        if now.cpus() != last {
+            let left = within(last, &self.room(target, online)?);
+            if left.is_empty() || now.cpus() != left {
+                return Ok(Standing::Changed(now.cpus().to_vec()));
+            }
         }
         match target {
             Target::Interrupt(number) if !is_within(&self.kernel.effective(*number)?, last) => Ok(Standing::Pending),

@@ -15,6 +15,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+/// The names of interrupts, a file each.
+const ACTIONS: &str = "sys/kernel/irq";
+
 /// Acts by /proc, /sys and system calls.
 #[derive(Debug)]
 pub struct Live {
@@ -48,6 +51,20 @@ impl Live {
             session: stat.session,
         };
         Ok((process, stat.is_the_kernels()))
+    }
+
+    /// As /proc/interrupts has it; that file is large on large machines. None when no driver has asked for the interrupt.
+    fn interrupt_name(&self, number: u32) -> io::Result<Option<String>> {
+        if self.tree.exists(ACTIONS) {
+            let names = match self.tree.try_text(format!("{ACTIONS}/{number}/actions")) {
+                Err(error) if vanished(&error) => return Ok(None),
+                names => names?,
+            };
+            return Ok((!names.is_empty()).then(|| names.replace(',', ", ")));
+        }
+        let text = self.tree.try_text(INTERRUPTS)?;
+        let counts = Counts::parse(&text).ok_or_else(|| unclear(INTERRUPTS))?;
+        Ok(counts.lines.get(&number).map(|line| line.name.clone()))
     }
 
     fn threads_of(&self, process: u32, numbers: &mut Vec<u32>, threads: &mut Vec<ThreadId>) -> io::Result<()> {
@@ -105,11 +122,7 @@ impl Kernel for Live {
                 Ok((found, _)) => Ok((found.started == id.started).then(String::new)),
                 Err(error) => Err(error),
             },
-            Target::Interrupt(number) => {
-                let text = self.tree.try_text(INTERRUPTS)?;
-                let counts = Counts::parse(&text).ok_or_else(|| unclear(INTERRUPTS))?;
-                return Ok(counts.lines.get(number).map(|line| line.name.clone()));
-            }
+            Target::Interrupt(number) => return self.interrupt_name(*number),
             Target::Transmit { device, .. } | Target::Receive { device, .. } => {
                 self.tree.try_text(format!("sys/class/net/{device}/ifindex")).map(Some)
             }
@@ -188,4 +201,44 @@ fn path(target: &Target) -> String {
 
 fn unclear(path: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("/{path} is not as Linux writes it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupts_have_the_names_of_the_list_of_interrupts() {
+        let live = Live::new();
+        let counts = Counts::parse(&live.tree.try_text(INTERRUPTS).unwrap()).unwrap();
+        for (number, line) in &counts.lines {
+            let name = live.identity(&Target::Interrupt(*number)).unwrap();
+            assert_eq!(name.as_ref(), Some(&line.name), "{number}");
+        }
+        assert_eq!(live.identity(&Target::Interrupt(u32::MAX)).unwrap(), None);
+    }
+
+    #[test]
+    fn this_thread_is_among_the_threads_of_this_process() {
+        let live = Live::new();
+        let process = std::process::id();
+        let own: Vec<ThreadId> = live
+            .threads()
+            .unwrap()
+            .into_iter()
+            .filter(|id| id.process == process)
+            .collect();
+        let thread = fs::read_link("/proc/thread-self").unwrap();
+        let thread = thread.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap();
+        let id = own.iter().copied().find(|id| id.thread == thread).unwrap();
+        let target = Target::Thread(id);
+        assert!(live.identity(&target).unwrap().is_some());
+        let another = Target::Thread(ThreadId { started: 1, ..id });
+        assert_eq!(live.identity(&another).unwrap(), None);
+        let allowed = cpu::allowed_cpus().unwrap();
+        let mask = live.read(&target).unwrap();
+        assert!(allowed.iter().all(|cpu| mask.cpus().contains(cpu)));
+        assert!(live.now().unwrap() >= id.started);
+        assert!(live.cpuset(id).unwrap().iter().any(|cpu| allowed.contains(cpu)));
+    }
 }

@@ -1,9 +1,9 @@
 //! Carries plans out on a machine, and takes everything back.
 //!
-//! An [`Actor`] writes what it is about to change into its [journal](journal), makes it durable, and only then acts:
+//! An [`Actor`] writes what it is about to change into its journal (`journal`), makes it durable, and only then acts:
 //! `sched_setaffinity` for threads, `smp_affinity` for interrupts, XPS and RPS for queues. Each action is told with what
 //! became of it; the *effective* state is read back. [`Actor::revert`] gives every value back that is still ours, byte for
-//! byte, and the masks of threads and processes that have inherited one of ours (see [`children`]).
+//! byte, and the masks of threads and processes that have inherited one of ours (`children`).
 //!
 //! What is absent:
 //! - No action without a durable record of what was there before.

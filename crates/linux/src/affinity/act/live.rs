@@ -11,9 +11,14 @@ use crate::cpu;
 use crate::topology::sysfs::{Tree, parse_list};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+/// The list of a process's threads is read no more often.
+const LISTINGS_MAX: usize = 16;
 
 /// The names of interrupts, a file each.
 const ACTIONS: &str = "sys/kernel/irq";
@@ -67,18 +72,34 @@ impl Live {
         Ok(counts.lines.get(&number).map(|line| line.name.clone()))
     }
 
-    fn threads_of(&self, process: u32, numbers: &mut Vec<u32>, threads: &mut Vec<ThreadId>) -> io::Result<()> {
-        self.tree.numbers(format!("proc/{process}/task"), numbers)?;
-        for thread in &*numbers {
-            match self.stat(&format!("proc/{process}/task/{thread}/stat")) {
-                Ok((found, false)) => threads.push(ThreadId {
-                    process,
-                    thread: *thread,
-                    started: found.started,
-                }),
-                Ok((_, true)) => {}
-                Err(error) if vanished(&error) => {}
-                Err(error) => return Err(error),
+    /// The kernel leaves threads out of the list when others end while it is read: it is read until it has as many as
+    /// there are.
+    fn threads_of(&self, process: u32, numbers: &mut Vec<u32>, threads: &mut BTreeSet<ThreadId>) -> io::Result<()> {
+        let directory = format!("proc/{process}/task");
+        for _ in 0..LISTINGS_MAX {
+            self.tree.numbers(&directory, numbers)?;
+            let mut found = 0;
+            for thread in &*numbers {
+                match self.stat(&format!("{directory}/{thread}/stat")) {
+                    Ok((stat, is_the_kernels)) => {
+                        found += 1;
+                        let (thread, started) = (*thread, stat.started);
+                        let id = ThreadId {
+                            process,
+                            thread,
+                            started,
+                        };
+                        if !is_the_kernels {
+                            threads.insert(id);
+                        }
+                    }
+                    Err(error) if vanished(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            // The links of the directory: its own two, and one for each thread.
+            if found + 2 >= fs::metadata(self.tree.path(&directory))?.nlink() {
+                break;
             }
         }
         Ok(())
@@ -177,7 +198,7 @@ impl Kernel for Live {
     }
 
     fn threads(&self) -> io::Result<Vec<ThreadId>> {
-        let (mut processes, mut numbers, mut threads) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut processes, mut numbers, mut threads) = (Vec::new(), Vec::new(), BTreeSet::new());
         self.tree.numbers("proc", &mut processes)?;
         for process in processes {
             match self.threads_of(process, &mut numbers, &mut threads) {
@@ -185,7 +206,7 @@ impl Kernel for Live {
                 listed => listed?,
             }
         }
-        Ok(threads)
+        Ok(threads.into_iter().collect())
     }
 }
 

@@ -22,7 +22,6 @@ sqlite3          the database that the tests run on the filesystem
 util-linux       mount, umount, setpriv
 procps           the tests look at processes
 iproute2         the tests make network namespaces with it
-iproute2         ip, for network cards of the tests of core affinity
 strace           gives the server errors of the kernel, in the tests of faults
 '
 

@@ -1,0 +1,3 @@
+//! Metrics of `homenode affinity run`.
+
+pub(super) mod address;

@@ -2,13 +2,14 @@
 
 mod story;
 
+use super::known::JournalArgs;
 use super::look::LookArgs;
 use super::settings::{Settings, SettingsArgs};
 use super::target::Asked;
 use super::words::{plain, seconds, unseen};
 use crate::failure::{Result, fail};
 use clap::Args;
-use homenode_policy::affinity::{Previous, Snapshot, decide};
+use homenode_policy::affinity::Snapshot;
 use std::path::Path;
 use story::Story;
 
@@ -23,6 +24,8 @@ pub(crate) struct ExplainArgs {
     look: LookArgs,
     #[command(flatten)]
     settings: SettingsArgs,
+    #[command(flatten)]
+    journal: JournalArgs,
 }
 
 pub(super) fn run(args: &ExplainArgs) -> Result<()> {
@@ -33,8 +36,13 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
     if found.is_nothing() {
         return fail_unseen(&args.target, snapshot, args.look.is_live());
     }
-    let plan = decide(snapshot, &settings.decide, &Previous::default());
-    let story = Story { snapshot, plan: &plan };
+    let mut known = args.look.known(&args.journal, &settings);
+    let plan = known.decide(snapshot, &settings);
+    let story = Story {
+        snapshot,
+        plan: &plan,
+        known: &known,
+    };
     let threads = found.threads.iter().map(|thread| story.of_thread(thread));
     let interrupts = found.interrupts.iter().map(|interrupt| story.of_interrupt(interrupt));
     let queues = found.queues.iter().map(|queue| story.of_queue(queue));

@@ -1,6 +1,7 @@
 //! A period of this machine, or of a recorded one.
 
-use super::settings::period;
+use super::known::{JournalArgs, Known};
+use super::settings::{Settings, period};
 use crate::failure::{Failure, Result, chain, fail};
 use crate::topology::crashes_hwloc;
 use clap::Args;
@@ -33,6 +34,15 @@ impl LookArgs {
         match &self.from {
             Some(directory) => of_recording(directory),
             None => live(self.period.period),
+        }
+    }
+
+    /// What is known of it besides.
+    pub(super) fn known(&self, journal: &JournalArgs, settings: &Settings) -> Known {
+        if self.is_live() {
+            Known::glance(journal, settings)
+        } else {
+            Known::default()
         }
     }
 

@@ -4,12 +4,14 @@ mod codes;
 mod json;
 pub(super) mod text;
 
+use super::known::JournalArgs;
 use super::look::LookArgs;
 use super::settings::{Settings, SettingsArgs};
 use crate::failure::Result;
 use clap::Args;
 use homenode_linux::affinity::Sensed;
-use homenode_policy::affinity::{Plan, Previous, decide};
+use homenode_linux::affinity::act::conflicts::Conflict;
+use homenode_policy::affinity::{Plan, Stay, Why};
 
 /// Tell what `apply` would move, and why; change nothing.
 ///
@@ -22,6 +24,8 @@ pub(crate) struct PlanArgs {
     look: LookArgs,
     #[command(flatten)]
     settings: SettingsArgs,
+    #[command(flatten)]
+    journal: JournalArgs,
     /// List all that stays, each with the reason.
     #[arg(long)]
     all: bool,
@@ -35,14 +39,39 @@ pub(crate) struct PlanArgs {
 pub(super) struct Decided {
     pub(super) sensed: Sensed,
     pub(super) plan: Plan,
+    pub(super) conflicts: Vec<Conflict>,
+}
+
+impl Decided {
+    /// Why something stays, in a word, in general and exactly. What is left to another program counts as refused in
+    /// decisions.
+    fn why(&self, stay: &Stay) -> (&'static str, String, String) {
+        let others = || self.conflicts.iter().find(|conflict| conflict.sets(&stay.target));
+        match (&stay.why, others()) {
+            (Why::Refused, Some(conflict)) => {
+                let general = "left to another program that sets it".to_owned();
+                ("conflict", general, format!("left alone: {}", conflict.what))
+            }
+            (why, _) => {
+                let (code, general) = codes::of_why(why);
+                (code, general.to_owned(), why.to_string())
+            }
+        }
+    }
 }
 
 pub(super) fn run(args: &PlanArgs) -> Result<()> {
     let settings = Settings::read(&args.settings)?;
     let sensed = args.look.look()?;
     settings.tell_unknown_devices(&sensed.snapshot);
-    let plan = decide(&sensed.snapshot, &settings.decide, &Previous::default());
-    let decided = Decided { sensed, plan };
+    let mut known = args.look.known(&args.journal, &settings);
+    let plan = known.decide(&sensed.snapshot, &settings);
+    let conflicts = known.conflicts;
+    let decided = Decided {
+        sensed,
+        plan,
+        conflicts,
+    };
     if args.json {
         crate::print_json(&json::of(&decided, args.look.source(), settings.decide.policy))
     } else {

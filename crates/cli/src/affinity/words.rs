@@ -1,6 +1,7 @@
 //! Names and numbers as a person reads them.
 
 use homenode_linux::affinity::Unseen;
+use homenode_linux::affinity::act::conflicts::Conflict;
 use homenode_policy::affinity::{Snapshot, Target, Thread};
 
 /// `1 thread`, `2 threads`.
@@ -64,6 +65,15 @@ pub(super) fn of_thread(thread: &Thread) -> String {
     } else {
         format!("{} of {}", thread.name, thread.process_name)
     }
+}
+
+/// Other programs that set the same, under a heading; nothing where there are none.
+pub(super) fn others(conflicts: &[Conflict]) -> String {
+    if conflicts.is_empty() {
+        return String::new();
+    }
+    let lines = conflicts.iter().map(|one| format!("  {}\n", plain(&one.to_string())));
+    "other programs that set the same:\n".to_owned() + &lines.collect::<String>()
 }
 
 /// A line each, under a heading; nothing where all was seen.

@@ -31,7 +31,7 @@ fn what_is_configured_is_done() {
     let file = File::new("[devices]\neth0 = \"off\"\n[processes]\nfio = \"single-core\"\n");
     let text = shown(&mut file.plan());
     assert!(
-        text.starts_with("1 of 4 threads moves: 165.0 MB/s would no longer"),
+        text.starts_with("1 of 4 threads moves: 165.0 MB/s less remote"),
         "{text}"
     );
     assert!(text.contains("policy single-core puts fio-job there"), "{text}");

@@ -18,8 +18,8 @@ fn planned(more: &[&str]) -> String {
 fn a_plan_begins_with_what_is_gained() {
     let text = planned(&[]);
     let first = text.lines().next().unwrap();
-    let expected = "1 of 4 threads, 4 of 12 interrupts and 2 of 4 queues move: 231.0 MB/s would no longer travel beyond \
-                    node and cache (341.0 MB/s now, 110.0 MB/s after)";
+    let expected = "1 of 4 threads, 4 of 12 interrupts and 2 of 4 queues move: 231.0 MB/s less remote traffic \
+                    and overload (341.0 MB/s now, 110.0 MB/s after)";
     assert_eq!(first, expected);
     let line = |what: &str| {
         text.lines()

@@ -1,14 +1,16 @@
 //! What is told of one thread, interrupt or queue: a heading, and a line for each thing that is known.
 
+use crate::affinity::known::Known;
 use crate::affinity::plan::text::cpus;
 use crate::affinity::words::{of_thread, plain, rate};
-use homenode_policy::affinity::{Interrupt, Plan, Queue, QueueKind, Snapshot, Target, Thread};
+use homenode_policy::affinity::{Interrupt, Plan, Queue, QueueKind, Snapshot, Target, Thread, Why};
 use homenode_policy::{CpuId, NodeId};
 use std::collections::BTreeSet;
 
 pub(super) struct Story<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) plan: &'a Plan,
+    pub(super) known: &'a Known,
 }
 
 /// `  now      CPU 2`.
@@ -123,22 +125,28 @@ impl Story<'_> {
     }
 
     fn decision(&self, target: &Target) -> String {
+        let changed = self.known.changed.iter().find(|changed| changed.target == *target);
+        let set = changed.map(|changed| {
+            let (to, old) = (cpus(&changed.to), cpus(changed.old.cpus()));
+            line(
+                "set",
+                &format!("by homenode affinity to {to}; it had {old}, which `revert` gives back"),
+            )
+        });
+        set.unwrap_or_default() + &self.planned(target)
+    }
+
+    fn planned(&self, target: &Target) -> String {
         if let Some(action) = self.plan.action(target) {
-            let reason = line(
-                "plan",
-                &format!(
-                    "goes from {} to {}: {}",
-                    cpus(&action.from),
-                    cpus(&action.to),
-                    action.reason
-                ),
-            );
+            let (from, to) = (cpus(&action.from), cpus(&action.to));
             let cost = format!("{} now, {} after", action.cost_before, action.cost_after);
-            return reason + &line("cost", &cost);
+            return line("plan", &format!("goes from {from} to {to}: {}", action.reason)) + &line("cost", &cost);
         }
-        match self.plan.stay(target) {
-            Some(stay) => line("plan", &format!("stays: {}", stay.why)) + &line("cost", &stay.cost.to_string()),
-            None => line("plan", "stays: it belongs to nothing that is placed"),
+        let others = self.known.conflicts.iter().find(|conflict| conflict.sets(target));
+        match (self.plan.stay(target), others) {
+            (Some(stay), Some(conflict)) if stay.why == Why::Refused => line("plan", &format!("stays: {conflict}")),
+            (Some(stay), _) => line("plan", &format!("stays: {}", stay.why)) + &line("cost", &stay.cost.to_string()),
+            (None, _) => line("plan", "stays: it belongs to nothing that is placed"),
         }
     }
 

@@ -16,6 +16,7 @@ pub(super) struct PlanReport {
     cost_after_bytes_per_s: u64,
     actions: Vec<ActionReport>,
     stays: Vec<StayReport>,
+    conflicts: Vec<ConflictReport>,
     unseen: Vec<UnseenReport>,
 }
 
@@ -50,6 +51,14 @@ enum TargetReport {
     Receive { device: String, index: u32 },
 }
 
+/// Another program that sets the same.
+#[derive(Serialize)]
+struct ConflictReport {
+    what: String,
+    effect: String,
+    remedy: String,
+}
+
 #[derive(Serialize)]
 struct UnseenReport {
     what: String,
@@ -62,6 +71,11 @@ pub(super) fn of(decided: &Decided, source: String, policy: Policy) -> PlanRepor
         what: one.what.clone(),
         why: one.why.clone(),
     });
+    let conflicts = decided.conflicts.iter().map(|one| ConflictReport {
+        what: one.what.clone(),
+        effect: one.effect.clone(),
+        remedy: one.remedy.clone(),
+    });
     PlanReport {
         output_version: 1,
         source,
@@ -70,7 +84,8 @@ pub(super) fn of(decided: &Decided, source: String, policy: Policy) -> PlanRepor
         cost_before_bytes_per_s: plan.cost_before.bytes_per_s(),
         cost_after_bytes_per_s: plan.cost_after.bytes_per_s(),
         actions: plan.actions.iter().map(|one| action(snapshot, one)).collect(),
-        stays: plan.stays.iter().map(|one| stay(snapshot, one)).collect(),
+        stays: plan.stays.iter().map(|one| stay(decided, one)).collect(),
+        conflicts: conflicts.collect(),
         unseen: unseen.collect(),
     }
 }
@@ -88,12 +103,13 @@ fn action(snapshot: &Snapshot, action: &Action) -> ActionReport {
     }
 }
 
-fn stay(snapshot: &Snapshot, stay: &Stay) -> StayReport {
+fn stay(decided: &Decided, stay: &Stay) -> StayReport {
+    let (why, _, why_text) = decided.why(stay);
     StayReport {
         target: target(&stay.target),
-        name: name_alone(snapshot, &stay.target),
-        why: codes::of_why(&stay.why).0,
-        why_text: stay.why.to_string(),
+        name: name_alone(&decided.sensed.snapshot, &stay.target),
+        why,
+        why_text,
         cost_bytes_per_s: stay.cost.bytes_per_s(),
     }
 }

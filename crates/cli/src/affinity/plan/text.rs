@@ -1,8 +1,8 @@
 //! The plan for a person: what is gained, what moves, what stays and why, and what could not be seen.
 
-use super::{Decided, codes};
+use super::Decided;
 use crate::affinity::table::{Side, aligned};
-use crate::affinity::words::{count, name, plain, rate, seconds, unseen};
+use crate::affinity::words::{count, name, others, plain, rate, seconds, unseen};
 use crate::topology::ranges;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Action, Plan, Snapshot, Stay, Target};
@@ -17,19 +17,19 @@ pub(super) fn of(decided: &Decided, all: bool) -> String {
     }
     if !plan.stays.is_empty() {
         text += &if all {
-            format!("\n{}", stays(snapshot, &plan.stays))
+            format!("\n{}", stays(decided))
         } else {
-            format!("\n{}", stays_by_reason(&plan.stays))
+            format!("\n{}", stays_by_reason(decided))
         };
     }
-    let unseen = unseen(&decided.sensed.unseen);
-    if !unseen.is_empty() {
-        text += &format!("\n{unseen}");
+    let notes = others(&decided.conflicts) + &unseen(&decided.sensed.unseen);
+    if !notes.is_empty() {
+        text += &format!("\n{notes}");
     }
     text
 }
 
-/// `2 of 14 threads and 1 of 9 interrupts move: 412.0 MB/s would no longer …`.
+/// `2 of 14 threads and 1 of 9 interrupts move: 412.0 MB/s less …`.
 pub(in crate::affinity) fn headline(plan: &Plan, period_ns: u64) -> String {
     let moving = counts(plan.actions.iter().map(|action| &action.target));
     let staying = counts(plan.stays.iter().map(|stay| &stay.target));
@@ -51,10 +51,10 @@ pub(in crate::affinity) fn headline(plan: &Plan, period_ns: u64) -> String {
     let verb = if plan.actions.len() == 1 { "moves" } else { "move" };
     let (moves, before, after) = (listed(&told), plan.cost_before, plan.cost_after);
     match before.bytes_per_s().saturating_sub(after.bytes_per_s()) {
-        0 => format!("{moves} {verb}: {before} travel beyond node and cache now, {after} after"),
+        0 => format!("{moves} {verb}: remote traffic and overload cost {before} now, {after} after"),
         gain => {
             let gain = rate(gain, 1_000_000_000);
-            format!("{moves} {verb}: {gain} would no longer travel beyond node and cache ({before} now, {after} after)")
+            format!("{moves} {verb}: {gain} less remote traffic and overload ({before} now, {after} after)")
         }
     }
 }
@@ -75,32 +75,35 @@ fn actions(snapshot: &Snapshot, actions: &[Action]) -> String {
 }
 
 /// Each thing that stays.
-fn stays(snapshot: &Snapshot, stays: &[Stay]) -> String {
+fn stays(decided: &Decided) -> String {
     let heading = ["STAYS", "COST", "WHY"].map(str::to_owned);
     let row = |stay: &Stay| {
         [
-            name(snapshot, &stay.target),
+            name(&decided.sensed.snapshot, &stay.target),
             stay.cost.to_string(),
-            stay.why.to_string(),
+            plain(&decided.why(stay).2),
         ]
     };
-    let rows: Vec<_> = [heading].into_iter().chain(stays.iter().map(row)).collect();
+    let rows: Vec<_> = [heading]
+        .into_iter()
+        .chain(decided.plan.stays.iter().map(row))
+        .collect();
     aligned([Side::Left, Side::Right, Side::Left], &rows)
 }
 
 /// How many stay for which reason, most first.
-fn stays_by_reason(stays: &[Stay]) -> String {
-    let mut by_reason: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
-    for stay in stays {
-        let (_, why) = codes::of_why(&stay.why);
+fn stays_by_reason(decided: &Decided) -> String {
+    let mut by_reason: BTreeMap<String, [usize; 3]> = BTreeMap::new();
+    for stay in &decided.plan.stays {
+        let (_, why, _) = decided.why(stay);
         by_reason.entry(why).or_default()[kind(&stay.target) as usize] += 1;
     }
-    let mut by_reason: Vec<(&str, [usize; 3])> = by_reason.into_iter().collect();
+    let mut by_reason: Vec<(String, [usize; 3])> = by_reason.into_iter().collect();
     by_reason.sort_by_key(|(_, numbers)| Reverse(numbers.iter().sum::<usize>()));
-    let row = |(why, numbers): &(&str, [usize; 3])| {
+    let row = |(why, numbers): &(String, [usize; 3])| {
         let told = KINDS.iter().zip(numbers).filter(|(_, number)| **number > 0);
         let told: Vec<String> = told.map(|(kind, number)| count(*number, kind.name())).collect();
-        [format!("  {}", listed(&told)), (*why).to_owned()]
+        [format!("  {}", listed(&told)), why.clone()]
     };
     let rows: Vec<_> = by_reason.iter().map(row).collect();
     "what stays (--all lists it):\n".to_owned() + &aligned([Side::Left, Side::Left], &rows)

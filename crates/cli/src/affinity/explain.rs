@@ -9,7 +9,7 @@ use super::target::Asked;
 use super::words::{plain, seconds, unseen};
 use crate::failure::{Result, fail};
 use clap::Args;
-use homenode_policy::affinity::Snapshot;
+use homenode_policy::affinity::Target;
 use std::path::Path;
 use story::Story;
 
@@ -33,9 +33,6 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
     let sensed = args.look.look()?;
     let snapshot = &sensed.snapshot;
     let found = args.target.find(snapshot);
-    if found.is_nothing() {
-        return fail_unseen(&args.target, snapshot, args.look.is_live());
-    }
     let mut known = args.look.known(&args.journal, &settings);
     let plan = known.decide(snapshot, &settings);
     let story = Story {
@@ -43,6 +40,9 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
         plan: &plan,
         known: &known,
     };
+    if found.is_nothing() {
+        return of_unseen(&args.target, &story, args.look.is_live());
+    }
     let threads = found.threads.iter().map(|thread| story.of_thread(thread));
     let interrupts = found.interrupts.iter().map(|interrupt| story.of_interrupt(interrupt));
     let queues = found.queues.iter().map(|queue| story.of_queue(queue));
@@ -56,13 +56,19 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
 }
 
 /// It is not in the snapshot: not there at all, or idle.
-fn fail_unseen(asked: &Asked, snapshot: &Snapshot, is_live: bool) -> Result<()> {
+fn of_unseen(asked: &Asked, story: &Story<'_>, is_live: bool) -> Result<()> {
+    let snapshot = story.snapshot;
     let period = seconds(snapshot.period_ns);
     let is_there = |path: String| is_live && Path::new(&path).exists();
     match asked {
-        Asked::Thread(id) if is_there(format!("/proc/{id}")) => crate::print_line(&format!(
-            "thread {id} did nothing in {period}, or is the kernel's: nothing of it is placed"
-        )),
+        Asked::Thread(id) if is_there(format!("/proc/{id}")) => {
+            let of_it = |target: &&Target| matches!(target, Target::Thread(known) if known.thread == *id);
+            let changed = story.known.changed.iter().map(|changed| &changed.target).find(of_it);
+            let set = changed.map(|target| story.set(target)).unwrap_or_default();
+            crate::print_text(&format!(
+                "thread {id} did nothing in {period}, or is the kernel's: nothing of it is placed\n{set}"
+            ))
+        }
         Asked::Thread(id) => fail!("no thread or process {id} did anything in {period}: does it run, and is it busy?"),
         Asked::Interrupt(number) => fail!("there is no interrupt {number} of a device: /proc/interrupts lists them"),
         Asked::Queue(device, ..) if snapshot.topology.devices().iter().any(|known| known.name == *device) => {

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// Plan and move once a second, until SIGINT (Ctrl-C) or SIGTERM, which takes all of it back.
 ///
-/// What a killed run has left is taken back first. SIGHUP reads the configuration anew; one that is not understood is told
+/// What `apply` or a killed run has left is taken back first. SIGHUP reads the configuration anew; one that is not understood is told
 /// of, and the old one stays. Each move is logged with its reason; HOMENODE_LOG sets the level. homenode-affinity.service
 /// runs it under systemd.
 #[derive(Args, Debug)]
@@ -100,10 +100,12 @@ fn watch(
                 if Instant::now() >= next {
                     daemon.period();
                     // One that took too long is not made up for.
-                    let now = Instant::now();
-                    next = Some(next + daemon.settings().period)
-                        .filter(|next| *next > now)
-                        .unwrap_or(now + daemon.settings().period);
+                    let (now, period) = (Instant::now(), daemon.settings().period);
+                    next = if next + period > now {
+                        next + period
+                    } else {
+                        now + period
+                    };
                     status = daemon.status();
                     states.push(NotifyState::Status(&status));
                 }

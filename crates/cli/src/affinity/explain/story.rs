@@ -125,15 +125,20 @@ impl Story<'_> {
     }
 
     fn decision(&self, target: &Target) -> String {
+        self.set(target) + &self.planned(target)
+    }
+
+    /// What the journal has of it.
+    pub(super) fn set(&self, target: &Target) -> String {
         let changed = self.known.changed.iter().find(|changed| changed.target == *target);
-        let set = changed.map(|changed| {
+        let told = changed.map(|changed| {
             let (to, old) = (cpus(&changed.to), cpus(changed.old.cpus()));
             line(
                 "set",
                 &format!("by homenode affinity to {to}; it had {old}, which `revert` gives back"),
             )
         });
-        set.unwrap_or_default() + &self.planned(target)
+        told.unwrap_or_default()
     }
 
     fn planned(&self, target: &Target) -> String {

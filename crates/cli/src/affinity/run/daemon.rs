@@ -15,6 +15,8 @@ use homenode_policy::affinity::{Plan, Snapshot, Target};
 use homenode_policy::topology::Topology;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 
 /// What changes rarely is looked at in every so many periods.
@@ -36,11 +38,12 @@ pub(super) struct Daemon {
     status: String,
 }
 
-/// By what is seen that hardware has come or gone: the CPUs that run, and the interrupts.
+/// By what is seen that hardware has come or gone: the CPUs that run, the interrupts, and the names of disks and cards.
 #[derive(Debug, PartialEq, Eq)]
 struct Hardware {
     online: Vec<CpuId>,
     interrupts: Vec<(u32, String)>,
+    devices: BTreeSet<OsString>,
 }
 
 /// What was said last.
@@ -117,8 +120,8 @@ impl Daemon {
         self.tell_unseen(&sensed);
         let snapshot = &sensed.snapshot;
         if self.is_other_hardware(snapshot) {
-            // The period was seen with the old one: what it tells is of no use.
-            return self.read_hardware();
+            // For the next period. What is new in this one is in no queue yet; what is gone is found to have vanished.
+            self.read_hardware()?;
         }
         if self.period.is_multiple_of(AROUND_PERIODS) {
             self.look_around();
@@ -153,12 +156,18 @@ impl Daemon {
     }
 
     fn is_other_hardware(&mut self, snapshot: &Snapshot) -> bool {
+        let interrupts = snapshot.interrupts.iter();
+        let devices = ["/sys/block", "/sys/class/net"].into_iter();
         let now = Hardware {
             online: snapshot.online.clone(),
-            interrupts: snapshot
-                .interrupts
-                .iter()
+            interrupts: interrupts
                 .map(|interrupt| (interrupt.number, interrupt.name.clone()))
+                .collect(),
+            devices: devices
+                .filter_map(|path| fs::read_dir(path).ok())
+                .flatten()
+                .flatten()
+                .map(|entry| entry.file_name())
                 .collect(),
         };
         let before = self.hardware.replace(now);

@@ -1,5 +1,5 @@
 //! A recording of a machine with four nodes of two CPUs. A disk is at home on node 1; a card on node 3, whose interrupts
-//! arrive on CPU 0. fio reads from the disk on CPU 6, where only one of its threads may be.
+//! arrive on CPU 0. fio reads from the disk on CPU 6; one of its threads may be nowhere else.
 
 use homenode_linux::affinity::record;
 use homenode_linux::topology::Source;

@@ -41,7 +41,7 @@ struct StayReport {
     cost_bytes_per_s: u64,
 }
 
-/// As `homenode affinity explain` takes it, and in parts.
+/// What is placed, by its kind.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum TargetReport {

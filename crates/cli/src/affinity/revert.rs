@@ -1,11 +1,12 @@
 //! `homenode affinity revert`: everything that is still as it was set gets back what it had before.
 
 use super::known::{JournalArgs, failure};
-use super::words::count;
+use super::words::{count, plain};
 use crate::failure::{Result, fail};
 use clap::Args;
 use homenode_linux::affinity::act::{Restore, Reverted};
 use homenode_policy::affinity::Target;
+use std::fs;
 
 /// Give back every value that `apply` or a killed `run` has left.
 ///
@@ -38,18 +39,28 @@ pub(super) fn run(args: &RevertArgs) -> Result<()> {
 
 /// A line for all that there still is.
 pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
-    let targets = reverted
-        .targets
-        .iter()
-        .map(|(target, restore)| (target.to_string(), restore));
+    let targets = reverted.targets.iter();
+    let targets = targets.map(|(target, restore)| (named(target), restore));
     let inherited = reverted.inherited.iter().map(|(thread, restore)| {
-        let name = format!("{}, which has inherited its mask", Target::Thread(*thread));
-        (name, restore)
+        let name = named(&Target::Thread(*thread));
+        (format!("{name}, which has inherited its mask"), restore)
     });
     let there = targets
         .chain(inherited)
         .filter(|(_, restore)| **restore != Restore::Vanished);
     there.map(|(name, restore)| format!("{name}: {restore}")).collect()
+}
+
+/// `thread 4711 (fio)`, as long as it is there.
+fn named(target: &Target) -> String {
+    let name = match target {
+        Target::Thread(id) => fs::read_to_string(format!("/proc/{}/task/{}/comm", id.process, id.thread)).ok(),
+        _ => None,
+    };
+    name.map_or_else(
+        || target.to_string(),
+        |name| format!("{target} ({})", plain(name.trim_end())),
+    )
 }
 
 /// `3 values restored; 1 left alone, as somebody else has changed it; 2 are of what is not there any more`.
@@ -65,6 +76,9 @@ pub(super) fn summary(reverted: &Reverted) -> String {
             _ => failed += 1,
         }
     }
+    if restored + same + left + gone + failed == 0 {
+        return "nothing was to be restored".to_owned();
+    }
     let mut text = format!("{} restored", count(restored, "value"));
     for (number, what) in [
         (same, "already as before"),
@@ -77,4 +91,42 @@ pub(super) fn summary(reverted: &Reverted) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use homenode_policy::CpuId;
+
+    #[test]
+    fn a_summary_counts_what_became_of_everything() {
+        let of = |restores: &[Restore]| {
+            let targets = restores
+                .iter()
+                .zip(1..)
+                .map(|(restore, number)| (Target::Interrupt(number), restore.clone()));
+            Reverted {
+                targets: targets.collect(),
+                inherited: Vec::new(),
+            }
+        };
+        assert_eq!(summary(&of(&[])), "nothing was to be restored");
+        assert_eq!(summary(&of(&[Restore::Restored])), "1 value restored");
+        let left = Restore::Left(vec![CpuId(0)]);
+        let all = of(&[
+            Restore::Same,
+            left,
+            Restore::Vanished,
+            Restore::Failed(5),
+            Restore::Restored,
+        ]);
+        let expected = "1 value restored; 1 already as before; 1 left alone, as somebody else has changed it since; 1 of what \
+                        is not there any more; 1 not restored";
+        assert_eq!(summary(&all), expected);
+        assert_eq!(lines(&all).len(), 4);
+        assert_eq!(
+            lines(&all)[1],
+            "interrupt 2: left alone: somebody else has given it CPU 0"
+        );
+    }
 }

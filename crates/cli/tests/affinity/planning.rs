@@ -104,7 +104,7 @@ fn policies_are_taken_from_the_command_line() {
 fn this_machine_is_planned_by_anybody() {
     let text = shown(&mut affinity(["plan", BRIEFLY]));
     assert!(
-        text.lines().next().unwrap().contains(" looked at for 0.") || text.contains(" move"),
+        text.lines().next().unwrap().contains(" looked at for ") || text.contains(" move"),
         "{text}"
     );
     let Some(output) = as_nobody(&["plan", BRIEFLY]) else {

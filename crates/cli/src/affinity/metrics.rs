@@ -70,12 +70,11 @@ impl Metrics {
         Arc::new(registry)
     }
 
-    pub(super) fn failed(&self) {
-        self.periods.get_or_create(&[("result", "failed")]).inc();
+    pub(super) fn looked(&self, result: &'static str) {
+        self.periods.get_or_create(&[("result", result)]).inc();
     }
 
     pub(super) fn planned(&self, sensed: &Sensed, plan: &Plan, config: &Config) {
-        self.periods.get_or_create(&[("result", "ok")]).inc();
         let set = |family: &Family<Labels<1>, Gauge>, label, value: u64| {
             family
                 .get_or_create(&[label])

@@ -57,7 +57,8 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let mut actor = args.journal.open()?;
     if !actor.changed().is_empty() {
         tracing::info!("an earlier run has left changes: taking them back");
-        take_back(&mut actor)?;
+        // What fails stays in the journal, with what was there first, and is tried again at the end.
+        take_back(&mut actor).unwrap_or_else(|failure| tracing::error!("{failure}"));
     }
     let metrics = Metrics::default();
     let server = serve(&settings, &metrics)?;

@@ -29,7 +29,7 @@ impl FromStr for Address {
         match text.parse::<SocketAddr>() {
             Ok(address) if address.ip().is_loopback() => Ok(Self::Loopback(address)),
             Ok(address) => Err(format!(
-                "{} can be reached from other machines, and metrics name processes: {EXPECTED}",
+                "{} can be reached from other machines: {EXPECTED}",
                 address.ip()
             )),
             Err(_) => Err(format!("\"{text}\" is no address: {EXPECTED}")),

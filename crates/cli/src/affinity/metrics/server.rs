@@ -9,11 +9,11 @@ use crate::failure::{Failure, Result};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use rustix::net::{Shutdown, shutdown};
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -89,7 +89,10 @@ impl Listener {
             Address::Loopback(address) => TcpListener::bind(address).map(Self::Loopback),
             Address::Unix(path) => {
                 clear_away(path);
-                UnixListener::bind(path).map(Self::Unix)
+                let listener = UnixListener::bind(path)?;
+                // As a port of this machine: who collects metrics is not root, and there are no names in them.
+                fs::set_permissions(path, Permissions::from_mode(0o666))?;
+                Ok(Self::Unix(listener))
             }
         }
     }
@@ -240,8 +243,9 @@ mod tests {
         // As a killed server leaves it.
         drop(UnixListener::bind(&path).unwrap());
         let metrics = Metrics::default();
-        metrics.failed();
+        metrics.looked("failed");
         let server = Server::start(&Address::Unix(path.clone()), &metrics).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
         let silent = UnixStream::connect(&path).unwrap();
         drop(silent);
         let answer = ask(UnixStream::connect(&path).unwrap());

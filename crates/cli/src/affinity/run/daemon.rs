@@ -46,6 +46,24 @@ struct Hardware {
     devices: BTreeSet<OsString>,
 }
 
+impl Hardware {
+    fn of(snapshot: &Snapshot) -> Self {
+        let interrupts = snapshot.interrupts.iter();
+        let directories = ["/sys/block", "/sys/class/net"].into_iter();
+        let devices = directories
+            .filter_map(|path| fs::read_dir(path).ok())
+            .flatten()
+            .flatten();
+        Self {
+            online: snapshot.online.clone(),
+            interrupts: interrupts
+                .map(|interrupt| (interrupt.number, interrupt.name.clone()))
+                .collect(),
+            devices: devices.map(|entry| entry.file_name()).collect(),
+        }
+    }
+}
+
 /// What was said last.
 #[derive(Debug, Default)]
 struct Told {
@@ -97,12 +115,13 @@ impl Daemon {
         self.period += 1;
         match self.try_period() {
             Ok(()) => {
+                self.metrics.looked("ok");
                 if self.told.problem.take().is_some() {
                     tracing::info!("all is well again");
                 }
             }
             Err(failure) => {
-                self.metrics.failed();
+                self.metrics.looked("failed");
                 let problem = failure.to_string();
                 if self.told.problem.as_ref() != Some(&problem) {
                     tracing::error!("{problem}: nothing is moved in this period");
@@ -119,10 +138,12 @@ impl Daemon {
         let sensed = self.sensor.sense(&self.topology).map_err(look::failure)?;
         self.tell_unseen(&sensed);
         let snapshot = &sensed.snapshot;
-        if self.is_other_hardware(snapshot) {
+        let hardware = Hardware::of(snapshot);
+        if self.hardware.as_ref().is_some_and(|before| *before != hardware) {
             // For the next period. What is new in this one is in no queue yet; what is gone is found to have vanished.
             self.read_hardware()?;
         }
+        self.hardware = Some(hardware);
         if self.period.is_multiple_of(AROUND_PERIODS) {
             self.look_around();
         }
@@ -153,25 +174,6 @@ impl Daemon {
             plan.cost_after
         );
         Ok(())
-    }
-
-    fn is_other_hardware(&mut self, snapshot: &Snapshot) -> bool {
-        let interrupts = snapshot.interrupts.iter();
-        let devices = ["/sys/block", "/sys/class/net"].into_iter();
-        let now = Hardware {
-            online: snapshot.online.clone(),
-            interrupts: interrupts
-                .map(|interrupt| (interrupt.number, interrupt.name.clone()))
-                .collect(),
-            devices: devices
-                .filter_map(|path| fs::read_dir(path).ok())
-                .flatten()
-                .flatten()
-                .map(|entry| entry.file_name())
-                .collect(),
-        };
-        let before = self.hardware.replace(now);
-        before.is_some() && before != self.hardware
     }
 
     fn read_hardware(&mut self) -> Result<()> {

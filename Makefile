@@ -13,7 +13,7 @@ help:
 	@echo 'make bench      every claimed number; takes minutes on a machine that does nothing else'
 	@echo 'make fuzz       fuzz the decoders of FUSE requests, ten minutes in all (FUZZ_SECONDS=N)'
 	@echo 'make soak       mixed load on a mount for ten minutes, half by each transport (root; SOAK_SECONDS=N)'
-	@echo 'make install    the command, its mount helper, man pages, completions and systemd unit (PREFIX=/usr/local)'
+	@echo 'make install    the command, its mount helper, man pages, completions and systemd units (PREFIX=/usr/local)'
 	@echo 'make uninstall  remove what make install installed'
 	@echo 'make deb        a Debian package of it'
 	@echo 'make lab        guests with several NUMA nodes: fetch what they need into a cache (docs/lab.md)'

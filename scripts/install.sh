@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the command with its mount helper, man pages, completions and systemd unit, or removes them again:
+# Installs the command with its mount helper, man pages, completions and systemd units, or removes them again:
 #     install.sh install|uninstall
 # PREFIX (/usr/local) is where to; DESTDIR, put before every path, is for those who make packages. HOMENODE_BINARY is the
 # command to install; default: the release build.
@@ -24,6 +24,7 @@ bash=$prefix/share/bash-completion/completions
 zsh=${ZSH_COMPLETIONS:-$prefix/share/zsh/site-functions}
 fish=$prefix/share/fish/vendor_completions.d
 defaults=/etc/default/homenode
+example=$prefix/share/doc/homenode/affinity.toml
 # mount(8) looks for helpers in /sbin only; below /usr that is the same directory.
 case $prefix in
 /usr) sbin=/usr/sbin helped_by=../bin/homenode ;;
@@ -60,8 +61,11 @@ install_all() {
     put 644 "$generated/completions/homenode.bash" "$bash/homenode"
     put 644 "$generated/completions/_homenode" "$zsh/_homenode"
     put 644 "$generated/completions/homenode.fish" "$fish/homenode.fish"
-    sed "s|^ExecStart=/usr/bin/|ExecStart=$bin/|" packaging/homenode@.service >"$generated/unit"
-    put 644 "$generated/unit" "$units/homenode@.service"
+    for unit in homenode@.service homenode-affinity.service; do
+        sed "s|^ExecStart=/usr/bin/|ExecStart=$bin/|" "packaging/$unit" >"$generated/unit"
+        put 644 "$generated/unit" "$units/$unit"
+    done
+    put 644 packaging/affinity.toml "$example"
     # What somebody has written there stays.
     [ -e "$destination$defaults" ] || put 644 packaging/default "$defaults"
 }
@@ -71,7 +75,7 @@ uninstall_all() {
     rm -f "$destination$man"/man1/homenode.1 "$destination$man"/man1/homenode-*.1 "$destination$man"/man8/mount.homenode.8 \
         "$destination$man"/man8/mount.fuse.homenode.8
     rm -f "$destination$bash/homenode" "$destination$zsh/_homenode" "$destination$fish/homenode.fish"
-    rm -f "$destination$units/homenode@.service"
+    rm -f "$destination$units/homenode@.service" "$destination$units/homenode-affinity.service" "$destination$example"
     for helper in $helpers; do
         # Another installation's stays.
         if [ "$(readlink "$destination$helper")" = "$helped_by" ]; then

@@ -16,11 +16,14 @@ fail() {
 files='
 bin/homenode
 lib/systemd/system/homenode@.service
+lib/systemd/system/homenode-affinity.service
+share/doc/homenode/affinity.toml
 share/bash-completion/completions/homenode
 share/fish/vendor_completions.d/homenode.fish
 share/man/man1/homenode.1
 share/man/man1/homenode-up.1
 share/man/man1/homenode-file-map.1
+share/man/man1/homenode-affinity-run.1
 share/man/man8/mount.homenode.8
 share/man/man8/mount.fuse.homenode.8
 '
@@ -41,8 +44,10 @@ test_make_install() {
         fail "a relative PREFIX is taken"
     fi
     grep -q 'relative/path is relative' "$work/said" || fail "a relative PREFIX is refused without saying so"
-    grep -q '^ExecStart=/usr/local/bin/homenode ' "$work/stage/usr/local/lib/systemd/system/homenode@.service" ||
-        fail "the unit starts another command"
+    for unit in homenode@.service homenode-affinity.service; do
+        grep -q '^ExecStart=/usr/local/bin/homenode ' "$work/stage/usr/local/lib/systemd/system/$unit" ||
+            fail "$unit starts another command"
+    done
     echo changed >>"$work/stage/etc/default/homenode"
     DESTDIR=$work/stage PREFIX=/usr/local scripts/install.sh install
     DESTDIR=$work/stage PREFIX=/usr/local scripts/install.sh uninstall >/dev/null
@@ -112,6 +117,9 @@ test_package_at_work() {
         if touch /srv/pool/other 2>/dev/null; then fail "a file was made on a read-only mount"; fi
         umount /srv/pool
 
+        homenode affinity plan --period 0.2 --config /usr/share/doc/homenode/affinity.toml
+        homenode affinity revert
+
         echo 'homenode /srv/pool homenode size_per_node=16M,nofail 0 0' >/etc/fstab
         mount --all
         mount --all
@@ -127,10 +135,10 @@ test_package_at_work() {
 
         if command -v systemd-analyze >/dev/null; then
             # It exits with 0 also when it warns; what it says of other units is not ours.
-            said=$(systemd-analyze verify --man=no homenode@srv-pool.service 2>&1 | grep homenode || true)
+            said=$(systemd-analyze verify --man=no homenode@srv-pool.service homenode-affinity.service 2>&1 | grep homenode || true)
             [ -z "$said" ] || fail "$said"
         else
-            echo "SKIPPED: needs systemd-analyze (the unit is not verified)"
+            echo "SKIPPED: needs systemd-analyze (the units are not verified)"
         fi
         bash -n /usr/share/bash-completion/completions/homenode
 

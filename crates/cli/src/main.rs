@@ -4,6 +4,7 @@
 //! it exits with 0, with 1 and one message when it could not do it, with 2 when it was not understood.
 #![forbid(unsafe_code)]
 
+mod affinity;
 mod argument;
 mod control;
 mod demo;
@@ -49,6 +50,8 @@ enum Verb {
     #[command(subcommand)]
     Pool(pool::PoolCommand),
     Topology(topology::Args),
+    #[command(subcommand)]
+    Affinity(affinity::AffinityCommand),
     Demo(demo::DemoArgs),
     #[command(subcommand)]
     Member(MemberCommand),
@@ -86,6 +89,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::File(command) => file::run(command),
         Verb::Pool(command) => pool::run(command),
         Verb::Topology(args) => topology::run(args).map_err(boxed),
+        Verb::Affinity(command) => affinity::run(command),
         Verb::Demo(args) => demo::run(args),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
         Verb::Generate(args) => generate::run(args, Cli::command()),

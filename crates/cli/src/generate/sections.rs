@@ -16,7 +16,7 @@ const ENVIRONMENT: [(&str, &str); 1] = [(
     "What is logged: off, error, warn, info (the default), debug or trace; or levels of modules, such as \
      warn,homenode_fuse=debug. A server keeps what it was started with.",
 )];
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 6] = [
     (
         "/run/homenode/MAJOR-MINOR.sock, .log",
         "The server's socket, which the other commands talk to, and its log; named by the mount's device number. Both go \
@@ -26,6 +26,14 @@ const FILES: [(&str, &str); 4] = [
     (
         "/etc/default/homenode, /etc/default/homenode-INSTANCE",
         "HOMENODE_OPTIONS of the pools that homenode@.service brings up.",
+    ),
+    (
+        "/etc/homenode/affinity.toml",
+        "Policies of homenode affinity; an annotated example is in share/doc/homenode.",
+    ),
+    (
+        "/var/lib/homenode/affinity.journal",
+        "What homenode affinity has changed, and what it was before.",
     ),
     (
         "/sys/module/fuse/parameters/enable_uring",

@@ -18,6 +18,22 @@ pub enum Class {
     Compute,
 }
 
+impl Class {
+    /// Of bytes a second, of which fewer than `least` are not looked at.
+    #[must_use]
+    pub fn of(network: u64, disk: u64, least: u64) -> Self {
+        if network.saturating_add(disk) < least.max(1) {
+            Self::Compute
+        } else if network.min(disk) >= network.max(disk) / 10 {
+            Self::Both
+        } else if network > disk {
+            Self::Network
+        } else {
+            Self::Disk
+        }
+    }
+}
+
 /// Why something moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -76,7 +76,7 @@ pub(super) fn all<'a>(
         let origin = origin(thread, &own, &mut model.places, &model.domains);
         let mut task = Task {
             thread,
-            class: classify(&bytes, config.rate_bytes_per_s_min),
+            class: Class::of(bytes.network, bytes.disk, config.rate_bytes_per_s_min),
             device: main_device(&bytes, model),
             policy: Policy::Off,
             hold: None,
@@ -212,19 +212,6 @@ fn network_device<'a>(bytes: &Bytes, model: &Model<'a>) -> Option<&'a str> {
 fn only_device<'a: 'b, 'b>(mut channels: impl Iterator<Item = &'b Channel<'a>>) -> Option<&'a str> {
     let first = channels.next()?.device;
     channels.all(|channel| channel.device == first).then_some(first)
-}
-
-fn classify(bytes: &Bytes, least: u64) -> Class {
-    let (network, disk) = (bytes.network, bytes.disk);
-    if network.saturating_add(disk) < least.max(1) {
-        Class::Compute
-    } else if network.min(disk) >= network.max(disk) / 10 {
-        Class::Both
-    } else if network > disk {
-        Class::Network
-    } else {
-        Class::Disk
-    }
 }
 
 /// Among equals the first by name.

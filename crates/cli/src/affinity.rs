@@ -1,0 +1,43 @@
+//! `homenode affinity`: which CPUs interrupts, queues and threads are to use: told, done, undone, explained.
+//!
+//! A file per verb. `look` senses one period of this machine or reads a recorded one, `known` is what was set before and
+//! what others set, `settings` the configuration; `words` names what is placed, and `table` aligns columns.
+
+mod apply;
+mod explain;
+mod known;
+mod look;
+mod metrics;
+mod plan;
+mod record;
+mod revert;
+mod run;
+mod settings;
+mod table;
+mod target;
+mod words;
+
+use crate::failure::Result;
+use clap::Subcommand;
+
+/// Decide which CPUs interrupts, queues and threads use, together and near the devices.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AffinityCommand {
+    Plan(plan::PlanArgs),
+    Apply(apply::ApplyArgs),
+    Run(run::RunArgs),
+    Revert(revert::RevertArgs),
+    Explain(explain::ExplainArgs),
+    Record(record::RecordArgs),
+}
+
+pub(crate) fn run(command: &AffinityCommand) -> Result<()> {
+    match command {
+        AffinityCommand::Plan(args) => plan::run(args),
+        AffinityCommand::Apply(args) => apply::run(args),
+        AffinityCommand::Run(args) => run::run(args),
+        AffinityCommand::Revert(args) => revert::run(args),
+        AffinityCommand::Explain(args) => explain::run(args),
+        AffinityCommand::Record(args) => record::run(args),
+    }
+}

@@ -1,0 +1,82 @@
+//! `homenode affinity apply`: carries a plan out, once.
+
+use super::known::{JournalArgs, Known, failure, of_others};
+use super::look::{PeriodArgs, live};
+use super::plan::text::{cpus, headline};
+use super::settings::{Settings, SettingsArgs};
+use super::table::{Side, aligned};
+use super::words::{name, others, plain, unseen};
+use crate::failure::{Result, fail};
+use clap::Args;
+use homenode_linux::affinity::act::{Applied, Outcome};
+use homenode_policy::affinity::{Plan, Snapshot};
+
+/// Move what `plan` says, once.
+///
+/// Looks at the machine for a few seconds, decides, writes what it is about to change into the journal, and changes it;
+/// then tells what became of each change. `homenode affinity revert` takes all of it back. Run again, it goes on from what
+/// it finds, and the journal keeps the first values. Exits with 1 when the kernel refused something.
+#[derive(Args, Debug)]
+pub(crate) struct ApplyArgs {
+    #[command(flatten)]
+    period: PeriodArgs,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    #[command(flatten)]
+    journal: JournalArgs,
+}
+
+pub(super) fn run(args: &ApplyArgs) -> Result<()> {
+    let settings = Settings::read(&args.settings)?;
+    let mut actor = args.journal.open()?;
+    let sensed = live(args.period.period)?;
+    let snapshot = &sensed.snapshot;
+    settings.tell_unknown_devices(snapshot);
+    let mut known = Known {
+        previous: actor.previous().map_err(failure)?,
+        changed: Vec::new(),
+        conflicts: of_others(&settings),
+    };
+    let plan = known.decide(snapshot, &settings);
+    let applied = actor.apply(&plan, snapshot, &known.conflicts).map_err(failure)?;
+    let mut text = headline(&plan, snapshot.period_ns) + "\n";
+    if !plan.actions.is_empty() {
+        text += &format!("\n{}", table(snapshot, &plan, &applied));
+        let made = applied.outcomes.iter().filter(|(_, outcome)| outcome.is_done()).count();
+        let all = plan.actions.len();
+        text += &format!("\n{made} of {all} changes made; `homenode affinity revert` takes back all that is ours\n");
+    }
+    let notes = others(&known.conflicts) + &unseen(&sensed.unseen);
+    if !notes.is_empty() {
+        text += &format!("\n{notes}");
+    }
+    crate::print_text(&text)?;
+    let failed = |outcome: &Outcome| matches!(outcome, Outcome::Refused(_) | Outcome::NoCpu);
+    match applied.outcomes.iter().filter(|(_, outcome)| failed(outcome)).count() {
+        0 => Ok(()),
+        number => fail!(
+            "{number} of {} changes could not be made: the table tells why",
+            plan.actions.len()
+        ),
+    }
+}
+
+/// In the order of the plan.
+fn table(snapshot: &Snapshot, plan: &Plan, applied: &Applied) -> String {
+    let heading = ["WHAT", "FROM", "TO", "OUTCOME", "WHY"].map(str::to_owned);
+    let rows = plan
+        .actions
+        .iter()
+        .zip(&applied.outcomes)
+        .map(|(action, (_, outcome))| {
+            [
+                name(snapshot, &action.target),
+                cpus(&action.from),
+                cpus(&action.to),
+                plain(&outcome.to_string()),
+                plain(&action.reason.to_string()),
+            ]
+        });
+    let rows: Vec<_> = [heading].into_iter().chain(rows).collect();
+    aligned([Side::Left; 5], &rows)
+}

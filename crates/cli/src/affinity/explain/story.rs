@@ -1,0 +1,228 @@
+//! What is told of one thread, interrupt or queue: a heading, and a line for each thing that is known.
+
+use crate::affinity::known::Known;
+use crate::affinity::plan::text::cpus;
+use crate::affinity::words::{of_thread, plain, rate};
+use homenode_policy::affinity::{Interrupt, Plan, Queue, QueueKind, Snapshot, Target, Thread, Why};
+use homenode_policy::{CpuId, NodeId};
+use std::collections::BTreeSet;
+
+pub(super) struct Story<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) plan: &'a Plan,
+    pub(super) known: &'a Known,
+}
+
+/// `  now      CPU 2`.
+fn line(label: &str, text: &str) -> String {
+    format!("  {label:<9} {}\n", plain(text))
+}
+
+/// As `explain` takes it: `eth0/tx-0`.
+pub(super) fn queue_name(queue: &Queue) -> String {
+    let (device, index) = (&queue.device, queue.index);
+    match queue.kind {
+        QueueKind::Block => format!("{device}/{index}"),
+        QueueKind::Receive => format!("{device}/rx-{index}"),
+        QueueKind::Transmit => format!("{device}/tx-{index}"),
+    }
+}
+
+impl Story<'_> {
+    pub(super) fn of_thread(&self, thread: &Thread) -> String {
+        let mut text = plain(&format!("thread {} ({})", thread.id.thread, of_thread(thread))) + "\n";
+        let here = self.snapshot.node(thread.cpu);
+        let may = match (&thread.allowed, &thread.cpuset) {
+            (allowed, cpuset) if allowed == cpuset => format!("may run on {}, all of its cpuset", cpus(allowed)),
+            (allowed, cpuset) => format!("may run on {} of its cpuset {}", cpus(allowed), cpus(cpuset)),
+        };
+        text += &line(
+            "now",
+            &format!("on CPU {}{}; {may}", thread.cpu.0, self.of_nodes(&[thread.cpu])),
+        );
+        let busy = u128::from(thread.cpu_ns) * 100 / u128::from(self.snapshot.period_ns.max(1));
+        text += &line("busy", &format!("{busy} % of a CPU"));
+        for disk in &thread.disk {
+            let rate = rate(disk.bytes, self.snapshot.period_ns);
+            let from = match &disk.device {
+                Some(device) => format!("{device}{}", self.home(device, here)),
+                None => "disks, it is not known which".to_owned(),
+            };
+            text += &line("moves", &format!("{rate} from and to {from}"));
+        }
+        for (cpu, bytes) in &thread.received {
+            let rate = rate(*bytes, self.snapshot.period_ns);
+            let place = match cpu {
+                Some(cpu) => format!(
+                    "processed on CPU {}{}",
+                    cpu.0,
+                    self.apart(here, self.snapshot.node(*cpu))
+                ),
+                None => "processed it is not known where".to_owned(),
+            };
+            text += &line("receives", &format!("{rate} from the network, {place}"));
+        }
+        if thread.sent_bytes > 0 {
+            let rate = rate(thread.sent_bytes, self.snapshot.period_ns);
+            text += &line("sends", &format!("{rate} to the network"));
+        }
+        text + &self.decision(&Target::Thread(thread.id))
+    }
+
+    pub(super) fn of_interrupt(&self, interrupt: &Interrupt) -> String {
+        let mut text = plain(&format!("interrupt {} ({})", interrupt.number, interrupt.name)) + "\n";
+        text += &line("device", &self.device(interrupt.device.as_deref()));
+        let served = self.snapshot.queues.iter();
+        let served: Vec<String> = served
+            .filter(|queue| queue.interrupt == Some(interrupt.number))
+            .map(queue_name)
+            .collect();
+        if !served.is_empty() {
+            text += &line("serves", &served.join(", "));
+        }
+        text += &line("now", &self.arrivals_place(interrupt));
+        text += &line("arrived", &self.arrivals(interrupt));
+        text + &self.decision(&Target::Interrupt(interrupt.number))
+    }
+
+    pub(super) fn of_queue(&self, queue: &Queue) -> String {
+        let what = match queue.kind {
+            QueueKind::Block => "queue of a disk",
+            QueueKind::Receive => "receive queue",
+            QueueKind::Transmit => "transmit queue",
+        };
+        let mut text = plain(&format!("{} ({what})", queue_name(queue))) + "\n";
+        text += &line("device", &self.device(Some(&queue.device)));
+        let nodes = self.of_nodes(&queue.cpus);
+        let set = cpus(&queue.cpus);
+        text += &line(
+            "now",
+            &match (queue.kind, queue.cpus.is_empty()) {
+                (QueueKind::Block, _) => format!("CPUs {set}{nodes} submit to it"),
+                (QueueKind::Receive, true) => "packets are processed where the interrupt arrives".to_owned(),
+                (QueueKind::Receive, false) => format!("packets are processed on {set}{nodes} (RPS)"),
+                (QueueKind::Transmit, true) => "no CPU is told to send through it (XPS)".to_owned(),
+                (QueueKind::Transmit, false) => format!("CPUs {set}{nodes} send through it (XPS)"),
+            },
+        );
+        let interrupts = self.snapshot.interrupts.iter();
+        for interrupt in interrupts.filter(|interrupt| queue.interrupt == Some(interrupt.number)) {
+            let place = self.arrivals_place(interrupt);
+            text += &line(
+                "interrupt",
+                &format!("{}, {place}; {}", interrupt.number, self.arrivals(interrupt)),
+            );
+        }
+        match Target::of_queue(&queue.device, queue.kind, queue.index) {
+            Some(target) => text + &self.decision(&target),
+            None => {
+                text + &line(
+                    "plan",
+                    "stays: the kernel lets nobody change it; the threads that use it move instead",
+                )
+            }
+        }
+    }
+
+    fn decision(&self, target: &Target) -> String {
+        self.set(target) + &self.planned(target)
+    }
+
+    /// What the journal has of it.
+    pub(super) fn set(&self, target: &Target) -> String {
+        let changed = self.known.changed.iter().find(|changed| changed.target == *target);
+        let told = changed.map(|changed| {
+            let (to, old) = (cpus(&changed.to), cpus(changed.old.cpus()));
+            line(
+                "set",
+                &format!("by homenode affinity to {to}; it had {old}, which `revert` gives back"),
+            )
+        });
+        told.unwrap_or_default()
+    }
+
+    fn planned(&self, target: &Target) -> String {
+        if let Some(action) = self.plan.action(target) {
+            let (from, to) = (cpus(&action.from), cpus(&action.to));
+            let cost = format!("{} now, {} after", action.cost_before, action.cost_after);
+            return line("plan", &format!("goes from {from} to {to}: {}", action.reason)) + &line("cost", &cost);
+        }
+        let others = self.known.conflicts.iter().find(|conflict| conflict.sets(target));
+        match (self.plan.stay(target), others) {
+            (Some(stay), Some(conflict)) if stay.why == Why::Refused => line("plan", &format!("stays: {conflict}")),
+            (Some(stay), _) => line("plan", &format!("stays: {}", stay.why)) + &line("cost", &stay.cost.to_string()),
+            (None, _) => line("plan", "stays: it belongs to nothing that is placed"),
+        }
+    }
+
+    fn device(&self, device: Option<&str>) -> String {
+        match device {
+            Some(device) => format!("{device}{}", self.home(device, None)),
+            None => "not known".to_owned(),
+        }
+    }
+
+    /// Where a device is at home, and how far from a node that is.
+    fn home(&self, device: &str, from: Option<NodeId>) -> String {
+        match self.snapshot.home(device) {
+            Some(home) => self.apart(from, Some(home)),
+            None => " (its home is not known)".to_owned(),
+        }
+    }
+
+    /// ` (node 1, at distance 21)`.
+    fn apart(&self, from: Option<NodeId>, to: Option<NodeId>) -> String {
+        let Some(to) = to else { return String::new() };
+        match from {
+            Some(from) if from != to => match self.distance(from, to) {
+                Some(distance) => format!(" ({to}, at distance {distance})"),
+                None => format!(" ({to})"),
+            },
+            Some(_) => format!(" ({to}, the same)"),
+            None => format!(" ({to})"),
+        }
+    }
+
+    fn distance(&self, from: NodeId, to: NodeId) -> Option<u32> {
+        let topology = &self.snapshot.topology;
+        let nodes = topology.node_ids();
+        let at = |node| nodes.iter().position(|known| *known == node);
+        Some(topology.latency().matrix[at(from)?][at(to)?])
+    }
+
+    /// ` (node 0)`, ` (nodes 0, 1)`.
+    fn of_nodes(&self, cpus: &[CpuId]) -> String {
+        let nodes: BTreeSet<NodeId> = cpus.iter().filter_map(|cpu| self.snapshot.node(*cpu)).collect();
+        let numbers: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
+        match numbers.len() {
+            0 => String::new(),
+            1 => format!(" (node {})", numbers[0]),
+            _ => format!(" (nodes {})", numbers.join(", ")),
+        }
+    }
+
+    fn arrivals_place(&self, interrupt: &Interrupt) -> String {
+        let (may, does) = (&interrupt.affinity, &interrupt.effective);
+        let managed = if interrupt.managed {
+            ", as the kernel has spread it"
+        } else {
+            ""
+        };
+        format!(
+            "arrives on {}{}, may on {}{managed}",
+            cpus(does),
+            self.of_nodes(does),
+            cpus(may)
+        )
+    }
+
+    fn arrivals(&self, interrupt: &Interrupt) -> String {
+        let one = |(cpu, number): &(CpuId, u64)| format!("{number} on CPU {}{}", cpu.0, self.of_nodes(&[*cpu]));
+        let arrivals: Vec<String> = interrupt.arrivals.iter().map(one).collect();
+        if arrivals.is_empty() {
+            "never in this period".to_owned()
+        } else {
+            arrivals.join(", ")
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A period of this machine, or of a recorded one.
+
+use super::known::{JournalArgs, Known};
+use super::settings::{Settings, period};
+use crate::failure::{Failure, Result, chain, fail};
+use crate::topology::crashes_hwloc;
+use clap::Args;
+use homenode_linux::affinity::{Error, Sensed, Sensor, recorded};
+use homenode_linux::topology::{self, Source};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+/// What is looked at.
+#[derive(Args, Debug)]
+pub(super) struct LookArgs {
+    /// Decide for the machine that `homenode affinity record` put into DIR, instead of for this one.
+    #[arg(long, value_name = "DIR", conflicts_with = "period")]
+    from: Option<PathBuf>,
+    #[command(flatten)]
+    period: PeriodArgs,
+}
+
+/// For how long it is looked at.
+#[derive(Args, Debug)]
+pub(super) struct PeriodArgs {
+    /// Look at the machine for so many seconds: what moves no bytes meanwhile is not seen.
+    #[arg(long, value_name = "SECONDS", value_parser = period, default_value = "3")]
+    pub(super) period: Duration,
+}
+
+impl LookArgs {
+    pub(super) fn look(&self) -> Result<Sensed> {
+        match &self.from {
+            Some(directory) => of_recording(directory),
+            None => live(self.period.period),
+        }
+    }
+
+    /// What is known of it besides.
+    pub(super) fn known(&self, journal: &JournalArgs, settings: &Settings) -> Known {
+        if self.is_live() {
+            Known::glance(journal, settings)
+        } else {
+            Known::default()
+        }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.from.is_none()
+    }
+
+    /// As it is told in JSON.
+    pub(super) fn source(&self) -> String {
+        let directory = |from: &PathBuf| from.display().to_string();
+        self.from.as_ref().map_or_else(|| "live".to_owned(), directory)
+    }
+}
+
+pub(super) fn live(period: Duration) -> Result<Sensed> {
+    let topology = topology::read(&Source::Live).map_err(|error| Failure::new(chain(&error)))?;
+    let mut sensor = Sensor::new(Path::new("/")).map_err(failure)?;
+    thread::sleep(period);
+    sensor.sense(&topology).map_err(failure)
+}
+
+fn of_recording(directory: &Path) -> Result<Sensed> {
+    let hardware = directory.join("topology.xml");
+    if hardware.exists() && crashes_hwloc(&hardware).map_err(Failure::new)? {
+        fail!(
+            "the recording {} is damaged: {}: it contradicts itself so badly that hwloc crashes on it: record the machine again",
+            directory.display(),
+            hardware.display()
+        );
+    }
+    recorded(directory).map_err(failure)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(super) fn failure(error: Error) -> Failure {
+    Failure::new(chain(&error))
+}

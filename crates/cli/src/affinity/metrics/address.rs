@@ -1,0 +1,84 @@
+//! Where metrics are served: this machine alone can reach it.
+
+use serde::Deserialize;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A socket that no other machine can reach.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum Address {
+    Unix(PathBuf),
+    Loopback(SocketAddr),
+}
+
+const EXPECTED: &str = "write unix:/PATH, 127.0.0.1:PORT or [::1]:PORT";
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match PathBuf::from(path) {
+                path if path.is_absolute() => Ok(Self::Unix(path)),
+                _ => Err(format!("\"{text}\" has no absolute path: {EXPECTED}")),
+            };
+        }
+        match text.parse::<SocketAddr>() {
+            Ok(address) if address.ip().is_loopback() => Ok(Self::Loopback(address)),
+            Ok(address) => Err(format!(
+                "{} can be reached from other machines: {EXPECTED}",
+                address.ip()
+            )),
+            Err(_) => Err(format!("\"{text}\" is no address: {EXPECTED}")),
+        }
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Loopback(address) => write!(f, "http://{address}/metrics"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_this_machine_alone_can_reach() {
+        let of = |text: &str| text.parse::<Address>();
+        assert_eq!(of("unix:/run/a b"), Ok(Address::Unix("/run/a b".into())));
+        for text in ["127.0.0.1:9101", "127.9.9.9:1", "[::1]:9101"] {
+            assert_eq!(of(text), Ok(Address::Loopback(text.parse().unwrap())));
+        }
+        for text in ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "192.0.2.1:9101"] {
+            assert!(of(text).unwrap_err().contains("other machines"), "{text}");
+        }
+        for text in [
+            "",
+            "unix:",
+            "unix:run",
+            "localhost",
+            "9101",
+            "127.0.0.1",
+            "127.0.0.1:99999",
+            "/run/x",
+        ] {
+            assert!(of(text).unwrap_err().contains("[::1]:PORT"), "{text}");
+        }
+    }
+}

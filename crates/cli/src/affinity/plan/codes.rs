@@ -1,0 +1,41 @@
+//! Reasons in a word for programs, and in general for a person who is told only how many there are.
+
+use homenode_policy::affinity::{Reason, Why};
+
+pub(super) fn of_reason(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::NearQueues { .. } => "near-queues",
+        Reason::Relieved { .. } => "relieved",
+        Reason::NearThreads { .. } => "near-threads",
+        Reason::NearDevice { .. } => "near-device",
+        Reason::Policy { .. } => "policy",
+        _ => "other",
+    }
+}
+
+/// The word, and what it means.
+pub(super) fn of_why(why: &Why) -> (&'static str, &'static str) {
+    match why {
+        Why::Off => ("off", "left alone by the configuration"),
+        Why::Foreign => ("foreign", "someone else has narrowed its mask"),
+        Why::TakenOver => ("taken-over", "someone else has changed it since it was moved"),
+        Why::Refused => ("refused", "the kernel has refused to move it"),
+        Why::Managed => (
+            "managed",
+            "the kernel spreads the interrupt itself; its threads move instead",
+        ),
+        Why::NotMovable => ("not-movable", "its CPUs cannot be changed, or follow its interrupt"),
+        Why::NoQueue => ("no-queue", "belongs to no known queue"),
+        Why::Compute => ("compute", "compute-bound: moves no bytes to speak of"),
+        Why::Small { .. } => ("small", "moves too few bytes to be looked at"),
+        Why::DeviceUnknown => ("device-unknown", "not known with which device it moves bytes"),
+        Why::Dwell { .. } => ("dwell", "was moved lately"),
+        Why::OnePlace => ("one-place", "its cpuset leaves it no other place"),
+        Why::NoCpu(_) => ("no-cpu", "its cpuset has none of the CPUs of its policy"),
+        Why::InPlace(_) => ("in-place", "is where its policy wants it"),
+        Why::TooLittle { .. } => ("too-little", "a move would save too little"),
+        Why::Settled => ("settled", "the load is the one for which it was placed"),
+        Why::Best => ("best", "nowhere is it better"),
+        _ => ("other", "for another reason"),
+    }
+}

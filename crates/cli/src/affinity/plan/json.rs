@@ -1,0 +1,138 @@
+//! The plan as JSON, `output_version` 1. Costs are in bytes a second that travel as far again as a local access.
+
+use super::{Decided, codes};
+use crate::affinity::words::name_alone;
+use homenode_policy::CpuId;
+use homenode_policy::affinity::{Action, Policy, Snapshot, Stay, Target};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct PlanReport {
+    output_version: u32,
+    source: String,
+    policy: String,
+    period_ns: u64,
+    cost_before_bytes_per_s: u64,
+    cost_after_bytes_per_s: u64,
+    actions: Vec<ActionReport>,
+    stays: Vec<StayReport>,
+    conflicts: Vec<ConflictReport>,
+    unseen: Vec<UnseenReport>,
+}
+
+#[derive(Serialize)]
+struct ActionReport {
+    target: TargetReport,
+    name: Option<String>,
+    from: Vec<u32>,
+    to: Vec<u32>,
+    reason: &'static str,
+    reason_text: String,
+    cost_before_bytes_per_s: u64,
+    cost_after_bytes_per_s: u64,
+}
+
+#[derive(Serialize)]
+struct StayReport {
+    target: TargetReport,
+    name: Option<String>,
+    why: &'static str,
+    why_text: String,
+    cost_bytes_per_s: u64,
+}
+
+/// What is placed, by its kind.
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum TargetReport {
+    Thread { process: u32, thread: u32, started: u64 },
+    Interrupt { number: u32 },
+    Transmit { device: String, index: u32 },
+    Receive { device: String, index: u32 },
+}
+
+/// Another program that sets the same.
+#[derive(Serialize)]
+struct ConflictReport {
+    what: String,
+    effect: String,
+    remedy: String,
+}
+
+#[derive(Serialize)]
+struct UnseenReport {
+    what: String,
+    why: String,
+}
+
+pub(super) fn of(decided: &Decided, source: String, policy: Policy) -> PlanReport {
+    let (snapshot, plan) = (&decided.sensed.snapshot, &decided.plan);
+    let unseen = decided.sensed.unseen.iter().map(|one| UnseenReport {
+        what: one.what.clone(),
+        why: one.why.clone(),
+    });
+    let conflicts = decided.conflicts.iter().map(|one| ConflictReport {
+        what: one.what.clone(),
+        effect: one.effect.clone(),
+        remedy: one.remedy.clone(),
+    });
+    PlanReport {
+        output_version: 1,
+        source,
+        policy: policy.to_string(),
+        period_ns: snapshot.period_ns,
+        cost_before_bytes_per_s: plan.cost_before.bytes_per_s(),
+        cost_after_bytes_per_s: plan.cost_after.bytes_per_s(),
+        actions: plan.actions.iter().map(|one| action(snapshot, one)).collect(),
+        stays: plan.stays.iter().map(|one| stay(decided, one)).collect(),
+        conflicts: conflicts.collect(),
+        unseen: unseen.collect(),
+    }
+}
+
+fn action(snapshot: &Snapshot, action: &Action) -> ActionReport {
+    ActionReport {
+        target: target(&action.target),
+        name: name_alone(snapshot, &action.target),
+        from: numbers(&action.from),
+        to: numbers(&action.to),
+        reason: codes::of_reason(&action.reason),
+        reason_text: action.reason.to_string(),
+        cost_before_bytes_per_s: action.cost_before.bytes_per_s(),
+        cost_after_bytes_per_s: action.cost_after.bytes_per_s(),
+    }
+}
+
+fn stay(decided: &Decided, stay: &Stay) -> StayReport {
+    let (why, _, why_text) = decided.why(stay);
+    StayReport {
+        target: target(&stay.target),
+        name: name_alone(&decided.sensed.snapshot, &stay.target),
+        why,
+        why_text,
+        cost_bytes_per_s: stay.cost.bytes_per_s(),
+    }
+}
+
+fn target(target: &Target) -> TargetReport {
+    match target {
+        Target::Thread(id) => TargetReport::Thread {
+            process: id.process,
+            thread: id.thread,
+            started: id.started,
+        },
+        Target::Interrupt(number) => TargetReport::Interrupt { number: *number },
+        Target::Transmit { device, index } => TargetReport::Transmit {
+            device: device.clone(),
+            index: *index,
+        },
+        Target::Receive { device, index } => TargetReport::Receive {
+            device: device.clone(),
+            index: *index,
+        },
+    }
+}
+
+fn numbers(cpus: &[CpuId]) -> Vec<u32> {
+    cpus.iter().map(|cpu| cpu.0).collect()
+}

@@ -1,0 +1,38 @@
+//! `homenode affinity record`: puts a period of this machine into a directory, so that it can be decided elsewhere.
+
+use super::look::{PeriodArgs, failure};
+use super::words::{count, seconds, unseen};
+use crate::failure::Result;
+use crate::mountinfo::shown;
+use clap::Args;
+use homenode_linux::affinity::record;
+use homenode_linux::topology::Source;
+use std::path::{Path, PathBuf};
+
+/// Record a period of this machine into DIR: all that `plan` and `explain` look at.
+///
+/// What they decide for the recording with --from DIR, on any machine, is what they would have decided here. It has names
+/// of processes, threads and devices, and no command lines or environments.
+#[derive(Args, Debug)]
+pub(crate) struct RecordArgs {
+    /// Made if it does not exist; else it must be empty.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    #[command(flatten)]
+    period: PeriodArgs,
+}
+
+pub(super) fn run(args: &RecordArgs) -> Result<()> {
+    let sensed = record(&Source::Live, Path::new("/"), &args.directory, args.period.period).map_err(failure)?;
+    let snapshot = &sensed.snapshot;
+    let name = shown(&args.directory);
+    let text = format!(
+        "recorded {} of this machine in {name}: {}, {}, {}; `homenode affinity plan --from {name}` decides for it\n{}",
+        seconds(snapshot.period_ns),
+        count(snapshot.threads.len(), "thread"),
+        count(snapshot.interrupts.len(), "interrupt"),
+        count(snapshot.queues.len(), "queue"),
+        unseen(&sensed.unseen),
+    );
+    crate::print_text(&text)
+}

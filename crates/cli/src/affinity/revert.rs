@@ -1,0 +1,132 @@
+//! `homenode affinity revert`: everything that is still as it was set gets back what it had before.
+
+use super::known::{JournalArgs, failure};
+use super::words::{count, plain};
+use crate::failure::{Result, fail};
+use clap::Args;
+use homenode_linux::affinity::act::{Restore, Reverted};
+use homenode_policy::affinity::Target;
+use std::fs;
+
+/// Give back every value that `apply` or a killed `run` has left.
+///
+/// What somebody else has changed since is left alone, and told. Threads and processes that have inherited a mask are
+/// restored too. `run` reverts by itself when it ends.
+#[derive(Args, Debug)]
+pub(crate) struct RevertArgs {
+    #[command(flatten)]
+    journal: JournalArgs,
+}
+
+pub(super) fn run(args: &RevertArgs) -> Result<()> {
+    let path = args.journal.path();
+    if matches!(path.try_exists(), Ok(false)) {
+        return crate::print_line(&format!("nothing to revert: there is no journal {}", path.display()));
+    }
+    let mut actor = args.journal.open()?;
+    let reverted = actor.revert().map_err(failure)?;
+    let told: String = lines(&reverted).iter().map(|line| format!("  {line}\n")).collect();
+    crate::print_text(&format!("{}\n{told}", summary(&reverted)))?;
+    if reverted.is_complete() {
+        Ok(())
+    } else {
+        fail!(
+            "not everything could be restored; what could not is still in {}: try again",
+            path.display()
+        )
+    }
+}
+
+/// A line for all that there still is.
+pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
+    let targets = reverted.targets.iter();
+    let targets = targets.map(|(target, restore)| (named(target), restore));
+    let inherited = reverted.inherited.iter().map(|(thread, restore)| {
+        let name = named(&Target::Thread(*thread));
+        (format!("{name}, which has inherited its mask"), restore)
+    });
+    let there = targets
+        .chain(inherited)
+        .filter(|(_, restore)| **restore != Restore::Vanished);
+    there.map(|(name, restore)| format!("{name}: {restore}")).collect()
+}
+
+/// `thread 4711 (fio)`, as long as it is there.
+fn named(target: &Target) -> String {
+    let name = match target {
+        Target::Thread(id) => fs::read_to_string(format!("/proc/{}/task/{}/comm", id.process, id.thread)).ok(),
+        _ => None,
+    };
+    name.map_or_else(
+        || target.to_string(),
+        |name| format!("{target} ({})", plain(name.trim_end())),
+    )
+}
+
+/// `3 values restored; 1 left alone, as somebody else has changed it; 2 are of what is not there any more`.
+pub(super) fn summary(reverted: &Reverted) -> String {
+    let [mut restored, mut same, mut left, mut gone, mut failed] = [0; 5];
+    let targets = reverted.targets.iter().map(|(_, restore)| restore);
+    for restore in targets.chain(reverted.inherited.iter().map(|(_, restore)| restore)) {
+        match restore {
+            Restore::Restored | Restore::Partly(_) => restored += 1,
+            Restore::Same => same += 1,
+            Restore::Left(_) => left += 1,
+            Restore::Vanished => gone += 1,
+            _ => failed += 1,
+        }
+    }
+    if restored + same + left + gone + failed == 0 {
+        return "nothing was to be restored".to_owned();
+    }
+    let mut text = format!("{} restored", count(restored, "value"));
+    for (number, what) in [
+        (same, "already as before"),
+        (left, "left alone, as somebody else has changed it since"),
+        (gone, "of what is not there any more"),
+        (failed, "not restored"),
+    ] {
+        if number > 0 {
+            text += &format!("; {number} {what}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use homenode_policy::CpuId;
+
+    #[test]
+    fn a_summary_counts_what_became_of_everything() {
+        let of = |restores: &[Restore]| {
+            let targets = restores
+                .iter()
+                .zip(1..)
+                .map(|(restore, number)| (Target::Interrupt(number), restore.clone()));
+            Reverted {
+                targets: targets.collect(),
+                inherited: Vec::new(),
+            }
+        };
+        assert_eq!(summary(&of(&[])), "nothing was to be restored");
+        assert_eq!(summary(&of(&[Restore::Restored])), "1 value restored");
+        let left = Restore::Left(vec![CpuId(0)]);
+        let all = of(&[
+            Restore::Same,
+            left,
+            Restore::Vanished,
+            Restore::Failed(5),
+            Restore::Restored,
+        ]);
+        let expected = "1 value restored; 1 already as before; 1 left alone, as somebody else has changed it since; 1 of what \
+                        is not there any more; 1 not restored";
+        assert_eq!(summary(&all), expected);
+        assert_eq!(lines(&all).len(), 4);
+        assert_eq!(
+            lines(&all)[1],
+            "interrupt 2: left alone: somebody else has given it CPU 0"
+        );
+    }
+}

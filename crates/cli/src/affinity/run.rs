@@ -1,0 +1,176 @@
+//! `homenode affinity run`: plans and acts once a period until it is told to end, then takes everything back.
+//!
+//! What is absent: no signal, error or killed earlier run leaves a change behind that is not in the journal; no failure of
+//! one period ends it. Cost: a period is sensed, decided, and rarely acted upon; the machine's hardware, other programs and
+//! what was changed are looked at in every [`AROUND_PERIODS`]th period, or when CPUs or interrupts have come or gone.
+
+mod daemon;
+
+use super::known::{JournalArgs, failure};
+use super::metrics::address::Address;
+use super::metrics::{Metrics, Server};
+use super::revert::{lines, summary};
+use super::settings::{Settings, SettingsArgs, period};
+use crate::failure::{Failure, Result, fail};
+use clap::Args;
+use daemon::Daemon;
+use homenode_linux::affinity::act::{Actor, Live};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Plan and move once a second, until SIGINT (Ctrl-C) or SIGTERM, which takes all of it back.
+///
+/// What `apply` or a killed run has left is taken back first. SIGHUP reads the configuration anew; one that is not understood is told
+/// of, and the old one stays. Each move is logged with its reason; HOMENODE_LOG sets the level. homenode-affinity.service
+/// runs it under systemd.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    settings: SettingsArgs,
+    #[command(flatten)]
+    journal: JournalArgs,
+    /// Look at the machine every so many seconds. Default: 1, or as configured.
+    #[arg(long, value_name = "SECONDS", value_parser = period)]
+    period: Option<Duration>,
+    /// Serve Prometheus metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. Default: as configured, else nowhere.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<Address>,
+}
+
+impl RunArgs {
+    fn settings(&self) -> Result<Settings> {
+        let mut settings = Settings::read(&self.settings)?;
+        settings.period = self.period.unwrap_or(settings.period);
+        settings.metrics = self.metrics.clone().or(settings.metrics);
+        Ok(settings)
+    }
+}
+
+pub(super) fn run(args: &RunArgs) -> Result<()> {
+    // From here on a signal is a message, so that none of them leaves a change behind.
+    let signals = signals()?;
+    let settings = args.settings()?;
+    let mut actor = args.journal.open()?;
+    if !actor.changed().is_empty() {
+        tracing::info!("an earlier run has left changes: taking them back");
+        // What fails stays in the journal, with what was there first, and is tried again at the end.
+        take_back(&mut actor).unwrap_or_else(|failure| tracing::error!("{failure}"));
+    }
+    let metrics = Metrics::default();
+    let server = serve(&settings, &metrics)?;
+    let daemon = Daemon::new(settings, actor, metrics.clone())?;
+    tell(&[NotifyState::Ready]);
+    tracing::info!("looking at the machine every {:?}", daemon.settings().period);
+    let mut actor = watch(args, daemon, server, &metrics, &signals);
+    tell(&[NotifyState::Stopping]);
+    take_back(&mut actor)
+}
+
+/// Until a signal says that it is to end.
+fn watch(
+    args: &RunArgs,
+    mut daemon: Daemon,
+    mut server: Option<Server>,
+    metrics: &Metrics,
+    signals: &Receiver<i32>,
+) -> Actor<Live> {
+    let watchdog = sd_notify::watchdog_enabled().map(|within| within / 2);
+    let mut next = Instant::now() + daemon.settings().period;
+    loop {
+        let left = next.saturating_duration_since(Instant::now());
+        match signals.recv_timeout(watchdog.map_or(left, |within| within.min(left))) {
+            Ok(SIGHUP) => match reload(args, &mut daemon, &mut server, metrics) {
+                Ok(()) => tracing::info!("the configuration was read anew"),
+                Err(failure) => tracing::error!("{failure}: the configuration stays as it was"),
+            },
+            Ok(signal) => {
+                tracing::info!("signal {signal}: taking everything back");
+                return daemon.into_actor();
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                tracing::error!("the thread that listens for signals is gone: taking everything back");
+                return daemon.into_actor();
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let mut states = vec![NotifyState::Watchdog];
+                let status;
+                if Instant::now() >= next {
+                    daemon.period();
+                    // One that took too long is not made up for.
+                    let (now, period) = (Instant::now(), daemon.settings().period);
+                    next = if next + period > now {
+                        next + period
+                    } else {
+                        now + period
+                    };
+                    status = daemon.status();
+                    states.push(NotifyState::Status(&status));
+                }
+                tell(&states);
+            }
+        }
+    }
+}
+
+/// Nothing changes when something is wrong.
+fn reload(args: &RunArgs, daemon: &mut Daemon, server: &mut Option<Server>, metrics: &Metrics) -> Result<()> {
+    let settings = args.settings()?;
+    if settings.metrics.as_ref() != server.as_ref().map(Server::address) {
+        *server = serve(&settings, metrics)?;
+    }
+    daemon.reconfigure(settings);
+    Ok(())
+}
+
+fn serve(settings: &Settings, metrics: &Metrics) -> Result<Option<Server>> {
+    let Some(address) = &settings.metrics else {
+        return Ok(None);
+    };
+    let server = Server::start(address, metrics)?;
+    tracing::info!("metrics at {address}");
+    Ok(Some(server))
+}
+
+fn take_back(actor: &mut Actor<Live>) -> Result<()> {
+    let reverted = actor.revert().map_err(failure)?;
+    for line in lines(&reverted) {
+        tracing::info!("{line}");
+    }
+    tracing::info!("{}", summary(&reverted));
+    if reverted.is_complete() {
+        Ok(())
+    } else {
+        fail!(
+            "not everything could be restored; what could not is still in the journal: `homenode affinity revert` tries again"
+        )
+    }
+}
+
+fn signals() -> Result<Receiver<i32>> {
+    let cannot = |error| Failure::new(format!("cannot listen for signals: {error}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(cannot)?;
+    let (sender, receiver) = mpsc::channel();
+    let forward = move || {
+        for signal in signals.forever() {
+            if sender.send(signal).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(forward)
+        .map_err(cannot)?;
+    Ok(receiver)
+}
+
+/// To systemd, when that started it as a service.
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!("cannot tell systemd ($NOTIFY_SOCKET): {error}");
+    }
+}

@@ -1,0 +1,253 @@
+//! One period after the other: sense, decide, act, look whether it holds.
+
+use super::super::known::{Known, failure, of_others};
+use super::super::look;
+use super::super::metrics::Metrics;
+use super::super::settings::Settings;
+use super::super::words::{count, name, plain};
+use crate::failure::{Failure, Result, chain};
+use crate::topology::ranges;
+use homenode_linux::affinity::act::{Actor, Applied, Live, Outcome, Standing};
+use homenode_linux::affinity::{Sensed, Sensor};
+use homenode_linux::topology::{self, Source};
+use homenode_policy::CpuId;
+use homenode_policy::affinity::{Plan, Snapshot, Target};
+use homenode_policy::topology::Topology;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+/// What changes rarely is looked at in every so many periods.
+const AROUND_PERIODS: u64 = 30;
+
+#[derive(Debug)]
+pub(super) struct Daemon {
+    settings: Settings,
+    actor: Actor<Live>,
+    sensor: Sensor,
+    topology: Topology,
+    /// What the topology was read for.
+    hardware: Option<Hardware>,
+    known: Known,
+    metrics: Metrics,
+    period: u64,
+    /// So that each is told once.
+    told: Told,
+    status: String,
+}
+
+/// By what is seen that hardware has come or gone: the CPUs that run, the interrupts, and the names of disks and cards.
+#[derive(Debug, PartialEq, Eq)]
+struct Hardware {
+    online: Vec<CpuId>,
+    interrupts: Vec<(u32, String)>,
+    devices: BTreeSet<OsString>,
+}
+
+impl Hardware {
+    fn of(snapshot: &Snapshot) -> Self {
+        let interrupts = snapshot.interrupts.iter();
+        let directories = ["/sys/block", "/sys/class/net"].into_iter();
+        let devices = directories
+            .filter_map(|path| fs::read_dir(path).ok())
+            .flatten()
+            .flatten();
+        Self {
+            online: snapshot.online.clone(),
+            interrupts: interrupts
+                .map(|interrupt| (interrupt.number, interrupt.name.clone()))
+                .collect(),
+            devices: devices.map(|entry| entry.file_name()).collect(),
+        }
+    }
+}
+
+/// What was said last.
+#[derive(Debug, Default)]
+struct Told {
+    problem: Option<String>,
+    unseen: BTreeSet<String>,
+    conflicts: BTreeSet<String>,
+    standings: BTreeMap<Target, Standing>,
+}
+
+impl Daemon {
+    pub(super) fn new(settings: Settings, actor: Actor<Live>, metrics: Metrics) -> Result<Self> {
+        let mut daemon = Self {
+            settings,
+            actor,
+            sensor: Sensor::new(Path::new("/")).map_err(look::failure)?,
+            topology: hardware()?,
+            hardware: None,
+            known: Known::default(),
+            metrics,
+            period: 0,
+            told: Told::default(),
+            status: "looking at the machine".to_owned(),
+        };
+        daemon.look_around();
+        Ok(daemon)
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// For `systemctl status`.
+    pub(super) fn status(&self) -> String {
+        self.status.clone()
+    }
+
+    pub(super) fn reconfigure(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.known.previous.reconsider();
+        self.look_around();
+    }
+
+    pub(super) fn into_actor(self) -> Actor<Live> {
+        self.actor
+    }
+
+    /// A failure is told, and the next period begins anew.
+    pub(super) fn period(&mut self) {
+        self.period += 1;
+        match self.try_period() {
+            Ok(()) => {
+                self.metrics.looked("ok");
+                if self.told.problem.take().is_some() {
+                    tracing::info!("all is well again");
+                }
+            }
+            Err(failure) => {
+                self.metrics.looked("failed");
+                let problem = failure.to_string();
+                if self.told.problem.as_ref() != Some(&problem) {
+                    tracing::error!("{problem}: nothing is moved in this period");
+                    self.status.clone_from(&problem);
+                    self.told.problem = Some(problem);
+                }
+            }
+        }
+        let spent = clock_gettime(ClockId::ProcessCPUTime);
+        self.metrics.spent(spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9);
+    }
+
+    fn try_period(&mut self) -> Result<()> {
+        let sensed = self.sensor.sense(&self.topology).map_err(look::failure)?;
+        self.tell_unseen(&sensed);
+        let snapshot = &sensed.snapshot;
+        let hardware = Hardware::of(snapshot);
+        if self.hardware.as_ref().is_some_and(|before| *before != hardware) {
+            // For the next period. What is new in this one is in no queue yet; what is gone is found to have vanished.
+            self.read_hardware()?;
+        }
+        self.hardware = Some(hardware);
+        if self.period.is_multiple_of(AROUND_PERIODS) {
+            self.look_around();
+        }
+        let plan = self.known.decide(snapshot, &self.settings);
+        self.metrics.planned(&sensed, &plan, &self.settings.decide);
+        let applied = if plan.actions.is_empty() {
+            Applied::default()
+        } else {
+            self.actor
+                .apply(&plan, snapshot, &self.known.conflicts)
+                .map_err(failure)?
+        };
+        tell_outcomes(snapshot, &plan, &applied);
+        self.metrics.applied(&applied);
+        self.known.previous = applied.next(&self.known.previous, &plan, snapshot);
+        if !applied.outcomes.is_empty() {
+            self.sensor.settings_changed();
+        }
+        // What was to be in effect only later, and what others did to it.
+        if self.period.is_multiple_of(AROUND_PERIODS) || !applied.outcomes.is_empty() || self.has_pending() {
+            self.verify()?;
+        }
+        self.status = format!(
+            "{} looked at, {} in the journal; {} now, {} by the plan",
+            count(snapshot.threads.len(), "thread"),
+            count(self.told.standings.len(), "change"),
+            plan.cost_before,
+            plan.cost_after
+        );
+        Ok(())
+    }
+
+    fn read_hardware(&mut self) -> Result<()> {
+        tracing::info!("CPUs or devices have come or gone: looking at the hardware anew");
+        self.topology = hardware()?;
+        self.sensor.settings_changed();
+        self.known.previous.reconsider();
+        Ok(())
+    }
+
+    /// Other programs that set the same, and what has vanished of what was set.
+    fn look_around(&mut self) {
+        let conflicts = of_others(&self.settings);
+        let said: BTreeSet<String> = conflicts.iter().map(ToString::to_string).collect();
+        for one in said.difference(&self.told.conflicts) {
+            tracing::warn!("{}", plain(one));
+        }
+        if said != self.told.conflicts {
+            // What was left to one that is gone may be set again. What the kernel refuses, the actor knows.
+            match self.actor.previous() {
+                Ok(previous) => self.known.previous = previous,
+                Err(error) => tracing::warn!("{}", failure(error)),
+            }
+        }
+        self.metrics.conflicts(conflicts.len());
+        self.told.conflicts = said;
+        self.known.conflicts = conflicts;
+        let actor = &self.actor;
+        self.known.previous.retain(|target| actor.is_there(target));
+    }
+
+    fn has_pending(&self) -> bool {
+        self.told
+            .standings
+            .values()
+            .any(|standing| *standing == Standing::Pending)
+    }
+
+    /// Looks at the effective state of all that was changed.
+    fn verify(&mut self) -> Result<()> {
+        let standings = self.actor.verify().map_err(failure)?;
+        self.metrics.standing(&standings);
+        for (target, standing) in &standings {
+            let news = self.told.standings.get(target) != Some(standing);
+            if let (true, Standing::Changed(_) | Standing::Unreadable(_)) = (news, standing) {
+                tracing::warn!("{target}: {standing}");
+            }
+        }
+        self.told.standings = standings.into_iter().collect();
+        Ok(())
+    }
+
+    /// Once, not in every period.
+    fn tell_unseen(&mut self, sensed: &Sensed) {
+        for unseen in &sensed.unseen {
+            if self.told.unseen.insert(unseen.what.clone()) {
+                tracing::warn!("not seen: {}", plain(&unseen.to_string()));
+            }
+        }
+    }
+}
+
+fn tell_outcomes(snapshot: &Snapshot, plan: &Plan, applied: &Applied) {
+    for (action, (_, outcome)) in plan.actions.iter().zip(&applied.outcomes) {
+        let what = name(snapshot, &action.target);
+        let (from, to) = (ranges(&action.from), ranges(&action.to));
+        let why = plain(&action.reason.to_string());
+        match outcome {
+            Outcome::Refused(_) | Outcome::NoCpu => tracing::warn!("{what}: {from} -> {to}: {outcome}: {why}"),
+            _ => tracing::info!("{what}: {from} -> {to}: {outcome}: {why}"),
+        }
+    }
+}
+
+fn hardware() -> Result<Topology> {
+    topology::read(&Source::Live).map_err(|error| Failure::new(chain(&error)))
+}

@@ -1,0 +1,173 @@
+//! `homenode affinity apply`, `revert` and what `explain` tells in between.
+
+use super::harness::*;
+use super::load::{self, Load, mask};
+use std::fs;
+
+const LONG_ENOUGH: &str = "--period=1";
+
+/// What `apply` said when it moved the load: on a busy machine that may do nothing for a whole period.
+fn applied(load: &Load) -> String {
+    let mut text = String::new();
+    load::wait_until("moved", || {
+        text = shown(&mut load.affinity(&["apply", LONG_ENOUGH]));
+        load.is_moved()
+    });
+    text
+}
+
+#[test]
+fn what_is_applied_is_explained_and_reverted() {
+    let Some(load) = Load::start() else { return };
+    let (before, id) = (load.mask(), load.id());
+    let text = applied(&load);
+    assert!(
+        text.starts_with("1 of ") && text.contains(&format!("\nthread {id} (")),
+        "{text}"
+    );
+    assert!(
+        text.contains("  done  ") && text.contains("1 of 1 changes made; `homenode affinity revert`"),
+        "{text}"
+    );
+    assert!(load.is_moved(), "{}", load.mask());
+
+    let child = load.fork();
+    let text = shown(&mut load.affinity(&["explain", &id.to_string(), LONG_ENOUGH]));
+    let set = format!(
+        "by homenode affinity to {}; it had {before}, which `revert` gives back",
+        load.mask()
+    );
+    assert!(
+        text.contains(&set) && text.contains("stays: it is where policy single-core wants it"),
+        "{text}"
+    );
+    let text = shown(&mut load.affinity(&["apply", LONG_ENOUGH]));
+    assert!(text.starts_with("nothing to move: "), "{text}");
+
+    let text = shown(&mut load.affinity(&["revert"]));
+    assert!(
+        text.starts_with("2 values restored\n") && text.contains(&format!("\n  thread {id} (hn")),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("thread {child} (")) && text.contains("), which has inherited its mask: restored"),
+        "{text}"
+    );
+    assert_eq!((load.mask(), mask(child)), (before.clone(), before));
+    let text = shown(&mut load.affinity(&["revert"]));
+    assert!(text.starts_with("nothing to revert: there is no journal "), "{text}");
+}
+
+#[test]
+fn what_somebody_else_has_set_since_is_left() {
+    let Some(load) = Load::start() else { return };
+    applied(&load);
+    let other = if load.mask() == "0" { "1" } else { "0" };
+    let status = std::process::Command::new("taskset")
+        .args(["-p", "-c", other, &load.id().to_string()])
+        .output();
+    assert!(status.unwrap().status.success());
+    let text = shown(&mut load.affinity(&["revert"]));
+    assert!(
+        text.starts_with("0 values restored; 1 left alone") && text.contains("somebody else has given it"),
+        "{text}"
+    );
+    assert_eq!(load.mask(), other);
+}
+
+#[test]
+fn a_journal_that_is_not_ours_or_damaged_is_refused_and_kept() {
+    let Some(load) = Load::start() else { return };
+    let before = load.mask();
+    applied(&load);
+    let journal = load.journal();
+    let ours = fs::read_to_string(&journal).unwrap();
+    let path = journal.to_str().unwrap();
+    for (text, problem) in [
+        ("root:x:0:0:root:/root:/bin/bash\n".to_owned(), "is no journal"),
+        (ours.replace("\"to\":[", "\"to\":[7,"), "is damaged: line 2"),
+    ] {
+        fs::write(&journal, &text).unwrap();
+        for verb in [&["revert"][..], &["apply", BRIEFLY], &["run"]] {
+            refused(&mut load.affinity(verb), 1, &[path, problem]);
+        }
+        let output = load.affinity(&["plan", BRIEFLY]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said = super::harness::text(output.stderr);
+        assert!(
+            said.contains(problem) && said.contains("taken for somebody else's"),
+            "{said}"
+        );
+        assert_eq!(fs::read_to_string(&journal).unwrap(), text);
+    }
+    fs::write(&journal, ours).unwrap();
+    shown(&mut load.affinity(&["revert"]));
+    assert_eq!(load.mask(), before);
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_is_told_before_anything_is_done() {
+    refused(
+        &mut affinity(["apply", BRIEFLY, "--journal=/proc/journal"]),
+        1,
+        &["/proc/journal", "nothing is changed without"],
+    );
+    let Some(output) = as_nobody(&["apply", BRIEFLY, "--journal=/nowhere/journal"]) else {
+        return;
+    };
+    let said = text(output.stderr);
+    assert!(
+        output.status.code() == Some(1) && said.contains("/nowhere/journal") && said.contains("run it as root"),
+        "{said}"
+    );
+}
+
+/// Whatever bears its name: here a process that sleeps.
+#[test]
+fn irqbalance_is_told_of_unless_it_is_overridden() {
+    let Some(load) = Load::start() else { return };
+    let fake = load.path().join("irqbalance");
+    fs::copy("/bin/sleep", &fake).unwrap();
+    let mut process = std::process::Command::new(&fake).arg("60").spawn().unwrap();
+    let others = |settings: &str| {
+        fs::write(load.config(), format!("policy = \"off\"\n{settings}")).unwrap();
+        let plan = shown(&mut load.affinity(&["plan", BRIEFLY, "--json"]));
+        let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+        plan["conflicts"].to_string()
+    };
+    // It is called what it is called once it runs.
+    load::wait_until("irqbalance", || {
+        fs::read(format!("/proc/{}/comm", process.id())).unwrap() == b"irqbalance\n"
+    });
+    let (respected, overridden) = (others(""), others("irqbalance = \"override\"\n"));
+    let text = shown(&mut load.affinity(&["plan", BRIEFLY]));
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert!(
+        respected.contains("irqbalance (process ") && respected.contains("systemctl stop"),
+        "{respected}"
+    );
+    assert!(!overridden.contains("irqbalance"), "{overridden}");
+    assert!(!text.contains("irqbalance (process "), "{text}");
+}
+
+/// Bytes of root's threads are shown to root only, so there is nothing that nobody would move.
+#[test]
+fn nobody_moves_nothing_and_is_told_why() {
+    let Some(load) = Load::start() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    fs::copy(load.config(), place("affinity.toml")).unwrap();
+    fs::create_dir(place("state")).unwrap();
+    std::os::unix::fs::chown(place("state"), Some(65534), Some(65534)).unwrap();
+    make_public(directory.path());
+    let (config, journal) = (place("affinity.toml"), place("state/journal"));
+    let output = as_nobody(&["apply", LONG_ENOUGH, "--config", &config, "--journal", &journal]).unwrap();
+    let said = text(output.stdout);
+    assert!(
+        output.status.success() && said.starts_with("nothing to move: "),
+        "{said}"
+    );
+    assert!(said.contains("root may read them"), "{said}");
+    assert!(!load.is_moved());
+}

@@ -1,0 +1,127 @@
+//! `homenode affinity explain`.
+
+use super::harness::*;
+use super::machine;
+
+fn explain(target: &str) -> std::process::Command {
+    affinity(["explain", target].into_iter().chain(machine::from()))
+}
+
+#[track_caller]
+fn tells(target: &str, parts: &[&str]) {
+    let text = shown(&mut explain(target));
+    for part in parts {
+        assert!(text.contains(part), "{target}: no {part:?} in {text}");
+    }
+}
+
+#[test]
+fn a_thread() {
+    let parts = [
+        "thread 701 (fio-job of fio)\n",
+        "on CPU 6 (node 3); may run on 0-7, all of its cpuset",
+        "busy      20 % of a CPU",
+        "300.0 MB/s from and to ",
+        "goes from 0-7 to 2-3: fio-job is disk-bound: to node 1",
+        "165.0 MB/s now, 0.0 MB/s after",
+    ];
+    tells("thread:701", &parts);
+    tells("701", &parts);
+    let pinned = [
+        "may run on 6 of its cpuset 0-7",
+        "stays: someone else has narrowed its mask",
+        "110.0 MB/s\n",
+    ];
+    tells("702", &pinned);
+}
+
+#[test]
+fn all_threads_of_a_process_and_of_a_name() {
+    let threads = [
+        "thread 700 (fio)\n",
+        "thread 701 (fio-job of fio)\n",
+        "thread 702 (fio-pinned of fio)\n",
+    ];
+    tells("700", &threads);
+    tells("fio", &threads);
+    tells("fio-job", &threads[1..2]);
+}
+
+#[test]
+fn an_interrupt() {
+    let parts = [
+        "interrupt 51 (virtio2-input.0)\n",
+        "device    eth0 (node 3)",
+        "serves    eth0/rx-0",
+        "arrives on 0 (node 0), may on 0-7\n",
+        "40000 on CPU 0 (node 0)",
+        "33.0 MB/s now, 0.0 MB/s after",
+    ];
+    tells("irq:51", &parts);
+    tells(
+        "interrupt:37",
+        &[
+            "as the kernel has spread it",
+            "stays: the kernel spreads this interrupt itself",
+        ],
+    );
+}
+
+#[test]
+fn queues_and_devices() {
+    let sends = [
+        "eth0/tx-0 (transmit queue)\n",
+        "CPUs 0-7 (nodes 0, 1, 2, 3) send through it (XPS)",
+        "from 0-7 to 6-7",
+    ];
+    tells("eth0/tx-0", &sends);
+    tells(
+        "eth0/rx/1",
+        &[
+            "processed where the interrupt arrives",
+            "53, arrives on 0 (node 0)",
+            "stays: ",
+        ],
+    );
+    tells(
+        "nvme0n1/6",
+        &[
+            "device    nvme0n1 (node 1)",
+            "CPUs 6 (node 3) submit to it",
+            "interrupt 37, ",
+        ],
+    );
+    tells("eth0", &["interrupt 51 (", "eth0/rx-0 (", "eth0/tx-1 ("]);
+}
+
+#[test]
+fn what_is_not_there() {
+    for (target, parts) in [
+        ("4711", ["no thread or process 4711", "in 2.0 s"]),
+        ("irq:4711", ["no interrupt 4711", "/proc/interrupts"]),
+        (
+            "eth0/tx-9",
+            ["eth0 has no such queue", "eth0/rx-0, eth0/rx-1, eth0/tx-0"],
+        ),
+        ("eth9/tx-0", ["no disk or card eth9", "homenode topology"]),
+        ("nobody\u{1b}", ["is named nobody\\u{1b}", "no device"]),
+    ] {
+        refused(&mut explain(target), 1, &parts);
+    }
+    for target in ["irq:x", "eth0/ab-1", ""] {
+        refused(&mut explain(target), 2, &["irq:38", "eth0/tx-0"]);
+    }
+}
+
+#[test]
+fn an_idle_thread_of_this_machine() {
+    let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let text = shown(&mut affinity(["explain", &sleeper.id().to_string(), BRIEFLY]));
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    assert!(
+        text.starts_with(&format!("thread {} did nothing in ", sleeper.id())),
+        "{text}"
+    );
+}

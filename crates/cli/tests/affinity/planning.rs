@@ -1,0 +1,119 @@
+//! `homenode affinity plan`.
+
+use super::harness::*;
+use super::machine;
+use serde_json::{Value, json};
+
+fn planned(more: &[&str]) -> String {
+    let arguments = ["plan"]
+        .iter()
+        .chain(&machine::from())
+        .chain(more)
+        .copied()
+        .collect::<Vec<_>>();
+    shown(&mut affinity(arguments))
+}
+
+#[test]
+fn a_plan_begins_with_what_is_gained() {
+    let text = planned(&[]);
+    let first = text.lines().next().unwrap();
+    let expected = "1 of 4 threads, 4 of 12 interrupts and 2 of 4 queues move: 231.0 MB/s less remote traffic \
+                    and overload (341.0 MB/s now, 110.0 MB/s after)";
+    assert_eq!(first, expected);
+    let line = |what: &str| {
+        text.lines()
+            .find(|line| line.starts_with(what))
+            .unwrap_or_else(|| panic!("{what}: {text}"))
+    };
+    let moved = line("thread 701 (fio-job of fio)");
+    for part in [
+        "  0-7 ",
+        "  2-3 ",
+        "165.0 MB/s -> 0.0 MB/s",
+        "near the queues of nvme0n1",
+    ] {
+        assert!(moved.contains(part), "{moved}");
+    }
+    assert!(line("interrupt 51 (virtio2-input.0)").contains("near it, to node 3"));
+    assert!(line("transmit queue 0 of eth0").contains("  6-7 "));
+    assert!(line("  8 interrupts").contains("the kernel spreads"), "{text}");
+    assert!(line("could not be seen:").ends_with(':'));
+}
+
+#[test]
+fn all_that_stays_is_listed_when_asked() {
+    let text = planned(&["--all"]);
+    let stays = |what: &str| text.lines().any(|line| line.starts_with(what));
+    assert!(
+        stays("thread 702 (fio-pinned of fio)") && stays("interrupt 37 (nvme0q7)") && stays("receive queue 1 of eth0")
+    );
+    // A thread may be called anything; a terminal gets no commands.
+    assert!(
+        stays("thread 800 (cruncher\\u{1b}[2J)") && !text.contains('\u{1b}'),
+        "{text}"
+    );
+}
+
+#[test]
+fn json_has_everything() {
+    let plan: Value = serde_json::from_str(&planned(&["--json"])).unwrap();
+    assert_eq!((&plan["output_version"], &plan["policy"]), (&json!(1), &json!("local")));
+    assert_eq!(plan["source"], machine::recording().to_str().unwrap());
+    assert_eq!(plan["cost_before_bytes_per_s"], 341_000_000);
+    let actions = plan["actions"].as_array().unwrap();
+    assert_eq!(actions.len(), 7);
+    let expected = json!({"kind": "thread", "process": 700, "thread": 701, "started": 5000});
+    assert_eq!(actions[0]["target"], expected);
+    assert_eq!(
+        (&actions[0]["to"], &actions[0]["reason"]),
+        (&json!([2, 3]), &json!("near-queues"))
+    );
+    let stays = plan["stays"].as_array().unwrap();
+    assert_eq!(stays.len(), 13);
+    let pinned = stays.iter().find(|stay| stay["target"]["thread"] == 702).unwrap();
+    assert_eq!(
+        (&pinned["why"], &pinned["name"]),
+        (&json!("foreign"), &json!("fio-pinned of fio"))
+    );
+    assert!(!plan["unseen"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn policies_are_taken_from_the_command_line() {
+    let text = planned(&["--policy", "off"]);
+    assert!(
+        text.starts_with("nothing to move: 4 threads, 12 interrupts and 4 queues looked at for 2.0 s\n"),
+        "{text}"
+    );
+    assert!(text.contains("left alone by the configuration"), "{text}");
+    let text = planned(&["--policy=spread"]);
+    assert!(text.contains("policy spread puts fio-job there"), "{text}");
+    refused(&mut affinity(["plan", "--policy=fast"]), 2, &["fast", "single-core"]);
+    for period in ["0", "x", "4000", "-1"] {
+        refused(&mut affinity(["plan", &format!("--period={period}")]), 2, &["--period"]);
+    }
+    refused(
+        &mut affinity(["plan", "--period=1", "--from=/x"]),
+        2,
+        &["--from", "cannot be used"],
+    );
+}
+
+#[test]
+fn this_machine_is_planned_by_anybody() {
+    let text = shown(&mut affinity(["plan", BRIEFLY]));
+    assert!(
+        text.lines().next().unwrap().contains(" looked at for ") || text.contains(" move"),
+        "{text}"
+    );
+    let Some(output) = as_nobody(&["plan", BRIEFLY]) else {
+        return;
+    };
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let text = super::harness::text(output.stdout);
+    assert!(
+        text.contains("could not be seen:\n") && text.contains("root may read them"),
+        "{text}"
+    );
+}

@@ -1,0 +1,69 @@
+//! `homenode affinity record`, and what is wrong with recordings.
+
+use super::harness::*;
+use super::machine;
+use std::fs;
+use std::path::Path;
+
+fn plan_of(directory: &Path) -> std::process::Command {
+    affinity([Path::new("plan"), Path::new("--from"), directory])
+}
+
+#[test]
+fn this_machine_is_recorded_and_planned_from_the_recording() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("a recording");
+    let text = shown(&mut affinity([Path::new("record"), &directory, Path::new(BRIEFLY)]));
+    let first = text.lines().next().unwrap();
+    let expected = format!("`homenode affinity plan --from {}`", directory.display());
+    assert!(first.starts_with("recorded ") && first.contains(&expected), "{text}");
+    let planned = shown(&mut plan_of(&directory));
+    assert!(
+        planned.contains(" looked at for ") || planned.contains(" move"),
+        "{planned}"
+    );
+    refused(
+        &mut affinity([Path::new("record"), &directory, Path::new(BRIEFLY)]),
+        1,
+        &["not empty", directory.to_str().unwrap()],
+    );
+    refused(
+        &mut affinity(["record", "/proc/nowhere", BRIEFLY]),
+        1,
+        &["cannot write /proc/nowhere"],
+    );
+}
+
+#[test]
+fn what_a_recording_lacks_is_named() {
+    let copy = machine::copy();
+    let missing = copy.path().join("1/proc/uptime");
+    fs::remove_file(&missing).unwrap();
+    refused(
+        &mut plan_of(copy.path()),
+        1,
+        &["is incomplete", missing.to_str().unwrap(), "record the machine again"],
+    );
+    let nowhere = copy.path().join("nowhere");
+    refused(&mut plan_of(&nowhere), 1, &["is incomplete", "nowhere/meta"]);
+    fs::write(copy.path().join("meta"), "something else\n").unwrap();
+    refused(&mut plan_of(copy.path()), 1, &["is damaged", "/meta"]);
+}
+
+#[test]
+fn hardware_that_crashes_hwloc_is_refused() {
+    let copy = machine::copy();
+    let hardware = copy.path().join("topology.xml");
+    let cxl = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/topologies/cxl.xml");
+    let whole = fs::read_to_string(cxl).unwrap();
+    fs::write(&hardware, whole.replace(" complete_cpuset=\"0x00000004\"", "")).unwrap();
+    let parts = [
+        "is damaged",
+        hardware.to_str().unwrap(),
+        "hwloc crashes",
+        "record the machine again",
+    ];
+    refused(&mut plan_of(copy.path()), 1, &parts);
+    fs::write(&hardware, "nonsense").unwrap();
+    refused(&mut plan_of(copy.path()), 1, &[hardware.to_str().unwrap()]);
+}

@@ -1,0 +1,206 @@
+//! `homenode affinity run`: as it begins, goes on and ends.
+
+use super::harness::*;
+use super::load::{Load, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// A daemon whose log is in a file.
+struct Daemon {
+    process: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    fn start(load: &Load, more: &[&str]) -> Self {
+        let mut command = load.affinity(&["run", "--period=0.2"]);
+        command.args(more);
+        Self::of(load, &mut command)
+    }
+
+    fn of(load: &Load, command: &mut Command) -> Self {
+        let log = load.path().join("log");
+        let file = fs::File::create(&log).unwrap();
+        let process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        let daemon = Self { process, log };
+        daemon.wait_for("looking at the machine every");
+        daemon
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    #[track_caller]
+    fn wait_for(&self, text: &str) {
+        wait_until(text, || self.log().contains(text));
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    fn end(&mut self, signal: Signal) -> ExitStatus {
+        self.signal(signal);
+        self.process.wait().unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn it_moves_what_appears_and_takes_it_back_when_told_to_end() {
+    let Some(load) = Load::start() else { return };
+    let before = load.mask();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut daemon = Daemon::start(&load, &[]);
+        wait_until("moved", || load.is_moved());
+        daemon.wait_for(&format!("thread {} (", load.id()));
+        daemon.wait_for(": done: policy single-core puts ");
+        assert!(daemon.end(signal).success(), "{}", daemon.log());
+        assert!(daemon.log().contains("1 value restored"), "{}", daemon.log());
+        assert_eq!(load.mask(), before);
+        assert!(!load.journal().exists());
+    }
+}
+
+#[test]
+fn what_a_killed_one_left_is_taken_back_by_the_next_or_by_revert() {
+    let Some(load) = Load::start() else { return };
+    let before = load.mask();
+    let kill = || {
+        let mut daemon = Daemon::start(&load, &[]);
+        wait_until("moved", || load.is_moved());
+        daemon.end(Signal::KILL);
+        assert!(load.is_moved() && load.journal().exists());
+    };
+    kill();
+    let text = shown(&mut load.affinity(&["revert"]));
+    assert!(text.starts_with("1 value restored\n"), "{text}");
+    assert_eq!(load.mask(), before);
+    kill();
+    // The next one moves nothing, so that what it takes back can be seen.
+    fs::write(load.config(), "policy = \"off\"\n").unwrap();
+    let mut daemon = Daemon::start(&load, &[]);
+    assert!(
+        daemon.log().contains("an earlier run has left changes"),
+        "{}",
+        daemon.log()
+    );
+    assert_eq!(load.mask(), before);
+    assert!(daemon.end(Signal::TERM).success());
+}
+
+#[test]
+fn only_one_at_a_time_and_the_others_are_told() {
+    let Some(load) = Load::start() else { return };
+    let daemon = Daemon::start(&load, &[]);
+    wait_until("moved", || load.is_moved());
+    let process = format!("in use by process {}", daemon.process.id());
+    for verb in [&["run"][..], &["apply", BRIEFLY], &["revert"]] {
+        refused(&mut load.affinity(verb), 1, &[&process, "stop it first"]);
+    }
+    // Looking is free.
+    let text = shown(&mut load.affinity(&["explain", &load.id().to_string(), "--period=0.5"]));
+    assert!(text.contains("by homenode affinity to "), "{text}");
+}
+
+#[test]
+fn the_configuration_is_read_anew_unless_it_is_broken() {
+    let Some(load) = Load::start() else { return };
+    let whole = fs::read_to_string(load.config()).unwrap();
+    fs::write(load.config(), "policy = \"off\"\n").unwrap();
+    let mut daemon = Daemon::start(&load, &[]);
+    fs::write(load.config(), "policy = \n").unwrap();
+    daemon.signal(Signal::HUP);
+    daemon.wait_for("the configuration stays as it was");
+    assert!(daemon.log().contains("line 1"), "{}", daemon.log());
+    assert!(!load.is_moved());
+    fs::write(load.config(), whole).unwrap();
+    daemon.signal(Signal::HUP);
+    daemon.wait_for("the configuration was read anew");
+    wait_until("moved", || load.is_moved());
+    assert!(daemon.end(Signal::TERM).success());
+    assert!(!load.is_moved());
+}
+
+#[test]
+fn metrics_are_served_where_only_this_machine_can_ask() {
+    let Some(load) = Load::start() else { return };
+    let socket = load.path().join("metrics");
+    let mut daemon = Daemon::start(&load, &[&format!("--metrics=unix:{}", socket.display())]);
+    wait_until("moved", || load.is_moved());
+    let ask = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let done = "homenode_affinity_actions_total{kind=\"thread\",outcome=\"done\"} 1\n";
+    wait_until("counted", || ask().contains(done));
+    let answer = ask();
+    for part in [
+        "HTTP/1.1 200 OK\r\n",
+        "\nhomenode_affinity_changes{standing=\"in-force\"} 1\n",
+        "\nhomenode_affinity_periods_total{result=\"ok\"} ",
+        "\nhomenode_affinity_cpu_seconds_total 0.",
+        "\nhomenode_affinity_cost_bytes_per_second{when=\"now\"} ",
+        "\nhomenode_affinity_threads{class=\"disk\"} ",
+    ] {
+        assert!(answer.contains(part), "no {part} in {answer}");
+    }
+    assert!(!answer.contains(&load.id().to_string()));
+    assert!(daemon.end(Signal::TERM).success());
+    assert!(!socket.exists());
+    refused(
+        &mut load.affinity(&["run", "--metrics=0.0.0.0:9101"]),
+        2,
+        &["other machines", "127.0.0.1:PORT"],
+    );
+    refused(
+        &mut load.affinity(&["run", "--metrics=unix:/nowhere/socket"]),
+        1,
+        &["unix:/nowhere/socket", "No such file"],
+    );
+}
+
+/// With the messages that a unit of `Type=notify` and `WatchdogSec=` gets.
+#[test]
+fn systemd_is_told() {
+    let Some(load) = Load::start() else { return };
+    let path = load.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut command = load.affinity(&["run", "--period=0.5"]);
+    command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
+    let mut daemon = Daemon::of(&load, &mut command);
+    let next = || {
+        let mut bytes = [0; 4096];
+        let length = socket.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    };
+    assert_eq!(next(), "READY=1\n");
+    // Twice as often as the watchdog wants it, though the period is longer.
+    assert_eq!(next(), "WATCHDOG=1\n");
+    while !next().contains("STATUS=") {}
+    assert!(daemon.end(Signal::TERM).success());
+    while next() != "STOPPING=1\n" {}
+}

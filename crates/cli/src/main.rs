@@ -8,6 +8,7 @@ mod argument;
 mod control;
 mod demo;
 mod directory;
+mod doctor;
 mod down;
 mod failure;
 mod file;
@@ -49,6 +50,7 @@ enum Verb {
     #[command(subcommand)]
     Pool(pool::PoolCommand),
     Topology(topology::Args),
+    Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     #[command(subcommand)]
     Member(MemberCommand),
@@ -86,6 +88,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::File(command) => file::run(command),
         Verb::Pool(command) => pool::run(command),
         Verb::Topology(args) => topology::run(args).map_err(boxed),
+        Verb::Doctor(args) => doctor::run(args),
         Verb::Demo(args) => demo::run(args),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
         Verb::Generate(args) => generate::run(args, Cli::command()),

@@ -4,12 +4,13 @@ mod json;
 mod text;
 
 use homenode_linux::topology::{Source, read};
+pub(crate) use json::{Machine, machine};
 use std::error::Error;
 use std::io::{ErrorKind, Write as _, stdout};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-pub(crate) use text::{human_bytes, ranges};
+pub(crate) use text::{human_bytes, of as described, ranges};
 
 /// Shows nodes, CPUs, caches, devices and how far the nodes are from each other.
 #[derive(clap::Args, Debug)]
@@ -20,7 +21,7 @@ pub(crate) struct Args {
     /// What to show: `live`, an XML file made with `lstopo --disallowed FILE.xml`, or a description such as "node:4 core:8 pu:1".
     #[arg(long, value_name = "SOURCE", default_value = "live")]
     from: Source,
-    /// Only read it: what the child of [`survives`] does.
+    /// Only read it: what the child of [`crashes_hwloc`] does.
     #[arg(long, hide = true)]
     read_only: bool,
 }
@@ -28,8 +29,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if let Source::Xml(path) = &args.from
         && !args.read_only
+        && crashes_hwloc(path)?
     {
-        survives(path)?;
+        return Err(format!(
+            "{} contradicts itself so badly that hwloc crashes on it: make a new one with `lstopo --disallowed FILE.xml`",
+            path.display()
+        )
+        .into());
     }
     let topology = read(&args.from)?;
     if args.read_only {
@@ -43,22 +49,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 /// hwloc trusts what it is told: a file that parses but contradicts itself may kill the process. So a child reads it first.
-fn survives(path: &Path) -> Result<(), Box<dyn Error>> {
+/// A file that merely cannot be read kills nobody.
+pub(crate) fn crashes_hwloc(path: &Path) -> Result<bool, String> {
     let mut child = Command::new("/proc/self/exe");
     child.args(["topology", "--read-only", "--from"]).arg(path);
     child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let status = child
-        .status()
-        .map_err(|error| format!("cannot start /proc/self/exe: {error}"))?;
-    match status.signal() {
-        Some(_) => Err(format!(
-            "{} contradicts itself so badly that hwloc crashes on it: make a new one with `lstopo --disallowed FILE.xml`",
-            path.display()
-        )
-        .into()),
-        // It lives; if it failed, we will fail in the same way and say why.
-        None => Ok(()),
-    }
+    let status = child.status();
+    let status = status.map_err(|error| format!("cannot start /proc/self/exe: {error}"))?;
+    Ok(status.signal().is_some())
 }
 
 /// Prints what ends with a newline. Somebody who reads only the first lines (`| head`) is no error.

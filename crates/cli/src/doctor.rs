@@ -102,3 +102,6 @@ fn period(text: &str) -> std::result::Result<Duration, String> {
     let seconds = seconds.ok_or_else(|| format!("write seconds, {SHORTEST_S} to {LONGEST_S}, as 3 or 0.5"))?;
     Ok(Duration::from_secs_f64(seconds))
 }
+
+#[cfg(test)]
+mod tests;

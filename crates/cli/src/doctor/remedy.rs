@@ -20,16 +20,16 @@ pub(super) fn command(judged: &Judged, problem: &Problem) -> String {
         } => APPLY.to_owned(),
         Problem::HeldThreads { threads, home, held } => release(snapshot, threads, *home, *held),
         Problem::RemoteInterrupts {
-            home,
+            wanted,
             numbers,
             mobility: Mobility::Loose,
             ..
         } => for_each(numbers, |irq| {
-            let cpus = ranges(&running(snapshot, *home));
+            let cpus = ranges(&running(snapshot, *wanted));
             format!("echo {cpus} >/proc/irq/{irq}/smp_affinity_list")
         }),
-        Problem::RemoteInterrupts { home, .. } => {
-            format!("numactl --cpunodebind={} --localalloc COMMAND", home.0)
+        Problem::RemoteInterrupts { wanted, .. } => {
+            format!("numactl --cpunodebind={} --localalloc COMMAND", wanted.0)
         }
         Problem::OneCpu { .. } => {
             if plans(judged, |target| matches!(target, Target::Interrupt(_))) {

@@ -15,6 +15,9 @@ pub(super) fn of(judged: &Judged) -> String {
         .findings
         .iter()
         .partition(|finding| finding.problem.is_of_nodes());
+    if of_nodes.iter().filter(|finding| finding.gain.is_some()).count() > 1 {
+        text += "What findings bring does not add up: threads and their queues carry the same bytes.\n";
+    }
     for (number, finding) in of_nodes.iter().enumerate() {
         let _ = write!(text, "\n{}. ", number + 1);
         text += &told(judged, finding);
@@ -105,8 +108,8 @@ fn circumstances(judged: &Judged) -> String {
 fn told(judged: &Judged, finding: &Finding) -> String {
     let problem = &finding.problem;
     let gain = match finding.gain {
-        Some(gain) if gain.bytes_per_s() > 0 => format!("gains {gain}: "),
-        _ => "gains: ".to_owned(),
+        Some(gain) if gain.bytes_per_s() > 0 => format!("brings {gain}: "),
+        _ => "brings: ".to_owned(),
     };
     format!(
         "{}: {}\n   {gain}{}\n   {}\n",

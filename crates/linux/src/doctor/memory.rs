@@ -58,7 +58,15 @@ pub(super) fn nodes(tree: &Tree, before: &PageCounts) -> Vec<NodeMemory> {
             interleaved_pages: since(node, "interleave_hit"),
         })
     };
-    nodes_of(tree).into_iter().filter_map(memory).collect()
+    let mut nodes: Vec<NodeMemory> = nodes_of(tree).into_iter().filter_map(memory).collect();
+    let machine = tree.text("proc/meminfo");
+    if let ([only], Some(machine)) = (&mut nodes[..], machine) {
+        // Kernels that set memory up on demand count it for the node only when it is first needed.
+        let field = |name: &str, of_node: u64| meminfo_bytes(&machine, name).unwrap_or(of_node);
+        only.bytes = field("MemTotal", only.bytes);
+        only.free_bytes = field("MemFree", only.free_bytes);
+    }
+    nodes
 }
 
 fn nodes_of(tree: &Tree) -> Vec<NodeId> {

@@ -90,6 +90,23 @@ fn memory_is_told_by_node_and_counts_are_of_the_period() {
 }
 
 #[test]
+fn memory_of_the_only_node_is_the_machines() {
+    let machine = Machine::new();
+    machine.file("proc/meminfo", "MemTotal: 5000 kB\nMemFree: 3000 kB\n");
+    let tree = Tree::new(machine.root());
+    let of_nodes = |tree: &Tree| {
+        let nodes = memory::nodes(tree, &PageCounts::new());
+        nodes
+            .iter()
+            .map(|node| (node.bytes >> 10, node.free_bytes >> 10))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of_nodes(&tree), [(1000, 100), (1000, 200)]);
+    fs::remove_dir_all(machine.root().join("sys/devices/system/node/node1")).unwrap();
+    assert_eq!(of_nodes(&tree), [(5000, 3000)]);
+}
+
+#[test]
 fn mounts_of_tmpfs() {
     let machine = Machine::new();
     machine

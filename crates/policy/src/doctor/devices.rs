@@ -31,18 +31,17 @@ struct Arrivals {
 fn remote_interrupts(case: &Case<'_>, findings: &mut Vec<Finding>) {
     let mut groups: BTreeMap<(&str, NodeId, Mobility), Arrivals> = BTreeMap::new();
     for interrupt in &case.snapshot.interrupts {
-        let device = interrupt.device.as_deref();
-        let Some((device, home)) = device.and_then(|device| Some((device, case.snapshot.home(device)?))) else {
+        let Some(device) = interrupt.device.as_deref() else {
             continue;
         };
-        let Some(mobility) = mobility(case, interrupt, device) else {
+        let Some((wanted, mobility)) = place(case, interrupt, device) else {
             continue;
         };
-        let group = groups.entry((device, home, mobility)).or_default();
+        let group = groups.entry((device, wanted, mobility)).or_default();
         let before = group.remote;
         for (cpu, count) in &interrupt.arrivals {
             group.all = group.all.saturating_add(*count);
-            if let Some(node) = case.node(*cpu).filter(|node| *node != home) {
+            if let Some(node) = case.node(*cpu).filter(|node| *node != wanted) {
                 group.remote = group.remote.saturating_add(*count);
                 group.on.insert(node);
             }
@@ -51,16 +50,17 @@ fn remote_interrupts(case: &Case<'_>, findings: &mut Vec<Finding>) {
             group.numbers.push(interrupt.number);
         }
     }
-    for ((device, home, mobility), mut group) in groups {
+    for ((device, wanted, mobility), mut group) in groups {
         let share = group.remote.saturating_mul(100) / group.all.max(1);
         if case.per_second(group.remote) < ARRIVALS_PER_S_MIN || share < REMOTE_PERCENT_MIN {
             continue;
         }
         group.numbers.sort_unstable();
-        let gain = (mobility == Mobility::Planned).then(|| gain(case, device));
+        let gain = (mobility == Mobility::Planned).then(|| gain(case, &group.numbers));
         let problem = Problem::RemoteInterrupts {
             device: device.into(),
-            home,
+            wanted,
+            wanted_at_home: case.snapshot.home(device) == Some(wanted),
             numbers: group.numbers,
             remote: group.remote,
             all: group.all,
@@ -71,17 +71,19 @@ fn remote_interrupts(case: &Case<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// None for what stays where it is because nowhere is better, as far as the plan can tell.
-fn mobility(case: &Case<'_>, interrupt: &Interrupt, device: &str) -> Option<Mobility> {
+/// Where an interrupt belongs, and how it comes there. None for what stays where it is because nowhere is better, as far
+/// as the plan can tell.
+fn place(case: &Case<'_>, interrupt: &Interrupt, device: &str) -> Option<(NodeId, Mobility)> {
+    let home = case.snapshot.home(device);
     if interrupt.managed {
-        return managed(case, device);
+        return Some((home?, managed(case, device)?));
     }
     let target = Target::Interrupt(interrupt.number);
-    if case.plan.action(&target).is_some() {
-        return Some(Mobility::Planned);
+    if let Some(action) = case.plan.action(&target) {
+        return Some((case.node(*action.to.first()?)?, Mobility::Planned));
     }
     let why = &case.plan.stay(&target)?.why;
-    (*why == Why::NoQueue).then_some(Mobility::Loose)
+    (*why == Why::NoQueue).then_some((home?, Mobility::Loose))
 }
 
 /// Completions arrive near who submitted: it is those threads that are far, or it is not known which they are.
@@ -96,21 +98,19 @@ fn managed(case: &Case<'_>, device: &str) -> Option<Mobility> {
     moves.then_some(Mobility::ManagedPlanned)
 }
 
-/// What the plan saves of what goes through a device's interrupts. Both directions of a number, and all interrupts of a
-/// queue, carry the same bytes, which count once.
-fn gain(case: &Case<'_>, device: &str) -> Cost {
-    let mut by_number: BTreeMap<u32, Cost> = BTreeMap::new();
-    for queue in case.snapshot.queues.iter().filter(|queue| queue.device == device) {
-        let action = queue
-            .interrupt
-            .and_then(|number| case.plan.action(&Target::Interrupt(number)));
-        if let Some(action) = action {
+/// What the plan saves of what goes through interrupts. Both directions of a number, and all interrupts of a queue, carry
+/// the same bytes, which count once.
+fn gain(case: &Case<'_>, numbers: &[u32]) -> Cost {
+    let mut by_queue: BTreeMap<(&str, u32), Cost> = BTreeMap::new();
+    for queue in &case.snapshot.queues {
+        let its = queue.interrupt.filter(|number| numbers.binary_search(number).is_ok());
+        if let Some(action) = its.and_then(|number| case.plan.action(&Target::Interrupt(number))) {
             let gain = action.cost_before.beyond(action.cost_after);
-            let most = by_number.entry(queue.index).or_default();
+            let most = by_queue.entry((&queue.device, queue.index)).or_default();
             *most = gain.max(*most);
         }
     }
-    by_number.into_values().fold(Cost::default(), Cost::plus)
+    by_queue.into_values().fold(Cost::default(), Cost::plus)
 }
 
 /// Without a program that spreads them, interrupts arrive where drivers put them, which is often CPU 0.

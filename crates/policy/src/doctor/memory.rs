@@ -92,14 +92,18 @@ fn placed_far(case: &Case<'_>, findings: &mut Vec<Finding>) {
     if nodes.iter().any(|node| node.kind() == NodeKind::CpuOnly) {
         return;
     }
-    for memory in &case.facts.memory {
+    let far = |memory: &NodeMemory| {
         let explained = memory.missed_pages.saturating_add(memory.interleaved_pages);
         let pages = memory.other_pages.saturating_sub(explained);
-        if is_much(case, pages) {
-            let balanced = case.facts.balancing.is_none_or(|balancing| balancing.on);
-            let node = memory.node;
-            findings.push(finding(Problem::PlacedFar { node, pages, balanced }));
-        }
+        is_much(case, pages).then_some((memory.node, pages))
+    };
+    let found: Vec<(NodeId, u64)> = case.facts.memory.iter().filter_map(far).collect();
+    if !found.is_empty() {
+        findings.push(finding(Problem::PlacedFar {
+            nodes: found.iter().map(|(node, _)| *node).collect(),
+            pages: found.iter().fold(0, |sum: u64, (_, pages)| sum.saturating_add(*pages)),
+            balanced: case.facts.balancing.is_none_or(|balancing| balancing.on),
+        }));
     }
 }
 

@@ -27,19 +27,21 @@ pub enum Problem {
         /// By what.
         held: Held,
     },
-    /// Interrupts arrive on another node than their device's.
+    /// Interrupts arrive on another node than they should.
     RemoteInterrupts {
         /// The device.
         device: String,
-        /// Its home.
-        home: NodeId,
+        /// Where they belong: on its home, or where the affinity plan puts them, which is near who takes its bytes.
+        wanted: NodeId,
+        /// Whether that is its home.
+        wanted_at_home: bool,
         /// The interrupts' numbers, ascending.
         numbers: Vec<u32>,
         /// How many arrived on other nodes in the period.
         remote: u64,
         /// How many arrived in the period.
         all: u64,
-        /// The nodes they arrived on, but for the home, ascending.
+        /// Those other nodes, ascending.
         on: Vec<NodeId>,
         /// Whether they can move.
         mobility: Mobility,
@@ -120,8 +122,8 @@ pub enum Problem {
     },
     /// A policy, or a driver, put memory on another node than that of the CPU that asked.
     PlacedFar {
-        /// Where the memory is.
-        node: NodeId,
+        /// Where the memory is, ascending.
+        nodes: Vec<NodeId>,
         /// How many pages.
         pages: u64,
         /// Whether the kernel brings pages near their users later.
@@ -183,7 +185,7 @@ pub enum Held {
     Cpuset,
 }
 
-/// How interrupts can be kept on their device's node.
+/// How interrupts can be brought where they belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mobility {
     /// The affinity plan moves them.

@@ -55,6 +55,14 @@ fn transmit(case: &Case<'_>, card: &Device, findings: &mut Vec<Finding>) {
         return;
     }
     if movable.iter().all(|queue| queue.cpus.is_empty()) {
+        // Where all of them complete on one node, none is nearer than another.
+        let completes = movable.iter().filter_map(|queue| interrupt(case, queue.interrupt?));
+        let places: BTreeSet<NodeId> = completes
+            .flat_map(|interrupt| nodes(case, &interrupt.effective))
+            .collect();
+        if places.len() < 2 {
+            return;
+        }
         let (queues, gain) = told(case, &movable);
         let device = card.name.clone();
         let problem = Problem::NoXps { device, queues };

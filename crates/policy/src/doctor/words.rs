@@ -22,10 +22,8 @@ impl Problem {
             Self::Conflict(helper) => helper.to_string(),
             Self::CacheOnOneNode(heap) => format!("page cache on {}", heap.node),
             Self::TmpfsOnOneNode { heap, .. } => format!("tmpfs and shared memory on {}", heap.node),
-            Self::NodeFull { node, .. }
-            | Self::PlacedFar { node, .. }
-            | Self::NoMemory { node, .. }
-            | Self::NoCpus { node, .. } => node.to_string(),
+            Self::PlacedFar { nodes, .. } => format!("memory of {}", Nodes(nodes)),
+            Self::NodeFull { node, .. } | Self::NoMemory { node, .. } | Self::NoCpus { node, .. } => node.to_string(),
             Self::IdleBalancing { .. } => "kernel.numa_balancing".to_string(),
             Self::ZoneReclaim { .. } => "vm.zone_reclaim_mode".to_string(),
             Self::NoRings => "FUSE over io_uring".to_string(),
@@ -85,17 +83,23 @@ impl fmt::Display for Problem {
                 write!(f, "on {from}, far from {device} on {home}, and cannot move: {by}")
             }
             Self::RemoteInterrupts {
-                home,
+                wanted,
+                wanted_at_home,
                 remote,
                 all,
                 on,
                 mobility,
                 ..
             } => {
+                let near = if *wanted_at_home {
+                    "the device"
+                } else {
+                    "who takes its bytes"
+                };
                 let on = Nodes(on);
                 write!(
                     f,
-                    "{remote} of {all} arrived on {on} in the period, the device is on {home}"
+                    "{remote} of {all} arrived on {on} in the period; they belong on {wanted}, near {near}"
                 )?;
                 match mobility {
                     Mobility::Planned | Mobility::Loose => Ok(()),
@@ -131,7 +135,7 @@ impl fmt::Display for Problem {
                 )
             }
             Self::Conflict(helper) => f.write_str(match helper {
-                Helper::Irqbalance => "runs, and would move back the interrupts that the affinity plan moves",
+                Helper::Irqbalance => "runs, so the interrupts that the affinity plan moves are left to it",
                 Helper::Numad => "runs, and moves processes between nodes, as the affinity plan does",
                 Helper::Tuned => "runs, and its profile may set the affinities that the affinity plan sets",
             }),
@@ -178,7 +182,7 @@ impl Problem {
             } => {
                 write!(f, "full: {pages} pages in the period came from {} instead", Nodes(from))?;
                 if bytes < largest_bytes {
-                    let (bytes, largest) = (Mib(*bytes), Mib(*largest_bytes));
+                    let (bytes, largest) = (Size(*bytes), Size(*largest_bytes));
                     write!(f, "; it has {bytes}, the largest node {largest}")?;
                 }
                 Ok(())
@@ -201,7 +205,7 @@ impl Problem {
                 write!(
                     f,
                     "has no CPUs, and {} are in use there: remote for all",
-                    Mib(*used_bytes)
+                    Size(*used_bytes)
                 )
             }
             _ => unreachable!("asked for memory only"),
@@ -218,7 +222,7 @@ impl fmt::Display for Threads {
 
 impl fmt::Display for Heap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (bytes, percent, free) = (Mib(self.bytes), self.percent, Mib(self.free_elsewhere_bytes));
+        let (bytes, percent, free) = (Size(self.bytes), self.percent, Size(self.free_elsewhere_bytes));
         write!(
             f,
             "{bytes}, {percent} % of all, with {free} free on other nodes, whose threads run"
@@ -233,7 +237,7 @@ impl fmt::Display for Tmpfs {
         } else {
             &self.policy
         };
-        write!(f, "{} has {}, mpol={policy}", self.at, Mib(self.used_bytes))
+        write!(f, "{} has {}, mpol={policy}", self.at, Size(self.used_bytes))
     }
 }
 
@@ -273,11 +277,16 @@ impl fmt::Display for Nodes<'_> {
     }
 }
 
-/// In MiB, as the kernel's own tools tell memory of nodes.
-struct Mib(u64);
+/// In MiB, and of much memory in GiB.
+struct Size(u64);
 
-impl fmt::Display for Mib {
+impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} MiB", self.0 >> 20)
+        /// From here on whole GiB say enough.
+        const GIB_MIN: u64 = 10 << 30;
+        match self.0 {
+            GIB_MIN.. => write!(f, "{} GiB", self.0 >> 30),
+            _ => write!(f, "{} MiB", self.0 >> 20),
+        }
     }
 }

@@ -30,7 +30,7 @@ fn completions_far_from_the_disk() {
     let findings = found(&completions(0, 5000));
     assert_eq!(
         told(&findings, "remote-interrupts"),
-        "interrupts 100 of disk: 5000 of 5000 arrived on node 0 in the period, the device is on node 1; \
+        "interrupts 100 of disk: 5000 of 5000 arrived on node 0 in the period; they belong on node 1, near the device; \
          nobody can move them, and it is not known which threads use it"
     );
     assert_eq!(findings[0].gain, None, "it is counted with the threads");
@@ -86,6 +86,23 @@ fn packets_far_from_card_and_taker() {
 }
 
 #[test]
+fn packets_near_their_card_and_far_from_who_takes_them() {
+    let mut world = two_nodes();
+    world.add_card("card", Some(1), &[4]);
+    let server = world.add_thread("server", 0, 20);
+    world.add_stream(server, "card", 0, 200 * MB);
+    // It stays where it is, and so its queue comes to it.
+    world.snapshot.threads[server].allowed = crate::world::cpus(0..2);
+    world.observe();
+    let said = told(&found(&world), "remote-interrupts");
+    assert_eq!(
+        said,
+        "interrupts 100 of card: 4000 of 4000 arrived on node 1 in the period; they belong on node 0, near who takes \
+         its bytes"
+    );
+}
+
+#[test]
 fn interrupts_that_serve_no_queue() {
     let mut world = two_nodes();
     world.add_card("card", Some(1), &[0]);
@@ -94,7 +111,7 @@ fn interrupts_that_serve_no_queue() {
     let said = told(&found(&world), "remote-interrupts");
     assert_eq!(
         said,
-        "interrupts 100 of card: 3000 of 3010 arrived on node 0 in the period, the device is on node 1"
+        "interrupts 100 of card: 3000 of 3010 arrived on node 0 in the period; they belong on node 1, near the device"
     );
 }
 

@@ -122,8 +122,14 @@ fn memory_that_a_policy_placed_far() {
     let said = told(&judged([far, memory(1)]), "memory-placed-far");
     assert_eq!(
         said,
-        "node 0: 8000 pages in the period for CPUs of other nodes, as a memory policy or a driver wanted"
+        "memory of node 0: 8000 pages in the period for CPUs of other nodes, as a memory policy or a driver wanted"
     );
+    let both = NodeMemory {
+        other_pages: 2000,
+        ..memory(1)
+    };
+    let said = told(&judged([far, both]), "memory-placed-far");
+    assert!(said.starts_with("memory of nodes 0, 1: 10000 pages"), "{said}");
     let interleaved = NodeMemory {
         other_pages: 9000,
         interleaved_pages: 18_000,

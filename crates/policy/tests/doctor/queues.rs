@@ -39,6 +39,8 @@ fn xps_that_is_not_set() {
     let mut world = card(2, 5000);
     assert_eq!(of_kind(&found(&world), "no-xps"), []);
     set(&mut world, QueueKind::Transmit, |_| 0..0);
+    assert_eq!(of_kind(&found(&world), "no-xps"), [], "none is nearer than another");
+    world.snapshot.interrupts[0].effective = cpus(0..1);
     let said = told(&found(&world), "no-xps");
     assert!(
         said.starts_with("transmit queues 0, 1 of card: XPS is not set"),

@@ -6,14 +6,15 @@
 
 use super::journal::{Entries, Entry};
 use super::kernel::{Kernel, Process};
-use super::mask::{Mask, is_within, within};
+use super::mask::{Mask, is_what_became_of};
 use crate::affinity::gaps::has_vanished;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
+use std::collections::VecDeque;
 use std::io;
 
-/// A chain of parents is not followed further.
-const GENERATIONS_MAX: usize = 256;
+/// No more are looked at.
+const ANCESTORS_MAX: usize = 256;
 const INIT: u32 = 1;
 
 /// Who may have inherited of which entries.
@@ -57,12 +58,14 @@ impl<'a, K: Kernel> Families<'a, K> {
         Ok(found)
     }
 
-    fn look(&self, thread: ThreadId) -> io::Result<Option<Inheritor>> {
+    /// Of the thread whose mask somebody has inherited.
+    pub(super) fn entry(&self, ancestor: &Target) -> &'a Entry {
+        &self.entries[ancestor]
+    }
+
+    /// Whether a thread has inherited a mask.
+    pub(super) fn look(&self, thread: ThreadId) -> io::Result<Option<Inheritor>> {
         let now = self.kernel.read(&Target::Thread(thread))?;
-        let smaller = |entry: &Entry| entry.set.iter().any(|(set, _)| is_within(now.cpus(), set));
-        if !self.entries.values().any(smaller) {
-            return Ok(None);
-        }
         let room = self.kernel.cpuset(thread)?;
         let ancestor = self.ancestor(thread, now.cpus(), &room);
         Ok(ancestor.map(|(target, _)| Inheritor {
@@ -74,14 +77,13 @@ impl<'a, K: Kernel> Families<'a, K> {
 
     /// The thread that one which has the CPUs `now`, of a cpuset with `room`, has inherited them of.
     pub(super) fn ancestor(&self, thread: ThreadId, now: &[CpuId], room: &[CpuId]) -> Option<(&'a Target, &'a Entry)> {
-        let alike = |set: &[CpuId]| set == now || !now.is_empty() && within(set, room) == now;
         let candidates: Vec<(&Target, ThreadId, &Entry, u64)> = self
             .entries
             .iter()
             .filter_map(|(target, entry)| {
                 let Target::Thread(id) = target else { return None };
                 let mut set = entry.set.iter();
-                let (_, at) = set.find(|(set, at)| alike(set) && thread.started >= *at)?;
+                let (_, at) = set.find(|(set, at)| thread.started >= *at && is_what_became_of(set, now, room))?;
                 Some((target, *id, entry, *at))
             })
             .collect();
@@ -106,16 +108,19 @@ impl<'a, K: Kernel> Families<'a, K> {
         None
     }
 
-    /// A process and those it descends from, as far as they are there.
+    /// A process and those it descends from, as far as they are there: parents, and the leaders of sessions, from whom all
+    /// of a session descend, also those whose parent has ended.
     fn line(&self, process: u32) -> Vec<(u32, Process)> {
-        let mut line = Vec::new();
-        let mut number = process;
-        while number != 0 && line.len() < GENERATIONS_MAX {
-            let Ok(process) = self.kernel.process(number) else {
-                break;
-            };
-            line.push((number, process));
-            number = process.parent;
+        let mut line: Vec<(u32, Process)> = Vec::new();
+        let mut next = VecDeque::from([process]);
+        while let Some(number) = next.pop_front() {
+            if number == 0 || line.len() == ANCESTORS_MAX || line.iter().any(|(known, _)| *known == number) {
+                continue;
+            }
+            if let Ok(process) = self.kernel.process(number) {
+                line.push((number, process));
+                next.extend([process.parent, process.session]);
+            }
         }
         line
     }

@@ -14,7 +14,7 @@
 //! written anew, without what has vanished, when it has many times the lines it needs.
 
 use super::error::Error;
-use super::mask::{Mask, within};
+use super::mask::{Mask, is_what_became_of};
 use super::store::Store;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
@@ -86,10 +86,9 @@ pub(super) struct Journal<S> {
 }
 
 impl Entry {
-    /// Whether these CPUs were set by this program, for a target that can have `room` of them.
+    /// Whether CPUs that something has are ones that were set, for a target that can have `room`.
     pub(super) fn has_set(&self, now: &[CpuId], room: &[CpuId]) -> bool {
-        let is = |set: &Vec<CpuId>| set == now || !now.is_empty() && within(set, room) == now;
-        self.set.iter().any(|(set, _)| is(set))
+        self.set.iter().any(|(set, _)| is_what_became_of(set, now, room))
     }
 
     /// The CPUs that were set last.

@@ -68,6 +68,15 @@ pub(super) fn is_within(cpus: &[CpuId], room: &[CpuId]) -> bool {
     cpus.iter().all(|cpu| room.binary_search(cpu).is_ok())
 }
 
+/// Whether a thread that was given `set`, of a cpuset with `room`, has `now`: what its cpuset has of it; and all of the
+/// cpuset, where that has none of it (any more).
+pub(super) fn is_what_became_of(set: &[CpuId], now: &[CpuId], room: &[CpuId]) -> bool {
+    match within(set, room) {
+        left if left.is_empty() => !now.is_empty() && is_within(room, now),
+        left => set == now || left == now,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

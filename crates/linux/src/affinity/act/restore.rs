@@ -1,11 +1,11 @@
 //! Takes everything back: the latest change first, then the masks that were inherited.
 
-use super::children::Families;
+use super::children::{Families, Inheritor};
 use super::errno;
 use super::error::Error;
 use super::journal::{Entry, Journal};
 use super::kernel::Kernel;
-use super::mask::{Mask, is_within, within};
+use super::mask::{Mask, is_within};
 use super::outcome::{Restore, Reverted};
 use super::store::Store;
 use crate::affinity::gaps::has_vanished;
@@ -36,16 +36,16 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
     let mut inherited: BTreeMap<ThreadId, Restore> = BTreeMap::new();
     for _ in 0..PASSES_MAX {
         let families = Families::new(kernel, journal.entries());
-        let found = families
-            .inheritors()
-            .map_err(Error::kernel("the threads of the machine"))?;
-        let news: Vec<_> = found.iter().filter(|it| !inherited.contains_key(&it.thread)).collect();
+        let found = families.inheritors().map_err(Error::kernel("the threads of the machine"))?;
+        // One that was changed while it was looked at is looked at again.
+        let settled = |restore: &Restore| !matches!(restore, Restore::Left(_));
+        let is_new = |it: &&Inheritor| !inherited.get(&it.thread).is_some_and(settled);
+        let news: Vec<&Inheritor> = found.iter().filter(is_new).collect();
         if news.is_empty() {
             break;
         }
         for inheritor in news {
-            let target = Target::Thread(inheritor.thread);
-            let restored = machine.give_back(&target, &journal.entries()[&inheritor.ancestor]);
+            let restored = machine.restore_inheritor(inheritor, &families);
             let restore = restored.unwrap_or_else(|error| failure(&error));
             if let Restore::Failed(_) = restore {
                 failed.insert(inheritor.ancestor.clone());
@@ -86,14 +86,24 @@ impl<K: Kernel> Machine<'_, K> {
             }
             _ => (self.online.clone(), false),
         };
-        // When the last CPU of a mask stops, the kernel puts another mask in its place.
-        let of_kernel = within(entry.last(), &room).is_empty() && !within(now.cpus(), &room).is_empty();
-        if inherited || of_kernel || entry.has_set(now.cpus(), &room) {
+        if inherited || entry.has_set(now.cpus(), &room) {
             return self.give_back(target, entry);
         }
         match entry.whole && is_within(&room, now.cpus()) {
             true => Ok(Restore::Same),
             false => Ok(Restore::Left(now.cpus().to_vec())),
+        }
+    }
+
+    /// The list of inheritors is old by now: it is looked at again.
+    fn restore_inheritor(&self, inheritor: &Inheritor, families: &Families<'_, K>) -> io::Result<Restore> {
+        let target = Target::Thread(inheritor.thread);
+        if self.kernel.identity(&target)?.is_none() {
+            return Ok(Restore::Vanished);
+        }
+        match families.look(inheritor.thread)? {
+            Some(now) => self.give_back(&target, families.entry(&now.ancestor)),
+            None => Ok(Restore::Left(self.kernel.read(&target)?.cpus().to_vec())),
         }
     }
 

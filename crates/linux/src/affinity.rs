@@ -9,6 +9,7 @@
 //!
 //! Not seen at all: bytes of sockets, which the kernel counts for no thread, and which disk a thread's bytes were of.
 
+pub mod act;
 mod counts;
 mod cpusets;
 mod gaps;

@@ -66,12 +66,29 @@ pub fn pin_to_cpu(cpu: CpuId) -> io::Result<()> {
 /// # Errors
 /// The errno of `sched_setaffinity`: EINVAL when none of them is online and in the thread's cpuset.
 pub fn pin_to_node_cpus(cpus: &[CpuId]) -> io::Result<()> {
+    set_cpus(0, cpus)
+}
+
+/// Lets thread `tid`, of any process, run on those of `cpus` that its cpuset has, and on no others.
+///
+/// # Errors
+/// The errno of `sched_setaffinity`: EINVAL when none of them is online and in the thread's cpuset, ESRCH when there is no
+/// such thread, EPERM when it is another user's.
+pub fn set_thread_cpus(tid: u32, cpus: &[CpuId]) -> io::Result<()> {
+    match libc::pid_t::try_from(tid) {
+        Ok(tid) if tid > 0 => set_cpus(tid, cpus),
+        _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+    }
+}
+
+/// 0 names the calling thread.
+fn set_cpus(tid: libc::pid_t, cpus: &[CpuId]) -> io::Result<()> {
     let mut mask = CpuMask::empty();
     for cpu in cpus {
         mask.insert(*cpu)?;
     }
-    // SAFETY: the mask is readable for the length given; 0 names the calling thread.
-    let status = unsafe { libc::sched_setaffinity(0, CpuMask::BYTES, mask.words.as_ptr().cast()) };
+    // SAFETY: the mask is readable for the length given; a thread's number is any number.
+    let status = unsafe { libc::sched_setaffinity(tid, CpuMask::BYTES, mask.words.as_ptr().cast()) };
     if status == 0 {
         Ok(())
     } else {

@@ -6,6 +6,10 @@ use std::str;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat<'a> {
     pub(super) name: &'a str,
+    /// Of its process.
+    pub(super) parent: u32,
+    /// Of its process; 0 for none, and when it ends just now.
+    pub(super) session: u32,
     pub(super) flags: u64,
     /// In user and kernel mode together, in clock ticks.
     pub(super) run_ticks: u64,
@@ -28,6 +32,8 @@ impl Stat<'_> {
 /// Fields as proc(5) numbers them. The name may hold spaces and parentheses; the last `)` is its end.
 pub(super) fn stat(bytes: &[u8]) -> Option<Stat<'_>> {
     const FIRST_AFTER_NAME: usize = 3;
+    const PARENT: usize = 4;
+    const SESSION: usize = 6;
     const FLAGS: usize = 9;
     const UTIME: usize = 14;
     const STIME: usize = 15;
@@ -41,10 +47,16 @@ pub(super) fn stat(bytes: &[u8]) -> Option<Stat<'_>> {
     let mut field = |number: usize| {
         let found = fields.nth(number - next)?;
         next = number + 1;
+        // A process that ends has the session -1.
+        if number == SESSION && found == "-1" {
+            return Some(0);
+        }
         found.parse::<u64>().ok()
     };
     Some(Stat {
         name,
+        parent: field(PARENT)?.try_into().ok()?,
+        session: field(SESSION)?.try_into().ok()?,
         flags: field(FLAGS)?,
         run_ticks: field(UTIME)?.saturating_add(field(STIME)?),
         started: field(START)?,
@@ -74,10 +86,20 @@ pub(super) fn disk_bytes(bytes: &[u8]) -> Option<u64> {
     Some(field("read_bytes")?.saturating_add(field("write_bytes")?))
 }
 
-/// The mask as a list, of `status`. The name in its first line may be anything that is no new line.
+/// The mask as a list, of `status`.
 pub(super) fn allowed_list(bytes: &[u8]) -> Option<&str> {
+    status_value(bytes, "Cpus_allowed_list")
+}
+
+/// The mask in words, of `status`; CPUs that do not run are in it too.
+pub(super) fn allowed_mask(bytes: &[u8]) -> Option<&str> {
+    status_value(bytes, "Cpus_allowed")
+}
+
+/// The name in the first line of `status` may be anything that is no new line.
+fn status_value<'a>(bytes: &'a [u8], name: &str) -> Option<&'a str> {
     let first_line_end = bytes.iter().position(|byte| *byte == b'\n')?;
-    value(str::from_utf8(&bytes[first_line_end + 1..]).ok()?, "Cpus_allowed_list")
+    value(str::from_utf8(&bytes[first_line_end + 1..]).ok()?, name)
 }
 
 /// What stands behind `name:` at the start of a line.
@@ -99,6 +121,8 @@ mod tests {
     fn stat_with_a_nasty_name() {
         let expected = Stat {
             name: "a) b (c 1 2",
+            parent: 1,
+            session: 77,
             flags: 4_194_560,
             run_ticks: 42,
             started: 4711,
@@ -135,6 +159,7 @@ mod tests {
         assert_eq!(disk_bytes(b"rchar: 9\n"), None);
         let status = b"Name:\tCpus_allowed_list:\t9\nState:\tS\nCpus_allowed:\tff\nCpus_allowed_list:\t0-3,7\nMems_allowed:\t1\n";
         assert_eq!(allowed_list(status), Some("0-3,7"));
+        assert_eq!(allowed_mask(status), Some("ff"));
         assert_eq!(allowed_list(b"Name:\tCpus_allowed_list:\t9\n"), None);
         assert_eq!(allowed_list(b""), None);
     }

@@ -82,7 +82,7 @@ impl Previous {
         self.set.insert(target, setting);
     }
 
-    /// The kernel refuses to change this: it is not planned again, and what was set of it is forgotten.
+    /// The kernel refuses to change this, or it is left to another program: it is not planned again, and what was set of it is forgotten.
     pub fn refuse(&mut self, target: Target) {
         self.set.remove(&target);
         self.refused.insert(target);

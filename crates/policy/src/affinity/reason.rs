@@ -79,7 +79,7 @@ pub enum Why {
     Foreign,
     /// It was set by this program, and has been changed by someone else since.
     TakenOver,
-    /// The kernel has refused it before.
+    /// The kernel has refused it before, or another program sets it.
     Refused,
     /// The kernel has spread the interrupt itself: the threads that use it move.
     Managed,
@@ -163,7 +163,7 @@ impl fmt::Display for Why {
             Self::Off => write!(f, "the configuration says that it is left alone"),
             Self::Foreign => write!(f, "someone else has narrowed its mask"),
             Self::TakenOver => write!(f, "someone else has changed it since it was moved"),
-            Self::Refused => write!(f, "the kernel has refused to move it"),
+            Self::Refused => write!(f, "the kernel has refused to move it, or another program sets it"),
             Self::Managed => write!(f, "the kernel spreads this interrupt itself; its threads move instead"),
             Self::NotMovable => write!(f, "its CPUs cannot be changed, or follow its interrupt"),
             Self::NoQueue => write!(f, "it belongs to no known queue"),

@@ -1,0 +1,395 @@
+//! Carries plans out on a machine, and takes everything back.
+//!
+//! An [`Actor`] writes what it is about to change into its [journal](journal), makes it durable, and only then acts:
+//! `sched_setaffinity` for threads, `smp_affinity` for interrupts, XPS and RPS for queues. Each action is told with what
+//! became of it; the *effective* state is read back. [`Actor::revert`] gives every value back that is still ours, byte for
+//! byte, and the masks of threads and processes that have inherited one of ours (see [`children`]).
+//!
+//! What is absent:
+//! - No action without a durable record of what was there before.
+//! - No write to a managed interrupt, to anything that the kernel has refused once, or to a thread whose mask someone else
+//!   has narrowed; nothing that does not have what the plan says it has.
+//! - No restore of a value that this program has not set, nor of one that somebody else has changed since.
+//! - No thread gets CPUs outside of its cpuset: the kernel cuts what is asked for, and what it gave is read back. The old
+//!   mask of a thread that had its whole cpuset is restored by asking for all CPUs, so that CPUs and cpusets which grow
+//!   later count for it again (Linux 6.2 and newer remember what was asked for).
+//!
+//! Other programs that set the same are in [`conflicts`]. RSS tables and numbers of queues are not changed.
+//!
+//! Cost: an action reads its target three times and writes it once; a plan costs one fsync. A revert reads the mask of
+//! every thread of the machine. A thread's number that another thread gets between the last look and the write is not
+//! noticed: Linux has no way to set the mask of a thread by anything but its number.
+
+mod children;
+pub mod conflicts;
+mod error;
+mod journal;
+mod kernel;
+mod live;
+mod mask;
+mod outcome;
+mod restore;
+mod store;
+
+use super::gaps::has_vanished;
+use children::Families;
+pub use conflicts::Conflict;
+pub use error::Error;
+use homenode_policy::CpuId;
+use homenode_policy::affinity::{Action, Plan, Previous, Snapshot, Target};
+use journal::{Journal, Key, Record};
+pub use kernel::{Kernel, Process};
+pub use live::Live;
+pub use mask::Mask;
+use mask::{is_within, within};
+pub use outcome::{Applied, Hold, Outcome, Restore, Reverted, Standing};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+pub use store::{Disk, Store};
+
+/// Changes a machine, and knows how it was before. One at a time may have a journal. Dropping it changes nothing: what is
+/// in force stays, and the next actor with the same journal knows of it.
+#[derive(Debug)]
+pub struct Actor<K, S = Disk> {
+    kernel: K,
+    journal: Journal<S>,
+    /// With their identities.
+    refused: BTreeMap<Target, String>,
+}
+
+/// What the journal has of one target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// What was changed.
+    pub target: Target,
+    /// What it had before.
+    pub old: Mask,
+    /// The CPUs it was given last.
+    pub to: Vec<CpuId>,
+}
+
+/// One action that may be carried out, as it was found.
+struct Ready<'a> {
+    action: &'a Action,
+    record: Record,
+    old: Mask,
+    found: Mask,
+}
+
+impl<K: Kernel> Actor<K> {
+    /// Takes the journal at `path`, which need not be there.
+    ///
+    /// # Errors
+    /// Another actor has it; or it is damaged, foreign, or of other namespaces.
+    pub fn open(kernel: K, path: &Path) -> Result<Self, Error> {
+        Self::with_store(kernel, Disk::open(path)?)
+    }
+}
+
+impl<K: Kernel, S: Store> Actor<K, S> {
+    /// The same with a journal elsewhere.
+    ///
+    /// # Errors
+    /// As [`Actor::open`].
+    pub fn with_store(kernel: K, store: S) -> Result<Self, Error> {
+        let boot = kernel.boot().map_err(Error::kernel("the number of this boot"))?;
+        let namespaces = kernel
+            .namespaces()
+            .map_err(Error::kernel("the namespaces of this process"))?;
+        Ok(Self {
+            journal: Journal::open(store, &boot, &namespaces)?,
+            kernel,
+            refused: BTreeMap::new(),
+        })
+    }
+
+    /// Whether the journal was of another boot, of which nothing is in force any more: it has been removed.
+    #[must_use]
+    pub fn has_rebooted(&self) -> bool {
+        self.journal.rebooted
+    }
+
+    /// What has been changed, by this actor or before it, and not been restored; by target.
+    #[must_use]
+    pub fn changed(&self) -> Vec<Changed> {
+        let entries = self.journal.entries().iter();
+        entries
+            .map(|(target, entry)| Changed {
+                target: target.clone(),
+                old: entry.old.clone(),
+                to: entry.last().to_vec(),
+            })
+            .collect()
+    }
+
+    /// Carries out a plan that was made for `snapshot`, but not what one of `conflicts` sets.
+    ///
+    /// # Errors
+    /// The journal cannot be written, or the machine's CPUs cannot be read: nothing was changed.
+    pub fn apply(&mut self, plan: &Plan, snapshot: &Snapshot, conflicts: &[Conflict]) -> Result<Applied, Error> {
+        let online = self.online()?;
+        let now = self.kernel.now().map_err(Error::kernel("the time since boot"))?;
+        let mut outcomes = BTreeMap::new();
+        let mut ready = Vec::new();
+        for action in &plan.actions {
+            let held = self.hold(action, snapshot, conflicts).map(Outcome::Withheld);
+            let prepared = held.map_or_else(|| self.prepare(action, snapshot, &online, now), Err);
+            match prepared {
+                Ok(prepared) => ready.push(prepared),
+                Err(outcome) => {
+                    outcomes.insert(&action.target, outcome);
+                }
+            }
+        }
+        if !ready.is_empty() {
+            if self.journal.is_long() {
+                self.forget_vanished()?;
+            }
+            let records: Vec<(Record, Mask)> = ready.iter().map(|it| (it.record.clone(), it.old.clone())).collect();
+            self.journal.append(&records)?;
+        }
+        for ready in ready {
+            let outcome = self.carry_out(&ready, &online).unwrap_or_else(|error| failed(&error));
+            if let Outcome::Refused(_) = outcome {
+                self.refused.insert(ready.action.target.clone(), ready.record.identity);
+            }
+            outcomes.insert(&ready.action.target, outcome);
+        }
+        let outcomes = outcomes.into_iter().map(|(target, outcome)| (target.clone(), outcome));
+        Ok(Applied {
+            outcomes: outcomes.collect(),
+        })
+    }
+
+    /// How everything stands that was changed; by target.
+    ///
+    /// # Errors
+    /// The machine's CPUs cannot be read.
+    pub fn verify(&self) -> Result<Vec<(Target, Standing)>, Error> {
+        let online = self.online()?;
+        let entries = self.journal.entries().iter();
+        let standings = entries.map(|(target, entry)| {
+            let standing = match self.stands(target, entry, &online) {
+                Ok(standing) => standing,
+                Err(error) if has_vanished(&error) => Standing::Vanished,
+                Err(error) => Standing::Unreadable(errno(&error)),
+            };
+            (target.clone(), standing)
+        });
+        Ok(standings.collect())
+    }
+
+    /// What decisions are to know of changes that earlier runs made and that are still in force, inherited masks included.
+    ///
+    /// # Errors
+    /// The machine's CPUs or threads cannot be read.
+    pub fn previous(&self) -> Result<Previous, Error> {
+        let mut previous = Previous::default();
+        for (target, standing) in self.verify()? {
+            if matches!(standing, Standing::InForce | Standing::Pending) {
+                let cpus = self.journal.entries()[&target].last().to_vec();
+                previous.note(target, cpus);
+            }
+        }
+        let threads = Families::new(&self.kernel, self.journal.entries()).inheritors();
+        for inheritor in threads.map_err(Error::kernel("the threads of the machine"))? {
+            previous.note(Target::Thread(inheritor.thread), inheritor.now.cpus().to_vec());
+        }
+        Ok(previous)
+    }
+
+    /// Whether a target is still there, for [`Previous::retain`].
+    #[must_use]
+    pub fn is_there(&self, target: &Target) -> bool {
+        let now = self.kernel.identity(target);
+        let known = self.journal.entries().get(target);
+        match (now, known) {
+            (Ok(None), _) => false,
+            (Ok(Some(now)), Some(known)) => now == known.identity,
+            // What cannot be told is taken for still being there.
+            (Ok(Some(_)), None) | (Err(_), _) => true,
+        }
+    }
+
+    /// Restores everything that is still ours, and removes the journal when nothing failed. Cut at any point, it can be
+    /// called again.
+    ///
+    /// # Errors
+    /// The machine's CPUs or threads cannot be read, or the journal cannot be written.
+    pub fn revert(&mut self) -> Result<Reverted, Error> {
+        restore::revert(&self.kernel, &mut self.journal)
+    }
+
+    fn online(&self) -> Result<Vec<CpuId>, Error> {
+        self.kernel.online().map_err(Error::kernel("the CPUs that run"))
+    }
+
+    /// Why a target is to be left alone, whatever it has.
+    fn hold(&self, action: &Action, snapshot: &Snapshot, conflicts: &[Conflict]) -> Option<Hold> {
+        let managed = |number| {
+            let mut interrupts = snapshot.interrupts.iter();
+            interrupts.any(|interrupt| interrupt.number == number && interrupt.managed)
+        };
+        if matches!(action.target, Target::Interrupt(number) if managed(number)) {
+            return Some(Hold::Managed);
+        }
+        let conflict = conflicts.iter().find(|conflict| conflict.sets(&action.target));
+        conflict.map(|conflict| Hold::Conflict(Box::new(conflict.clone())))
+    }
+
+    /// Looks whether everything is as the plan says, and what would have to be restored.
+    fn prepare<'a>(
+        &self,
+        action: &'a Action,
+        snapshot: &Snapshot,
+        online: &[CpuId],
+        now: u64,
+    ) -> Result<Ready<'a>, Outcome> {
+        let target = &action.target;
+        let failed = |error: io::Error| failed(&error);
+        let identity = self.kernel.identity(target).map_err(failed)?;
+        let identity = identity.filter(|identity| is_the_seen(target, identity, snapshot));
+        let identity = identity.ok_or(Outcome::Vanished)?;
+        if self.refused.get(target) == Some(&identity) {
+            return Err(Outcome::Withheld(Hold::Refused));
+        }
+        let found = self.kernel.read(target).map_err(failed)?;
+        if within(found.cpus(), online) != within(&action.from, online) {
+            return Err(Outcome::Changed(found.cpus().to_vec()));
+        }
+        if within(&action.to, online).is_empty() {
+            return Err(Outcome::NoCpu);
+        }
+        let mut record = Record {
+            target: Key::from(target),
+            identity,
+            old: found.text().to_owned(),
+            whole: false,
+            session: 0,
+            to: action.to.iter().map(|cpu| cpu.0).collect(),
+            at: now,
+        };
+        let old = self.origin(target, &found, online, &mut record)?;
+        record.old = old.text().to_owned();
+        Ok(Ready {
+            action,
+            record,
+            old,
+            found,
+        })
+    }
+
+    /// What is to be restored of what has `found` now: that itself, unless it is ours.
+    fn origin(&self, target: &Target, found: &Mask, online: &[CpuId], record: &mut Record) -> Result<Mask, Outcome> {
+        let failed = |error: io::Error| failed(&error);
+        let known = self.journal.entries().get(target);
+        let known = known.filter(|entry| entry.identity == record.identity);
+        let Target::Thread(id) = target else {
+            let ours = known.filter(|entry| entry.has_set(found.cpus(), online));
+            return Ok(ours.map_or_else(|| found.clone(), |entry| entry.old.clone()));
+        };
+        let room = self.kernel.cpuset(*id).map_err(failed)?;
+        record.session = self.kernel.process(id.process).map_err(failed)?.session;
+        record.whole = is_within(&room, found.cpus());
+        let families = Families::new(&self.kernel, self.journal.entries());
+        let ours = known.filter(|entry| entry.has_set(found.cpus(), &room));
+        let ours = ours.or_else(|| families.ancestor(*id, found.cpus(), &room).map(|(_, entry)| entry));
+        match ours {
+            Some(entry) => {
+                record.whole = entry.whole;
+                Ok(entry.old.clone())
+            }
+            None if record.whole => Ok(found.clone()),
+            None => Err(Outcome::Withheld(Hold::Foreign)),
+        }
+    }
+
+    fn carry_out(&self, ready: &Ready<'_>, online: &[CpuId]) -> io::Result<Outcome> {
+        let (target, to) = (&ready.action.target, &ready.action.to);
+        if self.kernel.identity(target)?.as_ref() != Some(&ready.record.identity) {
+            return Ok(Outcome::Vanished);
+        }
+        let found = self.kernel.read(target)?;
+        if found != ready.found {
+            return Ok(Outcome::Changed(found.cpus().to_vec()));
+        }
+        match self.kernel.write(target, &Mask::of(to)) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Outcome::NoCpu),
+            written => written?,
+        }
+        let now = self.kernel.read(target)?;
+        let all = now.cpus() == to;
+        Ok(match target {
+            Target::Interrupt(number) if all => {
+                let effective = self.kernel.effective(*number)?;
+                match is_within(&effective, to) {
+                    true => Outcome::Done,
+                    false => Outcome::Pending,
+                }
+            }
+            _ if all => Outcome::Done,
+            _ if is_within(now.cpus(), &within(to, online)) && !now.cpus().is_empty() => {
+                Outcome::Narrowed(now.cpus().to_vec())
+            }
+            _ => Outcome::Changed(now.cpus().to_vec()),
+        })
+    }
+
+    fn stands(&self, target: &Target, entry: &journal::Entry, online: &[CpuId]) -> io::Result<Standing> {
+        if self.kernel.identity(target)?.as_ref() != Some(&entry.identity) {
+            return Ok(Standing::Vanished);
+        }
+        let now = self.kernel.read(target)?;
+        let room = match target {
+            Target::Thread(id) => self.kernel.cpuset(*id)?,
+            _ => online.to_vec(),
+        };
+        let last = entry.last();
+        if now.cpus() != last && (now.cpus().is_empty() || now.cpus() != within(last, &room)) {
+            return Ok(Standing::Changed(now.cpus().to_vec()));
+        }
+        match target {
+            Target::Interrupt(number) if !is_within(&self.kernel.effective(*number)?, last) => Ok(Standing::Pending),
+            _ => Ok(Standing::InForce),
+        }
+    }
+
+    /// Writes the journal anew without what has vanished, unless a thread that is still there has inherited of it.
+    fn forget_vanished(&mut self) -> Result<(), Error> {
+        let kernel = &self.kernel;
+        let inheritors = Families::new(kernel, self.journal.entries()).inheritors();
+        let inheritors = inheritors.map_err(Error::kernel("the threads of the machine"))?;
+        let entries = self.journal.entries().clone();
+        self.journal.retain(|target| {
+            let there = kernel.identity(target);
+            there.map_or(true, |identity| identity.as_ref() == Some(&entries[target].identity))
+                || inheritors.iter().any(|inheritor| inheritor.ancestor == *target)
+        })
+    }
+}
+
+/// Whether what is there now is what the plan was made for. The start of a thread is part of its name.
+fn is_the_seen(target: &Target, identity: &str, snapshot: &Snapshot) -> bool {
+    let Target::Interrupt(number) = target else {
+        return true;
+    };
+    let mut interrupts = snapshot.interrupts.iter();
+    interrupts.any(|interrupt| interrupt.number == *number && interrupt.name == identity)
+}
+
+fn failed(error: &io::Error) -> Outcome {
+    if has_vanished(error) {
+        Outcome::Vanished
+    } else {
+        Outcome::Refused(errno(error))
+    }
+}
+
+/// What cannot be understood has no errno of its own.
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! A set of CPUs as the kernel writes it.
+
+use crate::topology::sysfs::parse_mask;
+use homenode_policy::CpuId;
+use std::fmt;
+use std::io;
+
+/// A set of CPUs with the kernel's own text for it (`ff,00000001` and a new line), which is what is restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mask {
+    text: String,
+    cpus: Vec<CpuId>,
+}
+
+impl Mask {
+    /// What a file of the kernel says.
+    ///
+    /// # Errors
+    /// It is not a mask.
+    pub fn parse(text: String) -> io::Result<Self> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a mask of CPUs"));
+        let cpus = parse_mask(&text).ok_or_else(invalid)?;
+        Ok(Self { text, cpus })
+    }
+
+    /// A mask of these CPUs, which are ascending.
+    #[must_use]
+    pub fn of(cpus: &[CpuId]) -> Self {
+        let words = cpus.last().map_or(1, |last| last.0 as usize / 32 + 1);
+        let mut bits = vec![0_u32; words];
+        for cpu in cpus {
+            bits[cpu.0 as usize / 32] |= 1 << (cpu.0 % 32);
+        }
+        let words: Vec<String> = bits.iter().rev().map(|word| format!("{word:08x}")).collect();
+        Self {
+            text: words.join(","),
+            cpus: cpus.to_vec(),
+        }
+    }
+
+    /// As it was read, byte for byte.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Ascending.
+    #[must_use]
+    pub fn cpus(&self) -> &[CpuId] {
+        &self.cpus
+    }
+}
+
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text.trim())
+    }
+}
+
+/// Those of `cpus` that are in `room` too; both ascending.
+pub(super) fn within(cpus: &[CpuId], room: &[CpuId]) -> Vec<CpuId> {
+    let inside = |cpu: &CpuId| room.binary_search(cpu).is_ok();
+    cpus.iter().copied().filter(inside).collect()
+}
+
+/// Whether all of `cpus` are in `room`.
+pub(super) fn is_within(cpus: &[CpuId], room: &[CpuId]) -> bool {
+    cpus.iter().all(|cpu| room.binary_search(cpu).is_ok())
+}
+
+/// Whether a thread that was given `set`, of a cpuset with `room`, has `now`: what its cpuset has of it; and all of the
+/// cpuset, where that has none of it (any more).
+pub(super) fn is_what_became_of(set: &[CpuId], now: &[CpuId], room: &[CpuId]) -> bool {
+    match within(set, room) {
+        left if left.is_empty() => !now.is_empty() && is_within(room, now),
+        left => set == now || left == now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_cpus_reads_as_the_same_cpus() {
+        for numbers in [&[][..], &[0], &[31], &[0, 32], &[3, 63, 64, 8191]] {
+            let cpus: Vec<CpuId> = numbers.iter().copied().map(CpuId).collect();
+            let mask = Mask::of(&cpus);
+            assert_eq!(Mask::parse(mask.text().to_owned()).unwrap(), mask);
+            assert_eq!(mask.cpus(), cpus);
+        }
+        assert_eq!(Mask::of(&[CpuId(33)]).text(), "00000002,00000000");
+    }
+
+    #[test]
+    fn what_is_no_mask() {
+        for text in ["", "x", "1,,2", "100000000"] {
+            assert!(Mask::parse(text.to_owned()).is_err(), "{text:?}");
+        }
+    }
+}

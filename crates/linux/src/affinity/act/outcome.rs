@@ -1,0 +1,232 @@
+//! What became of each change.
+
+use super::conflicts::Conflict;
+use homenode_policy::CpuId;
+use homenode_policy::affinity::{Plan, Previous, Snapshot, Target, ThreadId};
+use std::fmt;
+use std::io;
+
+/// What became of one action of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It has the CPUs, and they are in effect.
+    Done,
+    /// It has the CPUs; the interrupt arrives there from its next arrival on.
+    Pending,
+    /// The kernel gave some of the CPUs only: the others have gone, or are not in the cpuset.
+    Narrowed(Vec<CpuId>),
+    /// Somebody else was quicker: it has these CPUs, which neither the plan knew nor set, and was left alone.
+    Changed(Vec<CpuId>),
+    /// It is not there any more, or is another one.
+    Vanished,
+    /// None of the CPUs can be had: they have gone, or the cpuset has changed. It stays where it was.
+    NoCpu,
+    /// The kernel refuses, with this errno; it is not asked again.
+    Refused(i32),
+    /// It was left alone.
+    Withheld(Hold),
+}
+
+/// Why something that a plan names was left alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hold {
+    /// The kernel spreads the interrupt itself.
+    Managed,
+    /// The kernel has refused it before.
+    Refused,
+    /// Someone else has narrowed the thread's mask.
+    Foreign,
+    /// Another program sets it.
+    Conflict(Box<Conflict>),
+}
+
+/// What became of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// By action, in the plan's order.
+    pub outcomes: Vec<(Target, Outcome)>,
+}
+
+impl Outcome {
+    /// Whether the target has been changed.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self, Self::Done | Self::Pending | Self::Narrowed(_))
+    }
+}
+
+impl Applied {
+    /// What the next decision is to know: what was carried out counts as set, what was refused is not planned again, and
+    /// where something was left undone everything is looked at anew.
+    #[must_use]
+    pub fn next(&self, previous: &Previous, plan: &Plan, snapshot: &Snapshot) -> Previous {
+        let done = |target: &Target| {
+            let mut all = self.outcomes.iter();
+            all.any(|(of, outcome)| of == target && outcome.is_done())
+        };
+        let mut carried_out = plan.clone();
+        carried_out.actions.retain(|action| done(&action.target));
+        let mut next = previous.after(&carried_out, snapshot);
+        for (target, outcome) in &self.outcomes {
+            if matches!(outcome, Outcome::Refused(_) | Outcome::Withheld(_)) {
+                next.refuse(target.clone());
+            }
+        }
+        if carried_out.actions.len() < plan.actions.len() {
+            next.reconsider();
+        }
+        next
+    }
+}
+
+/// How something stands that was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Standing {
+    /// As it was set, and in effect.
+    InForce,
+    /// As it was set; the interrupt has not arrived since.
+    Pending,
+    /// It has these CPUs: somebody else has changed it, or the kernel has, as the CPUs went.
+    Changed(Vec<CpuId>),
+    /// It is not there any more.
+    Vanished,
+    /// It cannot be read, by this errno.
+    Unreadable(i32),
+}
+
+/// What became of one thing that is to be as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Restore {
+    /// It was ours, and is as it was.
+    Restored,
+    /// It was ours, and is as it was as far as the kernel lets it: it has these CPUs, as others do not run.
+    Partly(Vec<CpuId>),
+    /// It was as it had been: nothing was to be done.
+    Same,
+    /// It has these CPUs, which were not set by this program: it was left alone.
+    Left(Vec<CpuId>),
+    /// It is not there any more.
+    Vanished,
+    /// It could not be restored, by this errno; it stays in the journal.
+    Failed(i32),
+}
+
+/// What became of everything that was changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reverted {
+    /// What the journal named, the latest change first.
+    pub targets: Vec<(Target, Restore)>,
+    /// Threads and processes that have inherited a mask of ours.
+    pub inherited: Vec<(ThreadId, Restore)>,
+}
+
+impl Reverted {
+    /// Whether nothing is left to be done.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let of_targets = self.targets.iter().map(|(_, restore)| restore);
+        let of_threads = self.inherited.iter().map(|(_, restore)| restore);
+        !of_targets
+            .chain(of_threads)
+            .any(|restore| matches!(restore, Restore::Failed(_)))
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => write!(f, "done"),
+            Self::Pending => write!(f, "done, in effect when it arrives next"),
+            Self::Narrowed(cpus) => write!(f, "done in part: the kernel gave {} only", List(cpus)),
+            Self::Changed(cpus) => write!(f, "left alone: somebody else has given it {} meanwhile", List(cpus)),
+            Self::Vanished => write!(f, "it is not there any more"),
+            Self::NoCpu => write!(f, "not done: its CPUs have gone, or its cpuset has changed"),
+            Self::Refused(errno) => write!(f, "refused by the kernel: {}", io::Error::from_raw_os_error(*errno)),
+            Self::Withheld(hold) => write!(f, "left alone: {hold}"),
+        }
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Managed => write!(f, "the kernel spreads this interrupt itself"),
+            Self::Refused => write!(f, "the kernel has refused it before"),
+            Self::Foreign => write!(f, "someone else has narrowed its mask"),
+            Self::Conflict(conflict) => write!(f, "{}", conflict.what),
+        }
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InForce => write!(f, "in force"),
+            Self::Pending => write!(f, "set, in effect when it arrives next"),
+            Self::Changed(cpus) => write!(f, "changed since: it has {}", List(cpus)),
+            Self::Vanished => write!(f, "it is not there any more"),
+            Self::Unreadable(errno) => write!(f, "unreadable: {}", io::Error::from_raw_os_error(*errno)),
+        }
+    }
+}
+
+impl fmt::Display for Restore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Restored => write!(f, "restored"),
+            Self::Partly(cpus) => write!(f, "restored as far as CPUs run: it has {}", List(cpus)),
+            Self::Same => write!(f, "as it was"),
+            Self::Left(cpus) => write!(f, "left alone: somebody else has given it {}", List(cpus)),
+            Self::Vanished => write!(f, "it is not there any more"),
+            Self::Failed(errno) => write!(
+                f,
+                "not restored: {}: it stays in the journal",
+                io::Error::from_raw_os_error(*errno)
+            ),
+        }
+    }
+}
+
+/// `CPUs 0-3,8`.
+struct List<'a>(&'a [CpuId]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        if rest.is_empty() {
+            return write!(f, "no CPU");
+        }
+        let mut before = if rest.len() == 1 { "CPU " } else { "CPUs " };
+        while let Some(first) = rest.first() {
+            let run = (first.0..)
+                .zip(rest)
+                .take_while(|(number, cpu)| *number == cpu.0)
+                .count();
+            let last = rest[run - 1];
+            match run {
+                1 => write!(f, "{before}{}", first.0)?,
+                _ => write!(f, "{before}{}-{}", first.0, last.0)?,
+            }
+            before = ",";
+            rest = &rest[run..];
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        let list = |numbers: &[u32]| List(&numbers.iter().copied().map(CpuId).collect::<Vec<_>>()).to_string();
+        assert_eq!(list(&[]), "no CPU");
+        assert_eq!(list(&[4]), "CPU 4");
+        assert_eq!(list(&[0, 1, 2, 5, 7, 8]), "CPUs 0-2,5,7-8");
+    }
+}

@@ -1,0 +1,154 @@
+//! Plans on a model machine ([`model`]), cut at every operation; journals that are cut and changed; the machine itself.
+
+mod journals;
+mod model;
+mod single;
+
+use super::{Actor, Outcome};
+use homenode_policy::NodeId;
+use homenode_policy::affinity::{Action, Cost, Interrupt, Plan, Reason, Snapshot, Target};
+use homenode_policy::topology::{Cpu, Latency, Node, Parts, Topology};
+use model::{ALL, Handle, Machine, OTHERS, cpus};
+
+fn action(target: Target, from: u8, to: u8) -> Action {
+    Action {
+        target,
+        from: cpus(from),
+        to: cpus(to),
+        reason: Reason::NearDevice {
+            device: "eth0".to_owned(),
+            node: NodeId(0),
+        },
+        cost_before: Cost::default(),
+        cost_after: Cost::default(),
+    }
+}
+
+fn plan(mut actions: Vec<Action>) -> Plan {
+    actions.sort_by(|a, b| a.target.cmp(&b.target));
+    Plan {
+        actions,
+        stays: Vec::new(),
+        cost_before: Cost::default(),
+        cost_after: Cost::default(),
+    }
+}
+
+/// Eight CPUs of one node, and the machine's interrupts.
+fn snapshot(machine: &Machine) -> Snapshot {
+    let cpu = |id| Cpu {
+        id,
+        core: Some(id.0),
+        package: Some(0),
+        online: true,
+    };
+    let node = Node {
+        cpus: cpus(ALL),
+        memory_bytes: 1 << 30,
+        ..Node::new(NodeId(0))
+    };
+    let parts = Parts {
+        nodes: vec![node],
+        cpus: cpus(ALL).into_iter().map(cpu).collect(),
+        possible_cpus: 8,
+        caches: Vec::new(),
+        latency: Latency {
+            matrix: vec![vec![10]],
+            ..Latency::default()
+        },
+        devices: Vec::new(),
+    };
+    let interrupts = machine.interrupts.iter().map(|(number, interrupt)| Interrupt {
+        number: *number,
+        name: interrupt.name.clone(),
+        device: None,
+        arrivals: Vec::new(),
+        affinity: cpus(interrupt.affinity.now),
+        effective: cpus(interrupt.effective),
+        managed: interrupt.managed,
+    });
+    Snapshot {
+        topology: Topology::new(parts).unwrap(),
+        online: cpus(machine.online),
+        period_ns: 1_000_000_000,
+        interrupts: interrupts.collect(),
+        queues: Vec::new(),
+        threads: Vec::new(),
+    }
+}
+
+/// Moves about half of the machine: what can be moved, and now and then what is not to be.
+fn some_plan(machine: &mut Machine) -> (Plan, Snapshot) {
+    let mut actions = Vec::new();
+    for target in machine.targets() {
+        let from = machine.has(&target).unwrap();
+        let room = match &target {
+            Target::Thread(id) => machine.cpusets[machine.threads[&id.thread].group],
+            _ => ALL,
+        };
+        let to = machine.random.u8(..) & room & !OTHERS;
+        if to != 0 && to != from && machine.random.bool() {
+            actions.push(action(target, from, to));
+        }
+    }
+    (plan(actions), snapshot(machine))
+}
+
+/// A daemon: it takes back what an earlier one left, carries plans out while others are at work, and takes all back.
+fn daemon(handle: &Handle, plans: usize) {
+    let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
+    assert!(actor.revert().unwrap().is_complete());
+    for _ in 0..plans {
+        let (plan, snapshot) = some_plan(&mut handle.machine());
+        let applied = actor.apply(&plan, &snapshot, &[]).unwrap();
+        assert_eq!(applied.outcomes.len(), plan.actions.len());
+        let refused = |(_, outcome): &(Target, Outcome)| matches!(outcome, Outcome::Refused(_));
+        assert!(!applied.outcomes.iter().any(refused), "{applied:?}");
+        handle.machine().fork();
+    }
+    assert!(actor.revert().unwrap().is_complete());
+}
+
+fn check(handle: &Handle, seed: u64, cut: usize) {
+    let machine = handle.machine();
+    assert_eq!(machine.differences(), Vec::<String>::new(), "seed {seed}, cut at {cut}");
+    assert!(machine.file.is_none(), "seed {seed}, cut at {cut}: a journal is left");
+    for interrupt in machine.interrupts.values().filter(|interrupt| interrupt.managed) {
+        assert_eq!(interrupt.writes, 0, "seed {seed}, cut at {cut}");
+    }
+}
+
+#[test]
+fn a_plan_that_is_taken_back_leaves_nothing() {
+    for seed in 0..2000 {
+        let handle = Handle::new(seed);
+        daemon(&handle, 3);
+        check(&handle, seed, 0);
+    }
+}
+
+#[test]
+fn cut_anywhere_the_next_one_takes_everything_back() {
+    for seed in 0..30 {
+        let whole = Handle::new(seed);
+        daemon(&whole, 2);
+        let operations = whole.machine().operations;
+        for cut in 1..=operations {
+            let handle = Handle::new(seed);
+            handle.machine().cut = Some(cut);
+            assert!(
+                !handle.run(|| daemon(&handle, 2)),
+                "seed {seed}: it was to be cut at {cut}"
+            );
+            // Taking back is cut too, later and later.
+            for later in [2, 9, 31] {
+                let again = handle.machine().operations + later;
+                handle.machine().cut = Some(again);
+                handle.run(|| daemon(&handle, 0));
+            }
+            handle.machine().cut = None;
+            daemon(&handle, 0);
+            check(&handle, seed, cut);
+        }
+    }
+}

@@ -1,0 +1,561 @@
+//! A machine that behaves as Linux does where plans are carried out, with others at work on it, and a program that can be
+//! killed at any of its operations.
+//!
+//! Beside each value is the one it would have if nobody but the others had ever set it: what must be there in the end.
+
+use super::super::{Error, Kernel, Mask, Process, Store};
+use homenode_policy::CpuId;
+use homenode_policy::affinity::{Target, ThreadId};
+use std::cell::{RefCell, RefMut};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::rc::Rc;
+
+/// A set of at most eight CPUs.
+pub(super) type Set = u8;
+
+pub(super) const ALL: Set = 0xff;
+/// In all that others set and in every cpuset, and in nothing that is planned: so it is always clear who has set a value.
+pub(super) const OTHERS: Set = 0x40;
+const CPUSETS: [Set; 3] = [ALL, 0x43, 0xfc];
+const INIT: u32 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Both<T> {
+    pub(super) now: T,
+    /// What it would be without us.
+    pub(super) wanted: T,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Thread {
+    pub(super) id: ThreadId,
+    /// What was asked for; the mask is what the cpuset has of it.
+    pub(super) asked: Both<Set>,
+    pub(super) group: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Interrupt {
+    pub(super) name: String,
+    pub(super) affinity: Both<Set>,
+    pub(super) effective: Set,
+    pub(super) managed: bool,
+    pub(super) writes: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) random: fastrand::Rng,
+    pub(super) ticks: u64,
+    pub(super) online: Set,
+    pub(super) cpusets: Vec<Set>,
+    pub(super) processes: BTreeMap<u32, Process>,
+    pub(super) threads: BTreeMap<u32, Thread>,
+    pub(super) interrupts: BTreeMap<u32, Interrupt>,
+    pub(super) cards: BTreeMap<String, u32>,
+    pub(super) queues: BTreeMap<Target, Both<Set>>,
+    pub(super) file: Option<Vec<u8>>,
+    pub(super) operations: usize,
+    /// The program is killed at this operation.
+    pub(super) cut: Option<usize>,
+    /// Whether others are at work.
+    pub(super) busy: bool,
+    /// Writes to it fail with this errno.
+    pub(super) refuses: BTreeMap<Target, i32>,
+    /// Writes that reached the journal.
+    pub(super) saves: usize,
+    next_number: u32,
+}
+
+/// One operation may be followed by what others do between any two of ours.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// The first look at a target: others may have changed it, and numbers may be others' by now.
+    First,
+    /// Threads start and end at any time. Between the last look at a target and its change nobody else changes it:
+    /// Linux has no way to notice that.
+    Any,
+}
+
+/// The program was killed.
+struct Cut;
+
+impl Machine {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut machine = Self {
+            random: fastrand::Rng::with_seed(seed),
+            ticks: 1000,
+            online: ALL,
+            cpusets: CPUSETS.to_vec(),
+            processes: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            interrupts: BTreeMap::new(),
+            cards: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            file: None,
+            operations: 0,
+            cut: None,
+            busy: true,
+            refuses: BTreeMap::new(),
+            saves: 0,
+            next_number: 100,
+        };
+        machine.add_process(INIT, 0, INIT, 0, ALL);
+        for _ in 0..machine.random.u32(2..5) {
+            let process = machine.number();
+            let (group, session) = (machine.random.usize(0..CPUSETS.len()), machine.random.u32(50..52));
+            machine.add_process(process, INIT, session, group, ALL);
+            for _ in 0..machine.random.u32(0..3) {
+                let asked = if machine.random.u8(0..4) == 0 {
+                    machine.others_set()
+                } else {
+                    ALL
+                };
+                let thread = machine.number();
+                let asked = Both {
+                    now: asked,
+                    wanted: asked,
+                };
+                machine.add_thread(process, thread, asked, group);
+            }
+        }
+        for number in 30..34 {
+            machine.add_interrupt(number);
+        }
+        machine.add_card("eth0");
+        machine.add_card("eth1");
+        machine
+    }
+
+    fn number(&mut self) -> u32 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn others_set(&mut self) -> Set {
+        self.random.u8(..) | OTHERS
+    }
+
+    fn add_process(&mut self, number: u32, parent: u32, session: u32, group: usize, asked: Set) {
+        let process = Process {
+            started: self.ticks,
+            parent,
+            session,
+        };
+        self.processes.insert(number, process);
+        self.add_thread(
+            number,
+            number,
+            Both {
+                now: asked,
+                wanted: asked,
+            },
+            group,
+        );
+    }
+
+    fn add_thread(&mut self, process: u32, thread: u32, asked: Both<Set>, group: usize) {
+        let id = ThreadId {
+            process,
+            thread,
+            started: self.ticks,
+        };
+        self.threads.insert(thread, Thread { id, asked, group });
+    }
+
+    fn add_interrupt(&mut self, number: u32) {
+        let set = if self.random.bool() { ALL } else { self.others_set() };
+        let interrupt = Interrupt {
+            name: format!("card-{}", self.number()),
+            affinity: Both { now: set, wanted: set },
+            effective: 1 << set.trailing_zeros(),
+            managed: self.random.u8(0..4) == 0,
+            writes: 0,
+        };
+        self.interrupts.insert(number, interrupt);
+    }
+
+    fn add_card(&mut self, name: &str) {
+        let index = self.number();
+        self.cards.insert(name.to_owned(), index);
+        for index in 0..2 {
+            let device = name.to_owned();
+            let set = if self.random.bool() { 0 } else { self.others_set() };
+            let set = Both { now: set, wanted: set };
+            self.queues.insert(
+                Target::Receive {
+                    device: device.clone(),
+                    index,
+                },
+                set,
+            );
+            self.queues.insert(Target::Transmit { device, index }, set);
+        }
+    }
+
+    /// What a thread's cpuset has of what was asked for; all of it when that is nothing.
+    pub(super) fn mask(&self, asked: Set, group: usize) -> Set {
+        let room = self.cpusets[group];
+        match asked & room {
+            0 => room,
+            left => left,
+        }
+    }
+
+    /// What a thread, an interrupt or a queue has.
+    pub(super) fn has(&self, target: &Target) -> Option<Set> {
+        match target {
+            Target::Thread(id) => {
+                let thread = self.threads.get(&id.thread)?;
+                (thread.id.process == id.process).then(|| self.mask(thread.asked.now, thread.group))
+            }
+            Target::Interrupt(number) => self.interrupts.get(number).map(|interrupt| interrupt.affinity.now),
+            queue => self.queues.get(queue).map(|set| set.now),
+        }
+    }
+
+    /// Everything that is not as it would be without us.
+    pub(super) fn differences(&self) -> Vec<String> {
+        let threads = self
+            .threads
+            .values()
+            .map(|thread| (format!("{:?}", thread.id), thread.asked));
+        let interrupts = self
+            .interrupts
+            .iter()
+            .map(|(number, it)| (format!("interrupt {number}"), it.affinity));
+        let queues = self.queues.iter().map(|(target, set)| (target.to_string(), *set));
+        let all = threads.chain(interrupts).chain(queues);
+        all.filter(|(_, set)| set.now != set.wanted)
+            .map(|(name, set)| format!("{name} has {:02x}, not {:02x}", set.now, set.wanted))
+            .collect()
+    }
+
+    fn operation(&mut self, at: At) {
+        self.operations += 1;
+        self.ticks += u64::from(self.random.u8(0..3));
+        if self.cut == Some(self.operations) {
+            resume_unwind(Box::new(Cut));
+        }
+        if !self.busy {
+            return;
+        }
+        match self.random.u8(0..24) {
+            0 => self.fork(),
+            1 => self.end(),
+            2 => self.arrive(),
+            _ => {}
+        }
+        if at == At::First {
+            match self.random.u8(0..40) {
+                0..4 => self.set_by_others(),
+                4 => self.use_again(),
+                5 => self.plug(),
+                6 => self.narrow_cpuset(),
+                _ => {}
+            }
+        }
+    }
+
+    fn any<T: Clone>(&mut self, all: &[T]) -> Option<T> {
+        (!all.is_empty()).then(|| all[self.random.usize(0..all.len())].clone())
+    }
+
+    /// A thread starts a thread or a process, which has its mask.
+    pub(super) fn fork(&mut self) {
+        let threads: Vec<Thread> = self.threads.values().cloned().collect();
+        let Some(parent) = self.any(&threads).filter(|_| threads.len() < 40) else {
+            return;
+        };
+        let number = self.number();
+        if self.random.bool() {
+            self.add_thread(parent.id.process, number, parent.asked, parent.group);
+            return;
+        }
+        let session = match self.random.u8(0..3) {
+            0 => number,
+            _ => self.processes[&parent.id.process].session,
+        };
+        self.add_process(number, parent.id.process, session, parent.group, ALL);
+        let started = self.threads.get_mut(&number).expect("it was just added");
+        started.asked = parent.asked;
+    }
+
+    /// A thread or a process ends. Not one that links sessions: without it nothing tells where those below come from.
+    fn end(&mut self) {
+        let threads: Vec<ThreadId> = self.threads.values().map(|thread| thread.id).collect();
+        let Some(id) = self.any(&threads).filter(|id| id.process != INIT) else {
+            return;
+        };
+        if id.thread != id.process {
+            self.threads.remove(&id.thread);
+            return;
+        }
+        let session = self.processes[&id.process].session;
+        let left = |process: &Process| process.parent == id.process && process.session != session;
+        let leads = |(number, process): (&u32, &Process)| *number != id.process && process.session == id.process;
+        if self.processes.values().any(left) || self.processes.iter().any(leads) {
+            return;
+        }
+        self.processes.remove(&id.process);
+        self.threads.retain(|_, thread| thread.id.process != id.process);
+        let orphans = self
+            .processes
+            .values_mut()
+            .filter(|process| process.parent == id.process);
+        orphans.for_each(|orphan| orphan.parent = INIT);
+    }
+
+    fn arrive(&mut self) {
+        for interrupt in self.interrupts.values_mut().filter(|interrupt| !interrupt.managed) {
+            interrupt.effective = 1 << interrupt.affinity.now.trailing_zeros();
+        }
+    }
+
+    /// Somebody else sets something.
+    fn set_by_others(&mut self) {
+        let set = if self.random.bool() { self.others_set() } else { ALL };
+        let set = Both { now: set, wanted: set };
+        let targets: Vec<Target> = self.targets();
+        match self.any(&targets) {
+            Some(Target::Thread(id)) => {
+                if let Some(thread) = self.threads.get_mut(&id.thread) {
+                    thread.asked = set;
+                }
+            }
+            Some(Target::Interrupt(number)) => {
+                if let Some(interrupt) = self.interrupts.get_mut(&number).filter(|interrupt| !interrupt.managed) {
+                    interrupt.affinity = set;
+                }
+            }
+            Some(queue) => {
+                self.queues.insert(queue, set);
+            }
+            None => {}
+        }
+    }
+
+    /// A thread's or an interrupt's number is used again.
+    fn use_again(&mut self) {
+        self.ticks += 1;
+        let threads: Vec<ThreadId> = self.threads.values().map(|thread| thread.id).collect();
+        let plain = |id: &ThreadId| id.thread != id.process;
+        if let Some(id) = self.any(&threads).filter(plain) {
+            let set = self.others_set();
+            self.add_thread(id.process, id.thread, Both { now: set, wanted: set }, 0);
+        } else {
+            let number = self.random.u32(30..34);
+            self.add_interrupt(number);
+        }
+    }
+
+    /// A card is taken out, put in, or replaced.
+    fn plug(&mut self) {
+        let name = if self.random.bool() { "eth0" } else { "eth1" };
+        let is = |target: &Target| matches!(target, Target::Receive { device, .. } | Target::Transmit { device, .. } if device == name);
+        self.queues.retain(|target, _| !is(target));
+        self.cards.remove(name);
+        if self.random.bool() {
+            self.add_card(name);
+        }
+    }
+
+    fn narrow_cpuset(&mut self) {
+        let group = self.random.usize(0..self.cpusets.len());
+        self.cpusets[group] = self.random.u8(..) | OTHERS;
+    }
+
+    pub(super) fn targets(&self) -> Vec<Target> {
+        let threads = self.threads.values().map(|thread| Target::Thread(thread.id));
+        let interrupts = self.interrupts.keys().map(|number| Target::Interrupt(*number));
+        threads.chain(interrupts).chain(self.queues.keys().cloned()).collect()
+    }
+}
+
+/// What the program has of the machine.
+#[derive(Clone, Debug)]
+pub(super) struct Handle(pub(super) Rc<RefCell<Machine>>);
+
+impl Handle {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(Rc::new(RefCell::new(Machine::new(seed))))
+    }
+
+    pub(super) fn machine(&self) -> RefMut<'_, Machine> {
+        self.0.borrow_mut()
+    }
+
+    fn operate(&self, at: At) -> RefMut<'_, Machine> {
+        let mut machine = self.machine();
+        machine.operation(at);
+        machine
+    }
+
+    /// Runs a program until it ends or is killed; whether it ended.
+    pub(super) fn run(&self, program: impl FnOnce()) -> bool {
+        match catch_unwind(AssertUnwindSafe(program)) {
+            Ok(()) => true,
+            Err(panic) if panic.is::<Cut>() => false,
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+pub(super) fn cpus(set: Set) -> Vec<CpuId> {
+    (0..8).filter(|cpu| set >> cpu & 1 == 1).map(CpuId).collect()
+}
+
+fn set_of(cpus: &[CpuId]) -> Set {
+    cpus.iter().filter(|cpu| cpu.0 < 8).fold(0, |set, cpu| set | 1 << cpu.0)
+}
+
+fn no(errno: i32) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+impl Kernel for Handle {
+    fn boot(&self) -> io::Result<String> {
+        Ok("5c4ba8f0-boot".to_owned())
+    }
+
+    fn namespaces(&self) -> io::Result<String> {
+        Ok("pid:[1],net:[2]".to_owned())
+    }
+
+    fn now(&self) -> io::Result<u64> {
+        Ok(self.operate(At::Any).ticks)
+    }
+
+    fn online(&self) -> io::Result<Vec<CpuId>> {
+        Ok(cpus(self.operate(At::Any).online))
+    }
+
+    fn possible(&self) -> io::Result<Vec<CpuId>> {
+        Ok(cpus(ALL))
+    }
+
+    fn identity(&self, target: &Target) -> io::Result<Option<String>> {
+        let machine = self.operate(At::First);
+        Ok(match target {
+            Target::Thread(id) => {
+                let thread = machine.threads.get(&id.thread);
+                thread.filter(|thread| thread.id == *id).map(|_| String::new())
+            }
+            Target::Interrupt(number) => machine.interrupts.get(number).map(|interrupt| interrupt.name.clone()),
+            Target::Transmit { device, .. } | Target::Receive { device, .. } => {
+                machine.cards.get(device).map(u32::to_string)
+            }
+        })
+    }
+
+    fn read(&self, target: &Target) -> io::Result<Mask> {
+        let set = self.operate(At::Any).has(target).ok_or_else(|| no(libc::ENOENT))?;
+        Mask::parse(format!("{set:02x}\n"))
+    }
+
+    fn write(&self, target: &Target, mask: &Mask) -> io::Result<()> {
+        let mut machine = self.operate(At::Any);
+        let set = set_of(mask.cpus());
+        if let Some(errno) = machine.refuses.get(target) {
+            return Err(no(*errno));
+        }
+        let online = machine.online;
+        match target {
+            Target::Thread(id) => {
+                let cpusets = machine.cpusets.clone();
+                let thread = machine.threads.get_mut(&id.thread).ok_or_else(|| no(libc::ESRCH))?;
+                if set & cpusets[thread.group] & online == 0 {
+                    return Err(no(libc::EINVAL));
+                }
+                // A wish of others that has all of the cpuset cannot be seen, and so not be restored.
+                if thread.asked.wanted & cpusets[thread.group] == cpusets[thread.group] {
+                    thread.asked.wanted = ALL;
+                }
+                thread.asked.now = set;
+            }
+            Target::Interrupt(number) => {
+                let interrupt = machine.interrupts.get_mut(number).ok_or_else(|| no(libc::ENOENT))?;
+                interrupt.writes += 1;
+                if interrupt.managed {
+                    return Err(no(libc::EPERM));
+                }
+                if set & online == 0 {
+                    return Err(no(libc::EINVAL));
+                }
+                interrupt.affinity.now = set;
+            }
+            queue => {
+                let queue = machine.queues.get_mut(queue).ok_or_else(|| no(libc::ENOENT))?;
+                queue.now = set & online;
+            }
+        }
+        Ok(())
+    }
+
+    fn effective(&self, interrupt: u32) -> io::Result<Vec<CpuId>> {
+        let machine = self.operate(At::Any);
+        let interrupt = machine.interrupts.get(&interrupt).ok_or_else(|| no(libc::ENOENT))?;
+        Ok(cpus(interrupt.effective))
+    }
+
+    fn cpuset(&self, thread: ThreadId) -> io::Result<Vec<CpuId>> {
+        let machine = self.operate(At::Any);
+        let thread = machine.threads.get(&thread.thread).ok_or_else(|| no(libc::ESRCH))?;
+        Ok(cpus(machine.cpusets[thread.group] & machine.online))
+    }
+
+    fn process(&self, process: u32) -> io::Result<Process> {
+        let machine = self.operate(At::Any);
+        machine.processes.get(&process).copied().ok_or_else(|| no(libc::ENOENT))
+    }
+
+    fn threads(&self) -> io::Result<Vec<ThreadId>> {
+        let machine = self.operate(At::First);
+        let ids: BTreeSet<ThreadId> = machine.threads.values().map(|thread| thread.id).collect();
+        Ok(ids.into_iter().collect())
+    }
+}
+
+impl Store for Handle {
+    fn path(&self) -> &Path {
+        Path::new("/model/journal")
+    }
+
+    fn load(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.operate(At::Any).file.clone())
+    }
+
+    /// Killed meanwhile, it has written a part.
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let mut machine = self.machine();
+        let written = match machine.cut == Some(machine.operations + 1) {
+            true => machine.random.usize(0..=bytes.len()),
+            false => bytes.len(),
+        };
+        machine.file.get_or_insert_default().extend(&bytes[..written]);
+        machine.saves += 1;
+        machine.operation(At::Any);
+        Ok(())
+    }
+
+    /// Killed meanwhile, it has written all or nothing.
+    fn replace(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let mut machine = self.machine();
+        machine.operation(At::Any);
+        machine.file = Some(bytes.to_vec());
+        machine.saves += 1;
+        machine.operation(At::Any);
+        Ok(())
+    }
+
+    fn remove(&mut self) -> Result<(), Error> {
+        let mut machine = self.machine();
+        machine.operation(At::Any);
+        machine.file = None;
+        machine.operation(At::Any);
+        Ok(())
+    }
+}

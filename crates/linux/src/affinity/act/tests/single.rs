@@ -1,0 +1,1 @@
+//! One at a time.

@@ -4,7 +4,7 @@
 use super::Judged;
 use crate::topology::ranges;
 use homenode_policy::affinity::{QueueKind, Snapshot, Target};
-use homenode_policy::doctor::{Held, Mobility, Problem, Threads, Tmpfs};
+use homenode_policy::doctor::{Held, Helper, Mobility, Problem, Threads, Tmpfs};
 use homenode_policy::topology::NodeKind;
 use homenode_policy::{CpuId, NodeId};
 
@@ -53,7 +53,13 @@ pub(super) fn command(judged: &Judged, problem: &Problem) -> String {
             Some(address) => format!("echo NODE >/sys/bus/pci/devices/{address}/numa_node"),
             None => format!("homenode affinity explain {device}"),
         },
-        Problem::Conflict(helper) => format!("systemctl disable --now {}", helper.name()),
+        Problem::Conflict(helper) => match helper {
+            Helper::Irqbalance | Helper::Numad => format!("systemctl disable --now {helper}"),
+            Helper::Tuned => "tuned-adm list; tuned-adm profile PROFILE".to_owned(),
+            Helper::SystemdLink => {
+                "grep -rlE 'ReceivePacketSteeringCPUMask|Channels|Queues' /etc/systemd/network".to_owned()
+            }
+        },
         _ => of_memory(judged, problem),
     }
 }

@@ -144,6 +144,7 @@ fn settings_and_helpers() {
         .file("sys/module/fuse/parameters/enable_uring", "N\n")
         .file("proc/cpuinfo", "processor : 0\nflags\t\t: fpu sse hypervisor lm\n")
         .file("proc/sys/kernel/osrelease", "6.1.0\n")
+        .file("proc/16/comm", "numad\n")
         .file("proc/17/comm", "tuned\n")
         .file("proc/18/comm", "irqbalance\n")
         .file("proc/19/comm", "irqbalancer\n");
@@ -154,7 +155,18 @@ fn settings_and_helpers() {
         (seen.facts.huge_tmpfs_denied, seen.facts.fuse_rings),
         (Some(true), Some(false))
     );
-    assert_eq!(seen.facts.helpers, [Helper::Irqbalance, Helper::Tuned]);
+    assert_eq!(
+        seen.facts.helpers,
+        [Helper::Irqbalance, Helper::Numad],
+        "tuned does no harm"
+    );
+    machine
+        .file("etc/tuned/active_profile", "mine\n")
+        .file("etc/tuned/mine/tuned.conf", "[cpu]\nisolated_cores=1\n");
+    assert_eq!(
+        machine.facts().helpers,
+        [Helper::Irqbalance, Helper::Numad, Helper::Tuned]
+    );
     assert_eq!((seen.kernel.as_deref(), seen.is_virtual), (Some("6.1.0"), Some(true)));
 }
 

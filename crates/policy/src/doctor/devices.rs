@@ -186,6 +186,7 @@ fn conflicts(case: &Case<'_>, findings: &mut Vec<Finding>) {
         Helper::Irqbalance => interrupts,
         Helper::Numad => threads,
         Helper::Tuned => interrupts || threads,
+        Helper::SystemdLink => is(|target| matches!(target, Target::Receive { .. })),
     };
     let found = case.facts.helpers.iter().filter(meddles);
     findings.extend(found.map(|helper| finding(Problem::Conflict(*helper))));

@@ -69,8 +69,10 @@ pub enum Helper {
     Irqbalance,
     /// Moves processes between nodes.
     Numad,
-    /// Sets what its profile says, among it affinities of interrupts and threads.
+    /// With a profile that sets affinities of interrupts or threads.
     Tuned,
+    /// systemd's `.link` files, with RPS or numbers of queues for cards that are there.
+    SystemdLink,
 }
 
 /// `kernel.numa_balancing`.
@@ -93,23 +95,13 @@ pub struct ZoneReclaim {
     pub reclaims: u64,
 }
 
-impl Helper {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Irqbalance, Self::Numad, Self::Tuned];
-
-    /// What its process is called.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
+impl fmt::Display for Helper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::Irqbalance => "irqbalance",
             Self::Numad => "numad",
             Self::Tuned => "tuned",
-        }
-    }
-}
-
-impl fmt::Display for Helper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+            Self::SystemdLink => "systemd's .link files",
+        })
     }
 }

@@ -137,7 +137,8 @@ impl fmt::Display for Problem {
             Self::Conflict(helper) => f.write_str(match helper {
                 Helper::Irqbalance => "runs, so the interrupts that the affinity plan moves are left to it",
                 Helper::Numad => "runs, and moves processes between nodes, as the affinity plan does",
-                Helper::Tuned => "runs, and its profile may set the affinities that the affinity plan sets",
+                Helper::Tuned => "runs with a profile that sets affinities, as the affinity plan does",
+                Helper::SystemdLink => "set RPS or numbers of queues of a card that the affinity plan cares for",
             }),
             Self::IdleBalancing {
                 faults_per_s,

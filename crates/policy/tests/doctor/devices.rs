@@ -136,7 +136,7 @@ fn all_on_one_cpu_and_nobody_spreads_them() {
 #[test]
 fn helpers_matter_where_they_meddle() {
     let facts = Facts {
-        helpers: Helper::ALL.to_vec(),
+        helpers: vec![Helper::Irqbalance, Helper::Numad, Helper::Tuned, Helper::SystemdLink],
         ..Facts::default()
     };
     let conflicts = |world: &World| {
@@ -146,6 +146,14 @@ fn helpers_matter_where_they_meddle() {
     assert_eq!(conflicts(&card_far_from_its_taker()), ["irqbalance", "tuned"]);
     assert_eq!(conflicts(&with_reader(two_nodes(), 1)), ["numad", "tuned"]);
     assert_eq!(conflicts(&with_reader(two_nodes(), 0)), [""; 0]);
+    let mut steered = card_far_from_its_taker();
+    for queue in &mut steered.snapshot.queues {
+        if queue.kind == homenode_policy::affinity::QueueKind::Receive {
+            queue.cpus = vec![CpuId(1)];
+        }
+    }
+    steered.observe();
+    assert!(conflicts(&steered).contains(&"systemd's .link files".to_owned()));
 }
 
 #[test]

@@ -36,7 +36,9 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
     let mut inherited: BTreeMap<ThreadId, Restore> = BTreeMap::new();
     for _ in 0..PASSES_MAX {
         let families = Families::new(kernel, journal.entries());
-        let found = families.inheritors().map_err(Error::kernel("the threads of the machine"))?;
+        let found = families
+            .inheritors()
+            .map_err(Error::kernel("the threads of the machine"))?;
         // One that was changed while it was looked at is looked at again.
         let settled = |restore: &Restore| !matches!(restore, Restore::Left(_));
         let is_new = |it: &&Inheritor| !inherited.get(&it.thread).is_some_and(settled);

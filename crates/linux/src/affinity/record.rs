@@ -9,7 +9,7 @@
 //!
 //! A recording is made while the machine is sensed, from the very bytes that were sensed: what is read from it is the
 //! same snapshot. It has names of processes and threads, and no command lines or environments. What the doctor looks at
-//! is recorded with it.
+//! is recorded with it, among it the places of mounts of tmpfs.
 
 use super::{Error, Sensed, Sensor};
 use crate::doctor::{Before, Examined};

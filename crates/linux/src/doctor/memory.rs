@@ -4,12 +4,13 @@ use crate::topology::sysfs::{Tree, meminfo_bytes, number_after};
 use homenode_policy::NodeId;
 use homenode_policy::doctor::{NodeMemory, Tmpfs};
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 pub(super) const NODES: &str = "sys/devices/system/node";
-const MOUNTS: &str = "proc/self/mounts";
-/// What no file tells, in recordings: a line for each mount of tmpfs, `BYTES PLACE`.
-const USED: &str = "homenode/tmpfs";
+const MOUNTS: &str = "/proc/self/mounts";
+/// In recordings: a line for each mount of tmpfs, `BYTES POLICY PLACE`, where the policy may be empty.
+const TMPFS: &str = "homenode/tmpfs";
 
 /// By node: counts since boot, by name.
 pub(super) type PageCounts = BTreeMap<NodeId, BTreeMap<String, u64>>;
@@ -77,31 +78,35 @@ fn nodes_of(tree: &Tree) -> Vec<NodeId> {
     tree.names(NODES).iter().filter_map(number).collect()
 }
 
-/// Those that hold something, the fullest first.
+/// Those that hold something, the fullest first. What they hold no file tells, and the file of mounts tells much that is
+/// nobody's business; so recordings have a file of their own.
 pub(super) fn tmpfs(tree: &Tree) -> Vec<Tmpfs> {
-    let mounts = tree.text(MOUNTS).unwrap_or_default();
-    let places = || mounts.lines().filter_map(parse).map(|(at, _)| at);
-    let used = tree.told(USED, || {
-        let line = |at: String| Some(format!("{} {at}\n", used_bytes(Path::new(&at))?));
-        places().filter_map(line).collect()
+    let told = tree.told(TMPFS, || {
+        fs::read_to_string(MOUNTS).map_or_else(|_| String::new(), |text| held(&text))
     });
-    let used: BTreeMap<&str, u64> = used
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .filter_map(|(bytes, at)| Some((at, bytes.parse().ok()?)))
-        .collect();
-    let mount = |(at, policy): (String, String)| {
-        let used_bytes = used.get(at.as_str()).copied().filter(|bytes| *bytes > 0)?;
-        Some(Tmpfs { at, policy, used_bytes })
-    };
-    let mut found: Vec<Tmpfs> = mounts.lines().filter_map(parse).filter_map(mount).collect();
+    let mut found: Vec<Tmpfs> = told.lines().filter_map(holding).collect();
     found.sort_by(|a, b| (b.used_bytes, &a.at).cmp(&(a.used_bytes, &b.at)));
     // Mounts above each other are one to who asks by name.
     found.dedup_by(|a, b| a.at == b.at);
     found
 }
 
-/// `tmpfs /dev/shm tmpfs rw,size=64k,mpol=bind:0 0 0`: the place, and the policy where there is one.
+/// The lines of [`TMPFS`] for these mounts of the machine we run on.
+fn held(mounts: &str) -> String {
+    let line = |(at, policy): (String, String)| Some(format!("{} {policy} {at}\n", used_bytes(Path::new(&at))?));
+    mounts.lines().filter_map(parse).filter_map(line).collect()
+}
+
+/// A line of [`TMPFS`].
+fn holding(line: &str) -> Option<Tmpfs> {
+    let mut fields = line.splitn(3, ' ');
+    let used_bytes = fields.next()?.parse().ok().filter(|bytes| *bytes > 0)?;
+    let policy = fields.next()?.to_owned();
+    let at = fields.next()?.to_owned();
+    Some(Tmpfs { at, policy, used_bytes })
+}
+
+/// Of `tmpfs /dev/shm tmpfs rw,size=64k,mpol=bind:0 0 0` the place, and the policy where there is one.
 fn parse(line: &str) -> Option<(String, String)> {
     let mut fields = line.split(' ');
     let at = fields.nth(1)?;
@@ -118,4 +123,33 @@ fn unescaped(at: &str) -> String {
 fn used_bytes(at: &Path) -> Option<u64> {
     let space = rustix::fs::statvfs(at).ok()?;
     space.f_blocks.checked_sub(space.f_bfree)?.checked_mul(space.f_frsize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_tmpfs_and_their_policies() {
+        let of = |line: &str| parse(line);
+        let found = |at: &str, policy: &str| Some((at.to_owned(), policy.to_owned()));
+        assert_eq!(of("tmpfs /dev/shm tmpfs rw,size=64k 0 0"), found("/dev/shm", ""));
+        assert_eq!(
+            of("x /a\\040b tmpfs rw,mpol=bind:0,size=1g 0 0"),
+            found("/a b", "bind:0")
+        );
+        for line in ["/dev/vda / ext4 rw,mpol=bind:0 0 0", "tmpfs /dev/shm", ""] {
+            assert_eq!(of(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_the_mounts_of_this_machine_hold() {
+        let text = held("/dev/vda / ext4 rw 0 0\nx /nowhere tmpfs rw 0 0\nx / tmpfs rw,mpol=local 0 0\n");
+        // Whatever is mounted there holds something.
+        let lines: Vec<Tmpfs> = text.lines().filter_map(holding).collect();
+        assert_eq!(lines.len(), 1, "{text}");
+        assert_eq!((&*lines[0].at, &*lines[0].policy), ("/", "local"));
+        assert!(lines[0].used_bytes > 0);
+    }
 }

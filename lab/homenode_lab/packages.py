@@ -148,5 +148,10 @@ class View:
 
 
 def unpack(package: Path, directory: Path) -> None:
-    """Unpacks a package; installs nothing."""
+    """Unpacks a package; installs nothing. Its absolute links, as of sbin/depmod to /bin/kmod, lead into the directory."""
     run(["dpkg", "-x", package, directory])
+    for link in (path for path in directory.rglob("*") if path.is_symlink()):
+        to = os.readlink(link)
+        if to.startswith("/"):
+            link.unlink()
+            link.symlink_to(os.path.relpath(directory / to.lstrip("/"), link.parent))

@@ -110,3 +110,21 @@ class Cache(LabTest):
         self.assertEqual(packages.View.kernel_package(view, "6.1", "bookworm"), "linux-image-6.1.0-48-amd64")
         with self.assertRaisesRegex(LabError, "trixie-backports on this machine's mirror has no kernel 6.18"):
             packages.View.kernel_package(view, "6.18", "trixie-backports")
+
+
+class Unpacked(LabTest):
+    """What becomes of a package's files."""
+
+    def test_absolute_links_stay_in_the_directory(self):
+        tree, package, to = (self.directory / name for name in ("tree", "one.deb", "to"))
+        (tree / "DEBIAN").mkdir(parents=True)
+        (tree / "DEBIAN/control").write_text("Package: one\nVersion: 1\nArchitecture: all\nMaintainer: nobody\nDescription: one\n")
+        (tree / "bin").mkdir()
+        (tree / "bin/one").write_text("one")
+        (tree / "sbin").mkdir()
+        (tree / "sbin/other").symlink_to("/bin/one")
+        packages.run(["dpkg-deb", "--build", tree, package])
+        for _ in range(2):
+            packages.unpack(package, to)
+            self.assertEqual(os.readlink(to / "sbin/other"), "../bin/one")
+            self.assertEqual((to / "sbin/other").read_text(), "one")

@@ -97,11 +97,11 @@ fn circumstances(judged: &Judged) -> String {
         None => "",
     };
     let snapshot = &examined.sensed.snapshot;
-    let threads = snapshot.threads.len();
-    format!(
-        "{kernel}{machine}; looked at for {}, {threads} threads ran\n",
-        seconds(judged)
-    )
+    let threads = match snapshot.threads.len() {
+        1 => "1 thread".to_owned(),
+        several => format!("{several} threads"),
+    };
+    format!("{kernel}{machine}; looked at for {}, {threads} ran\n", seconds(judged))
 }
 
 /// What is wrong, what mending it brings, and how.

@@ -69,15 +69,19 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::FarThreads { threads, class, to } => write!(
-                f,
-                "on {}, {class}, far from the queues of {}: they belong on {to}",
-                threads.from, threads.device
-            ),
+            Self::FarThreads { threads, class, to } => {
+                let belong = if threads.is_one() { "it belongs" } else { "they belong" };
+                let (from, device) = (threads.from, &threads.device);
+                write!(
+                    f,
+                    "on {from}, {class}, far from the queues of {device}: {belong} on {to}"
+                )
+            }
             Self::HeldThreads { threads, home, held } => {
+                let its = if threads.is_one() { "its" } else { "their" };
                 let by = match held {
-                    Held::Mask => "someone has set their mask so",
-                    Held::Cpuset => "their cpuset has no CPU there",
+                    Held::Mask => format!("someone has set {its} mask so"),
+                    Held::Cpuset => format!("{its} cpuset has no CPU there"),
                 };
                 let (from, device) = (threads.from, &threads.device);
                 write!(f, "on {from}, far from {device} on {home}, and cannot move: {by}")
@@ -214,10 +218,16 @@ impl Problem {
     }
 }
 
+impl Threads {
+    fn is_one(&self) -> bool {
+        self.numbers.len() == 1
+    }
+}
+
 impl fmt::Display for Threads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let are = if self.numbers.len() == 1 { "thread" } else { "threads" };
-        write!(f, "{are} {} of {}", List(&self.numbers), self.process)
+        let threads = if self.is_one() { "thread" } else { "threads" };
+        write!(f, "{threads} {} of {}", List(&self.numbers), self.process)
     }
 }
 

@@ -52,7 +52,7 @@ fn those_that_someone_has_pinned_there() {
     let said = told(&findings, "held-threads");
     assert_eq!(
         said,
-        "thread 1000 of reader: on node 0, far from disk on node 1, and cannot move: someone has set their mask so"
+        "thread 1000 of reader: on node 0, far from disk on node 1, and cannot move: someone has set its mask so"
     );
     assert!(findings[0].gain.unwrap().bytes_per_s() > 0);
     // Whoever is pinned near its disk, or may be near it, is well.
@@ -67,7 +67,7 @@ fn those_that_their_cpuset_keeps_there() {
     world.snapshot.threads[0].allowed = cpus(0..4);
     world.snapshot.threads[0].cpuset = cpus(0..4);
     let said = told(&found(&world), "held-threads");
-    assert!(said.ends_with("their cpuset has no CPU there"), "{said}");
+    assert!(said.ends_with("its cpuset has no CPU there"), "{said}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod argument;
 mod control;
 mod demo;
 mod directory;
+mod doctor;
 mod down;
 mod failure;
 mod file;
@@ -52,6 +53,7 @@ enum Verb {
     Topology(topology::Args),
     #[command(subcommand)]
     Affinity(affinity::AffinityCommand),
+    Doctor(doctor::DoctorArgs),
     Demo(demo::DemoArgs),
     #[command(subcommand)]
     Member(MemberCommand),
@@ -90,6 +92,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Pool(command) => pool::run(command),
         Verb::Topology(args) => topology::run(args).map_err(boxed),
         Verb::Affinity(command) => affinity::run(command),
+        Verb::Doctor(args) => doctor::run(args),
         Verb::Demo(args) => demo::run(args),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
         Verb::Generate(args) => generate::run(args, Cli::command()),

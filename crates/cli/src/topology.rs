@@ -4,12 +4,13 @@ mod json;
 mod text;
 
 use homenode_linux::topology::{Source, read};
+pub(crate) use json::{Machine, machine};
 use std::error::Error;
 use std::io::{ErrorKind, Write as _, stdout};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-pub(crate) use text::{human_bytes, ranges};
+pub(crate) use text::{human_bytes, of as described, ranges};
 
 /// Shows nodes, CPUs, caches, devices and how far the nodes are from each other.
 #[derive(clap::Args, Debug)]

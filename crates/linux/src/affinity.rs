@@ -35,6 +35,7 @@ use homenode_policy::CpuId;
 use homenode_policy::affinity::{Config, Interrupt, Snapshot};
 use homenode_policy::topology::Topology;
 pub use placement::{NodeBytes, placement};
+pub(crate) use record::recorded_whole;
 pub use record::{record, recorded};
 use settings::Settings;
 use std::io;

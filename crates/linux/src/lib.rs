@@ -5,6 +5,7 @@ pub mod clock;
 pub mod copy;
 pub mod cpu;
 pub mod discover;
+pub mod doctor;
 pub mod memory;
 pub mod process;
 pub mod topology;

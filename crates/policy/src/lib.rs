@@ -7,6 +7,7 @@
 extern crate alloc;
 
 pub mod affinity;
+pub mod doctor;
 mod ids;
 pub mod pool;
 pub mod topology;

@@ -5,8 +5,9 @@ use homenode_policy::topology::{CacheKind, DeviceKind, LatencySource, NodeKind, 
 use homenode_policy::{CpuId, NodeId};
 use serde::Serialize;
 
+/// What `homenode topology --json` prints.
 #[derive(Serialize)]
-struct Machine<'a> {
+pub(crate) struct Machine<'a> {
     output_version: u32,
     source: String,
     nodes: Vec<Node<'a>>,
@@ -70,12 +71,16 @@ struct Queue<'a> {
 }
 
 pub(super) fn of(topology: &Topology, source: &Source) -> serde_json::Result<String> {
+    Ok(serde_json::to_string_pretty(&machine(topology, source))? + "\n")
+}
+
+pub(crate) fn machine<'a>(topology: &'a Topology, source: &Source) -> Machine<'a> {
     let source = match source {
         Source::Live => "live".to_owned(),
         Source::Xml(path) => path.display().to_string(),
         Source::Synthetic(description) => description.clone(),
     };
-    let machine = Machine {
+    Machine {
         output_version: 1,
         source,
         nodes: nodes(topology),
@@ -91,8 +96,7 @@ pub(super) fn of(topology: &Topology, source: &Source) -> serde_json::Result<Str
             matrix: &topology.latency().matrix,
         },
         devices: devices(topology),
-    };
-    Ok(serde_json::to_string_pretty(&machine)? + "\n")
+    }
 }
 
 fn numbers(cpus: &[CpuId]) -> Vec<u32> {

@@ -13,7 +13,8 @@ struct Branch {
     below: Vec<Branch>,
 }
 
-pub(super) fn of(topology: &Topology, source: &Source) -> String {
+/// Ends with a newline.
+pub(crate) fn of(topology: &Topology, source: &Source) -> String {
     let mut branches: Vec<Branch> = topology
         .nodes()
         .iter()

@@ -9,9 +9,11 @@
 //! ```
 //!
 //! A recording is made while the machine is sensed, from the very bytes that were sensed: what is read from it is the
-//! same snapshot. It has names of processes and threads, and no command lines or environments.
+//! same snapshot. It has names of processes and threads, and no command lines or environments. What the doctor looks at
+//! is recorded with it, among it the places of mounts of tmpfs.
 
 use super::{Error, Sensed, Sensor};
+use crate::doctor::{Before, Examined};
 use crate::topology::copy::{Broken, Copy, Recorded};
 use crate::topology::sysfs::Tree;
 use crate::topology::{self, Source};
@@ -50,10 +52,13 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration) 
     write("meta", format!("{VERSION}\nkernel {kernel}\n").as_bytes())?;
 
     let mut sensor = Sensor::begin(Tree::copied(root, Copy::new(&directory.join("0"))))?;
+    let before = Before::read(&sensor.tree);
     thread::sleep(period);
     let end = Tree::copied(root, Copy::new(&directory.join("1")));
     let begin = std::mem::replace(&mut sensor.tree, end);
     let sensed = sense(&mut sensor, directory)?;
+    // Read to be recorded.
+    let _ = Examined::read(&sensor.tree, &before, sensed.clone());
     for (tree, name) in [(begin, "0.files"), (sensor.tree, "1.files")] {
         let copy = tree.into_copy().expect("both trees were made with one");
         copy.finish(&directory.join(name))
@@ -67,6 +72,19 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration) 
 /// # Errors
 /// The first file that is missing or damaged.
 pub fn recorded(directory: &Path) -> Result<Sensed, Error> {
+    let (mut sensor, _) = open(directory)?;
+    sense(&mut sensor, directory)
+}
+
+/// The same, with what the doctor looks at.
+pub(crate) fn recorded_whole(directory: &Path) -> Result<Examined, Error> {
+    let (mut sensor, before) = open(directory)?;
+    let sensed = sense(&mut sensor, directory)?;
+    Ok(Examined::read(&sensor.tree, &before, sensed))
+}
+
+/// A sensor that has seen the beginning of the period, and is to see its end.
+fn open(directory: &Path) -> Result<(Sensor, Before), Error> {
     let meta = directory.join("meta");
     let text = fs::read_to_string(&meta).map_err(|error| broken(directory, Broken::List(error), &meta))?;
     if text.lines().next() != Some(VERSION) {
@@ -86,9 +104,10 @@ pub fn recorded(directory: &Path) -> Result<Sensed, Error> {
         Ok::<_, Error>(Tree::recorded(&root, recorded))
     };
     let (begin, end) = (tree("0")?, tree("1")?);
+    let before = Before::read(&begin);
     let mut sensor = Sensor::begin(begin)?;
     sensor.tree = end;
-    sense(&mut sensor, directory)
+    Ok((sensor, before))
 }
 
 /// Both ways take the hardware from the file, so that they cannot differ.

@@ -110,6 +110,20 @@ impl Tree {
         Ok(text.trim().to_owned())
     }
 
+    /// What no file of the machine tells. The running machine is asked by `ask`; of any other it is in the file `path`,
+    /// where the recording put it.
+    pub(crate) fn told(&self, path: impl AsRef<Path>, ask: impl FnOnce() -> String) -> String {
+        let path = path.as_ref();
+        if self.root != Path::new("/") {
+            return self.text(path).unwrap_or_default();
+        }
+        let told = ask();
+        if let Some(copy) = &self.copy {
+            copy.file(&self.root, path, Ok(told.as_bytes()));
+        }
+        told
+    }
+
     pub(crate) fn number<T: FromStr>(&self, path: impl AsRef<Path>) -> Option<T> {
         self.text(path)?.parse().ok()
     }

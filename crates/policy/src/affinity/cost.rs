@@ -46,7 +46,7 @@ pub const ARRIVAL_BYTES: u64 = 1_500;
 /// Rates are cut here, above what any device moves, so that sums cannot overflow.
 pub const RATE_BYTES_PER_S_MAX: u64 = 100_000_000_000;
 
-pub(super) const NS_PER_S: u64 = 1_000_000_000;
+pub(crate) const NS_PER_S: u64 = 1_000_000_000;
 /// Cost units of one nanosecond of overload in a second.
 pub(super) const OVERLOAD_PER_NS: u64 = OVERLOAD_BYTES_PER_CPU / NS_PER_S * 100;
 
@@ -77,6 +77,12 @@ impl Cost {
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
+    }
+
+    /// What this is more than the other; nothing when it is less.
+    #[must_use]
+    pub const fn beyond(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
     }
 }
 

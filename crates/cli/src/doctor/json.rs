@@ -1,0 +1,114 @@
+//! What the doctor found, as JSON, `output_version` 1.
+
+use super::{Judged, remedy};
+use crate::topology::machine;
+use homenode_policy::affinity::Cost;
+use homenode_policy::doctor::{Finding, NodeMemory, Verdict};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct Report<'a> {
+    output_version: u32,
+    /// `one-node` and `all-local`: there is nothing to gain here.
+    verdict: &'static str,
+    /// What `homenode affinity apply` would save.
+    gain_mb_s: f64,
+    period_s: f64,
+    machine: MachineReport<'a>,
+    findings: Vec<FindingReport>,
+    unseen: Vec<UnseenReport<'a>>,
+}
+
+#[derive(Serialize)]
+struct MachineReport<'a> {
+    kernel: Option<&'a str>,
+    is_virtual: Option<bool>,
+    memory: Vec<MemoryReport>,
+    /// As `homenode topology --json`.
+    topology: crate::topology::Machine<'a>,
+}
+
+#[derive(Serialize)]
+struct MemoryReport {
+    node: u16,
+    bytes: u64,
+    free_bytes: u64,
+    cache_bytes: u64,
+    tmpfs_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct FindingReport {
+    kind: &'static str,
+    object: String,
+    detail: String,
+    benefit: &'static str,
+    gain_mb_s: Option<f64>,
+    command: String,
+    /// Whether it is about several nodes; else it is about pools on any machine.
+    is_of_nodes: bool,
+}
+
+#[derive(Serialize)]
+struct UnseenReport<'a> {
+    what: &'a str,
+    why: &'a str,
+}
+
+pub(super) fn of(judged: &Judged) -> Report<'_> {
+    let examined = &judged.examined;
+    let sensed = &examined.sensed;
+    let unseen = sensed.unseen.iter().map(|gap| UnseenReport {
+        what: &gap.what,
+        why: &gap.why,
+    });
+    Report {
+        output_version: 1,
+        verdict: match judged.verdict {
+            Verdict::OneNode => "one-node",
+            Verdict::AllLocal => "all-local",
+            Verdict::Findings { .. } => "findings",
+        },
+        gain_mb_s: match judged.verdict {
+            Verdict::Findings { gain, .. } => megabytes(gain),
+            Verdict::OneNode | Verdict::AllLocal => 0.0,
+        },
+        period_s: sensed.snapshot.period_ns as f64 / 1e9,
+        machine: MachineReport {
+            kernel: examined.kernel.as_deref(),
+            is_virtual: examined.is_virtual,
+            memory: examined.facts.memory.iter().map(memory).collect(),
+            topology: machine(&sensed.snapshot.topology, &judged.source),
+        },
+        findings: judged.findings.iter().map(|one| finding(judged, one)).collect(),
+        unseen: unseen.collect(),
+    }
+}
+
+fn finding(judged: &Judged, finding: &Finding) -> FindingReport {
+    let problem = &finding.problem;
+    FindingReport {
+        kind: problem.kind(),
+        object: problem.object(),
+        detail: problem.to_string(),
+        benefit: problem.benefit(),
+        gain_mb_s: finding.gain.map(megabytes),
+        command: remedy::command(judged, problem),
+        is_of_nodes: problem.is_of_nodes(),
+    }
+}
+
+fn memory(memory: &NodeMemory) -> MemoryReport {
+    MemoryReport {
+        node: memory.node.0,
+        bytes: memory.bytes,
+        free_bytes: memory.free_bytes,
+        cache_bytes: memory.cache_bytes,
+        tmpfs_bytes: memory.tmpfs_bytes,
+    }
+}
+
+/// To a tenth, as it is told to a person.
+fn megabytes(cost: Cost) -> f64 {
+    (cost.bytes_per_s() / 100_000) as f64 / 10.0
+}

@@ -1,0 +1,225 @@
+//! The command for every problem.
+
+use super::*;
+use homenode_policy::affinity::Class;
+use homenode_policy::doctor::{Heap, Held, Mobility, Problem, Threads};
+
+fn threads(numbers: &[u32]) -> Threads {
+    Threads {
+        process: "reader".to_owned(),
+        numbers: numbers.to_vec(),
+        from: NodeId(0),
+        device: "disk".to_owned(),
+    }
+}
+
+fn interrupts(mobility: Mobility) -> Problem {
+    Problem::RemoteInterrupts {
+        device: "disk".to_owned(),
+        wanted: NodeId(1),
+        wanted_at_home: true,
+        numbers: vec![100, 103],
+        remote: 10,
+        all: 10,
+        on: vec![NodeId(0)],
+        mobility,
+    }
+}
+
+fn held(held: Held, numbers: &[u32]) -> Problem {
+    Problem::HeldThreads {
+        threads: threads(numbers),
+        home: NodeId(1),
+        held,
+    }
+}
+
+/// Problems of threads, devices and queues, with the command that mends it on a machine of two nodes with four CPUs each, where no plan moves
+/// anything, and whose card's second queue arrives on node 1.
+fn of_devices() -> Vec<(Problem, &'static str)> {
+    let (device, home) = ("card".to_owned(), NodeId(1));
+    let far = Problem::FarThreads {
+        threads: threads(&[7]),
+        class: Class::Disk,
+        to: home,
+    };
+    let queues = vec![0, 1];
+    vec![
+        (far, "homenode affinity apply"),
+        (held(Held::Mask, &[7]), "taskset -cp 4-7 7"),
+        (held(Held::Mask, &[7, 9]), "for n in 7 9; do taskset -cp 4-7 $n; done"),
+        (
+            held(Held::Cpuset, &[1000]),
+            "echo 0-1,4-7 >/sys/fs/cgroup$(sed -n s/^0:://p /proc/1000/cgroup)/cpuset.cpus",
+        ),
+        (interrupts(Mobility::Planned), "homenode affinity apply"),
+        (interrupts(Mobility::ManagedPlanned), "homenode affinity apply"),
+        (
+            interrupts(Mobility::Managed),
+            "numactl --cpunodebind=1 --localalloc COMMAND",
+        ),
+        (
+            interrupts(Mobility::Loose),
+            "for n in 100 103; do echo 4-7 >/proc/irq/$n/smp_affinity_list; done",
+        ),
+        (
+            Problem::OneCpu {
+                cpu: CpuId(0),
+                numbers: vec![1, 2],
+                arrivals: 9,
+            },
+            "systemctl enable --now irqbalance",
+        ),
+        (
+            Problem::FewQueues {
+                device: device.clone(),
+                home,
+                queues: 2,
+                cpus: 4,
+            },
+            "ethtool -L card combined 4",
+        ),
+        (
+            Problem::NoXps {
+                device: device.clone(),
+                queues: queues.clone(),
+            },
+            "echo 0000000f >/sys/class/net/card/queues/tx-0/xps_cpus; \
+             echo 000000f0 >/sys/class/net/card/queues/tx-1/xps_cpus",
+        ),
+        (
+            Problem::XpsCrosses {
+                device: device.clone(),
+                queues: vec![1],
+            },
+            "echo 000000f0 >/sys/class/net/card/queues/tx-1/xps_cpus",
+        ),
+        (
+            Problem::RpsCrosses {
+                device: device.clone(),
+                queues,
+            },
+            "for n in 0 1; do echo 0 >/sys/class/net/card/queues/rx-$n/rps_cpus; done",
+        ),
+        (
+            Problem::HomeUnknown {
+                device: device.clone(),
+                address: Some("0000:3b:00.0".to_owned()),
+                arrivals: 1,
+            },
+            "echo NODE >/sys/bus/pci/devices/0000:3b:00.0/numa_node",
+        ),
+        (
+            Problem::HomeUnknown {
+                device,
+                address: None,
+                arrivals: 1,
+            },
+            "homenode affinity explain card",
+        ),
+        (Problem::Conflict(Helper::Numad), "systemctl disable --now numad"),
+        (
+            Problem::Conflict(Helper::Tuned),
+            "tuned-adm list; tuned-adm profile PROFILE",
+        ),
+        (
+            Problem::Conflict(Helper::SystemdLink),
+            "grep -rlE 'ReceivePacketSteeringCPUMask|Channels|Queues' /etc/systemd/network",
+        ),
+    ]
+}
+
+/// Those of memory and settings.
+fn of_memory() -> Vec<(Problem, &'static str)> {
+    let (home, node) = (NodeId(1), NodeId(0));
+    let heap = Heap {
+        node,
+        bytes: 1,
+        percent: 90,
+        free_elsewhere_bytes: 1,
+    };
+    let mount = |at: &str| Tmpfs {
+        at: at.to_owned(),
+        policy: String::new(),
+        used_bytes: 1,
+    };
+    let placed = |balanced| Problem::PlacedFar {
+        nodes: vec![node],
+        pages: 1,
+        balanced,
+    };
+    vec![
+        (Problem::CacheOnOneNode(heap), "sync; echo 1 >/proc/sys/vm/drop_caches"),
+        (
+            Problem::TmpfsOnOneNode {
+                heap,
+                mounts: vec![mount("/it's here")],
+            },
+            "mount -o remount,mpol=interleave '/it'\\''s here'",
+        ),
+        (
+            Problem::TmpfsOnOneNode {
+                heap,
+                mounts: Vec::new(),
+            },
+            "homenode up DIR",
+        ),
+        (
+            Problem::NodeFull {
+                node,
+                bytes: 1,
+                largest_bytes: 2,
+                pages: 3,
+                from: vec![home],
+            },
+            "numactl --interleave=0-1 COMMAND",
+        ),
+        (placed(false), "sysctl -w kernel.numa_balancing=1"),
+        (
+            placed(true),
+            "grep -lE ' (bind|prefer|interleave)' /proc/[0-9]*/numa_maps",
+        ),
+        (
+            Problem::NoMemory { node, busy_percent: 9 },
+            "numactl --cpunodebind=0 --membind=0 COMMAND",
+        ),
+        (Problem::NoCpus { node, used_bytes: 9 }, "numactl --membind=0-1 COMMAND"),
+        (
+            Problem::IdleBalancing {
+                faults_per_s: 9,
+                migrated_per_s: 0,
+            },
+            "sysctl -w kernel.numa_balancing=0",
+        ),
+        (
+            Problem::ZoneReclaim { mode: 1, reclaims: 0 },
+            "sysctl -w vm.zone_reclaim_mode=0",
+        ),
+        (Problem::NoRings, "echo Y >/sys/module/fuse/parameters/enable_uring"),
+        (
+            Problem::NoHugePages,
+            "echo never >/sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        ),
+    ]
+}
+
+#[test]
+fn every_problem_has_its_command() {
+    let mut world = World::new(&[4, 4], 20, 4);
+    world.add_card("card", Some(1), &[0, 5]);
+    let thread = world.add_thread("reader", 0, 1);
+    world.snapshot.threads[thread].cpuset = vec![CpuId(0), CpuId(1)];
+    let examined = Examined {
+        sensed: Sensed {
+            snapshot: world.snapshot,
+            unseen: Vec::new(),
+        },
+        facts: Facts::default(),
+        kernel: None,
+        is_virtual: None,
+    };
+    let judged = Judged::new(Source::Live, examined);
+    for (problem, command) in [of_devices(), of_memory()].concat() {
+        assert_eq!(remedy::command(&judged, &problem), command, "{problem:?}");
+    }
+}

@@ -1,0 +1,133 @@
+//! What the doctor found, for a person: the verdict, the machine, the findings, and what could not be seen.
+
+use super::{Judged, remedy};
+use crate::topology::{described, human_bytes};
+use homenode_policy::doctor::{Finding, NodeMemory, Verdict};
+use std::fmt::Write as _;
+
+pub(super) fn of(judged: &Judged) -> String {
+    let sensed = &judged.examined.sensed;
+    let mut text = first_line(judged) + "\n\n";
+    text += &described(&sensed.snapshot.topology, &judged.source);
+    text += &memory(&judged.examined.facts.memory);
+    text += &circumstances(judged);
+    let (of_nodes, of_pools): (Vec<&Finding>, Vec<&Finding>) = judged
+        .findings
+        .iter()
+        .partition(|finding| finding.problem.is_of_nodes());
+    if of_nodes.iter().filter(|finding| finding.gain.is_some()).count() > 1 {
+        text += "What findings bring does not add up: threads and their queues carry the same bytes.\n";
+    }
+    for (number, finding) in of_nodes.iter().enumerate() {
+        let _ = write!(text, "\n{}. ", number + 1);
+        text += &told(judged, finding);
+    }
+    if !of_pools.is_empty() {
+        text += "\nFor pools of homenode on this machine:\n";
+    }
+    for finding in of_pools {
+        text += "\n-  ";
+        text += &told(judged, finding);
+    }
+    if !sensed.unseen.is_empty() {
+        text += "\nCould not be seen:\n";
+    }
+    for gap in &sensed.unseen {
+        let _ = writeln!(text, "-  {}", plain(&gap.to_string()));
+    }
+    text
+}
+
+fn first_line(judged: &Judged) -> String {
+    let partly = match judged.examined.sensed.unseen.len() {
+        0 => "",
+        _ => " (not all could be seen: the end says what)",
+    };
+    match judged.verdict {
+        Verdict::OneNode => "nothing to gain here: there is one node, so all memory is local to all CPUs".to_owned(),
+        Verdict::AllLocal => {
+            let period = seconds(judged);
+            format!("nothing to gain here: in {period} all was local, or could not be nearer{partly}")
+        }
+        Verdict::Findings { count, gain } => {
+            let findings = if count == 1 {
+                "1 finding".to_owned()
+            } else {
+                format!("{count} findings")
+            };
+            match gain.bytes_per_s() {
+                0 => format!("{findings}; the affinity plan has nothing to move"),
+                _ => format!("{findings}; the affinity plan would save {gain} that cross nodes now"),
+            }
+        }
+    }
+}
+
+fn seconds(judged: &Judged) -> String {
+    format!("{:.1} s", judged.examined.sensed.snapshot.period_ns as f64 / 1e9)
+}
+
+/// A line a node, to the right of each other what is free and what is used by whom.
+fn memory(nodes: &[NodeMemory]) -> String {
+    if nodes.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "{:<10}{:>12}{:>12}{:>12}{:>12}\n",
+        "memory", "all", "free", "page cache", "tmpfs"
+    );
+    for node in nodes {
+        let name = format!("  {}", node.node);
+        let cells = [node.bytes, node.free_bytes, node.cache_bytes, node.tmpfs_bytes].map(human_bytes);
+        let [all, free, cache, tmpfs] = cells;
+        let _ = writeln!(text, "{name:<10}{all:>12}{free:>12}{cache:>12}{tmpfs:>12}");
+    }
+    text
+}
+
+fn circumstances(judged: &Judged) -> String {
+    let examined = &judged.examined;
+    let kernel = examined
+        .kernel
+        .as_ref()
+        .map_or("unknown kernel".to_owned(), |kernel| format!("Linux {}", plain(kernel)));
+    let machine = match examined.is_virtual {
+        Some(true) => ", a virtual machine",
+        Some(false) => ", no virtual machine",
+        None => "",
+    };
+    let snapshot = &examined.sensed.snapshot;
+    let threads = match snapshot.threads.len() {
+        1 => "1 thread".to_owned(),
+        several => format!("{several} threads"),
+    };
+    format!("{kernel}{machine}; looked at for {}, {threads} ran\n", seconds(judged))
+}
+
+/// What is wrong, what mending it brings, and how.
+fn told(judged: &Judged, finding: &Finding) -> String {
+    let problem = &finding.problem;
+    let gain = match finding.gain {
+        Some(gain) if gain.bytes_per_s() > 0 => format!("brings {gain}: "),
+        _ => "brings: ".to_owned(),
+    };
+    format!(
+        "{}: {}\n   {gain}{}\n   {}\n",
+        plain(&problem.object()),
+        plain(&problem.to_string()),
+        problem.benefit(),
+        plain(&remedy::command(judged, problem))
+    )
+}
+
+/// Names of threads and mounts are whatever a program says: on one line, and no commands to a terminal.
+fn plain(text: &str) -> String {
+    let escape = |one: char| -> String {
+        if one.is_control() {
+            one.escape_default().collect()
+        } else {
+            one.into()
+        }
+    };
+    text.chars().map(escape).collect()
+}

@@ -1,0 +1,162 @@
+//! `homenode doctor` through the real binary: this machine, a recorded one, and what is not one.
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use homenode_linux::affinity::record;
+use homenode_linux::topology::Source;
+use serde_json::Value;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_homenode");
+const NOBODY: u32 = 65_534;
+
+fn doctor(arguments: &[&str]) -> Output {
+    Command::new(BINARY).arg("doctor").args(arguments).output().unwrap()
+}
+
+/// What it says when it can look: nothing else than its judgement.
+fn told(arguments: &[&str]) -> String {
+    let output = doctor(arguments);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it says when it cannot: one message.
+fn refused(code: i32, arguments: &[&str]) -> String {
+    let output = doctor(arguments);
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&told(&[arguments, &["--json"]].concat())).unwrap()
+}
+
+fn skipped(why: &str) {
+    // Not by a macro: the test harness would keep it to itself.
+    let _ = writeln!(io::stderr(), "SKIPPED: {why}");
+}
+
+fn has_one_node(judged: &Value) -> bool {
+    judged["machine"]["topology"]["nodes"].as_array().unwrap().len() == 1
+}
+
+#[test]
+fn this_machine() {
+    let judged = json(&["--period", "0.2"]);
+    assert_eq!(judged["output_version"], 1);
+    assert!(
+        judged["machine"]["kernel"]
+            .as_str()
+            .unwrap()
+            .starts_with(|first: char| first.is_ascii_digit())
+    );
+    assert!(judged["period_s"].as_f64().unwrap() >= 0.2, "{judged}");
+    let text = told(&["--period", "0.2"]);
+    let first = text.lines().next().unwrap();
+    if has_one_node(&judged) {
+        assert!(first.starts_with("nothing to gain here"), "{text}");
+        assert_eq!(
+            (&judged["verdict"], &judged["gain_mb_s"]),
+            (&"one-node".into(), &0.0.into())
+        );
+        let findings = judged["findings"].as_array().unwrap();
+        assert!(
+            findings.iter().all(|finding| finding["is_of_nodes"] == false),
+            "{findings:?}"
+        );
+    } else {
+        skipped("this machine has several nodes, so that nobody knows what is to be found");
+    }
+    assert!(
+        text.contains("\nthis machine: ") && text.contains("node 0"),
+        "the facts follow: {text}"
+    );
+}
+
+#[test]
+fn without_root_it_judges_what_it_may_read() {
+    if !rustix::process::geteuid().is_root() {
+        this_machine();
+        return;
+    }
+    // Where nobody may go there: the binary's own directories may be closed to others.
+    let directory = tempfile::tempdir().unwrap();
+    let binary = directory.path().join("homenode");
+    fs::copy(BINARY, &binary).unwrap();
+    let open = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(directory.path(), open).unwrap();
+    let mut command = Command::new(&binary);
+    command.args(["doctor", "--period", "0.2", "--json"]).current_dir("/");
+    let output = command.uid(NOBODY).gid(NOBODY).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let judged: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let unseen = judged["unseen"].as_array().unwrap();
+    let tells = |gap: &Value| gap["why"].as_str().unwrap().contains("root may read them");
+    assert!(unseen.iter().any(tells), "{unseen:?}");
+}
+
+#[test]
+fn a_recorded_machine_and_damaged_ones() {
+    let recording = tempfile::tempdir().unwrap();
+    let directory = recording.path().join("machine");
+    record(&Source::Live, Path::new("/"), &directory, Duration::from_millis(100)).unwrap();
+    let name = directory.to_str().unwrap();
+    let text = told(&["--from", name]);
+    assert!(text.contains(&format!("\n{name}: ")), "{text}");
+    let (recorded, live) = (json(&["--from", name]), json(&["--period", "0.1"]));
+    for part in ["kernel", "is_virtual"] {
+        assert_eq!(recorded["machine"][part], live["machine"][part]);
+    }
+    let sizes = |judged: &Value| {
+        let memory = judged["machine"]["memory"].as_array().unwrap();
+        memory
+            .iter()
+            .map(|node| (node["node"].clone(), node["bytes"].clone()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(&recorded), sizes(&live));
+
+    fs::remove_file(directory.join("1/proc/interrupts")).unwrap();
+    let message = refused(1, &["--from", name]);
+    assert!(
+        message.contains("1/proc/interrupts is missing") && message.contains("record"),
+        "{message}"
+    );
+    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+    let message = refused(1, &["--from", "/nowhere"]);
+    assert!(message.contains("/nowhere"), "{message}");
+}
+
+#[test]
+fn a_recording_that_crashes_hwloc_is_refused() {
+    let recording = tempfile::tempdir().unwrap();
+    let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/topologies");
+    let whole = fs::read_to_string(machines.join("cxl.xml")).unwrap();
+    let complete = " complete_cpuset=\"0x00000004\"";
+    assert!(whole.contains(complete));
+    fs::write(recording.path().join("topology.xml"), whole.replace(complete, "")).unwrap();
+    let message = refused(1, &["--from", recording.path().to_str().unwrap()]);
+    assert!(
+        message.contains("topology.xml") && message.contains("hwloc"),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_is_not_understood() {
+    for arguments in [
+        &["--period", "0"][..],
+        &["--period", "soon"],
+        &["--from", "/", "--period", "1"],
+        &["here"],
+    ] {
+        refused(2, arguments);
+    }
+}

@@ -1,0 +1,155 @@
+//! Memory of the nodes, and the mounts of tmpfs that hold some of it.
+
+use crate::topology::sysfs::{Tree, meminfo_bytes, number_after};
+use homenode_policy::NodeId;
+use homenode_policy::doctor::{NodeMemory, Tmpfs};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+pub(super) const NODES: &str = "sys/devices/system/node";
+const MOUNTS: &str = "/proc/self/mounts";
+/// In recordings: a line for each mount of tmpfs, `BYTES POLICY PLACE`, where the policy may be empty.
+const TMPFS: &str = "homenode/tmpfs";
+
+/// By node: counts since boot, by name.
+pub(super) type PageCounts = BTreeMap<NodeId, BTreeMap<String, u64>>;
+
+/// `numastat` of each node.
+pub(super) fn page_counts(tree: &Tree) -> PageCounts {
+    let counts = |node: NodeId| {
+        let text = tree.text(format!("{NODES}/node{}/numastat", node.0))?;
+        Some((node, named_counts(&text)))
+    };
+    nodes_of(tree).into_iter().filter_map(counts).collect()
+}
+
+/// Lines of a name and a number.
+pub(super) fn named_counts(text: &str) -> BTreeMap<String, u64> {
+    let count = |line: &str| {
+        let (name, number) = line.split_once(' ')?;
+        Some((name.to_owned(), number.trim().parse().ok()?))
+    };
+    text.lines().filter_map(count).collect()
+}
+
+/// Those with memory, ascending, with what was counted since `before`.
+pub(super) fn nodes(tree: &Tree, before: &PageCounts) -> Vec<NodeMemory> {
+    let now = page_counts(tree);
+    let since = |node: NodeId, name: &str| {
+        let count = |counts: &PageCounts| counts.get(&node)?.get(name).copied();
+        count(&now)
+            .zip(count(before))
+            .map_or(0, |(now, before)| now.saturating_sub(before))
+    };
+    let memory = |node: NodeId| {
+        let text = tree.text(format!("{NODES}/node{}/meminfo", node.0))?;
+        let field = |name: &str| meminfo_bytes(&text, name).unwrap_or(0);
+        let tmpfs_bytes = field("Shmem");
+        Some(NodeMemory {
+            node,
+            bytes: Some(field("MemTotal")).filter(|bytes| *bytes > 0)?,
+            free_bytes: field("MemFree"),
+            // The kernel counts files in memory as page cache, too.
+            cache_bytes: field("FilePages").saturating_sub(tmpfs_bytes),
+            tmpfs_bytes,
+            foreign_pages: since(node, "numa_foreign"),
+            missed_pages: since(node, "numa_miss"),
+            other_pages: since(node, "other_node"),
+            interleaved_pages: since(node, "interleave_hit"),
+        })
+    };
+    let mut nodes: Vec<NodeMemory> = nodes_of(tree).into_iter().filter_map(memory).collect();
+    let machine = tree.text("proc/meminfo");
+    if let ([only], Some(machine)) = (&mut nodes[..], machine) {
+        // Kernels that set memory up on demand count it for the node only when it is first needed.
+        let field = |name: &str, of_node: u64| meminfo_bytes(&machine, name).unwrap_or(of_node);
+        only.bytes = field("MemTotal", only.bytes);
+        only.free_bytes = field("MemFree", only.free_bytes);
+    }
+    nodes
+}
+
+fn nodes_of(tree: &Tree) -> Vec<NodeId> {
+    let number = |name: &String| {
+        let number = number_after(name, "node")?.try_into().ok()?;
+        (*name == format!("node{number}")).then_some(NodeId(number))
+    };
+    tree.names(NODES).iter().filter_map(number).collect()
+}
+
+/// Those that hold something, the fullest first. What they hold no file tells, and the file of mounts tells much that is
+/// nobody's business; so recordings have a file of their own.
+pub(super) fn tmpfs(tree: &Tree) -> Vec<Tmpfs> {
+    let told = tree.told(TMPFS, || {
+        fs::read_to_string(MOUNTS).map_or_else(|_| String::new(), |text| held(&text))
+    });
+    let mut found: Vec<Tmpfs> = told.lines().filter_map(holding).collect();
+    found.sort_by(|a, b| (b.used_bytes, &a.at).cmp(&(a.used_bytes, &b.at)));
+    // Mounts above each other are one to who asks by name.
+    found.dedup_by(|a, b| a.at == b.at);
+    found
+}
+
+/// The lines of [`TMPFS`] for these mounts of the machine we run on.
+fn held(mounts: &str) -> String {
+    let line = |(at, policy): (String, String)| Some(format!("{} {policy} {at}\n", used_bytes(Path::new(&at))?));
+    mounts.lines().filter_map(parse).filter_map(line).collect()
+}
+
+/// A line of [`TMPFS`].
+fn holding(line: &str) -> Option<Tmpfs> {
+    let mut fields = line.splitn(3, ' ');
+    let used_bytes = fields.next()?.parse().ok().filter(|bytes| *bytes > 0)?;
+    let policy = fields.next()?.to_owned();
+    let at = fields.next()?.to_owned();
+    Some(Tmpfs { at, policy, used_bytes })
+}
+
+/// Of `tmpfs /dev/shm tmpfs rw,size=64k,mpol=bind:0 0 0` the place, and the policy where there is one.
+fn parse(line: &str) -> Option<(String, String)> {
+    let mut fields = line.split(' ');
+    let at = fields.nth(1)?;
+    let options = fields.next().filter(|kind| *kind == "tmpfs").and(fields.next())?;
+    let policy = options.split(',').find_map(|option| option.strip_prefix("mpol="));
+    Some((unescaped(at), policy.unwrap_or_default().to_owned()))
+}
+
+/// Spaces are written as `\040`. Other escapes are of names that nobody gives a mount.
+fn unescaped(at: &str) -> String {
+    at.replace("\\040", " ")
+}
+
+fn used_bytes(at: &Path) -> Option<u64> {
+    let space = rustix::fs::statvfs(at).ok()?;
+    space.f_blocks.checked_sub(space.f_bfree)?.checked_mul(space.f_frsize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_tmpfs_and_their_policies() {
+        let of = |line: &str| parse(line);
+        let found = |at: &str, policy: &str| Some((at.to_owned(), policy.to_owned()));
+        assert_eq!(of("tmpfs /dev/shm tmpfs rw,size=64k 0 0"), found("/dev/shm", ""));
+        assert_eq!(
+            of("x /a\\040b tmpfs rw,mpol=bind:0,size=1g 0 0"),
+            found("/a b", "bind:0")
+        );
+        for line in ["/dev/vda / ext4 rw,mpol=bind:0 0 0", "tmpfs /dev/shm", ""] {
+            assert_eq!(of(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_the_mounts_of_this_machine_hold() {
+        let text = held("/dev/vda / ext4 rw 0 0\nx /nowhere tmpfs rw 0 0\nx / tmpfs rw,mpol=local 0 0\n");
+        // Whatever is mounted there holds something.
+        let lines: Vec<Tmpfs> = text.lines().filter_map(holding).collect();
+        assert_eq!(lines.len(), 1, "{text}");
+        assert_eq!((&*lines[0].at, &*lines[0].policy), ("/", "local"));
+        assert!(lines[0].used_bytes > 0);
+    }
+}

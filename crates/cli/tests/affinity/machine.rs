@@ -13,11 +13,11 @@ use std::time::Duration;
 /// Long enough for the machine to change while it is looked at.
 const PERIOD: Duration = Duration::from_millis(1500);
 
-static RECORDING: LazyLock<tempfile::TempDir> = LazyLock::new(make);
+static RECORDING: LazyLock<PathBuf> = LazyLock::new(make);
 
 /// The recording, for reading.
 pub(crate) fn recording() -> &'static Path {
-    RECORDING.path()
+    &RECORDING
 }
 
 pub(crate) fn from() -> [&'static str; 2] {
@@ -36,17 +36,21 @@ pub(crate) fn copy() -> tempfile::TempDir {
     to
 }
 
-fn make() -> tempfile::TempDir {
+/// Where the next run makes it anew.
+fn make() -> PathBuf {
     let root = tempfile::tempdir().unwrap();
     let machine = Machine(root.path().to_path_buf());
     machine.build();
     machine.at(0);
-    let directory = tempfile::tempdir().unwrap();
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("affinity-recording");
+    if directory.exists() {
+        fs::remove_dir_all(&directory).unwrap();
+    }
     let hardware = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/topologies/guest-four-nodes.xml");
     thread::scope(|scope| {
-        let looking = scope.spawn(|| record(&Source::Xml(hardware), root.path(), directory.path(), PERIOD).unwrap());
+        let looking = scope.spawn(|| record(&Source::Xml(hardware), root.path(), &directory, PERIOD).unwrap());
         // The last thread is the last thing that is looked at when the period begins.
-        let last = directory.path().join("0/proc/800/task/800/stat");
+        let last = directory.join("0/proc/800/task/800/stat");
         while !last.exists() && !looking.is_finished() {
             thread::sleep(Duration::from_millis(1));
         }

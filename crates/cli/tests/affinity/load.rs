@@ -44,8 +44,10 @@ impl Load {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("hn{}-{number}", std::process::id());
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let mut command = Command::new("perl");
-        command.args(["-e", PROGRAM, &name]).arg(directory.path());
+        // A session of its own: whoever has its mask in its session counts as a child, and programs that read the hardware
+        // have all kinds of masks for a moment.
+        let mut command = Command::new("setsid");
+        command.args(["perl", "-e", PROGRAM, &name]).arg(directory.path());
         let process = command.stdin(Stdio::null()).spawn().unwrap();
         let load = Self {
             process,

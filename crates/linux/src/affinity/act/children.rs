@@ -1,8 +1,9 @@
 //! Threads and processes that have inherited a mask of ours: whoever is started gets the mask of the thread that starts it.
 //!
 //! One is taken for an inheritor when it has exactly a mask that we gave to a thread, started after that, and is of the
-//! same process, of a process below it, or of one that has the same session or descends from one that has. A daemon that
-//! has left its parent and its session is not recognised.
+//! same process or of a process below it. Where a parent has ended, the session tells instead: whose parent is not of its
+//! own session is taken to be of whomever of that session we have moved. A daemon that has left its parent and its session
+//! is not recognised.
 
 use super::book::{Entries, Entry};
 use super::kernel::{Kernel, Process};
@@ -120,7 +121,7 @@ impl<'a, K: Kernel> Families<'a, K> {
         }
         for (number, process) in &line {
             let has_it = |(_, _, entry, _): &&(_, _, &Entry, u64)| {
-                process.session != 0 && entry.session == process.session && (*number != INIT || line.len() == 1)
+                process.session != 0 && entry.session == process.session && is_orphan(*number, *process, &line)
             };
             if let Some((target, _, entry, _)) = candidates.iter().find(has_it) {
                 return Ok(Some((target, entry)));
@@ -163,6 +164,16 @@ impl<'a, K: Kernel> Families<'a, K> {
         }
         Ok(line)
     }
+}
+
+/// Whether its parent has ended: another one, of another session, has taken it over. Who leads a session has a parent of
+/// another one anyhow.
+fn is_orphan(number: u32, process: Process, line: &[(u32, Process)]) -> bool {
+    if process.session == number {
+        return false;
+    }
+    let parent = line.iter().find(|(number, _)| *number == process.parent);
+    process.parent == INIT || parent.is_none_or(|(_, parent)| parent.session != process.session)
 }
 
 struct Line {

@@ -139,7 +139,7 @@ impl Machine {
         self.random.u8(..) | OTHERS
     }
 
-    fn add_process(&mut self, number: u32, parent: u32, session: u32, group: usize, asked: Set) {
+    pub(super) fn add_process(&mut self, number: u32, parent: u32, session: u32, group: usize, asked: Set) {
         let process = Process {
             started: self.ticks,
             parent,

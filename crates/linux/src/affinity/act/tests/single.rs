@@ -190,6 +190,28 @@ fn a_child_that_was_moved_itself_goes_back_to_what_its_parent_had() {
 }
 
 #[test]
+fn a_mask_like_ours_in_the_same_session_is_somebody_elses_while_its_parent_is_there() {
+    const SHELL: u32 = 1000;
+    let (handle, mut actor) = quiet();
+    {
+        let mut machine = handle.machine();
+        machine.add_process(SHELL, INIT.process, SHELL, 0, ALL);
+        machine.add_process(SHELL + 1, SHELL, SHELL, 0, ALL);
+    }
+    let moved = handle.machine().threads[&(SHELL + 1)].id;
+    assert_eq!(
+        apply(&handle, &mut actor, &Target::Thread(moved), ALL, 3),
+        Outcome::Done
+    );
+    // The shell starts a program with `taskset`.
+    handle.machine().ticks += 1;
+    handle.machine().add_process(SHELL + 2, SHELL, SHELL, 0, 3);
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.inherited, []);
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+#[test]
 fn what_fails_stays_in_the_journal() {
     let (handle, mut actor) = quiet();
     assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);

@@ -43,6 +43,11 @@ def tools() -> Path:
     return root() / "tools"
 
 
+def guest_tools() -> Path:
+    """The same, of packages for guests alone."""
+    return root() / "guest-tools"
+
+
 def program(name: str) -> Path:
     """Where a program of the lab is built to. The name holds a hash of the source: an outdated one is not found."""
     source = (SOURCES / PROGRAMS[name]).read_bytes() + (SOURCES / "guest/mark.h").read_bytes()
@@ -60,7 +65,7 @@ def require(path: Path, what: str) -> Path:
 
 def tool(name: str) -> Path:
     """A program that was unpacked into the cache because the host has no such package, else the host's."""
-    own = [tools() / place for place in ("usr/bin", "bin", "usr/sbin", "sbin")]
+    own = [base / place for base in (tools(), guest_tools()) for place in ("usr/bin", "bin", "usr/sbin", "sbin")]
     hosts = [Path(place) for place in os.environ.get("PATH", "").split(os.pathsep) + ["/usr/sbin", "/sbin"] if place]
     for place in own + hosts:
         if os.access(place / name, os.X_OK):
@@ -71,9 +76,10 @@ def tool(name: str) -> Path:
 def tool_environment(path: Path) -> dict[str, str]:
     """The environment a tool runs in: one from the cache finds its libraries there."""
     environment = dict(os.environ)
-    if path.is_relative_to(tools()):
-        libraries = [tools() / "usr/lib/x86_64-linux-gnu", tools() / "lib/x86_64-linux-gnu"]
-        environment["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
+    for base in (tools(), guest_tools()):
+        if path.is_relative_to(base):
+            libraries = [base / "usr/lib/x86_64-linux-gnu", base / "lib/x86_64-linux-gnu"]
+            environment["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
     return environment
 
 

@@ -11,13 +11,16 @@ import sys
 import time
 from pathlib import Path
 
-from . import cache, counts, initramfs, qemu
+from . import cache, counts, initramfs, qemu, source
 from .errors import LabError
 from .options import Run
 
 HEAD = struct.Struct("<cI")
 # A panic, its registers and its trace.
 LAST_LINES = 60
+# What is started dies with this process, even if that is killed. In a session of its own: Ctrl-C is for this process alone.
+DIES_WITH_US = ["setpriv", "--pdeathsig", "KILL"]
+SOURCE_PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
 
 
 class BootFailed(Exception):
@@ -99,6 +102,27 @@ def anonymous(name: str, contents: bytes = b"", size_mib: int = 0) -> int:
     return descriptor
 
 
+def start_source(job: Run) -> subprocess.Popen:
+    """The process at the other end of the cards, which has made their taps."""
+    if not any(os.access(Path(place) / "ip", os.X_OK) for place in SOURCE_PATH.split(os.pathsep)):
+        raise LabError("--source: there is no ip on this machine: apt-get install iproute2")
+    queues = [str(card.queues) for card in job.machine.net]
+    process = subprocess.Popen(
+        [*DIES_WITH_US, "unshare", "--net", sys.executable, "-B", source.__file__, *queues],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PATH": SOURCE_PATH},
+        text=True,
+        start_new_session=True,
+    )
+    if process.stdout.readline() == source.READY:
+        return process
+    process.kill()
+    told = process.communicate()[1].strip().splitlines() or ["it told nothing"]
+    raise LabError(f"--source: its network namespace or a tap in it could not be made: {told[0]}. It needs root and /dev/net/tun")
+
+
 class Guest:
     """A QEMU process and this end of its port and console."""
 
@@ -123,9 +147,10 @@ class Guest:
         if self.files.counts is not None:
             self.inherited.append(self.files.counts)
         words = qemu.arguments(job, kernel, self.files)
-        # QEMU dies with this process, even if that is killed. A session of its own: Ctrl-C is for this process alone.
+        self.source = start_source(job) if job.source else None
+        place = ["nsenter", f"--net=/proc/{self.source.pid}/ns/net"] if self.source else []
         self.process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "nice", "-n", "10", *words],
+            [*DIES_WITH_US, "nice", "-n", "10", *place, *words],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
@@ -139,8 +164,11 @@ class Guest:
 
     def end(self) -> None:
         """Kills the guest, and closes all that was its."""
-        self.process.kill()
-        self.process.wait()
+        for process in filter(None, [self.process, self.source]):
+            process.kill()
+            process.wait()
+        if self.source:
+            self.source.communicate()
         self.console.close()
         self.port.close()
         for descriptor in [self.errors, *self.inherited]:

@@ -46,6 +46,7 @@ def job(run: Run, kernel: cache.Kernel) -> str:
         "HOST_PATH": os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin") + ":/usr/sbin:/sbin",
         "SHOWN": "\n".join(map(str, below_tmp + run.shown)),
         "SHARED": "\n".join(map(str, run.shared)),
+        "SOURCE": "yes" if run.source else "",
         "OFFLINE_CPUS": " ".join(map(str, run.machine.offline_cpus)),
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())

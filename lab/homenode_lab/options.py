@@ -29,6 +29,7 @@ class Run:
     shared: list[Path]
     shown: list[Path]
     modules: list[str]
+    source: bool
     count: Path | None
     delay_ns: int
     verbose: bool
@@ -46,6 +47,8 @@ def parse(words: list[str]) -> Run:
         raise LabError("--timeout and --boot-timeout have to be above zero, and --delay-ns not below")
     if options.count and not os.access(options.count.absolute().parent, os.W_OK):
         raise LabError(f"--count {options.count}: its directory is not there, or cannot be written to")
+    if options.source and not options.net:
+        raise LabError("--source is at the other end of network cards, and there is none: give --net node=N")
     if options.count and options.count.is_dir():
         raise LabError(f"--count {options.count} is a directory: name a file in it")
     return Run(
@@ -57,6 +60,7 @@ def parse(words: list[str]) -> Run:
         shared=[directory(path) for path in options.share],
         shown=[directory(path) for path in options.show],
         modules=options.module,
+        source=options.source,
         count=options.count,
         delay_ns=options.delay_ns,
         verbose=options.verbose,
@@ -85,7 +89,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--absent-cpus", type=int, default=0, metavar="N", help="CPUs that are possible and absent, above all others")
     add("--nvme", action="append", default=[], metavar="node=N[,queues=N][,size=SIZE]", help="an NVMe disk; may be repeated")
     add("--nvdimm", action="append", default=[], metavar="node=N[,size=SIZE]", help="persistent memory; may be repeated")
-    add("--net", action="append", default=[], metavar="node=N[,queues=N]", help="a network card that leads nowhere (root)")
+    add("--net", action="append", default=[], metavar="node=N[,queues=N]", help="a network card; may be repeated (root)")
+    add("--source", action="store_true", help="the cards lead to a process that sends to who connects: docs/lab.md")
     add("--kernel", choices=list(cache.KERNELS), default="6.1", help="the guest's kernel (default: 6.1)")
     add("--module", action="append", default=[], metavar="NAME", help="a kernel module to load; may be repeated")
     add("--share", action="append", default=[], metavar="DIR", help="a directory the guest may write to; may be repeated")

@@ -20,6 +20,9 @@ TOOLS = {
     "kmod": "finds which modules a module needs",
 }
 
+# Packages that programs in guests need, which are not the project's nor to run on this machine.
+GUEST_TOOLS = {"irqbalance": "moves interrupts in a guest, beside homenode"}
+
 # Both kernels, unpacked, and a download beside them.
 NEEDED_BYTES = 2_500_000_000
 
@@ -63,7 +66,8 @@ class Preparation:
         for left in [*cache.root().glob(".*"), *cache.root().glob("*/.*")]:
             shutil.rmtree(left, ignore_errors=True)
             left.unlink(missing_ok=True)
-        self.tools()
+        self.tools(TOOLS, cache.tools())
+        self.tools(GUEST_TOOLS, cache.guest_tools())
         for name, suite in cache.KERNELS.items():
             self.kernel(name, suite)
         self.programs()
@@ -81,14 +85,14 @@ class Preparation:
             self.view = packages.View()
         return self.view
 
-    def tools(self) -> None:
+    def tools(self, wanted: dict[str, str], final: Path) -> None:
         """Unpacks the packages that the machine has not installed, with what they depend on."""
-        missing = [package for package in TOOLS if not packages.installed(package)]
-        if not missing or cache.tools().exists():
+        missing = [package for package in wanted if not packages.installed(package)]
+        if not missing or final.exists():
             return
         for package in missing:
-            print(f"lab: fetching {package}: {TOOLS[package]}", flush=True)
-        with cache.staged(cache.tools()) as stage:
+            print(f"lab: fetching {package}: {wanted[package]}", flush=True)
+        with cache.staged(final) as stage:
             for archive in self.apt().download_missing(missing):
                 packages.unpack(archive, stage)
                 archive.unlink()

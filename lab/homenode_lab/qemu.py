@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import cache
+from . import cache, source
 from .errors import LabError
 from .machine import Machine
 from .options import Run
@@ -51,7 +51,7 @@ def arguments(run: Run, kernel: cache.Kernel, files: Descriptors) -> list[str]:
         *("-device", "virtserialport,name=homenode-lab,chardev=port"),
         *nodes(machine),
         *directories(run),
-        *devices(machine, files.disks),
+        *devices(machine, files.disks, run.source),
         *counter(run, files.counts),
     ]
 
@@ -91,7 +91,7 @@ def directories(run: Run) -> list[str]:
     return words
 
 
-def devices(machine: Machine, disks: list[int]) -> list[str]:
+def devices(machine: Machine, disks: list[int], has_source: bool) -> list[str]:
     """Each PCI device sits below an expander bridge, which is what can be on a node."""
     words = []
     on_nodes = sorted({device.node for device in [*machine.nvme, *machine.net]})
@@ -110,11 +110,12 @@ def devices(machine: Machine, disks: list[int]) -> list[str]:
         if card.queues > 1 and not Path("/dev/net/tun").exists():
             raise LabError("there is no /dev/net/tun, which a network card of several queues needs: modprobe tun")
         words += ["-device", f"pcie-root-port,id=slot{chassis},bus=expander{card.node},chassis={chassis},slot={chassis}"]
-        # Only a tap has several queues. It is never brought up on the host, and goes with QEMU.
-        words += ["-netdev", f"tap,id=net{number},queues={card.queues},script=no,downscript=no,vhost=off"]
-        vectors = 2 * card.queues + 2
+        # Only a tap has several queues. Without a source it is never brought up, and goes with QEMU.
+        name = f",ifname={source.tap(number)}" if has_source else ""
+        words += ["-netdev", f"tap,id=net{number},queues={card.queues}{name},script=no,downscript=no,vhost=off"]
         several = ",mq=on" if card.queues > 1 else ""
-        words += ["-device", f"virtio-net-pci,bus=slot{chassis},netdev=net{number}{several},vectors={vectors},romfile="]
+        own = f"mac={source.mac(number)},vectors={2 * card.queues + 2},romfile="
+        words += ["-device", f"virtio-net-pci,bus=slot{chassis},netdev=net{number}{several},{own}"]
     if machine.nvdimm:
         # Keeps the addresses that the plugin interface tells for NVDIMMs apart from the nodes' (see `ranges`). Never touched.
         words += ["-object", f"memory-backend-ram,id=gap,size={sum(machine.memory_mib)}M"]

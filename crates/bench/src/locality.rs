@@ -23,10 +23,11 @@ mod threads;
 use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
+use crate::lab::Lab;
 use crate::report::{Report, Row, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 use job::{Contestant, SIZES, Size};
-use lab::{Counts, Homes, Interval, Lab};
+use lab::{Counts, Homes, Interval};
 use std::path::PathBuf;
 
 /// What `homenode-bench locality` takes.
@@ -193,7 +194,8 @@ impl Bench {
         let progress = ProgressBar::new(all as u64);
         progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
         progress.set_message(format!("{nodes} nodes"));
-        let measured = self.lab.measure(
+        let measured = lab::measure(
+            &self.lab,
             &lab::Guest {
                 nodes,
                 sizes,

@@ -9,6 +9,7 @@ mod error;
 mod fs;
 mod interleave;
 mod interrupt;
+mod lab;
 mod locality;
 mod metadata;
 mod mount;

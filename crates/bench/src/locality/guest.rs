@@ -8,6 +8,7 @@ use super::job::{Contestant, Done, FILE_BYTES, Work};
 use super::threads::Library;
 use crate::cpus;
 use crate::error::Error;
+use crate::lab;
 use crate::mount::served::{Served, Variant};
 use crate::private_tmpfs::{self, Pages};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -41,10 +42,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Measures everyone, round after round.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    if std::env::var_os("HOMENODE_LAB").is_none() {
-        let what = "this runs in a guest of the lab only, which is thrown away: run homenode-bench locality";
-        return Err(Error::system(what, io::ErrorKind::Unsupported));
-    }
+    lab::require_guest("locality")?;
     fs::write(RINGS, "Y").map_err(|error| Error::system(format!("switching rings on, {RINGS}"), error))?;
     let cpus = one_of_each_node()?;
     let files = arguments.sizes.len() as u64;

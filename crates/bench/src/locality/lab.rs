@@ -2,26 +2,11 @@
 
 use super::job::{Done, Size, Work};
 use crate::error::Error;
-use crate::interrupt;
-use rustix::process::{Pid, Signal, kill_process};
+use crate::lab::Lab;
 use serde::Deserialize;
 use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::iter::Sum;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-/// Most CPUs of a guest: each is a thread of the emulator.
-const CPUS_MAX: u32 = 8;
-/// Longer than any guest takes whose processes do not hang.
-const TIMEOUT_S: u32 = 3000;
-
-/// The lab's program, and this one, which does the work in the guest.
-#[derive(Debug)]
-pub(super) struct Lab {
-    program: PathBuf,
-    bench: PathBuf,
-}
 
 /// A guest to boot, and what is measured in it.
 #[derive(Clone, Copy, Debug)]
@@ -120,99 +105,33 @@ struct Accesses {
     direct_missed_stores: f64,
 }
 
-impl Lab {
-    /// # Errors
-    /// When it is not there.
-    pub(super) fn find(program: &Path) -> Result<Self, Error> {
-        let found = |path: &Path| path.canonicalize();
-        let bench = std::env::current_exe().and_then(|path| found(&path));
-        Ok(Self {
-            program: found(program).map_err(|error| {
-                let what = format!(
-                    "{}: run this in the repository's root, after make lab, or say --lab FILE",
-                    program.display()
-                );
-                Error::system(what, error)
-            })?,
-            bench: bench.map_err(|error| Error::system("finding this program", error))?,
-        })
+/// Boots the guest and has everyone measured; calls `tick` after each interval.
+pub(super) fn measure(lab: &Lab, guest: &Guest<'_>, tick: impl Fn()) -> Result<Vec<Interval>, Error> {
+    let counts = tempfile::NamedTempFile::new().map_err(|error| Error::system("making a temporary file", error))?;
+    let mut options = vec![
+        "--mem=768M".to_owned(),
+        "--kernel=6.18".to_owned(),
+        format!("--count={}", counts.path().display()),
+    ];
+    if guest.delay_ns > 0 {
+        options.push(format!("--delay-ns={}", guest.delay_ns));
     }
-
-    /// Boots the guest and has everyone measured; calls `tick` after each interval.
-    pub(super) fn measure(&self, guest: &Guest<'_>, tick: impl Fn()) -> Result<Vec<Interval>, Error> {
-        let counts = tempfile::NamedTempFile::new().map_err(|error| Error::system("making a temporary file", error))?;
-        let mut child = self
-            .command(guest, counts.path())
-            .spawn()
-            .map_err(|error| Error::system(format!("starting {}", self.program.display()), error))?;
-        let out = BufReader::new(child.stdout.take().expect("it was asked for"));
-        let done: Result<Vec<Done>, Error> = out
-            .lines()
-            .map(|line| {
-                tick();
-                interrupt::check()?;
-                line.and_then(|line| Ok(serde_json::from_str(&line)?))
-                    .map_err(|error| Error::system("reading what the guest tells", error))
-            })
-            .collect();
-        if interrupt::check().is_err() {
-            // Ctrl-C has reached it already; a signal to this process alone has not. It fails only if it has ended.
-            let _ = kill_process(Pid::from_child(&child), Signal::TERM);
-        }
-        let status = child
-            .wait()
-            .map_err(|error| Error::system("waiting for the lab", error))?;
-        interrupt::check()?;
-        if !status.success() {
-            let what = format!(
-                "the guest of {} nodes, started by {}",
-                guest.nodes,
-                self.program.display()
-            );
-            return Err(Error::system(what, io::Error::other(status.to_string())));
-        }
-        let text = fs::read_to_string(counts.path()).map_err(|error| Error::system("reading the counts", error))?;
-        let document: Document =
-            serde_json::from_str(&text).map_err(|error| Error::system("reading the counts", io::Error::from(error)))?;
-        let done = done?;
-        if done.len() != document.intervals.len() {
-            let what = format!("{} intervals were counted of {}", document.intervals.len(), done.len());
-            return Err(Error::system("the guest", io::Error::other(what)));
-        }
-        Ok(done.iter().zip(&document.intervals).map(interval).collect())
+    let sizes: Vec<String> = guest.sizes.iter().map(|size| size.bytes.to_string()).collect();
+    let words = [
+        "measure-locality".to_owned(),
+        format!("--sizes={}", sizes.join(",")),
+        format!("--rounds={}", guest.rounds),
+        format!("--interval-ms={}", guest.interval_ms),
+    ];
+    let done: Vec<Done> = lab.told(lab.guest(guest.nodes, &options, &[], &words), tick)?;
+    let text = fs::read_to_string(counts.path()).map_err(|error| Error::system("reading the counts", error))?;
+    let document: Document =
+        serde_json::from_str(&text).map_err(|error| Error::system("reading the counts", io::Error::from(error)))?;
+    if done.len() != document.intervals.len() {
+        let what = format!("{} intervals were counted of {}", document.intervals.len(), done.len());
+        return Err(Error::system("the guest", io::Error::other(what)));
     }
-
-    fn command(&self, guest: &Guest<'_>, counts: &Path) -> Command {
-        let cpus_per_node = (CPUS_MAX / guest.nodes).clamp(1, 2);
-        // Should this process be killed, the guest does not go on.
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "TERM"])
-            .arg(&self.program)
-            .arg(format!("--nodes={}", guest.nodes))
-            .arg(format!("--cpus-per-node={cpus_per_node}"))
-            .args(["--mem=768M", "--kernel=6.18", "--count"])
-            .arg(counts)
-            .arg(format!("--timeout={TIMEOUT_S}"));
-        if guest.delay_ns > 0 {
-            command.arg(format!("--delay-ns={}", guest.delay_ns));
-        }
-        // What is below /tmp is not there by itself.
-        if let Some(directory) = self.bench.parent().filter(|directory| directory.starts_with("/tmp")) {
-            command.arg("--show").arg(directory);
-        }
-        let sizes: Vec<String> = guest.sizes.iter().map(|size| size.bytes.to_string()).collect();
-        command
-            .arg("--")
-            .arg(&self.bench)
-            .arg("measure-locality")
-            .arg(format!("--sizes={}", sizes.join(",")))
-            .arg(format!("--rounds={}", guest.rounds))
-            .arg(format!("--interval-ms={}", guest.interval_ms))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped());
-        command
-    }
+    Ok(done.iter().zip(&document.intervals).map(interval).collect())
 }
 
 fn interval((done, accesses): (&Done, &Vec<Accesses>)) -> Interval {

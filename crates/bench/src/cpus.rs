@@ -21,9 +21,21 @@ pub(crate) fn allowed() -> Result<Vec<usize>, Error> {
 
 /// Pins the calling thread.
 pub(crate) fn pin(cpu: usize) -> Result<(), Error> {
+    allow(&[cpu])
+}
+
+/// Lets the calling thread run on these CPUs alone.
+pub(crate) fn allow(cpus: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|error| Error::system(format!("pinning a thread to CPU {cpu}"), error))
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    sched_setaffinity(None, &set)
+        .map_err(|error| Error::system(format!("pinning a thread to the CPUs {cpus:?}"), error))
+}
+
+/// The CPUs that a file of sysfs lists.
+pub(crate) fn list(file: &str) -> Result<Vec<usize>, Error> {
+    let text = fs::read_to_string(file).map_err(|error| Error::system(format!("reading {file}"), error))?;
+    Ok(parse_list(&text))
 }
 
 /// The node of a CPU, 0 where sysfs does not tell.
@@ -62,7 +74,12 @@ fn parse_list(text: &str) -> Vec<usize> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse().ok()?..=last.parse().ok()?)
     };
-    text.trim().split(',').filter_map(range).flatten().collect()
+    text.trim()
+        .split(',')
+        .map(str::trim)
+        .filter_map(range)
+        .flatten()
+        .collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! Each bench prints a table for people and writes rows for machines (`--json`). Ratios say how many times faster (or
 //! smaller) homenode is than a peer of the same run; nothing is ever compared with a stored number.
 
+mod affinity;
 mod arguments;
+mod cpu_time;
 mod cpus;
 mod error;
 mod fs;
@@ -44,6 +46,14 @@ enum Bench {
     /// The part of `locality` in a guest.
     #[command(hide = true)]
     MeasureLocality(locality::guest::Arguments),
+    /// An upload under each affinity policy, in guests (needs make lab), and the daemon's own cost here.
+    Affinity(affinity::Arguments),
+    /// The part of `affinity` in a guest.
+    #[command(hide = true)]
+    MeasureAffinity(affinity::guest::Arguments),
+    /// The upload of `affinity` alone, in a guest.
+    #[command(hide = true)]
+    Upload(affinity::play::Arguments),
     /// Serves a mount for the others, in a process of its own.
     #[command(hide = true)]
     ServeMount(mount::serve::Arguments),
@@ -56,6 +66,9 @@ fn main() -> ExitCode {
         Bench::Mount(arguments) => mount::run(&arguments),
         Bench::Locality(arguments) => locality::run(&arguments),
         Bench::MeasureLocality(arguments) => locality::guest::run(&arguments),
+        Bench::Affinity(arguments) => affinity::run(&arguments),
+        Bench::MeasureAffinity(arguments) => affinity::guest::run(&arguments),
+        Bench::Upload(arguments) => affinity::play::run(&arguments),
         Bench::ServeMount(arguments) => mount::serve::run(&arguments),
     };
     match outcome {

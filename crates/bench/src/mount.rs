@@ -11,7 +11,6 @@
 
 mod case;
 mod contestant;
-mod cpu_time;
 mod names;
 mod pass;
 mod requirements;
@@ -20,6 +19,7 @@ pub(crate) mod served;
 mod transfer;
 
 use crate::arguments::Arguments;
+use crate::cpu_time::CpuTime;
 use crate::error::Error;
 use crate::interleave::{Samples, interleave};
 use crate::private_tmpfs::{self, Pages};
@@ -27,7 +27,6 @@ use crate::report::{Report, Row, Table};
 use crate::{cpus, interrupt};
 use case::Case;
 use contestant::Contestant;
-use cpu_time::CpuTime;
 use indicatif::{ProgressBar, ProgressStyle};
 use pass::Pass;
 use served::Variant;

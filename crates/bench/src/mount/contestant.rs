@@ -1,7 +1,7 @@
 //! Who is measured: two kinds of tmpfs, and mounted pools. Each keeps the same files.
 
-use super::cpu_time::CpuTime;
 use super::served::{Served, Variant};
+use crate::cpu_time::CpuTime;
 use crate::cpus::THREADS_MAX;
 use crate::error::Error;
 use crate::private_tmpfs::{self, Pages};

@@ -3,7 +3,7 @@
 //! The process has a group of its own, so that Ctrl-C reaches the bench only; it ends when its standard input does, so it
 //! outlives nobody. Should it die first, what it left mounted is taken away here.
 
-use super::cpu_time::CpuTime;
+use crate::cpu_time::CpuTime;
 use crate::error::Error;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs::{self, Permissions};

@@ -9,14 +9,14 @@ use std::io;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CpuTime {
     /// From every thread's schedstat. Exact for threads that sleep.
-    pub(super) ns: u64,
+    pub(crate) ns: u64,
     /// User and system time in the kernel's clock ticks, as tools show it.
-    pub(super) ticks: u64,
+    pub(crate) ticks: u64,
 }
 
 impl CpuTime {
     /// Of the process with this number.
-    pub(super) fn of(pid: u32) -> Result<Self, Error> {
+    pub(crate) fn of(pid: u32) -> Result<Self, Error> {
         let stat = read(&format!("/proc/{pid}/stat"))?;
         let ticks = ticks_of(&stat).ok_or_else(|| malformed(&format!("/proc/{pid}/stat")))?;
         let tasks = format!("/proc/{pid}/task");
@@ -38,7 +38,7 @@ impl CpuTime {
     }
 
     /// What was used since `earlier`.
-    pub(super) fn since(self, earlier: Self) -> Self {
+    pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             ns: self.ns.saturating_sub(earlier.ns),
             ticks: self.ticks.saturating_sub(earlier.ticks),

@@ -1,0 +1,248 @@
+//! `homenode-bench affinity`: where an upload's bytes and completions go under each policy, in guests of the lab, and what
+//! the daemon costs on this machine.
+//!
+//! The upload comes through a card of 4 queues on node 1 and goes to two NVMe disks on nodes 1 and 3. Its threads begin on
+//! nodes that have none of these. Right are bytes that were processed on the node of the CPU that read them from the
+//! socket, and completions that arrived on the node that had submitted; `completions-home` are those on the disk's node.
+//! `witness` tells who says so. `off` is the machine without the daemon.
+//!
+//! `modelled` rows come from guests where a remote access that misses takes longer: a model, as the lab's documentation
+//! says. An emulated CPU is as fast for remote memory as for local memory, so throughput is not measured.
+
+mod command;
+mod daemon;
+pub(crate) mod guest;
+mod job;
+pub(crate) mod play;
+mod requirements;
+mod upload;
+mod witness;
+
+use crate::error::Error;
+use crate::interleave::Samples;
+use crate::interrupt;
+use crate::lab::Lab;
+use crate::report::{Report, Row, Table};
+use indicatif::{ProgressBar, ProgressStyle};
+use job::{Done, Policy, Shares};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What `homenode-bench affinity` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// One policy, two connections, short intervals: shows that the bench works.
+    #[arg(long, conflicts_with = "check")]
+    smoke: bool,
+    /// Write the rows to FILE as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only this part (may be given again: these).
+    #[arg(long, value_name = "PART", conflicts_with = "check")]
+    only: Vec<Part>,
+    /// Connections of the upload, each with a thread.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8], conflicts_with = "check",
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    connections: Vec<u32>,
+    /// Rounds that count.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Modelled: how much longer a remote access takes that misses the cache.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    delay_ns: u32,
+    /// The guests' kernel.
+    #[arg(long, value_name = "VERSION", default_value = "6.18")]
+    kernel: String,
+    /// The lab's program.
+    #[arg(long, value_name = "FILE", default_value = "lab/run")]
+    lab: PathBuf,
+    /// The command homenode. Default: the one beside this program.
+    #[arg(long, value_name = "FILE")]
+    command: Option<PathBuf>,
+    /// Exit with 1 unless every required number is reached.
+    #[arg(long)]
+    check: bool,
+}
+
+/// What is found out apart from the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Shares of bytes and completions that are right, in a guest.
+    Shares,
+    /// Modelled throughput, in a guest.
+    Modelled,
+    /// The daemon's CPU time beside 1,000 threads, on this machine.
+    Daemon,
+}
+
+/// How the names of rows end, or begin.
+const BYTES: &str = "/bytes";
+const COMPLETIONS: &str = "/completions";
+const DAEMON: &str = "daemon/";
+
+/// What is told of the shares of an interval, with its unit.
+type Column = (&'static str, &'static str, fn(&Shares) -> Option<f64>);
+const SHARES: [Column; 3] = [
+    (BYTES, "% on the reader's node", |shares| shares.received_right_percent),
+    (COMPLETIONS, "% on the submitter's node", |shares| {
+        shares.completions_right_percent
+    }),
+    ("/completions-home", "% on the disk's node", |shares| {
+        shares.completions_home_percent
+    }),
+];
+const MODELLED: [Column; 1] = [("/modelled", "modelled MiB/s", |shares| {
+    Some(shares.written_bytes / shares.seconds / f64::from(1 << 20))
+})];
+
+/// As it is in every guest here.
+const NODES: u32 = 4;
+const DEVICES: [&str; 3] = [
+    "--net=node=1,queues=4",
+    "--nvme=node=1,queues=8",
+    "--nvme=node=3,queues=8",
+];
+/// Bytes a second of a connection: what emulated CPUs take beside the emulator's devices. Where throughput is modelled
+/// there is no limit.
+const RATE: u64 = 2 << 20;
+
+/// Runs the bench.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    interrupt::watch()?;
+    let mut bench = Bench {
+        command: command::find(arguments.command.as_deref())?,
+        kernel: arguments.kernel.clone(),
+        policies: Policy::ALL.to_vec(),
+        connections: arguments.connections.clone(),
+        rounds: arguments.rounds,
+        settle: Duration::from_secs(15),
+        interval: Duration::from_secs(5),
+        table: Table::new(&[Policy::Off.name()]).with_case_width(40),
+        report: Report::new("affinity"),
+    };
+    if arguments.smoke {
+        bench.policies = vec![Policy::Off, Policy::Local];
+        bench.connections = vec![2];
+        bench.rounds = 1;
+        bench.interval = Duration::from_secs(2);
+    }
+    let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
+    let in_guests = is_wanted(Part::Shares) || is_wanted(Part::Modelled);
+    let lab = in_guests.then(|| Lab::find(&arguments.lab)).transpose()?;
+    bench.table.print_head("unit in the name");
+    if is_wanted(Part::Daemon) {
+        bench.daemon()?;
+    }
+    if let Some(lab) = &lab {
+        if is_wanted(Part::Shares) {
+            bench.upload(lab, &SHARES, RATE, 0)?;
+        }
+        if is_wanted(Part::Modelled) {
+            bench.upload(lab, &MODELLED, 0, arguments.delay_ns)?;
+        }
+    }
+    if let Some(file) = &arguments.json {
+        bench.report.write_json(file)?;
+    }
+    if arguments.smoke {
+        return Ok(());
+    }
+    requirements::judge(&bench.report, arguments.check)
+}
+
+struct Bench {
+    command: PathBuf,
+    kernel: String,
+    policies: Vec<Policy>,
+    connections: Vec<u32>,
+    rounds: u32,
+    /// Until everything is where the daemon wants it.
+    settle: Duration,
+    interval: Duration,
+    table: Table,
+    report: Report,
+}
+
+impl Bench {
+    /// The daemon's CPU time beside threads that run or do not.
+    fn daemon(&mut self) -> Result<(), Error> {
+        for crowd in daemon::CROWDS {
+            let mut samples = Samples::default();
+            for _ in 0..self.rounds {
+                samples.push(daemon::percent(&self.command, crowd, self.interval)?);
+            }
+            let case = format!("{DAEMON}1000-threads/{}", crowd.name);
+            self.push(Row::new(case, "% of a CPU", &samples, &[]));
+        }
+        Ok(())
+    }
+
+    /// Boots a guest and has it measure every policy; tells these columns of it.
+    fn upload(&mut self, lab: &Lab, columns: &[Column], rate: u64, delay_ns: u32) -> Result<(), Error> {
+        let done = self.measure(lab, rate, delay_ns)?;
+        for &connections in &self.connections.clone() {
+            for (end, unit, value) in columns {
+                let of = |policy: Policy| {
+                    let mut samples = Samples::default();
+                    let its = done
+                        .iter()
+                        .filter(|done| (done.work.connections, done.work.policy) == (connections, policy));
+                    its.filter_map(|done| value(&done.shares))
+                        .for_each(|value| samples.push(value));
+                    samples
+                };
+                let off = of(Policy::Off);
+                for policy in self.policies.clone() {
+                    let peers = [(Policy::Off.name(), &off)];
+                    let peers = if policy == Policy::Off { &[] } else { &peers[..] };
+                    let case = format!("{NODES}n/upload/{}/{connections}c{end}", policy.name());
+                    self.push(Row::more_is_better(case, unit, &of(policy), peers));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(&self, lab: &Lab, rate: u64, delay_ns: u32) -> Result<Vec<Done>, Error> {
+        interrupt::check()?;
+        let all = self.policies.len() * self.connections.len() * self.rounds as usize;
+        let progress = ProgressBar::new(all as u64);
+        progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+        progress.set_message("uploads");
+        let mut options: Vec<String> = DEVICES.map(str::to_owned).into();
+        options.extend(["--source".to_owned(), format!("--kernel={}", self.kernel)]);
+        if delay_ns > 0 {
+            options.push(format!("--delay-ns={delay_ns}"));
+        }
+        let list = |words: Vec<String>| words.join(",");
+        let words = [
+            "measure-affinity".to_owned(),
+            format!("--command={}", self.command.display()),
+            format!(
+                "--policies={}",
+                list(self.policies.iter().map(|policy| policy.name().to_owned()).collect())
+            ),
+            format!(
+                "--connections={}",
+                list(self.connections.iter().map(u32::to_string).collect())
+            ),
+            format!("--rounds={}", self.rounds),
+            format!("--settle-ms={}", self.settle.as_millis()),
+            format!("--interval-ms={}", self.interval.as_millis()),
+            format!("--rate={rate}"),
+        ];
+        let guest = lab.guest(NODES, &options, &[&self.command], &words);
+        let done: Vec<Done> = lab.told(guest, || progress.inc(1))?;
+        progress.finish_and_clear();
+        if done.len() == all {
+            return Ok(done);
+        }
+        let what = format!("{} of {all} uploads were told of", done.len());
+        Err(Error::system("the guest", std::io::Error::other(what)))
+    }
+
+    fn push(&mut self, row: Row) {
+        self.table.print_row(&row);
+        self.report.rows.push(row);
+    }
+}

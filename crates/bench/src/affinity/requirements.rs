@@ -1,0 +1,66 @@
+//! What the project promises of core affinity, and whether a report keeps it.
+
+use super::{BYTES, COMPLETIONS, DAEMON};
+use crate::error::Error;
+use crate::report::Report;
+use crate::required::{self, Bound, Finding};
+
+/// Least shares under policy local, in percent.
+const RIGHT_PERCENT_MIN: [(&str, f64); 2] = [(BYTES, 90.0), (COMPLETIONS, 95.0)];
+/// Most of a CPU that the daemon takes beside 1,000 threads, in percent.
+const DAEMON_PERCENT_MAX: f64 = 1.0;
+
+/// Prints what each promise found; with `check`, fails if one was missed.
+pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
+    required::judge(&findings(report), check)
+}
+
+fn findings(report: &Report) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for row in &report.rows {
+        let promised = RIGHT_PERCENT_MIN
+            .iter()
+            .find(|(end, _)| row.case.contains("/local/") && row.case.ends_with(end));
+        let bound = match promised {
+            Some((_, least)) => Bound::AtLeast(*least),
+            None if row.case.starts_with(DAEMON) => Bound::AtMost(DAEMON_PERCENT_MAX),
+            None => continue,
+        };
+        findings.push(Finding {
+            what: format!("{}, {}", row.case, row.unit),
+            found: row.homenode,
+            bound,
+        });
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interleave::Samples;
+    use crate::report::Row;
+
+    #[test]
+    fn what_is_promised_is_judged_and_other_rows_are_not() {
+        let mut report = Report::new("affinity");
+        for (case, value) in [
+            ("4n/upload/local/4c/bytes", 91.0),
+            ("4n/upload/local/4c/completions", 94.0),
+            ("4n/upload/local/4c/completions-home", 1.0),
+            ("4n/upload/local/4c/modelled", 1.0),
+            ("4n/upload/spread/4c/bytes", 1.0),
+            ("daemon/1000-threads/idle", 1.5),
+        ] {
+            let mut samples = Samples::default();
+            samples.push(value);
+            let row = Row::more_is_better(case.into(), "%", &samples, &[]);
+            report.rows.push(row);
+        }
+        let judged = judge(&report, true);
+        assert!(
+            matches!(judged, Err(Error::Missed { missed: 2, checked: 3 })),
+            "{judged:?}"
+        );
+    }
+}

@@ -61,6 +61,11 @@ step "benches, small: they work; their numbers mean nothing here"
 "$target/debug/homenode-bench" fs --smoke
 "$target/debug/homenode-bench" metadata --smoke
 "$target/debug/homenode-bench" mount --smoke
+if [ "$(id -u)" -eq 0 ]; then
+    "$target/debug/homenode-bench" affinity --smoke --only daemon
+else
+    echo "SKIPPED: what core affinity's daemon costs: only root may run it"
+fi
 
 step "package: installed, used and removed"
 HOMENODE_BINARY="$target/debug/homenode" scripts/test-package.sh

@@ -61,7 +61,7 @@ class Ends(LabTest):
         """Sends the signal to lab/run alone, and looks for what is left."""
         mounts = self.mounts()
         process = subprocess.Popen(
-            [LAB / "run", "--nodes", "2", "--", "sh", "-c", "echo up; sleep 1000"],
+            [LAB / "run", "--nodes", "2", "--net", "node=1", "--source", "--", "sh", "-c", "echo up; sleep 1000"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", env={**os.environ, "TMPDIR": str(self.directory)},
         )
         with process:
@@ -77,7 +77,7 @@ class Ends(LabTest):
         deadline = time.monotonic() + 5
         while any(map(running, started)) and time.monotonic() < deadline:
             time.sleep(0.05)
-        self.assertFalse(any(map(running, started)), "QEMU is still there")
+        self.assertFalse(any(map(running, started)), "QEMU or the source is still there")
         self.assertEqual(list(self.directory.iterdir()), [])
         self.assertEqual(self.mounts(), mounts)
 

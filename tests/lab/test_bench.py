@@ -1,4 +1,4 @@
-"""The bench of locality, small: that it works, and that its shares are in the order they have to be."""
+"""The benches that boot guests, small: that they work, and that their shares are in the order they have to be."""
 
 import json
 import subprocess
@@ -8,19 +8,32 @@ from tests.support import LAB, LabTest
 
 
 class Bench(LabTest):
-    """Two nodes: half of what is remote by chance would be local."""
+    """Each bench, in guests of its own."""
 
-    def test_the_smallest_run(self):
+    def rows(self, *words) -> dict[str, dict]:
+        """What a bench finds, by case."""
         program = built("homenode-bench")
         if program is None:
             self.skipTest("SKIPPED: there is no homenode-bench: cargo build --release -p homenode-bench")
         rows = self.directory / "rows.json"
         done = subprocess.run(
-            [program, "locality", "--smoke", "--json", rows], cwd=LAB.parent, capture_output=True, text=True, check=False
+            [program, *words, "--smoke", "--json", rows], cwd=LAB.parent, capture_output=True, text=True, check=False
         )
         self.assertEqual(done.returncode, 0, done.stderr)
-        found = {row["case"]: row for row in json.loads(rows.read_text())["rows"]}
+        return {row["case"]: row for row in json.loads(rows.read_text())["rows"]}
+
+    def test_locality_of_two_nodes(self):
+        found = self.rows("locality")
         self.assertGreater(found["2n/4k/library"]["homenode"], 90)
         # Its first file lies with its job, the second one does not.
         self.assertLess(found["2n/4k/library"]["peers"]["tmpfs"], 70)
         self.assertGreater(found["2n/4k/mount"]["homenode"], 80)
+
+    def test_affinity_of_two_connections(self):
+        command = built("homenode")
+        if command is None:
+            self.skipTest("SKIPPED: there is no homenode: cargo build --release -p homenode-cli, or set HOMENODE_BINARY")
+        found = self.rows("affinity", "--only", "shares", "--only", "modelled", "--command", command)
+        self.assertGreater(found["4n/upload/local/2c/bytes"]["homenode"], 80)
+        self.assertGreater(found["4n/upload/local/2c/completions"]["homenode"], 90)
+        self.assertGreater(found["4n/upload/local/2c/modelled"]["homenode"], 0)

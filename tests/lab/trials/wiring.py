@@ -1,0 +1,147 @@
+"""What trials of core affinity look at: what can be set on a machine, and a load that is set on the wrong nodes.
+
+Everything is read from the kernel, or told by the readers of the load (`homenode-bench upload`); nothing from the command.
+"""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import inside
+from pool import WORDS, soon
+
+BENCH = WORDS[0]
+NODES = inside.node_cpus()
+NODE_OF = {cpu: node for node, cpus in NODES.items() for cpu in cpus}
+CARD, CARD_NODE = "eth0", 1
+SETTINGS = ("/proc/irq/*/smp_affinity", "/sys/class/net/*/queues/tx-*/xps_cpus", "/sys/class/net/*/queues/rx-*/rps_cpus")
+# Bytes a second of a connection and of fio's job: what an emulated machine can do beside looking at itself.
+RATE = 2 << 20
+
+
+def disks() -> dict[str, int]:
+    """The nodes of the NVMe disks. Which is first the kernel says."""
+    names = sorted(path.name for path in Path("/sys/block").glob("nvme*"))
+    return {name: int(Path(f"/sys/block/{name}/device/device/numa_node").read_text()) for name in names}
+
+
+def settings() -> dict[str, str]:
+    """Everything that is set of interrupts and queues, as the kernel writes it."""
+    found = {}
+    for pattern in SETTINGS:
+        for path in Path("/").glob(pattern[1:]):
+            try:
+                found[str(path)] = path.read_text()
+            except OSError as error:
+                # A card of one queue has no XPS; an interrupt may have gone.
+                found[str(path)] = error.strerror
+    return found
+
+
+def interrupts(pattern: str) -> dict[int, str]:
+    """Numbers and names of the interrupts whose name is like this."""
+    lines = [line.split() for line in Path("/proc/interrupts").read_text().splitlines()[1:]]
+    return {int(line[0][:-1]): line[-1] for line in lines if line[0][:-1].isdigit() and re.fullmatch(pattern, line[-1])}
+
+
+def card_interrupts() -> dict[int, str]:
+    """Those of the card, which can be moved."""
+    device = os.path.basename(os.readlink(f"/sys/class/net/{CARD}/device"))
+    return interrupts(rf"{device}-.*")
+
+
+def managed_interrupts() -> dict[int, str]:
+    """Those of the disks' queues, which the kernel lets nobody move; the first of a disk is of no queue."""
+    return interrupts(r"nvme\d+q[1-9]\d*")
+
+
+def gather(cpu: int) -> None:
+    """Puts all interrupts of the card on one CPU."""
+    for number in card_interrupts():
+        Path(f"/proc/irq/{number}/smp_affinity_list").write_text(str(cpu))
+
+
+def masks() -> dict[tuple[int, str], frozenset[int]]:
+    """The mask of each thread that is no kernel's, by its number and when it started."""
+    found = {}
+    for task in Path("/proc").glob("[0-9]*/task/[0-9]*"):
+        try:
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            kernel_thread = int(fields[6]) & 0x200000
+            if not kernel_thread:
+                found[int(task.name), fields[19]] = frozenset(os.sched_getaffinity(int(task.name)))
+        except (OSError, IndexError):
+            continue
+    return found
+
+
+def threads(pid: int) -> list[int]:
+    """The threads of a process and of its children."""
+    found = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    for task in list(found):
+        children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+        found += [thread for child in children for thread in threads(int(child))]
+    return found
+
+
+class Upload:
+    """The load from the network to the disks, at work."""
+
+    def __init__(self, connections: int, on: list[int], *before):
+        words = [*before, BENCH, "upload", f"--connections={connections}", f"--rate={RATE}", f"--on={','.join(map(str, on))}"]
+        words += [f"--disk={name}" for name in disks()]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if self.process.stdout.readline() != "steady\n":
+            raise AssertionError(f"the upload ended with {self.process.wait()}")
+
+    def shares(self, seconds: int = 5) -> dict:
+        """Where bytes and completions go for so long."""
+        print(seconds, file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the upload ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def readers(self) -> list[int]:
+        """Its threads that read and write."""
+        named = {task: Path(f"/proc/{self.process.pid}/task/{task}/comm").read_text() for task in threads(self.process.pid)}
+        return [task for task, name in named.items() if name.startswith("reader-")]
+
+    def end(self) -> None:
+        """Has to have lived until now."""
+        self.process.stdin.close()
+        status = self.process.wait()
+        self.process.stdout.close()
+        if status:
+            raise AssertionError(f"the upload ended with {status}")
+
+
+class Fio:
+    """A job of fio on a disk, begun on a CPU. Unless it is to stay there its mask is then that of all."""
+
+    def __init__(self, disk: str, cpu: int, stays: bool = False):
+        words = ["taskset", "-c", str(cpu), "fio", f"--name=on-{disk}", f"--filename=/dev/{disk}", "--output=/dev/null"]
+        words += ["--ioengine=psync", "--direct=1", "--rw=randwrite", "--bs=16k", f"--rate={RATE}", "--time_based", "--runtime=1d"]
+        self.process = subprocess.Popen(words)
+        soon(lambda: self.written() > 1 << 20, "fio writes")
+        if not stays:
+            for thread in self.threads():
+                os.sched_setaffinity(thread, NODE_OF)
+
+    def threads(self) -> list[int]:
+        """All of it."""
+        return threads(self.process.pid)
+
+    def written(self) -> int:
+        """Bytes, of the job."""
+        texts = [Path(f"/proc/{thread}/io").read_text() for thread in self.threads()]
+        return sum(int(re.search(r"^write_bytes: (\d+)", text, re.MULTILINE)[1]) for text in texts)
+
+    def end(self) -> None:
+        """Has to have lived until now."""
+        if self.process.poll() is not None:
+            raise AssertionError(f"fio ended with {self.process.returncode}")
+        self.process.terminate()
+        self.process.wait()

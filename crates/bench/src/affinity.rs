@@ -104,7 +104,7 @@ const DEVICES: [&str; 3] = [
 ];
 /// Bytes a second of a connection: what emulated CPUs take beside the emulator's devices. Where throughput is modelled
 /// there is no limit.
-const RATE: u64 = 2 << 20;
+const RATE: u64 = 4 << 20;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         policies: Policy::ALL.to_vec(),
         connections: arguments.connections.clone(),
         rounds: arguments.rounds,
-        settle: Duration::from_secs(15),
+        settle: Duration::from_secs(12),
         interval: Duration::from_secs(5),
         table: Table::new(&[Policy::Off.name()]).with_case_width(40),
         report: Report::new("affinity"),

@@ -12,8 +12,8 @@ import unittest
 from pathlib import Path
 
 import wiring
-from inside import BINARY
-from pool import WORDS, homenode, run_trials, soon
+from inside import BINARY, wait
+from pool import WORDS, homenode, run_trials
 from wiring import CARD_NODE, NODES, Fio, Upload, disks, gather, masks, settings
 
 IRQBALANCE, LIBRARIES = WORDS[1:]
@@ -22,6 +22,10 @@ JOURNAL = "/tmp/affinity.journal"
 FAR = [NODES[0][0], NODES[2][0], NODES[0][1], NODES[2][1]]
 # What has to be right, in percent: of received bytes, and of completions.
 BYTES_MIN, COMPLETIONS_MIN = 90, 95
+# What is misplaced is right after one or two, and the last one says so.
+APPLIES_MAX = 4
+# Until a daemon has moved something, traced or not: all that is emulated is slow.
+MOVED_S = 60
 CPUS = Path("/sys/devices/system/cpu")
 GROUPS = Path("/sys/fs/cgroup")
 
@@ -39,7 +43,7 @@ def traced(*words):
     """A command under strace: what it writes to, in a file."""
     log = Path("/tmp/trace")
     log.unlink(missing_ok=True)
-    traces = ["strace", "-f", "-y", "-qq", "-e", "trace=openat,write,pwrite64,writev", "-o", str(log)]
+    traces = ["strace", "-f", "--seccomp-bpf", "-y", "-qq", "-e", "trace=openat,write,pwrite64,writev", "-o", str(log)]
     with subprocess.Popen([*traces, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process, log
@@ -82,8 +86,7 @@ class Affinity(unittest.TestCase):
 
     def running(self, load):
         """A load that ends with the test."""
-        self.addCleanup(load.process.wait)
-        self.addCleanup(load.process.kill)
+        self.addCleanup(load.kill)
         # These are what has to be as before.
         self.masks = masks()
         return load
@@ -99,9 +102,10 @@ class Affinity(unittest.TestCase):
         self.assertGreaterEqual(shares["received_right_percent"], BYTES_MIN, shares)
         self.assertGreaterEqual(shares["completions_right_percent"], COMPLETIONS_MIN, shares)
 
-    def check_restored(self) -> None:
+    def check_restored(self, below: str = "/") -> None:
         """Every value is what it was, of everyone who is still there; and nobody else has got one of ours."""
-        self.assertEqual({path: text for path, text in settings().items() if self.before.get(path) != text}, {})
+        now = {path: text for path, text in settings().items() if path.startswith(below)}
+        self.assertEqual({path: text for path, text in now.items() if self.before.get(path) != text}, {})
         now = masks()
         changed = {thread: mask for thread, mask in now.items() if self.masks.get(thread, mask) != mask}
         self.assertEqual(changed, {}, f"before: {self.masks}")
@@ -115,9 +119,12 @@ class Affinity(unittest.TestCase):
     def test_what_is_misplaced_is_put_right_and_back(self):
         upload = self.load()
         before = upload.shares()
-        said = affinity("apply").stdout
+        said = [affinity("apply").stdout]
+        # A flow goes over to a queue of its reader's new CPU, which only the next look can know.
+        while "nothing to move" not in said[-1] and len(said) < APPLIES_MAX:
+            said.append(affinity("apply").stdout)
         after = upload.shares()
-        print(f"\nbefore: {before}\nafter: {after}\n{said}")
+        print(f"\nbefore: {before}\nafter: {after}\n{''.join(said)}")
         self.check_right(after)
         self.assertTrue(self.is_changed())
         managed = {path for path in self.before if any(f"/irq/{number}/" in path for number in wiring.managed_interrupts())}
@@ -130,7 +137,7 @@ class Affinity(unittest.TestCase):
     def test_managed_interrupts_are_never_written_to(self):
         self.load()
         with traced(BINARY, "affinity", "run", "--journal", JOURNAL) as (process, log):
-            soon(self.is_changed, "run moves something")
+            wait(self.is_changed, "run moves something", MOVED_S)
             # It goes on looking.
             time.sleep(20)
             os.kill(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()), signal.SIGTERM)
@@ -174,7 +181,7 @@ class Affinity(unittest.TestCase):
     def test_interrupts_are_irqbalances_while_it_runs(self):
         self.load()
         balancer = subprocess.Popen([IRQBALANCE, "--foreground"], env={**os.environ, "LD_LIBRARY_PATH": LIBRARIES})
-        self.addCleanup(balancer.wait)
+        self.addCleanup(balancer.communicate)
         self.addCleanup(balancer.kill)
         with traced(BINARY, "affinity", "apply", "--journal", JOURNAL) as (process, log):
             said = process.communicate()[0]
@@ -183,26 +190,26 @@ class Affinity(unittest.TestCase):
         # The rest goes on.
         self.assertTrue(self.is_changed(), said)
         self.assertEqual(balancer.poll(), None)
-        balancer.kill()
-        balancer.wait()
-        gather(NODES[0][0])
         affinity("revert")
-        self.check_restored()
+        # Interrupts are where irqbalance has put them.
+        self.check_restored("/sys")
 
     def test_cpus_that_go_between_plan_and_act(self):
         self.load()
         # The journal is made durable between the two.
-        words = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "inject=fsync,fdatasync:delay_enter=5000000")
+        words = ("strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fdatasync")
+        words += ("-e", "inject=fsync,fdatasync:delay_enter=5000000")
         with subprocess.Popen(
             [*words, BINARY, "affinity", "apply", "--journal", JOURNAL], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
-            soon(lambda: Path(JOURNAL).exists() and Path(JOURNAL).stat().st_size, "the plan is in the journal")
+            wait(lambda: Path(JOURNAL).exists() and Path(JOURNAL).stat().st_size, "the plan is in the journal", MOVED_S)
             gone = NODES[CARD_NODE]
             for cpu in gone:
                 (CPUS / f"cpu{cpu}/online").write_text("0")
             said = process.communicate()[0]
         self.assertIn(process.returncode, (0, 1), said)
         self.assertNotIn("panicked", said)
+        print(f"\nwithout the CPUs {gone}: {process.returncode}: {said}")
         for mask in masks().values():
             self.assertTrue(mask - set(gone), "a thread has no CPU that runs")
         for cpu in gone:
@@ -214,7 +221,7 @@ class Affinity(unittest.TestCase):
     def test_a_daemon_that_is_killed_is_reverted_by_the_command(self):
         self.load()
         daemon = Daemon()
-        soon(self.is_changed, "run moves something")
+        wait(self.is_changed, "run moves something", MOVED_S)
         daemon.end(signal.SIGKILL)
         self.assertTrue(self.is_changed())
         affinity("revert")
@@ -224,7 +231,7 @@ class Affinity(unittest.TestCase):
         self.load()
         for number in (signal.SIGKILL, signal.SIGTERM):
             daemon = Daemon()
-            soon(self.is_changed, "run moves something")
+            wait(self.is_changed, "run moves something", MOVED_S)
             daemon.end(number)
         self.check_restored()
 

@@ -3,9 +3,11 @@
 Everything is read from the kernel, or told by the readers of the load (`homenode-bench upload`); nothing from the command.
 """
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -18,7 +20,7 @@ NODE_OF = {cpu: node for node, cpus in NODES.items() for cpu in cpus}
 CARD, CARD_NODE = "eth0", 1
 SETTINGS = ("/proc/irq/*/smp_affinity", "/sys/class/net/*/queues/tx-*/xps_cpus", "/sys/class/net/*/queues/rx-*/rps_cpus")
 # Bytes a second of a connection and of fio's job: what an emulated machine can do beside looking at itself.
-RATE = 2 << 20
+RATE = 4 << 20
 
 
 def disks() -> dict[str, int]:
@@ -86,13 +88,27 @@ def threads(pid: int) -> list[int]:
     return found
 
 
-class Upload:
+class Load:
+    """A process that is ended at the latest with the test."""
+
+    process: subprocess.Popen
+
+    def kill(self) -> None:
+        """However it is, with all that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        for pipe in filter(None, [self.process.stdin, self.process.stdout]):
+            pipe.close()
+
+
+class Upload(Load):
     """The load from the network to the disks, at work."""
 
     def __init__(self, connections: int, on: list[int], *before):
         words = [*before, BENCH, "upload", f"--connections={connections}", f"--rate={RATE}", f"--on={','.join(map(str, on))}"]
         words += [f"--disk={name}" for name in disks()]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
         if self.process.stdout.readline() != "steady\n":
             raise AssertionError(f"the upload ended with {self.process.wait()}")
 
@@ -112,19 +128,17 @@ class Upload:
     def end(self) -> None:
         """Has to have lived until now."""
         self.process.stdin.close()
-        status = self.process.wait()
-        self.process.stdout.close()
-        if status:
+        if status := self.process.wait():
             raise AssertionError(f"the upload ended with {status}")
 
 
-class Fio:
+class Fio(Load):
     """A job of fio on a disk, begun on a CPU. Unless it is to stay there its mask is then that of all."""
 
     def __init__(self, disk: str, cpu: int, stays: bool = False):
         words = ["taskset", "-c", str(cpu), "fio", f"--name=on-{disk}", f"--filename=/dev/{disk}", "--output=/dev/null"]
         words += ["--ioengine=psync", "--direct=1", "--rw=randwrite", "--bs=16k", f"--rate={RATE}", "--time_based", "--runtime=1d"]
-        self.process = subprocess.Popen(words)
+        self.process = subprocess.Popen(words, start_new_session=True)
         soon(lambda: self.written() > 1 << 20, "fio writes")
         if not stays:
             for thread in self.threads():

@@ -48,6 +48,8 @@ impl Daemon {
             .arg("--journal")
             .arg(of("journal"))
             .env("NOTIFY_SOCKET", of("ready"))
+            // Nobody listens there any more once it is ready, of which it would warn.
+            .env("HOMENODE_LOG", "error")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

@@ -3,11 +3,9 @@
 Everything is read from the kernel, or told by the readers of the load (`homenode-bench upload`); nothing from the command.
 """
 
-import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 from pathlib import Path
 
@@ -80,12 +78,8 @@ def masks() -> dict[tuple[int, str], frozenset[int]]:
 
 
 def threads(pid: int) -> list[int]:
-    """The threads of a process and of its children."""
-    found = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
-    for task in list(found):
-        children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
-        found += [thread for child in children for thread in threads(int(child))]
-    return found
+    """The threads of a process."""
+    return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
 
 
 class Load:
@@ -94,9 +88,8 @@ class Load:
     process: subprocess.Popen
 
     def kill(self) -> None:
-        """However it is, with all that it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """However it is."""
+        self.process.kill()
         self.process.wait()
         for pipe in filter(None, [self.process.stdin, self.process.stdout]):
             pipe.close()
@@ -108,7 +101,7 @@ class Upload(Load):
     def __init__(self, connections: int, on: list[int], *before):
         words = [*before, BENCH, "upload", f"--connections={connections}", f"--rate={RATE}", f"--on={','.join(map(str, on))}"]
         words += [f"--disk={name}" for name in disks()]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "steady\n":
             raise AssertionError(f"the upload ended with {self.process.wait()}")
 
@@ -137,8 +130,10 @@ class Fio(Load):
 
     def __init__(self, disk: str, cpu: int, stays: bool = False):
         words = ["taskset", "-c", str(cpu), "fio", f"--name=on-{disk}", f"--filename=/dev/{disk}", "--output=/dev/null"]
-        words += ["--ioengine=psync", "--direct=1", "--rw=randwrite", "--bs=16k", f"--rate={RATE}", "--time_based", "--runtime=1d"]
-        self.process = subprocess.Popen(words, start_new_session=True)
+        # A thread and no process, which would be one of a session of its own.
+        words += ["--thread", "--ioengine=psync", "--direct=1", "--rw=randwrite", "--bs=16k"]
+        words += [f"--rate={RATE}", "--time_based", "--runtime=1d"]
+        self.process = subprocess.Popen(words)
         soon(lambda: self.written() > 1 << 20, "fio writes")
         if not stays:
             for thread in self.threads():
@@ -149,9 +144,8 @@ class Fio(Load):
         return threads(self.process.pid)
 
     def written(self) -> int:
-        """Bytes, of the job."""
-        texts = [Path(f"/proc/{thread}/io").read_text() for thread in self.threads()]
-        return sum(int(re.search(r"^write_bytes: (\d+)", text, re.MULTILINE)[1]) for text in texts)
+        """Bytes."""
+        return int(re.search(r"^write_bytes: (\d+)", Path(f"/proc/{self.process.pid}/io").read_text(), re.MULTILINE)[1])
 
     def end(self) -> None:
         """Has to have lived until now."""

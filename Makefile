@@ -17,7 +17,7 @@ help:
 	@echo 'make uninstall  remove what make install installed'
 	@echo 'make deb        a Debian package of it'
 	@echo 'make lab        guests with several NUMA nodes: fetch what they need into a cache (docs/lab.md)'
-	@echo 'make lab-test   the tests in such guests, of the lab and of the filesystem; takes twenty minutes'
+	@echo 'make lab-test   the tests in such guests, of the lab, the filesystem and core affinity; takes 40 minutes'
 	@echo 'make clean      remove what was built'
 
 setup:

@@ -241,7 +241,12 @@ impl Bench {
         Err(Error::system("the guest", std::io::Error::other(what)))
     }
 
-    fn push(&mut self, row: Row) {
+    /// A share of `off` may be 0, of which there is no multiple.
+    fn push(&mut self, mut row: Row) {
+        row.ratio.retain(|_, ratio| ratio.is_finite());
+        if !row.spread.is_finite() {
+            row.spread = 0.0;
+        }
         self.table.print_row(&row);
         self.report.rows.push(row);
     }

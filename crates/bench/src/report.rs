@@ -181,10 +181,12 @@ impl Table {
         let width = self.case_width;
         print!("{:<width$}{:>12}", row.case, number(row.homenode));
         for peer in &self.peers {
-            match (row.peers.get(peer), row.ratio.get(peer)) {
-                (Some(&value), Some(&ratio)) => print!("{:>12}{:>8}", number(value), format!("{ratio:.2}x")),
-                _ => print!("{:>12}{:>8}", "-", "-"),
-            }
+            let value = row.peers.get(peer).map_or("-".to_owned(), |&value| number(value));
+            let ratio = row
+                .ratio
+                .get(peer)
+                .map_or("-".to_owned(), |ratio| format!("{ratio:.2}x"));
+            print!("{value:>12}{ratio:>8}");
         }
         if self.server_cpu {
             print!("{:>12}", row.server_cpu_ns.map_or("-".to_owned(), number));

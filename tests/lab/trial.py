@@ -8,8 +8,8 @@ from scene import HERE, SceneTest
 class TrialTest(SceneTest):
     """A test that is as good as its trials."""
 
-    def passes(self, program: str, *words, options: tuple = (), transport: str = "classic") -> None:
-        """Runs a program of trials/ in a guest. All its tests have to pass, and none to be skipped."""
+    def passes(self, program: str, *words, options: tuple = (), transport: str = "classic") -> str:
+        """Runs a program of trials/ in a guest. All its tests have to pass, and none to be skipped. What it wrote."""
         uring = "echo Y >/sys/module/fuse/parameters/enable_uring;" if transport == "uring" else ""
         script = f'{uring} exec /usr/bin/python3 -B "$@"'
         environment = (f"PYTHONPATH={HERE}", f"TRANSPORT={transport}")
@@ -20,3 +20,4 @@ class TrialTest(SceneTest):
         )
         self.assertEqual(done.returncode, 0, f"{program} in the guest:\n{done.stdout}\n{done.stderr}")
         self.assertRegex(done.stderr, r"Ran [1-9]\d* tests? in .*\n\nOK\n")
+        return done.stdout

@@ -59,10 +59,13 @@ def written(log: Path) -> set[str]:
 
 
 class Daemon:
-    """`homenode affinity run`."""
+    """`homenode affinity run`, from when it has taken back what another has left."""
 
     def __init__(self):
         self.process = subprocess.Popen([BINARY, "affinity", "run", "--journal", JOURNAL], stderr=subprocess.PIPE, text=True)
+        while "looking at the machine" not in (line := self.process.stderr.readline()):
+            if not line:
+                raise AssertionError(f"run ended with {self.process.wait()}")
 
     def end(self, number: int = signal.SIGTERM) -> str:
         """Ends it; what it said."""

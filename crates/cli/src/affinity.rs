@@ -6,16 +6,16 @@
 mod apply;
 mod explain;
 mod known;
-mod look;
+pub(crate) mod look;
 mod metrics;
 mod plan;
 mod record;
 mod revert;
 mod run;
-mod settings;
+pub(crate) mod settings;
 mod table;
 mod target;
-mod words;
+pub(crate) mod words;
 
 use crate::failure::Result;
 use clap::Subcommand;

@@ -4,10 +4,10 @@ mod json;
 mod remedy;
 mod text;
 
-use crate::failure::{Failure, Result, chain, fail};
-use crate::topology::crashes_hwloc;
+use crate::affinity::look::{failure, of_recording};
+use crate::affinity::settings::period;
+use crate::failure::Result;
 use clap::Args;
-use homenode_linux::affinity::Error;
 use homenode_linux::doctor::{Examined, examine, recorded};
 use homenode_linux::topology::Source;
 use homenode_policy::affinity::{Config, Plan, Previous, decide};
@@ -45,7 +45,7 @@ struct Judged {
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let (source, examined) = match &args.from {
-        Some(directory) => (Source::Xml(directory.clone()), of_recording(directory)?),
+        Some(directory) => (Source::Xml(directory.clone()), of_recording(directory, recorded)?),
         None => {
             let examined = examine(&Source::Live, Path::new("/"), args.period);
             (Source::Live, examined.map_err(failure)?)
@@ -73,34 +73,6 @@ impl Judged {
             verdict,
         }
     }
-}
-
-fn of_recording(directory: &Path) -> Result<Examined> {
-    let hardware = directory.join("topology.xml");
-    if hardware.exists() && crashes_hwloc(&hardware).map_err(Failure::new)? {
-        fail!(
-            "the recording {} is damaged: {}: it contradicts itself so badly that hwloc crashes on it: record the machine again",
-            directory.display(),
-            hardware.display()
-        );
-    }
-    recorded(directory).map_err(failure)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn failure(error: Error) -> Failure {
-    Failure::new(chain(&error))
-}
-
-fn period(text: &str) -> std::result::Result<Duration, String> {
-    const SHORTEST_S: f64 = 0.1;
-    const LONGEST_S: f64 = 3600.0;
-    let seconds = text
-        .parse()
-        .ok()
-        .filter(|seconds| (SHORTEST_S..=LONGEST_S).contains(seconds));
-    let seconds = seconds.ok_or_else(|| format!("write seconds, {SHORTEST_S} to {LONGEST_S}, as 3 or 0.5"))?;
-    Ok(Duration::from_secs_f64(seconds))
 }
 
 #[cfg(test)]

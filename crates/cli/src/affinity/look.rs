@@ -32,7 +32,7 @@ pub(super) struct PeriodArgs {
 impl LookArgs {
     pub(super) fn look(&self) -> Result<Sensed> {
         match &self.from {
-            Some(directory) => of_recording(directory),
+            Some(directory) => of_recording(directory, recorded),
             None => live(self.period.period),
         }
     }
@@ -64,7 +64,11 @@ pub(super) fn live(period: Duration) -> Result<Sensed> {
     sensor.sense(&topology).map_err(failure)
 }
 
-fn of_recording(directory: &Path) -> Result<Sensed> {
+/// Reads a recording by `read`.
+pub(crate) fn of_recording<T>(
+    directory: &Path,
+    read: impl FnOnce(&Path) -> std::result::Result<T, Error>,
+) -> Result<T> {
     let hardware = directory.join("topology.xml");
     if hardware.exists() && crashes_hwloc(&hardware).map_err(Failure::new)? {
         fail!(
@@ -73,10 +77,10 @@ fn of_recording(directory: &Path) -> Result<Sensed> {
             hardware.display()
         );
     }
-    recorded(directory).map_err(failure)
+    read(directory).map_err(failure)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(super) fn failure(error: Error) -> Failure {
+pub(crate) fn failure(error: Error) -> Failure {
     Failure::new(chain(&error))
 }

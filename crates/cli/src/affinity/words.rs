@@ -5,7 +5,7 @@ use homenode_linux::affinity::act::conflicts::Conflict;
 use homenode_policy::affinity::{Snapshot, Target, Thread};
 
 /// `1 thread`, `2 threads`.
-pub(super) fn count(count: usize, name: &str) -> String {
+pub(crate) fn count(count: usize, name: &str) -> String {
     format!("{count} {name}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -22,8 +22,8 @@ pub(super) fn rate(bytes: u64, period_ns: u64) -> String {
     format!("{}.{} MB/s", tenths / 10, tenths % 10)
 }
 
-/// Names of threads are whatever a program says: on one line, and no commands to a terminal.
-pub(super) fn plain(text: &str) -> String {
+/// Names of threads and mounts are whatever a program says: on one line, and no commands to a terminal.
+pub(crate) fn plain(text: &str) -> String {
     let escape = |one: char| -> String {
         if one.is_control() {
             one.escape_default().collect()

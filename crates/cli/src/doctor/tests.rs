@@ -203,11 +203,3 @@ fn where_all_is_local_the_first_line_says_so() {
     );
     assert_eq!(json["findings"], serde_json::json!([]));
 }
-
-#[test]
-fn periods() {
-    assert_eq!(period("0.5"), Ok(Duration::from_millis(500)));
-    for text in ["", "x", "0", "-1", "NaN", "inf", "4000"] {
-        assert!(period(text).unwrap_err().contains("0.1 to 3600"), "{text}");
-    }
-}

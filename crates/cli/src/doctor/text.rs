@@ -1,6 +1,7 @@
 //! What the doctor found, for a person: the verdict, the machine, the findings, and what could not be seen.
 
 use super::{Judged, remedy};
+use crate::affinity::words::{count, plain};
 use crate::topology::{described, human_bytes};
 use homenode_policy::doctor::{Finding, NodeMemory, Verdict};
 use std::fmt::Write as _;
@@ -97,10 +98,7 @@ fn circumstances(judged: &Judged) -> String {
         None => "",
     };
     let snapshot = &examined.sensed.snapshot;
-    let threads = match snapshot.threads.len() {
-        1 => "1 thread".to_owned(),
-        several => format!("{several} threads"),
-    };
+    let threads = count(snapshot.threads.len(), "thread");
     format!("{kernel}{machine}; looked at for {}, {threads} ran\n", seconds(judged))
 }
 
@@ -118,16 +116,4 @@ fn told(judged: &Judged, finding: &Finding) -> String {
         problem.benefit(),
         plain(&remedy::command(judged, problem))
     )
-}
-
-/// Names of threads and mounts are whatever a program says: on one line, and no commands to a terminal.
-fn plain(text: &str) -> String {
-    let escape = |one: char| -> String {
-        if one.is_control() {
-            one.escape_default().collect()
-        } else {
-            one.into()
-        }
-    };
-    text.chars().map(escape).collect()
 }

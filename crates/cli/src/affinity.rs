@@ -4,6 +4,7 @@
 //! what others set, `settings` the configuration; `words` names what is placed, and `table` aligns columns.
 
 mod apply;
+mod cards;
 mod explain;
 mod known;
 pub(crate) mod look;

@@ -8,13 +8,15 @@
 //! Cost: the settings of interrupts and queues are read in every eighth period only, or when asked for; that of threads is
 //! in `threads`. The test `cost_with_a_thousand_threads` prints and bounds it.
 //!
-//! Not seen at all: how cards spread packets over their queues (tables of RSS, filters), which nothing here changes.
+//! How cards spread packets over their queues is in [`Sensed::cards`], besides what is decided from.
 
 pub mod act;
 mod bpf;
+mod cards;
 mod counts;
 mod cpusets;
 mod disks;
+mod ethtool;
 mod gaps;
 mod names;
 mod placement;
@@ -27,8 +29,10 @@ mod ties;
 
 use crate::topology::{self, sysfs::Tree};
 use bpf::Bpf;
+pub use cards::Card;
 use counts::Counts;
 use disks::Disks;
+pub use ethtool::{Count, QueueCounts, Table};
 use gaps::Gaps;
 pub use gaps::Unseen;
 use homenode_policy::CpuId;
@@ -67,6 +71,8 @@ pub struct Sensor {
 pub struct Sensed {
     /// What was seen.
     pub snapshot: Snapshot,
+    /// How network cards spread packets over their queues; those of which nothing is known are not among them.
+    pub cards: Vec<Card>,
     /// What could not be seen, and why.
     pub unseen: Vec<Unseen>,
 }
@@ -150,8 +156,13 @@ impl Sensor {
         };
         let mut unseen = gaps.finish();
         unseen.extend(self.settings_unseen.iter().cloned());
+        let cards = settings.cards.clone();
         self.last = now;
-        Ok(Sensed { snapshot, unseen })
+        Ok(Sensed {
+            snapshot,
+            cards,
+            unseen,
+        })
     }
 
     /// Reads the settings of interrupts and queues anew in the next call, as they have been changed.

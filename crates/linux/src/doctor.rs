@@ -14,6 +14,7 @@ use homenode_policy::doctor::Facts;
 use homenode_policy::topology::Topology;
 use memory::PageCounts;
 use settings::BalancingCounts;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -82,6 +83,7 @@ impl Examined {
             huge_tmpfs_denied: settings::huge_tmpfs_denied(tree),
             fuse_rings: settings::fuse_rings(tree),
             addresses: settings::addresses(tree, topology),
+            queues_max: queues_max(&sensed),
         };
         let gaps = gaps(&facts, topology);
         sensed.unseen.extend(gaps);
@@ -92,6 +94,13 @@ impl Examined {
             is_virtual: settings::is_virtual(tree),
         }
     }
+}
+
+/// Of cards that tell.
+fn queues_max(sensed: &Sensed) -> BTreeMap<String, u64> {
+    let cards = sensed.cards.iter();
+    let told = cards.filter_map(|card| Some((card.device.clone(), u64::from(card.queues?.max()))));
+    told.collect()
 }
 
 /// What is missing that matters on a machine with several nodes.

@@ -1,5 +1,6 @@
 //! `homenode affinity apply`: carries a plan out, once.
 
+use super::cards::{arrange, line};
 use super::known::{JournalArgs, Known, failure, of_others};
 use super::look::{PeriodArgs, live};
 use super::plan::text::{cpus, headline};
@@ -29,6 +30,7 @@ pub(crate) struct ApplyArgs {
 pub(super) fn run(args: &ApplyArgs) -> Result<()> {
     let settings = Settings::read(&args.settings)?;
     let mut actor = args.journal.open()?;
+    let arranged = arrange(&mut actor, &settings)?;
     let sensed = live(args.period.period)?;
     let snapshot = &sensed.snapshot;
     settings.tell_unknown_devices(snapshot);
@@ -39,7 +41,8 @@ pub(super) fn run(args: &ApplyArgs) -> Result<()> {
     };
     let plan = known.decide(snapshot, &settings);
     let applied = actor.apply(&plan, snapshot, &known.conflicts).map_err(failure)?;
-    let mut text = headline(&plan, snapshot.period_ns) + "\n";
+    let mut text: String = arranged.iter().map(|one| line(one) + "\n").collect();
+    text += &(headline(&plan, snapshot.period_ns) + "\n");
     if !plan.actions.is_empty() {
         text += &format!("\n{}", table(snapshot, &plan, &applied));
         let made = applied.outcomes.iter().filter(|(_, outcome)| outcome.is_done()).count();
@@ -52,11 +55,13 @@ pub(super) fn run(args: &ApplyArgs) -> Result<()> {
     }
     crate::print_text(&text)?;
     let failed = |outcome: &Outcome| matches!(outcome, Outcome::Refused(_) | Outcome::NoCpu);
-    match applied.outcomes.iter().filter(|(_, outcome)| failed(outcome)).count() {
+    let refused = applied.outcomes.iter().filter(|(_, outcome)| failed(outcome)).count();
+    let refused_cards = arranged.iter().filter(|(_, outcome)| !outcome.is_done()).count();
+    match refused + refused_cards {
         0 => Ok(()),
         number => fail!(
-            "{number} of {} changes could not be made: the table tells why",
-            plan.actions.len()
+            "{number} of {} changes could not be made: the lines above tell why",
+            plan.actions.len() + arranged.len()
         ),
     }
 }

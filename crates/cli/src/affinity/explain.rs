@@ -37,6 +37,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
     let plan = known.decide(snapshot, &settings);
     let story = Story {
         snapshot,
+        cards: &sensed.cards,
         plan: &plan,
         known: &known,
     };

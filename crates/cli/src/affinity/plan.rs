@@ -4,6 +4,7 @@ mod codes;
 mod json;
 pub(super) mod text;
 
+use super::cards::asked;
 use super::known::JournalArgs;
 use super::look::LookArgs;
 use super::settings::{Settings, SettingsArgs};
@@ -40,6 +41,8 @@ pub(super) struct Decided {
     pub(super) sensed: Sensed,
     pub(super) plan: Plan,
     pub(super) conflicts: Vec<Conflict>,
+    /// What is to be done to cards before it.
+    pub(super) asked: String,
 }
 
 impl Decided {
@@ -67,7 +70,9 @@ pub(super) fn run(args: &PlanArgs) -> Result<()> {
     let mut known = args.look.known(&args.journal, &settings);
     let plan = known.decide(&sensed.snapshot, &settings);
     let conflicts = known.conflicts;
+    let asked = asked(&settings, &sensed.cards);
     let decided = Decided {
+        asked,
         sensed,
         plan,
         conflicts,

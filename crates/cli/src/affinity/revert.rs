@@ -4,7 +4,7 @@ use super::known::{JournalArgs, failure};
 use super::words::{count, plain};
 use crate::failure::{Result, fail};
 use clap::Args;
-use homenode_linux::affinity::act::{Restore, Reverted};
+use homenode_linux::affinity::act::{CardRestore, Restore, Reverted};
 use homenode_policy::affinity::Target;
 use std::fs;
 
@@ -48,7 +48,13 @@ pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
     let there = targets
         .chain(inherited)
         .filter(|(_, restore)| **restore != Restore::Vanished);
-    there.map(|(name, restore)| format!("{name}: {restore}")).collect()
+    let there = there.map(|(name, restore)| format!("{name}: {restore}"));
+    let cards = reverted
+        .cards
+        .iter()
+        .filter(|(_, restore)| *restore != CardRestore::Vanished);
+    let cards = cards.map(|(setting, restore)| plain(&format!("{setting}: {restore}")));
+    there.chain(cards).collect()
 }
 
 /// `thread 4711 (fio)`, as long as it is there.
@@ -73,6 +79,15 @@ pub(super) fn summary(reverted: &Reverted) -> String {
             Restore::Same => same += 1,
             Restore::Left(_) => left += 1,
             Restore::Vanished => gone += 1,
+            _ => failed += 1,
+        }
+    }
+    for (_, restore) in &reverted.cards {
+        match restore {
+            CardRestore::Restored => restored += 1,
+            CardRestore::Same => same += 1,
+            CardRestore::Left(_) => left += 1,
+            CardRestore::Vanished => gone += 1,
             _ => failed += 1,
         }
     }
@@ -108,6 +123,7 @@ mod tests {
             Reverted {
                 targets: targets.collect(),
                 inherited: Vec::new(),
+                cards: Vec::new(),
             }
         };
         assert_eq!(summary(&of(&[])), "nothing was to be restored");

@@ -55,7 +55,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let signals = signals()?;
     let settings = args.settings()?;
     let mut actor = args.journal.open()?;
-    if !actor.changed().is_empty() {
+    if !actor.is_clean() {
         tracing::info!("an earlier run has left changes: taking them back");
         // What fails stays in the journal, with what was there first, and is tried again at the end.
         take_back(&mut actor).unwrap_or_else(|failure| tracing::error!("{failure}"));

@@ -7,11 +7,13 @@ use super::metrics::address::Address;
 use crate::failure::{Failure, Result, fail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use homenode_linux::affinity::act::{CardWish, Spread};
 use homenode_policy::affinity::{Config, Cost, Policy, Snapshot};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,6 +45,8 @@ pub(crate) struct SettingsArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) decide: Config,
+    /// Numbers of queues and RSS tables that cards are to have; by name.
+    pub(crate) cards: Vec<CardWish>,
     /// Of `run`.
     pub(crate) period: Duration,
     /// Where `run` serves metrics.
@@ -119,6 +123,15 @@ struct File {
     migration_price_bytes_per_s: Option<u64>,
     devices: BTreeMap<String, PolicyName>,
     processes: BTreeMap<String, PolicyName>,
+    cards: BTreeMap<String, CardKeys>,
+}
+
+/// What is asked for of a card.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CardKeys {
+    queues: Option<NonZeroU32>,
+    rss: Option<Rss>,
 }
 
 /// What is done about interrupts while irqbalance runs.
@@ -149,8 +162,14 @@ impl From<File> for Settings {
                 .map_or(least.busy_percent_max, |percent| percent.0),
             migration_price: file.migration_price_bytes_per_s.map_or(least.migration_price, price),
         };
+        let cards = file.cards.into_iter().map(|(device, keys)| CardWish {
+            device,
+            queues: keys.queues.map(NonZeroU32::get),
+            rss: keys.rss.map(|rss| rss.0),
+        });
         Self {
             decide,
+            cards: cards.collect(),
             period: file.period_s.map_or(RUN_PERIOD, |period| period.0),
             metrics: file.metrics,
             despite_irqbalance: matches!(file.irqbalance, Irqbalance::Override),
@@ -172,6 +191,27 @@ impl TryFrom<String> for PolicyName {
             let names = POLICIES.map(|policy| policy.to_string()).join(", ");
             format!("there is no policy \"{name}\": write one of {names}")
         })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "toml::Value")]
+struct Rss(Spread);
+
+impl TryFrom<toml::Value> for Rss {
+    type Error = String;
+
+    fn try_from(value: toml::Value) -> std::result::Result<Self, String> {
+        const EXPECTED: &str = "write \"even\", for all receive queues, or a list of some, as [0, 2]";
+        let number = |value: &toml::Value| value.as_integer().and_then(|number| u32::try_from(number).ok());
+        let spread = match &value {
+            toml::Value::String(word) if word == "even" => Some(Spread::Even),
+            toml::Value::Array(list) if !list.is_empty() => {
+                list.iter().map(number).collect::<Option<_>>().map(Spread::Over)
+            }
+            _ => None,
+        };
+        spread.map(Self).ok_or_else(|| EXPECTED.to_owned())
     }
 }
 
@@ -242,7 +282,7 @@ mod tests {
     #[test]
     fn nothing_said_is_the_default() {
         let read = settings("").unwrap();
-        assert_eq!(read.decide, Config::default());
+        assert_eq!((read.decide, read.cards), (Config::default(), Vec::new()));
         assert_eq!(
             (read.period, read.metrics, read.despite_irqbalance),
             (RUN_PERIOD, None, false)
@@ -272,6 +312,12 @@ mod tests {
             ..Config::default()
         };
         assert_eq!(read.decide, named);
+        let card = CardWish {
+            device: "eth0".to_owned(),
+            queues: Some(4),
+            rss: Some(Spread::Even),
+        };
+        assert_eq!(read.cards, [card]);
         assert!(!named.devices.is_empty() && !named.processes.is_empty() && read.metrics.is_some());
         let keys = [
             "policy",
@@ -296,7 +342,8 @@ mod tests {
     fn everything_said() {
         let text = "policy = \"spread\"\nperiod_s = 2\nmetrics = \"127.0.0.1:9101\"\nirqbalance = \"override\"\n\
             dwell_periods = 1\nhysteresis_percent = 2\nrate_bytes_per_s_min = 3\nbusy_percent_max = 4\n\
-            migration_price_bytes_per_s = 5\n[devices]\neth0 = \"pack\"\n[processes]\n\"a b\" = \"single-core\"\n";
+            migration_price_bytes_per_s = 5\n[devices]\neth0 = \"pack\"\n[processes]\n\"a b\" = \"single-core\"\n\
+            [cards.eth1]\nrss = [0, 2]\n";
         let read = settings(text).unwrap();
         let expected = Config {
             policy: Policy::Spread,
@@ -311,6 +358,12 @@ mod tests {
         assert_eq!(read.decide, expected);
         assert_eq!(read.period, Duration::from_secs(2));
         assert!(read.despite_irqbalance && read.metrics.is_some());
+        let card = CardWish {
+            device: "eth1".to_owned(),
+            queues: None,
+            rss: Some(Spread::Over(vec![0, 2])),
+        };
+        assert_eq!(read.cards, [card]);
     }
 
     #[test]
@@ -327,6 +380,10 @@ mod tests {
             ("metrics = \"0.0.0.0:80\"", "line 1", "127.0.0.1"),
             ("[devices]\neth0 = \"fast\"", "line 2", "single-core"),
             ("[device]\n", "line 1", "`devices`"),
+            ("[cards.eth0]\nqueues = 0", "line 2", "nonzero"),
+            ("[cards.eth0]\nrss = \"local\"", "line 2", "as [0, 2]"),
+            ("[cards.eth0]\nrss = []", "line 2", "as [0, 2]"),
+            ("[cards.eth0]\nqueue = 1", "line 2", "`queues`"),
             ("policy", "line 1", "="),
         ];
         for (text, line, expected) in table {

@@ -38,7 +38,10 @@ pub(super) fn command(judged: &Judged, problem: &Problem) -> String {
                 "systemctl enable --now irqbalance".to_owned()
             }
         }
-        Problem::FewQueues { device, cpus, .. } => format!("ethtool -L {device} combined {cpus}"),
+        Problem::FewQueues { device, cpus, max, .. } => {
+            let queues = max.map_or(*cpus, |max| max.min(*cpus));
+            format!("ethtool -L {device} combined {queues}")
+        }
         Problem::NoXps { device, queues } | Problem::XpsCrosses { device, queues } => {
             let is_its = |target: &Target| matches!(target, Target::Transmit { device: of, .. } if of == device);
             if plans(judged, is_its) {

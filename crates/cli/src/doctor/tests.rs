@@ -112,6 +112,7 @@ fn judged(name: &str, topology: Topology) -> Judged {
     let examined = Examined {
         sensed: Sensed {
             snapshot: load(topology).snapshot,
+            cards: Vec::new(),
             unseen: vec![unseen],
         },
         facts,
@@ -183,6 +184,7 @@ fn where_all_is_local_the_first_line_says_so() {
     let examined = Examined {
         sensed: Sensed {
             snapshot: World::new(&[2, 2], 20, 2).snapshot,
+            cards: Vec::new(),
             unseen: Vec::new(),
         },
         facts: Facts::default(),

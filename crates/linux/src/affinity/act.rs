@@ -14,13 +14,16 @@
 //!   mask of a thread that had its whole cpuset is restored by asking for all CPUs, so that CPUs and cpusets which grow
 //!   later count for it again (Linux 6.2 and newer remember what was asked for).
 //!
-//! Other programs that set the same are in [`conflicts`]. RSS tables and numbers of queues are not changed.
+//! Other programs that set the same are in [`conflicts`]. Numbers of queues and tables of RSS are changed only when asked
+//! for ([`Actor::arrange`], `cards`).
 //!
 //! Cost: an action reads its target three times and writes it once; a plan costs one fsync. A revert reads the mask of
 //! every thread of the machine. A thread's number that another thread gets between the last look and the write is not
 //! noticed: Linux has no way to set the mask of a thread by anything but its number.
 
 mod book;
+mod cards;
+mod cards_book;
 mod carry;
 mod children;
 pub mod conflicts;
@@ -35,6 +38,8 @@ mod restore;
 mod store;
 
 use super::gaps::has_vanished;
+pub use cards::{CardWish, Spread};
+pub use cards_book::CardSetting;
 use children::Families;
 pub use conflicts::Conflict;
 pub use error::Error;
@@ -45,7 +50,7 @@ pub use kernel::{Kernel, Process};
 pub use live::Live;
 pub use mask::Mask;
 use mask::{is_within, within};
-pub use outcome::{Applied, Hold, Outcome, Restore, Reverted, Standing};
+pub use outcome::{Applied, CardOutcome, CardRestore, Hold, Outcome, Restore, Reverted, Standing};
 use record::Record;
 use std::collections::BTreeMap;
 use std::fs;
@@ -132,6 +137,18 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         changes(self.journal.entries())
     }
 
+    /// The same of cards: what is set, to which values ([`CardSetting`]).
+    #[must_use]
+    pub fn changed_cards(&self) -> Vec<CardSetting> {
+        self.journal.cards().keys().cloned().collect()
+    }
+
+    /// Whether nothing has been changed that was not restored.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.journal.is_empty()
+    }
+
     /// Carries out a plan that was made for `snapshot`, but not what one of `conflicts` sets.
     ///
     /// # Errors
@@ -155,7 +172,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             if self.journal.is_long() {
                 self.forget_vanished()?;
             }
-            let records: Vec<(Record, Mask)> = ready.iter().map(|it| (it.record.clone(), it.old.clone())).collect();
+            let records: Vec<&Record> = ready.iter().map(|it| &it.record).collect();
             self.journal.append(&records)?;
         }
         for ready in ready {
@@ -259,11 +276,18 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let inheritors = Families::new(kernel, self.journal.entries()).inheritors();
         let inheritors = inheritors.map_err(Error::kernel("the threads of the machine"))?;
         let entries = self.journal.entries().clone();
-        self.journal.retain(|target| {
-            let there = kernel.identity(target);
-            there.map_or(true, |identity| identity.as_ref() == Some(&entries[target].identity))
-                || inheritors.found.iter().any(|inheritor| inheritor.ancestor == *target)
-        })
+        let cards = self.journal.cards().clone();
+        self.journal.retain(
+            |target| {
+                let there = kernel.identity(target);
+                there.map_or(true, |identity| identity.as_ref() == Some(&entries[target].identity))
+                    || inheritors.found.iter().any(|inheritor| inheritor.ancestor == *target)
+            },
+            |setting| {
+                let there = kernel.card(setting.device());
+                there.map_or(true, |identity| identity.as_ref() == Some(&cards[setting].identity))
+            },
+        )
     }
 }
 

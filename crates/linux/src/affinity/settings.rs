@@ -1,7 +1,9 @@
 //! What is set rather than counted: where interrupts may arrive, and which CPUs use which queues.
 //!
-//! Cost: two files an interrupt and one a queue, thousands on large machines; so it is not read in every period.
+//! Cost: two files an interrupt, one a queue and a few requests a card, thousands on large machines; so it is not read in
+//! every period.
 
+use super::cards::{self, Card};
 use super::counts::Counts;
 use super::gaps::Gaps;
 use super::names;
@@ -20,6 +22,7 @@ const FLAGS: &str = "sys/kernel/debug/irq/irqs";
 pub(super) struct Settings {
     pub(super) interrupts: BTreeMap<u32, Setting>,
     pub(super) queues: Vec<Queue>,
+    pub(super) cards: Vec<Card>,
 }
 
 /// An interrupt's.
@@ -48,21 +51,29 @@ impl Settings {
             interrupts.insert(*number, setting);
         }
         tell_managed(tree, counts, &mut interrupts, gaps);
+        let (network, others): (Vec<&Device>, Vec<&Device>) = topology
+            .devices()
+            .iter()
+            .partition(|device| device.kind == DeviceKind::Network);
+        let mut names: Vec<String> = network.iter().map(|device| device.name.clone()).collect();
+        names.extend(virtual_cards(tree, topology));
         let mut queues = Vec::new();
-        for device in topology.devices() {
-            queues.extend(match device.kind {
-                DeviceKind::Network => card_queues(tree, &device.name, gaps),
-                _ => disk_queues(tree, device, gaps),
-            });
+        for device in others {
+            queues.extend(disk_queues(tree, device, gaps));
         }
-        for name in virtual_cards(tree, topology) {
-            queues.extend(card_queues(tree, &name, gaps));
+        for name in &names {
+            queues.extend(card_queues(tree, name, gaps));
         }
+        let cards = cards::read(tree, &names, gaps);
         for queue in &mut queues {
             queue.interrupt = ties.interrupt(&queue.device, queue.kind, queue.index);
         }
         queues.sort_by(|a, b| (&a.device, a.kind, a.index).cmp(&(&b.device, b.kind, b.index)));
-        Self { interrupts, queues }
+        Self {
+            interrupts,
+            queues,
+            cards,
+        }
     }
 }
 

@@ -74,18 +74,30 @@ pub(crate) fn ip(words: &[&str]) {
 /// XPS and RPS of all queues, and the affinity of every interrupt, by file.
 fn files() -> BTreeMap<String, String> {
     let mut paths = Vec::new();
-    for card in [CARD, OTHER] {
-        for index in 0..QUEUES {
-            paths.push(format!("/sys/class/net/{card}/queues/tx-{index}/xps_cpus"));
-            paths.push(format!("/sys/class/net/{card}/queues/rx-{index}/rps_cpus"));
-        }
-    }
     for entry in fs::read_dir("/proc/irq").unwrap().flatten() {
         paths.push(format!(
             "/proc/irq/{}/smp_affinity",
             entry.file_name().to_str().unwrap()
         ));
     }
+    let mut texts = texts(paths);
+    texts.extend(queue_files());
+    texts
+}
+
+/// XPS and RPS of all queues, by file.
+pub(crate) fn queue_files() -> BTreeMap<String, String> {
+    let mut paths = Vec::new();
+    for card in [CARD, OTHER] {
+        for index in 0..QUEUES {
+            paths.push(format!("/sys/class/net/{card}/queues/tx-{index}/xps_cpus"));
+            paths.push(format!("/sys/class/net/{card}/queues/rx-{index}/rps_cpus"));
+        }
+    }
+    texts(paths)
+}
+
+fn texts(paths: Vec<String>) -> BTreeMap<String, String> {
     let text = |path: String| Some((fs::read_to_string(&path).ok()?, path));
     let texts = paths.into_iter().filter_map(text);
     texts.map(|(text, path)| (path, text)).collect()

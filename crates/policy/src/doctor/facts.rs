@@ -26,6 +26,8 @@ pub struct Facts {
     pub fuse_rings: Option<bool>,
     /// PCI addresses of devices, by their names.
     pub addresses: BTreeMap<String, String>,
+    /// How many receive queues a card can have, by its name.
+    pub queues_max: BTreeMap<String, u64>,
 }
 
 /// Memory of one node.

@@ -55,7 +55,7 @@ pub enum Problem {
         /// How many arrived in the period.
         arrivals: u64,
     },
-    /// A busy card has fewer queues than its node has CPUs.
+    /// A busy card has fewer queues than its node has CPUs, and could have more.
     FewQueues {
         /// The card.
         device: String,
@@ -65,6 +65,8 @@ pub enum Problem {
         queues: u64,
         /// CPUs of its home that run.
         cpus: u64,
+        /// What it can have, where that is known.
+        max: Option<u64>,
     },
     /// A card has several transmit queues, and no CPU is told which to use.
     NoXps {

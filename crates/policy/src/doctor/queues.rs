@@ -38,12 +38,15 @@ fn few_queues(case: &Case<'_>, card: &Device, findings: &mut Vec<Finding>) {
     let cpus = case.running(home).len() as u64;
     let busy_ns = case.per_second(arrivals(case, &card.name)).saturating_mul(INTERRUPT_NS);
     let is_busy = busy_ns >= queues * (NS_PER_S / 100 * BUSY_PERCENT);
-    if queues > 0 && queues < cpus && is_busy {
+    let max = case.facts.queues_max.get(&card.name).copied();
+    let is_all = max.is_some_and(|max| max <= queues);
+    if queues > 0 && queues < cpus && is_busy && !is_all {
         findings.push(finding(Problem::FewQueues {
             device: card.name.clone(),
             home,
             queues,
             cpus,
+            max,
         }));
     }
 }

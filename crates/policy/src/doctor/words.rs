@@ -116,13 +116,20 @@ impl fmt::Display for Problem {
                 "all {arrivals} in the period arrived on CPU {}, and nobody spreads them",
                 cpu.0
             ),
-            Self::FewQueues { home, queues, cpus, .. } => {
+            Self::FewQueues {
+                home,
+                queues,
+                cpus,
+                max,
+                ..
+            } => {
                 let are = if *queues == 1 {
                     "1 queue"
                 } else {
                     &*format!("{queues} queues")
                 };
-                write!(f, "busy, with {are} for the {cpus} CPUs of {home}")
+                write!(f, "busy, with {are} for the {cpus} CPUs of {home}")?;
+                max.map_or(Ok(()), |max| write!(f, "; it can have {max}"))
             }
             Self::NoXps { .. } => write!(f, "XPS is not set: packets are sent through queues of any node"),
             Self::XpsCrosses { .. } => write!(f, "XPS has CPUs of several nodes send through the same queue"),

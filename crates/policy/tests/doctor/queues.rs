@@ -32,6 +32,17 @@ fn a_busy_card_with_few_queues() {
     assert_eq!(said, "card: busy, with 1 queue for the 4 CPUs of node 1");
     assert_eq!(of_kind(&found(&card(2, 10_000)), "few-queues"), [], "not busy");
     assert_eq!(of_kind(&found(&card(4, 100_000)), "few-queues"), [], "enough");
+    let with_max = |max| Facts {
+        queues_max: [("card".to_owned(), max)].into(),
+        ..Facts::default()
+    };
+    let said = told(&found_with(&with_max(3), &card(2, 100_000).snapshot), "few-queues");
+    assert_eq!(
+        said,
+        "card: busy, with 2 queues for the 4 CPUs of node 1; it can have 3"
+    );
+    let all = found_with(&with_max(2), &card(2, 100_000).snapshot);
+    assert_eq!(of_kind(&all, "few-queues"), [], "it cannot have more");
 }
 
 #[test]

@@ -3,12 +3,14 @@
 use crate::affinity::known::Known;
 use crate::affinity::plan::text::cpus;
 use crate::affinity::words::{of_thread, plain, rate};
+use homenode_linux::affinity::Card;
 use homenode_policy::affinity::{Interrupt, Plan, Queue, QueueKind, Snapshot, Target, Thread, Why};
 use homenode_policy::{CpuId, NodeId};
 use std::collections::BTreeSet;
 
 pub(super) struct Story<'a> {
     pub(super) snapshot: &'a Snapshot,
+    pub(super) cards: &'a [Card],
     pub(super) plan: &'a Plan,
     pub(super) known: &'a Known,
 }
@@ -93,6 +95,7 @@ impl Story<'_> {
         };
         let mut text = plain(&format!("{} ({what})", queue_name(queue))) + "\n";
         text += &line("device", &self.device(Some(&queue.device)));
+        text += &self.card(queue);
         let nodes = self.of_nodes(&queue.cpus);
         let set = cpus(&queue.cpus);
         text += &line(
@@ -121,6 +124,25 @@ impl Story<'_> {
                     "stays: the kernel lets nobody change it; the threads that use it move instead",
                 )
             }
+        }
+    }
+
+    /// How its card spreads packets over its queues, and what this one gets.
+    fn card(&self, queue: &Queue) -> String {
+        let Some(card) = self.cards.iter().find(|card| card.device == queue.device) else {
+            return String::new();
+        };
+        let text = line("card", &card.to_string());
+        match (&card.table, queue.kind) {
+            (Some(table), QueueKind::Receive) => {
+                let share = card.shares().get(&queue.index).copied().unwrap_or_default();
+                let all = table.entries.len();
+                text + &line(
+                    "rss",
+                    &format!("{share} of the table's {all} entries send packets here"),
+                )
+            }
+            _ => text,
         }
     }
 

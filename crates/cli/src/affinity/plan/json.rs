@@ -2,9 +2,11 @@
 
 use super::{Decided, codes};
 use crate::affinity::words::name_alone;
+use homenode_linux::affinity::{Card, QueueCounts};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Action, Policy, Snapshot, Stay, Target};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 #[derive(Serialize)]
 pub(super) struct PlanReport {
@@ -17,6 +19,7 @@ pub(super) struct PlanReport {
     actions: Vec<ActionReport>,
     stays: Vec<StayReport>,
     conflicts: Vec<ConflictReport>,
+    cards: Vec<CardReport>,
     unseen: Vec<UnseenReport>,
 }
 
@@ -59,6 +62,17 @@ struct ConflictReport {
     remedy: String,
 }
 
+/// How a network card spreads packets over its queues; what its driver does not offer is null.
+#[derive(Serialize)]
+struct CardReport {
+    device: String,
+    queues: Option<u32>,
+    queues_max: Option<u32>,
+    /// By receive queue.
+    rss_entries: BTreeMap<u32, usize>,
+    ntuple_filters: Option<bool>,
+}
+
 #[derive(Serialize)]
 struct UnseenReport {
     what: String,
@@ -86,7 +100,19 @@ pub(super) fn of(decided: &Decided, source: String, policy: Policy) -> PlanRepor
         actions: plan.actions.iter().map(|one| action(snapshot, one)).collect(),
         stays: plan.stays.iter().map(|one| stay(decided, one)).collect(),
         conflicts: conflicts.collect(),
+        cards: decided.sensed.cards.iter().map(card).collect(),
         unseen: unseen.collect(),
+    }
+}
+
+fn card(card: &Card) -> CardReport {
+    let queues = card.queues.as_ref();
+    CardReport {
+        device: card.device.clone(),
+        queues: queues.map(|queues| queues.combined.now.max(queues.receive.now)),
+        queues_max: queues.map(QueueCounts::max),
+        rss_entries: card.shares(),
+        ntuple_filters: card.filters,
     }
 }
 

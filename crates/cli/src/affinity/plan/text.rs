@@ -22,7 +22,7 @@ pub(super) fn of(decided: &Decided, all: bool) -> String {
             format!("\n{}", stays_by_reason(decided))
         };
     }
-    let notes = others(&decided.conflicts) + &unseen(&decided.sensed.unseen);
+    let notes = decided.asked.clone() + &others(&decided.conflicts) + &unseen(&decided.sensed.unseen);
     if !notes.is_empty() {
         text += &format!("\n{notes}");
     }

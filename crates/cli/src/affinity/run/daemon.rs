@@ -1,5 +1,6 @@
 //! One period after the other: sense, decide, act, look whether it holds.
 
+use super::super::cards;
 use super::super::known::{Known, failure, of_others};
 use super::super::look;
 use super::super::metrics::Metrics;
@@ -74,7 +75,8 @@ struct Told {
 }
 
 impl Daemon {
-    pub(super) fn new(settings: Settings, actor: Actor<Live>, metrics: Metrics) -> Result<Self> {
+    pub(super) fn new(settings: Settings, mut actor: Actor<Live>, metrics: Metrics) -> Result<Self> {
+        arrange(&mut actor, &settings)?;
         let mut daemon = Self {
             settings,
             actor,
@@ -101,6 +103,10 @@ impl Daemon {
     }
 
     pub(super) fn reconfigure(&mut self, settings: Settings) {
+        if settings.cards != self.settings.cards {
+            arrange(&mut self.actor, &settings).unwrap_or_else(|failure| tracing::error!("{failure}"));
+            self.sensor.settings_changed();
+        }
         self.settings = settings;
         self.known.previous.reconsider();
         self.look_around();
@@ -234,6 +240,18 @@ impl Daemon {
             }
         }
     }
+}
+
+/// What cannot be done is told, and all else goes on.
+fn arrange(actor: &mut Actor<Live>, settings: &Settings) -> Result<()> {
+    for one in cards::arrange(actor, settings)? {
+        if one.1.is_done() {
+            tracing::info!("{}", cards::line(&one));
+        } else {
+            tracing::warn!("{}", cards::line(&one));
+        }
+    }
+    Ok(())
 }
 
 fn tell_outcomes(snapshot: &Snapshot, plan: &Plan, applied: &Applied) {

@@ -76,8 +76,19 @@ fn of_devices() -> Vec<(Problem, &'static str)> {
                 home,
                 queues: 2,
                 cpus: 4,
+                max: None,
             },
             "ethtool -L card combined 4",
+        ),
+        (
+            Problem::FewQueues {
+                device: device.clone(),
+                home,
+                queues: 2,
+                cpus: 4,
+                max: Some(3),
+            },
+            "ethtool -L card combined 3",
         ),
         (
             Problem::NoXps {
@@ -212,6 +223,7 @@ fn every_problem_has_its_command() {
     let examined = Examined {
         sensed: Sensed {
             snapshot: world.snapshot,
+            cards: Vec::new(),
             unseen: Vec::new(),
         },
         facts: Facts::default(),

@@ -1,7 +1,8 @@
-//! What a journal knows of each target.
+//! What a journal knows of each target; of cards in `cards_book`.
 
+use super::cards_book::{self, Cards};
 use super::mask::{Mask, is_what_became_of};
-use super::record::{Key, Record};
+use super::record::{Key, Place, Record};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::Target;
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ pub(super) type Entries = BTreeMap<Target, Entry>;
 #[derive(Debug, Default)]
 pub(super) struct Book {
     pub(super) entries: Entries,
+    pub(super) cards: Cards,
     next_order: usize,
 }
 
@@ -53,7 +55,8 @@ impl Book {
     pub(super) fn records(&self) -> impl Iterator<Item = Record> {
         let mut targets = self.latest_first();
         targets.reverse();
-        targets.into_iter().flat_map(|target| {
+        let cards = self.cards.iter().flat_map(|(setting, entry)| entry.records(setting));
+        let of_targets = targets.into_iter().flat_map(|target| {
             let entry = &self.entries[&target];
             entry.set.iter().map(move |(set, at)| Record {
                 target: Key::from(&target),
@@ -63,13 +66,30 @@ impl Book {
                 session: entry.session,
                 to: set.iter().map(|cpu| cpu.0).collect(),
                 at: *at,
+                masks: Vec::new(),
             })
-        })
+        });
+        cards.chain(of_targets)
     }
 
-    /// Takes a change in.
-    pub(super) fn note(&mut self, record: &Record, old: Mask) {
-        let target = Target::from(&record.target);
+    /// Whether nothing has been changed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.cards.is_empty()
+    }
+
+    /// Takes a line of a journal in; else what is wrong with it.
+    pub(super) fn read(&mut self, record: &Record) -> Result<(), String> {
+        match Place::from(&record.target) {
+            Place::Target(target) => {
+                let old = Mask::parse(record.old.clone()).map_err(|error| error.to_string())?;
+                self.note(target, record, old);
+                Ok(())
+            }
+            Place::Card(setting) => cards_book::note(&mut self.cards, setting, record),
+        }
+    }
+
+    fn note(&mut self, target: Target, record: &Record, old: Mask) {
         let to: Vec<CpuId> = record.to.iter().copied().map(CpuId).collect();
         // Two whole cpusets are the same old value, also when the cpuset has changed in between.
         let same =

@@ -16,7 +16,6 @@ use std::io;
 pub(super) struct Ready<'a> {
     pub(super) action: &'a Action,
     pub(super) record: Record,
-    pub(super) old: Mask,
     found: Mask,
     /// What the cpuset of a thread had.
     room: Vec<CpuId>,
@@ -75,6 +74,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             session: 0,
             to: action.to.iter().map(|cpu| cpu.0).collect(),
             at: now,
+            masks: Vec::new(),
         };
         let room = self.room(target, online).map_err(failed)?;
         let old = self.origin(target, &found, &room, &mut record)?;
@@ -82,7 +82,6 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         Ok(Ready {
             action,
             record,
-            old,
             found,
             room,
         })

@@ -5,7 +5,7 @@
 //! | irqbalance | every ten seconds all interrupts but managed ones and those it is told to leave (`--banirq`) | interrupts are left to it; threads, XPS and RPS are set |
 //! | tuned, with a profile that isolates CPUs | masks of threads, at its start and of new threads; the default of interrupts | threads whose mask it has narrowed are left alone, as all whose mask somebody else has |
 //! | systemd's `.link` files with `ReceivePacketSteeringCPUMask` | RPS of cards they apply to, when a card appears | RPS of these cards is left alone |
-//! | systemd's `.link` files with numbers of queues | how many queues a card has, when it appears | nothing: numbers of queues are not changed here |
+//! | systemd's `.link` files with numbers of queues | how many queues a card has, when it appears | nothing: they are set when a card appears, and changed here only when asked for |
 //!
 //! An operator who wants to have it otherwise hands on no conflict, or only some ([`super::Actor::apply`],
 //! [`leave_alone`]): irqbalance then moves interrupts back, which is noticed, and they are left to it from then on.

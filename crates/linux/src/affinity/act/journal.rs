@@ -14,8 +14,8 @@
 //! written anew, without what has vanished, when it has many times the lines it needs.
 
 use super::book::{Book, Entries};
+use super::cards_book::{CardSetting, Cards};
 use super::error::Error;
-use super::mask::Mask;
 use super::record::{self, Broken, Record};
 use super::store::Store;
 use homenode_policy::affinity::Target;
@@ -61,9 +61,8 @@ pub(super) fn parse(bytes: &[u8], path: &Path, boot: &str, namespaces: &str) -> 
     }
     let mut book = Book::default();
     for (line, record) in &read.records {
-        let old = Mask::parse(record.old.clone());
-        let old = old.map_err(|error| Broken::Line(*line, error.to_string()).at(path))?;
-        book.note(record, old);
+        book.read(record)
+            .map_err(|problem| Broken::Line(*line, problem).at(path))?;
     }
     Ok(Some(Parsed {
         book,
@@ -102,14 +101,23 @@ impl<S: Store> Journal<S> {
         &self.book.entries
     }
 
+    pub(super) fn cards(&self) -> &Cards {
+        &self.book.cards
+    }
+
+    /// Whether it has nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.book.is_empty()
+    }
+
     /// The targets, the latest change first.
     pub(super) fn latest_first(&self) -> Vec<Target> {
         self.book.latest_first()
     }
 
     /// Makes records durable. Whatever happens, the file has all of what it had.
-    pub(super) fn append(&mut self, records: &[(Record, Mask)]) -> Result<(), Error> {
-        let text: String = records.iter().map(|(record, _)| record::line(record)).collect();
+    pub(super) fn append(&mut self, records: &[&Record]) -> Result<(), Error> {
+        let text: String = records.iter().map(|record| record::line(record)).collect();
         // Should this fail, half a line may be there: the next one writes the file whole.
         let lines = match self.lines.take() {
             Some(lines) => {
@@ -123,23 +131,28 @@ impl<S: Store> Journal<S> {
             }
         };
         self.lines = Some(lines + records.len());
-        for (record, old) in records {
-            self.book.note(record, old.clone());
+        for record in records {
+            self.book.read(record).expect("it was made of what had been read");
         }
         Ok(())
     }
 
     /// Whether the file has many more lines than it needs.
     pub(super) fn is_long(&self) -> bool {
-        let needed = self.book.entries.len().saturating_mul(SURPLUS_FACTOR);
+        let needed = (self.book.entries.len() + self.book.cards.len()).saturating_mul(SURPLUS_FACTOR);
         self.lines.is_some_and(|lines| lines > needed.max(SURPLUS_LINES))
     }
 
     /// Forgets what `keep` does not name, and writes the file anew; without anything to keep, there is none.
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(&Target) -> bool) -> Result<(), Error> {
+    pub(super) fn retain(
+        &mut self,
+        mut keep: impl FnMut(&Target) -> bool,
+        mut keep_card: impl FnMut(&CardSetting) -> bool,
+    ) -> Result<(), Error> {
         self.book.entries.retain(|target, _| keep(target));
+        self.book.cards.retain(|setting, _| keep_card(setting));
         self.lines = None;
-        if self.book.entries.is_empty() {
+        if self.book.is_empty() {
             return self.store.remove();
         }
         let (text, lines) = self.text();

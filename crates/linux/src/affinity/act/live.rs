@@ -5,12 +5,13 @@ use super::kernel::{Kernel, Process};
 use super::mask::{Mask, within};
 use crate::affinity::counts::Counts;
 use crate::affinity::cpusets::Cpusets;
+use crate::affinity::ethtool::Ethtool;
 use crate::affinity::thread_files::{allowed_mask, stat};
-use crate::affinity::{INTERRUPTS, ONLINE, UPTIME, uptime_ticks};
+use crate::affinity::{INTERRUPTS, ONLINE, QueueCounts, Table, UPTIME, uptime_ticks};
 use crate::cpu;
-use crate::topology::sysfs::{Tree, parse_list};
+use crate::topology::sysfs::{Tree, number_after, parse_list};
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{Target, ThreadId};
+use homenode_policy::affinity::{QueueKind, Target, ThreadId};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -144,9 +145,7 @@ impl Kernel for Live {
                 Err(error) => Err(error),
             },
             Target::Interrupt(number) => return self.interrupt_name(*number),
-            Target::Transmit { device, .. } | Target::Receive { device, .. } => {
-                self.tree.try_text(format!("sys/class/net/{device}/ifindex")).map(Some)
-            }
+            Target::Transmit { device, .. } | Target::Receive { device, .. } => return self.card(device),
         };
         match found {
             Err(error) if vanished(&error) => Ok(None),
@@ -195,6 +194,40 @@ impl Kernel for Live {
 
     fn process(&self, process: u32) -> io::Result<Process> {
         self.stat(&format!("proc/{process}/stat")).map(|(found, _)| found)
+    }
+
+    fn card(&self, device: &str) -> io::Result<Option<String>> {
+        match self.tree.try_text(format!("sys/class/net/{device}/ifindex")) {
+            Err(error) if vanished(&error) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    fn queues(&self, device: &str) -> io::Result<Vec<Target>> {
+        let names = self.tree.names(format!("sys/class/net/{device}/queues"));
+        let queue = |name: String| {
+            let transmit = number_after(&name, "tx-").map(|index| (QueueKind::Transmit, index));
+            let receive = || number_after(&name, "rx-").map(|index| (QueueKind::Receive, index));
+            let (kind, index) = transmit.or_else(receive)?;
+            Target::of_queue(device, kind, index)
+        };
+        Ok(names.into_iter().filter_map(queue).collect())
+    }
+
+    fn queue_counts(&self, device: &str) -> io::Result<QueueCounts> {
+        Ethtool::new()?.queues(device)
+    }
+
+    fn set_queues(&self, device: &str, queues: [u32; 3]) -> io::Result<()> {
+        Ethtool::new()?.set_queues(device, queues)
+    }
+
+    fn table(&self, device: &str) -> io::Result<Table> {
+        Ethtool::new()?.table(device)
+    }
+
+    fn set_table(&self, device: &str, entries: &[u32]) -> io::Result<()> {
+        Ethtool::new()?.set_table(device, entries)
     }
 
     fn threads(&self) -> io::Result<Vec<ThreadId>> {

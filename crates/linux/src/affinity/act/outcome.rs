@@ -1,5 +1,7 @@
 //! What became of each change.
 
+use super::cards::numbers;
+use super::cards_book::CardSetting;
 use super::conflicts::Conflict;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Plan, Previous, Snapshot, Target, ThreadId};
@@ -128,6 +130,64 @@ pub struct Reverted {
     pub targets: Vec<(Target, Restore)>,
     /// Threads and processes that have inherited a mask of ours.
     pub inherited: Vec<(ThreadId, Restore)>,
+    /// Tables and numbers of queues.
+    pub cards: Vec<(CardSetting, CardRestore)>,
+}
+
+/// What became of one setting of a card that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CardOutcome {
+    /// The card has it.
+    Done,
+    /// The card had it.
+    Same,
+    /// The driver has made something else of it: numbers of combined, receive and transmit queues, or the table.
+    Became(Vec<u32>),
+    /// There can be 1 to `max` queues.
+    Number {
+        /// So many were asked for.
+        asked: u32,
+        /// What the card can have.
+        max: u32,
+    },
+    /// The card has no such receive queue.
+    NoQueue {
+        /// The one that was asked for.
+        queue: u32,
+        /// How many it has.
+        queues: u32,
+    },
+    /// Its driver does not offer it.
+    NotOffered,
+    /// There is no such card.
+    Vanished,
+    /// The kernel refuses, with this errno.
+    Refused(i32),
+}
+
+/// What became of one setting of a card that is to be as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CardRestore {
+    /// It was ours, and is as it was.
+    Restored,
+    /// It was as it had been.
+    Same,
+    /// It has another value, which was not set by this program: it was left alone.
+    Left(Vec<u32>),
+    /// The card is not there any more.
+    Vanished,
+    /// It could not be restored, by this errno; it stays in the journal.
+    Failed(i32),
+}
+
+impl CardOutcome {
+    /// Whether the card has what was asked for.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self, Self::Done | Self::Same)
+    }
 }
 
 impl Reverted {
@@ -136,9 +196,11 @@ impl Reverted {
     pub fn is_complete(&self) -> bool {
         let of_targets = self.targets.iter().map(|(_, restore)| restore);
         let of_threads = self.inherited.iter().map(|(_, restore)| restore);
-        !of_targets
-            .chain(of_threads)
-            .any(|restore| matches!(restore, Restore::Failed(_)))
+        let mut of_cards = self.cards.iter();
+        !of_cards.any(|(_, restore)| matches!(restore, CardRestore::Failed(_)))
+            && !of_targets
+                .chain(of_threads)
+                .any(|restore| matches!(restore, Restore::Failed(_)))
     }
 }
 
@@ -187,6 +249,49 @@ impl fmt::Display for Restore {
             Self::Partly(cpus) => write!(f, "restored as far as CPUs run: it has {}", List(cpus)),
             Self::Same => write!(f, "as it was"),
             Self::Left(cpus) => write!(f, "left alone: somebody else has given it {}", List(cpus)),
+            Self::Vanished => write!(f, "it is not there any more"),
+            Self::Failed(errno) => write!(
+                f,
+                "not restored: {}: it stays in the journal",
+                io::Error::from_raw_os_error(*errno)
+            ),
+        }
+    }
+}
+
+impl fmt::Display for CardOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => write!(f, "done"),
+            Self::Same => write!(f, "as it was"),
+            Self::Became(now) => write!(f, "the driver has made {} of it", numbers(now)),
+            Self::Number { asked, max: 0 } => write!(f, "not done: {asked} were asked for, and their number is fixed"),
+            Self::Number { asked, max } => {
+                write!(f, "not done: {asked} were asked for, and the card can have 1 to {max}")
+            }
+            Self::NoQueue { queue, queues } => {
+                write!(
+                    f,
+                    "not done: there is no receive queue {queue}, as the card has {queues}, from 0 on"
+                )
+            }
+            Self::NotOffered => write!(f, "not done: the card's driver does not offer it"),
+            Self::Vanished => write!(f, "not done: there is no such card"),
+            Self::Refused(libc::EINVAL) => write!(
+                f,
+                "refused by the kernel: Invalid argument: perhaps the card's RSS table, or a program on it, uses queues that would go"
+            ),
+            Self::Refused(errno) => write!(f, "refused by the kernel: {}", io::Error::from_raw_os_error(*errno)),
+        }
+    }
+}
+
+impl fmt::Display for CardRestore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Restored => write!(f, "restored"),
+            Self::Same => write!(f, "as it was"),
+            Self::Left(now) => write!(f, "left alone: somebody else has set it to {}", numbers(now)),
             Self::Vanished => write!(f, "it is not there any more"),
             Self::Failed(errno) => write!(
                 f,

@@ -1,5 +1,6 @@
 //! The journal's text: its first line, and a line for each change.
 
+use super::cards_book::CardSetting;
 use super::error::Error;
 use homenode_policy::affinity::{Target, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -23,9 +24,12 @@ pub(super) struct Record {
     pub(super) to: Vec<u32>,
     /// When it was written, in clock ticks since boot.
     pub(super) at: u64,
+    /// Of a card's queues, when their number is changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) masks: Vec<(Key, String)>,
 }
 
-/// A target as it is written down.
+/// A target or a setting of a card as it is written down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Key {
@@ -33,6 +37,14 @@ pub(super) enum Key {
     Interrupt { number: u32 },
     Transmit { device: String, index: u32 },
     Receive { device: String, index: u32 },
+    Table { device: String },
+    Queues { device: String },
+}
+
+/// What a record is of.
+pub(super) enum Place {
+    Target(Target),
+    Card(CardSetting),
 }
 
 /// The first line without its checksum.
@@ -159,21 +171,33 @@ impl From<&Target> for Key {
     }
 }
 
-impl From<&Key> for Target {
+impl From<&CardSetting> for Key {
+    fn from(setting: &CardSetting) -> Self {
+        match setting.clone() {
+            CardSetting::Table { device } => Self::Table { device },
+            CardSetting::Queues { device } => Self::Queues { device },
+        }
+    }
+}
+
+impl From<&Key> for Place {
     fn from(key: &Key) -> Self {
-        match key.clone() {
+        let target = match key.clone() {
             Key::Thread {
                 process,
                 thread,
                 started,
-            } => Self::Thread(ThreadId {
+            } => Target::Thread(ThreadId {
                 process,
                 thread,
                 started,
             }),
-            Key::Interrupt { number } => Self::Interrupt(number),
-            Key::Transmit { device, index } => Self::Transmit { device, index },
-            Key::Receive { device, index } => Self::Receive { device, index },
-        }
+            Key::Interrupt { number } => Target::Interrupt(number),
+            Key::Transmit { device, index } => Target::Transmit { device, index },
+            Key::Receive { device, index } => Target::Receive { device, index },
+            Key::Table { device } => return Self::Card(CardSetting::Table { device }),
+            Key::Queues { device } => return Self::Card(CardSetting::Queues { device }),
+        };
+        Self::Target(target)
     }
 }

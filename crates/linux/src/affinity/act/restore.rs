@@ -1,13 +1,14 @@
-//! Takes everything back: the latest change first, then the masks that were inherited.
+//! Takes everything back: the latest change first, then the masks that were inherited, then tables and numbers of queues.
 
 use super::book::Entry;
+use super::cards;
 use super::children::{Families, Inheritor};
 use super::errno;
 use super::error::Error;
 use super::journal::Journal;
 use super::kernel::Kernel;
 use super::mask::{Mask, is_within};
-use super::outcome::{Restore, Reverted};
+use super::outcome::{CardRestore, Restore, Reverted};
 use super::store::Store;
 use crate::affinity::gaps::has_vanished;
 use homenode_policy::CpuId;
@@ -56,7 +57,14 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
         }
     }
     reverted.inherited = inherited.into_iter().collect();
-    journal.retain(|target| failed.contains(target))?;
+    let all = journal.cards().iter();
+    let all = all.map(|(setting, entry)| (setting.clone(), cards::restore(kernel, setting, entry)));
+    reverted.cards = all.collect();
+    let card_failed = |setting: &_| {
+        let mut cards = reverted.cards.iter();
+        cards.any(|(card, restore)| card == setting && matches!(restore, CardRestore::Failed(_)))
+    };
+    journal.retain(|target| failed.contains(target), card_failed)?;
     Ok(reverted)
 }
 

@@ -1,10 +1,12 @@
 //! Plans on a model machine ([`model`]), cut at every operation; journals that are cut and changed; the machine itself.
 
+mod card;
+mod cards;
 mod journals;
 mod model;
 mod single;
 
-use super::{Actor, Outcome};
+use super::{Actor, CardOutcome, CardWish, Outcome, Spread};
 use homenode_policy::NodeId;
 use homenode_policy::affinity::{Action, Cost, Interrupt, Plan, Reason, Snapshot, Target};
 use homenode_policy::topology::{Cpu, Latency, Node, Parts, Topology};
@@ -94,10 +96,31 @@ fn some_plan(machine: &mut Machine) -> (Plan, Snapshot) {
     (plan(actions), snapshot(machine))
 }
 
+/// For both cards numbers of queues and tables that others never set; some that they cannot have.
+fn some_wishes(machine: &mut Machine) -> Vec<CardWish> {
+    let random = &mut machine.random;
+    let mut wish = |device: &str| CardWish {
+        device: device.to_owned(),
+        queues: random.bool().then(|| random.u32(1..5)),
+        rss: match random.u8(0..3) {
+            0 => None,
+            1 => Some(Spread::Even),
+            _ => Some(Spread::Over(vec![random.u32(1..4)])),
+        },
+    };
+    vec![wish("eth0"), wish("eth1")]
+}
+
 /// A daemon: it takes back what an earlier one left, carries plans out while others are at work, and takes all back.
 fn daemon(handle: &Handle, plans: usize) {
     let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
     assert!(actor.revert().unwrap().is_complete());
+    if plans > 0 {
+        let wishes = some_wishes(&mut handle.machine());
+        let outcomes = actor.arrange(&wishes).unwrap();
+        let is_never = |outcome: &CardOutcome| matches!(outcome, CardOutcome::Number { .. } | CardOutcome::NotOffered);
+        assert!(!outcomes.iter().any(|(_, outcome)| is_never(outcome)), "{outcomes:?}");
+    }
     for _ in 0..plans {
         let (plan, snapshot) = some_plan(&mut handle.machine());
         let applied = actor.apply(&plan, &snapshot, &[]).unwrap();

@@ -4,6 +4,8 @@
 //! Beside each value is the one it would have if nobody but the others had ever set it: what must be there in the end.
 
 use super::super::{Error, Kernel, Mask, Process, Store};
+use super::card::Card;
+use crate::affinity::{QueueCounts, Table};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
 use std::cell::{RefCell, RefMut};
@@ -55,7 +57,7 @@ pub(super) struct Machine {
     pub(super) processes: BTreeMap<u32, Process>,
     pub(super) threads: BTreeMap<u32, Thread>,
     pub(super) interrupts: BTreeMap<u32, Interrupt>,
-    pub(super) cards: BTreeMap<String, u32>,
+    pub(super) cards: BTreeMap<String, Card>,
     pub(super) queues: BTreeMap<Target, Both<Set>>,
     pub(super) file: Option<Vec<u8>>,
     pub(super) operations: usize,
@@ -179,11 +181,13 @@ impl Machine {
     }
 
     fn add_card(&mut self, name: &str) {
-        let index = self.number();
-        self.cards.insert(name.to_owned(), index);
-        for index in 0..2 {
+        let card = Card::new(self.number(), &mut self.random);
+        let queues = card.queues.now;
+        self.cards.insert(name.to_owned(), card);
+        for index in 0..Card::QUEUES_MAX {
             let device = name.to_owned();
-            let set = if self.random.bool() { 0 } else { self.others_set() };
+            let is_set = index < queues && self.random.bool();
+            let set = if is_set { self.others_set() } else { 0 };
             let set = Both { now: set, wanted: set };
             self.queues.insert(
                 Target::Receive {
@@ -213,7 +217,28 @@ impl Machine {
                 (thread.id.process == id.process).then(|| self.mask(thread.asked.now, thread.group))
             }
             Target::Interrupt(number) => self.interrupts.get(number).map(|interrupt| interrupt.affinity.now),
-            queue => self.queues.get(queue).map(|set| set.now),
+            queue => {
+                let card = self.cards.get(device(queue)?)?;
+                let set = self.queues.get(queue)?;
+                (queue_index(queue)? < card.queues.now).then_some(set.now)
+            }
+        }
+    }
+
+    /// A queue that goes takes its masks with it.
+    fn set_queues(&mut self, name: &str, queues: Both<u32>) {
+        let Some(card) = self.cards.get_mut(name) else { return };
+        card.set_queues(queues);
+        for (target, set) in &mut self.queues {
+            let (Some(of), Some(index)) = (device(target), queue_index(target)) else {
+                continue;
+            };
+            if of == name && index >= queues.now {
+                set.now = 0;
+            }
+            if of == name && index >= queues.wanted {
+                set.wanted = 0;
+            }
         }
     }
 
@@ -229,9 +254,12 @@ impl Machine {
             .map(|(number, it)| (format!("interrupt {number}"), it.affinity));
         let queues = self.queues.iter().map(|(target, set)| (target.to_string(), *set));
         let all = threads.chain(interrupts).chain(queues);
-        all.filter(|(_, set)| set.now != set.wanted)
-            .map(|(name, set)| format!("{name} has {:02x}, not {:02x}", set.now, set.wanted))
-            .collect()
+        let sets = all
+            .filter(|(_, set)| set.now != set.wanted)
+            .map(|(name, set)| format!("{name} has {:02x}, not {:02x}", set.now, set.wanted));
+        let cards = self.cards.iter();
+        let cards = cards.filter_map(|(name, card)| Some(format!("{name} has {}", card.difference()?)));
+        sets.chain(cards).collect()
     }
 
     fn operation(&mut self, at: At) {
@@ -255,6 +283,7 @@ impl Machine {
                 4 => self.use_again(),
                 5 => self.plug(),
                 6 => self.narrow_cpuset(),
+                7 => self.rearrange(),
                 _ => {}
             }
         }
@@ -355,11 +384,22 @@ impl Machine {
     /// A card is taken out, put in, or replaced.
     fn plug(&mut self) {
         let name = if self.random.bool() { "eth0" } else { "eth1" };
-        let is = |target: &Target| matches!(target, Target::Receive { device, .. } | Target::Transmit { device, .. } if device == name);
-        self.queues.retain(|target, _| !is(target));
+        self.queues.retain(|target, _| device(target) != Some(name));
         self.cards.remove(name);
         if self.random.bool() {
             self.add_card(name);
+        }
+    }
+
+    /// Somebody else sets a card's number of queues or its table: to what is never asked for here.
+    fn rearrange(&mut self) {
+        let name = if self.random.bool() { "eth0" } else { "eth1" };
+        let Some(card) = self.cards.get_mut(name) else { return };
+        if self.random.bool() {
+            card.set_table_by_others();
+        } else {
+            let all = Card::QUEUES_MAX;
+            self.set_queues(name, Both { now: all, wanted: all });
         }
     }
 
@@ -371,7 +411,8 @@ impl Machine {
     pub(super) fn targets(&self) -> Vec<Target> {
         let threads = self.threads.values().map(|thread| Target::Thread(thread.id));
         let interrupts = self.interrupts.keys().map(|number| Target::Interrupt(*number));
-        threads.chain(interrupts).chain(self.queues.keys().cloned()).collect()
+        let queues = self.queues.keys().filter(|queue| self.has(queue).is_some());
+        threads.chain(interrupts).chain(queues.cloned()).collect()
     }
 }
 
@@ -412,6 +453,20 @@ fn set_of(cpus: &[CpuId]) -> Set {
     cpus.iter().filter(|cpu| cpu.0 < 8).fold(0, |set, cpu| set | 1 << cpu.0)
 }
 
+fn device(target: &Target) -> Option<&str> {
+    match target {
+        Target::Transmit { device, .. } | Target::Receive { device, .. } => Some(device),
+        _ => None,
+    }
+}
+
+fn queue_index(target: &Target) -> Option<u32> {
+    match target {
+        Target::Transmit { index, .. } | Target::Receive { index, .. } => Some(*index),
+        _ => None,
+    }
+}
+
 fn no(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
@@ -446,7 +501,7 @@ impl Kernel for Handle {
             }
             Target::Interrupt(number) => machine.interrupts.get(number).map(|interrupt| interrupt.name.clone()),
             Target::Transmit { device, .. } | Target::Receive { device, .. } => {
-                machine.cards.get(device).map(u32::to_string)
+                machine.cards.get(device).map(|card| card.index.to_string())
             }
         })
     }
@@ -488,6 +543,7 @@ impl Kernel for Handle {
                 interrupt.affinity.now = set;
             }
             queue => {
+                machine.has(queue).ok_or_else(|| no(libc::ENOENT))?;
                 let queue = machine.queues.get_mut(queue).ok_or_else(|| no(libc::ENOENT))?;
                 queue.now = set & online;
             }
@@ -510,6 +566,44 @@ impl Kernel for Handle {
     fn process(&self, process: u32) -> io::Result<Process> {
         let machine = self.operate(At::Any);
         machine.processes.get(&process).copied().ok_or_else(|| no(libc::ENOENT))
+    }
+
+    fn card(&self, device: &str) -> io::Result<Option<String>> {
+        let machine = self.operate(At::First);
+        Ok(machine.cards.get(device).map(|card| card.index.to_string()))
+    }
+
+    fn queues(&self, name: &str) -> io::Result<Vec<Target>> {
+        let machine = self.operate(At::Any);
+        let targets = machine.targets().into_iter();
+        Ok(targets.filter(|target| device(target) == Some(name)).collect())
+    }
+
+    fn queue_counts(&self, device: &str) -> io::Result<QueueCounts> {
+        let machine = self.operate(At::Any);
+        let card = machine.cards.get(device).ok_or_else(|| no(libc::ENODEV))?;
+        Ok(card.counts())
+    }
+
+    fn set_queues(&self, device: &str, [combined, ..]: [u32; 3]) -> io::Result<()> {
+        let mut machine = self.operate(At::Any);
+        let card = machine.cards.get(device).ok_or_else(|| no(libc::ENODEV))?;
+        card.may_have(combined).map_err(no)?;
+        let wanted = card.queues.wanted;
+        machine.set_queues(device, Both { now: combined, wanted });
+        Ok(())
+    }
+
+    fn table(&self, device: &str) -> io::Result<Table> {
+        let machine = self.operate(At::Any);
+        let card = machine.cards.get(device).ok_or_else(|| no(libc::ENODEV))?;
+        Ok(card.table())
+    }
+
+    fn set_table(&self, device: &str, entries: &[u32]) -> io::Result<()> {
+        let mut machine = self.operate(At::Any);
+        let card = machine.cards.get_mut(device).ok_or_else(|| no(libc::ENODEV))?;
+        card.set_table(entries).map_err(no)
     }
 
     fn threads(&self) -> io::Result<Vec<ThreadId>> {

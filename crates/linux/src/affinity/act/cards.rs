@@ -1,0 +1,299 @@
+//! Numbers of queues and tables of RSS of network cards: changed only when asked for, in the journal before, and taken back.
+//!
+//! Two steps, each durable before it begins: numbers first, then tables, as a driver spreads its table anew when the number
+//! changes. Revert goes the other way, after the masks of queues.
+//!
+//! A queue that goes when there are to be fewer takes its masks (XPS, RPS) with it, and drivers may set those of all queues
+//! anew when their number changes. The journal has the masks that were there, and revert gives them to queues that have none
+//! or whose mask the kernel has changed with the number. What a driver does to the affinity of its interrupts stays.
+
+use super::cards_book::{CardEntry, CardSetting};
+use super::error::Error;
+use super::kernel::Kernel;
+use super::mask::Mask;
+use super::outcome::{CardOutcome, CardRestore};
+use super::record::{Key, Record};
+use super::store::Store;
+use super::{Actor, errno};
+use crate::affinity::Table;
+use crate::affinity::cards::is_not_offered;
+use crate::affinity::gaps::has_vanished;
+use homenode_policy::affinity::Target;
+use std::collections::BTreeMap;
+use std::io;
+
+/// What is asked for of one card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CardWish {
+    /// Its name.
+    pub device: String,
+    /// So many queues in each direction.
+    pub queues: Option<u32>,
+    /// The queues that packets are received by.
+    pub rss: Option<Spread>,
+}
+
+/// Over which queues a card spreads what it receives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// All alike, as when nobody has set it.
+    Even,
+    /// These alike.
+    Over(Vec<u32>),
+}
+
+/// One change, looked at.
+struct Ready {
+    setting: CardSetting,
+    to: Vec<u32>,
+    record: Record,
+}
+
+impl<K: Kernel, S: Store> Actor<K, S> {
+    /// Gives cards the numbers of queues and the tables that are asked for. Everything is to be sensed anew after it:
+    /// queues and interrupts may have come and gone.
+    ///
+    /// # Errors
+    /// The journal cannot be written: nothing was changed that is not in it.
+    pub fn arrange(&mut self, wishes: &[CardWish]) -> Result<Vec<(CardSetting, CardOutcome)>, Error> {
+        // One that somebody has set may look as if nobody had, once the number of queues is another one.
+        let tables = wishes.iter().filter(|wish| wish.rss.is_some());
+        let tables = tables.filter_map(|wish| {
+            let device = wish.device.clone();
+            let entries = has(&self.kernel, &CardSetting::Table { device }).ok()?;
+            (!entries.is_empty()).then(|| (wish.device.clone(), entries))
+        });
+        let set: BTreeMap<String, Vec<u32>> = tables.collect();
+        let numbers = wishes.iter().filter_map(|wish| {
+            let device = wish.device.clone();
+            Some((CardSetting::Queues { device }, Wanted::Number(wish.queues?)))
+        });
+        let mut outcomes = self.step(numbers.collect(), &set)?;
+        let tables = wishes.iter().filter_map(|wish| {
+            let device = wish.device.clone();
+            Some((CardSetting::Table { device }, Wanted::Spread(wish.rss.as_ref()?)))
+        });
+        outcomes.extend(self.step(tables.collect(), &set)?);
+        Ok(outcomes)
+    }
+
+    fn step(
+        &mut self,
+        wanted: Vec<(CardSetting, Wanted<'_>)>,
+        set: &BTreeMap<String, Vec<u32>>,
+    ) -> Result<Vec<(CardSetting, CardOutcome)>, Error> {
+        let at = self.kernel.now().map_err(Error::kernel("the time since boot"))?;
+        let mut outcomes = Vec::new();
+        let mut ready = Vec::new();
+        for (setting, wanted) in wanted {
+            match self.look(&setting, &wanted, at) {
+                Ok(mut one) => {
+                    let entries = set.get(setting.device());
+                    let is_it = |entries: &&Vec<u32>| {
+                        let table = self.kernel.table(setting.device());
+                        one.record.old.is_empty() && table.is_ok_and(|table| table.entries == **entries)
+                    };
+                    if let Some(entries) = entries.filter(is_it) {
+                        one.record.old = numbers(entries);
+                    }
+                    ready.push(one);
+                }
+                Err(outcome) => outcomes.push((setting, outcome)),
+            }
+        }
+        let records: Vec<&Record> = ready.iter().map(|one| &one.record).collect();
+        if !records.is_empty() {
+            self.journal.append(&records)?;
+        }
+        for one in ready {
+            let outcome = match self.set(&one) {
+                Ok(now) if now == one.to => CardOutcome::Done,
+                Ok(now) => {
+                    // The driver has made something else of it, which is ours as well.
+                    let record = Record {
+                        to: now.clone(),
+                        ..one.record
+                    };
+                    self.journal.append(&[&record])?;
+                    CardOutcome::Became(now)
+                }
+                Err(error) => failed(&error),
+            };
+            outcomes.push((one.setting, outcome));
+        }
+        Ok(outcomes)
+    }
+
+    fn look(&self, setting: &CardSetting, wanted: &Wanted<'_>, at: u64) -> Result<Ready, CardOutcome> {
+        let failed = |error: io::Error| failed(&error);
+        let identity = self.kernel.card(setting.device()).map_err(failed)?;
+        let identity = identity.ok_or(CardOutcome::Vanished)?;
+        let to = self.wanted(setting, wanted)?;
+        let now = has(&self.kernel, setting).map_err(failed)?;
+        if now == to {
+            return Err(CardOutcome::Same);
+        }
+        let known = self.journal.cards().get(setting);
+        let known = known.filter(|entry| entry.identity == identity && entry.has_set(&now));
+        let masks = match setting {
+            CardSetting::Queues { device } => masks(&self.kernel, device).map_err(failed)?,
+            CardSetting::Table { .. } => Vec::new(),
+        };
+        let record = Record {
+            target: Key::from(setting),
+            identity,
+            old: numbers(known.map_or(&now, |entry| &entry.old)),
+            whole: false,
+            session: 0,
+            to: to.clone(),
+            at,
+            masks: masks
+                .iter()
+                .map(|(target, mask)| (Key::from(target), mask.text().to_owned()))
+                .collect(),
+        };
+        let setting = setting.clone();
+        Ok(Ready { setting, to, record })
+    }
+
+    /// What a card is to have, if it can.
+    fn wanted(&self, setting: &CardSetting, wanted: &Wanted<'_>) -> Result<Vec<u32>, CardOutcome> {
+        let failed = |error: io::Error| failed(&error);
+        match wanted {
+            Wanted::Number(asked) => {
+                let counts = self.kernel.queue_counts(setting.device()).map_err(failed)?;
+                let max = counts.max();
+                if *asked == 0 || *asked > max {
+                    return Err(CardOutcome::Number { asked: *asked, max });
+                }
+                Ok(counts.with(*asked).to_vec())
+            }
+            Wanted::Spread(spread) => {
+                let table = self.kernel.table(setting.device()).map_err(failed)?;
+                let Spread::Over(over) = spread else {
+                    return Ok(Vec::new());
+                };
+                let queues = table.queues;
+                if let Some(queue) = over.iter().copied().find(|queue| *queue >= queues) {
+                    return Err(CardOutcome::NoQueue { queue, queues });
+                }
+                let entries: Vec<u32> = over.iter().copied().cycle().take(table.entries.len()).collect();
+                Ok(value(&Table { entries, ..table }))
+            }
+        }
+    }
+
+    fn set(&self, one: &Ready) -> io::Result<Vec<u32>> {
+        if self.kernel.card(one.setting.device())?.as_ref() != Some(&one.record.identity) {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        give(&self.kernel, &one.setting, &one.to)?;
+        has(&self.kernel, &one.setting)
+    }
+}
+
+enum Wanted<'a> {
+    Number(u32),
+    Spread(&'a Spread),
+}
+
+/// Gives a card back what it had, when what it has is ours.
+pub(super) fn restore(kernel: &impl Kernel, setting: &CardSetting, entry: &CardEntry) -> CardRestore {
+    restore_if_ours(kernel, setting, entry).unwrap_or_else(|error| {
+        if has_vanished(&error) {
+            CardRestore::Vanished
+        } else {
+            CardRestore::Failed(errno(&error))
+        }
+    })
+}
+
+fn restore_if_ours(kernel: &impl Kernel, setting: &CardSetting, entry: &CardEntry) -> io::Result<CardRestore> {
+    if kernel.card(setting.device())?.as_ref() != Some(&entry.identity) {
+        return Ok(CardRestore::Vanished);
+    }
+    let now = has(kernel, setting)?;
+    let before = masks(kernel, setting.device())?;
+    let restored = if now == entry.old {
+        CardRestore::Same
+    } else if entry.has_set(&now) {
+        give(kernel, setting, &entry.old)?;
+        match (has(kernel, setting)?, setting) {
+            (now, _) if now == entry.old => CardRestore::Restored,
+            // Entries that look even as long as there are so many queues.
+            (_, CardSetting::Table { device }) if kernel.table(device)?.entries == entry.old => CardRestore::Restored,
+            (now, _) => CardRestore::Left(now),
+        }
+    } else {
+        CardRestore::Left(now)
+    };
+    for (target, mask) in masks(kernel, setting.device())? {
+        let old = entry
+            .masks
+            .iter()
+            .find(|(known, _)| *known == target)
+            .map(|(_, old)| old);
+        let as_before = before.iter().any(|known| *known == (target.clone(), mask.clone()));
+        if let Some(old) = old.filter(|old| **old != mask && (mask.cpus().is_empty() || !as_before)) {
+            kernel.write(&target, old)?;
+        }
+    }
+    Ok(restored)
+}
+
+/// XPS and RPS of its queues, as far as it has them.
+fn masks(kernel: &impl Kernel, device: &str) -> io::Result<Vec<(Target, Mask)>> {
+    let mut masks = Vec::new();
+    for target in kernel.queues(device)? {
+        match kernel.read(&target) {
+            Ok(mask) => masks.push((target, mask)),
+            // It has gone meanwhile, or is the only one: there is nothing to choose.
+            Err(error) if has_vanished(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(masks)
+}
+
+/// Numbers of combined, receive and transmit queues, or the entries of a table; none of an even one.
+fn has(kernel: &impl Kernel, setting: &CardSetting) -> io::Result<Vec<u32>> {
+    match setting {
+        CardSetting::Queues { device } => kernel.queue_counts(device).map(|counts| counts.now().to_vec()),
+        CardSetting::Table { device } => kernel.table(device).map(|table| value(&table)),
+    }
+}
+
+fn value(table: &Table) -> Vec<u32> {
+    if table.is_even() {
+        Vec::new()
+    } else {
+        table.entries.clone()
+    }
+}
+
+fn give(kernel: &impl Kernel, setting: &CardSetting, to: &[u32]) -> io::Result<()> {
+    match (setting, to) {
+        (CardSetting::Table { device }, entries) => kernel.set_table(device, entries),
+        (CardSetting::Queues { device }, [combined, receive, transmit]) => {
+            kernel.set_queues(device, [*combined, *receive, *transmit])
+        }
+        // A journal that says so was not written by this program.
+        (CardSetting::Queues { .. }, _) => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// As the journal has them.
+pub(super) fn numbers(numbers: &[u32]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+    numbers.join(" ")
+}
+
+fn failed(error: &io::Error) -> CardOutcome {
+    if has_vanished(error) {
+        CardOutcome::Vanished
+    } else if is_not_offered(error) && error.raw_os_error() != Some(libc::EINVAL) {
+        CardOutcome::NotOffered
+    } else {
+        CardOutcome::Refused(errno(error))
+    }
+}

@@ -1,0 +1,121 @@
+//! Cards that are given other numbers of queues and tables, on a machine where nobody else is at work.
+
+use super::super::{Actor, CardOutcome, CardRestore, CardSetting, CardWish, Spread};
+use super::model::{Handle, OTHERS};
+use homenode_policy::affinity::{QueueKind, Target};
+
+type ModelActor = Actor<Handle, Handle>;
+
+/// A machine whose card eth0 has two queues, and a table that nobody has set.
+fn quiet() -> (Handle, ModelActor) {
+    let seed = (0..).find(|seed| {
+        let handle = Handle::new(*seed);
+        let machine = handle.machine();
+        let card = &machine.cards["eth0"];
+        card.queues.now == 2 && card.table().is_even()
+    });
+    let handle = Handle::new(seed.unwrap());
+    handle.machine().busy = false;
+    let actor = open(&handle);
+    (handle, actor)
+}
+
+fn open(handle: &Handle) -> ModelActor {
+    Actor::with_store(handle.clone(), handle.clone()).unwrap()
+}
+
+fn wish(queues: Option<u32>, rss: Option<Spread>) -> CardWish {
+    CardWish {
+        device: "eth0".to_owned(),
+        queues,
+        rss,
+    }
+}
+
+fn number() -> CardSetting {
+    CardSetting::Queues {
+        device: "eth0".to_owned(),
+    }
+}
+
+fn table() -> CardSetting {
+    CardSetting::Table {
+        device: "eth0".to_owned(),
+    }
+}
+
+#[test]
+fn more_queues_and_a_table_over_some_of_them() {
+    let (handle, mut actor) = quiet();
+    let asked = [wish(Some(4), Some(Spread::Over(vec![1, 3])))];
+    let outcomes = actor.arrange(&asked).unwrap();
+    assert_eq!(outcomes, [(number(), CardOutcome::Done), (table(), CardOutcome::Done)]);
+    assert_eq!(handle.machine().saves, 2);
+    let now = handle.machine().cards["eth0"].table();
+    assert_eq!((now.queues, now.entries), (4, vec![1, 3, 1, 3, 1, 3, 1, 3]));
+    let again = actor.arrange(&asked).unwrap();
+    assert_eq!(again, [(number(), CardOutcome::Same), (table(), CardOutcome::Same)]);
+    drop(actor);
+    let mut actor = open(&handle);
+    assert_eq!(actor.changed_cards(), [table(), number()]);
+    let reverted = actor.revert().unwrap();
+    let restored = [(table(), CardRestore::Restored), (number(), CardRestore::Restored)];
+    assert_eq!(reverted.cards, restored);
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+    assert!(handle.machine().file.is_none() && actor.is_clean());
+}
+
+#[test]
+fn what_a_card_cannot_have_is_told_and_changes_nothing() {
+    let (handle, mut actor) = quiet();
+    let too_many = actor.arrange(&[wish(Some(6), None)]).unwrap();
+    assert_eq!(too_many, [(number(), CardOutcome::Number { asked: 6, max: 5 })]);
+    let told = "not done: 6 were asked for, and the card can have 1 to 5";
+    assert_eq!(too_many[0].1.to_string(), told);
+    let none = actor.arrange(&[wish(Some(0), None)]).unwrap();
+    assert_eq!(none, [(number(), CardOutcome::Number { asked: 0, max: 5 })]);
+    let beyond = actor.arrange(&[wish(None, Some(Spread::Over(vec![0, 2])))]).unwrap();
+    assert_eq!(beyond, [(table(), CardOutcome::NoQueue { queue: 2, queues: 2 })]);
+    handle.machine().cards.remove("eth0");
+    let gone = actor.arrange(&[wish(Some(1), None)]).unwrap();
+    assert_eq!(gone, [(number(), CardOutcome::Vanished)]);
+    assert_eq!(handle.machine().saves, 0);
+}
+
+#[test]
+fn queues_that_a_table_uses_do_not_go() {
+    let (_handle, mut actor) = quiet();
+    actor.arrange(&[wish(None, Some(Spread::Over(vec![1])))]).unwrap();
+    let refused = actor.arrange(&[wish(Some(1), None)]).unwrap();
+    assert_eq!(refused, [(number(), CardOutcome::Refused(libc::EINVAL))]);
+    let reverted = actor.revert().unwrap();
+    let restored = [(table(), CardRestore::Restored), (number(), CardRestore::Same)];
+    assert_eq!(reverted.cards, restored);
+}
+
+#[test]
+fn what_somebody_else_has_set_since_is_left_alone() {
+    let (handle, mut actor) = quiet();
+    actor.arrange(&[wish(Some(4), Some(Spread::Over(vec![2])))]).unwrap();
+    handle.machine().cards.get_mut("eth0").unwrap().set_table_by_others();
+    let reverted = actor.revert().unwrap();
+    let theirs = vec![0, 0, 0, 0, 0, 0, 0, 1];
+    let restored = [(table(), CardRestore::Left(theirs)), (number(), CardRestore::Restored)];
+    assert_eq!(reverted.cards, restored);
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+#[test]
+fn a_queue_that_comes_back_has_its_mask_again() {
+    let (handle, mut actor) = quiet();
+    let queue = Target::of_queue("eth0", QueueKind::Transmit, 1).unwrap();
+    {
+        let mut machine = handle.machine();
+        let set = machine.queues.get_mut(&queue).unwrap();
+        (set.now, set.wanted) = (OTHERS, OTHERS);
+    }
+    actor.arrange(&[wish(Some(1), None)]).unwrap();
+    assert_eq!(handle.machine().has(&queue), None);
+    assert!(actor.revert().unwrap().is_complete());
+    assert_eq!(handle.machine().has(&queue), Some(OTHERS));
+}

@@ -46,6 +46,7 @@ pub enum Spread {
 struct Ready {
     setting: CardSetting,
     to: Vec<u32>,
+    found: Vec<u32>,
     record: Record,
 }
 
@@ -106,19 +107,12 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             self.journal.append(&records)?;
         }
         for one in ready {
-            let outcome = match self.set(&one) {
-                Ok(now) if now == one.to => CardOutcome::Done,
-                Ok(now) => {
-                    // The driver has made something else of it, which is ours as well.
-                    let record = Record {
-                        to: now.clone(),
-                        ..one.record
-                    };
-                    self.journal.append(&[&record])?;
-                    CardOutcome::Became(now)
-                }
-                Err(error) => failed(&error),
-            };
+            let outcome = self.set(&one).unwrap_or_else(|error| failed(&error));
+            if let CardOutcome::Became(now) = &outcome {
+                // What the driver has made of it is ours as well.
+                let to = now.clone();
+                self.journal.append(&[&Record { to, ..one.record }])?;
+            }
             outcomes.push((one.setting, outcome));
         }
         Ok(outcomes)
@@ -135,10 +129,6 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         }
         let known = self.journal.cards().get(setting);
         let known = known.filter(|entry| entry.identity == identity && entry.has_set(&now));
-        let masks = match setting {
-            CardSetting::Queues { device } => masks(&self.kernel, device).map_err(failed)?,
-            CardSetting::Table { .. } => Vec::new(),
-        };
         let record = Record {
             target: Key::from(setting),
             identity,
@@ -147,13 +137,15 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             session: 0,
             to: to.clone(),
             at,
-            masks: masks
-                .iter()
-                .map(|(target, mask)| (Key::from(target), mask.text().to_owned()))
-                .collect(),
+            masks: written_down(&self.kernel, setting).map_err(failed)?,
         };
         let setting = setting.clone();
-        Ok(Ready { setting, to, record })
+        Ok(Ready {
+            setting,
+            to,
+            found: now,
+            record,
+        })
     }
 
     /// What a card is to have, if it can.
@@ -183,12 +175,19 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         }
     }
 
-    fn set(&self, one: &Ready) -> io::Result<Vec<u32>> {
+    fn set(&self, one: &Ready) -> io::Result<CardOutcome> {
         if self.kernel.card(one.setting.device())?.as_ref() != Some(&one.record.identity) {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
+        let now = has(&self.kernel, &one.setting)?;
+        if now != one.found || written_down(&self.kernel, &one.setting)? != one.record.masks {
+            return Ok(CardOutcome::Changed(now));
+        }
         give(&self.kernel, &one.setting, &one.to)?;
-        has(&self.kernel, &one.setting)
+        Ok(match has(&self.kernel, &one.setting)? {
+            now if now == one.to => CardOutcome::Done,
+            now => CardOutcome::Became(now),
+        })
     }
 }
 
@@ -239,6 +238,17 @@ fn restore_if_ours(kernel: &impl Kernel, setting: &CardSetting, entry: &CardEntr
         }
     }
     Ok(restored)
+}
+
+/// The masks that go with a change, as the journal has them.
+fn written_down(kernel: &impl Kernel, setting: &CardSetting) -> io::Result<Vec<(Key, String)>> {
+    let CardSetting::Queues { device } = setting else {
+        return Ok(Vec::new());
+    };
+    let masks = masks(kernel, device)?.into_iter();
+    Ok(masks
+        .map(|(target, mask)| (Key::from(&target), mask.text().to_owned()))
+        .collect())
 }
 
 /// XPS and RPS of its queues, as far as it has them.

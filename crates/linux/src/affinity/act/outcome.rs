@@ -144,6 +144,8 @@ pub enum CardOutcome {
     Same,
     /// The driver has made something else of it: numbers of combined, receive and transmit queues, or the table.
     Became(Vec<u32>),
+    /// Somebody else was quicker: it has this, and was left alone.
+    Changed(Vec<u32>),
     /// There can be 1 to `max` queues.
     Number {
         /// So many were asked for.
@@ -265,6 +267,7 @@ impl fmt::Display for CardOutcome {
             Self::Done => write!(f, "done"),
             Self::Same => write!(f, "as it was"),
             Self::Became(now) => write!(f, "the driver has made {} of it", numbers(now)),
+            Self::Changed(now) => write!(f, "left alone: somebody else has set it to {} meanwhile", numbers(now)),
             Self::Number { asked, max: 0 } => write!(f, "not done: {asked} were asked for, and their number is fixed"),
             Self::Number { asked, max } => {
                 write!(f, "not done: {asked} were asked for, and the card can have 1 to {max}")

@@ -123,12 +123,8 @@ impl fmt::Display for Problem {
                 max,
                 ..
             } => {
-                let are = if *queues == 1 {
-                    "1 queue"
-                } else {
-                    &*format!("{queues} queues")
-                };
-                write!(f, "busy, with {are} for the {cpus} CPUs of {home}")?;
+                let plural = if *queues == 1 { "" } else { "s" };
+                write!(f, "busy, with {queues} queue{plural} for the {cpus} CPUs of {home}")?;
                 max.map_or(Ok(()), |max| write!(f, "; it can have {max}"))
             }
             Self::NoXps { .. } => write!(f, "XPS is not set: packets are sent through queues of any node"),

@@ -76,16 +76,6 @@ fn of_devices() -> Vec<(Problem, &'static str)> {
                 home,
                 queues: 2,
                 cpus: 4,
-                max: None,
-            },
-            "ethtool -L card combined 4",
-        ),
-        (
-            Problem::FewQueues {
-                device: device.clone(),
-                home,
-                queues: 2,
-                cpus: 4,
                 max: Some(3),
             },
             "ethtool -L card combined 3",

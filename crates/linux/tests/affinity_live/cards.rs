@@ -40,7 +40,7 @@ pub(crate) fn run(journal: &Path) {
     assert_eq!((queue_files().len(), sensed()), (2 * QUEUES as usize + 4, (2, QUEUES)));
     drop(actor);
     let mut actor = Actor::open(Live::new(), journal).unwrap();
-    assert_eq!(actor.changed_cards(), [number.clone()]);
+    assert_eq!(actor.changed_cards(), std::slice::from_ref(&number));
     assert_eq!(actor.revert().unwrap().cards, [(number, CardRestore::Restored)]);
     assert_eq!(queue_files(), before);
     assert!(!journal.exists());

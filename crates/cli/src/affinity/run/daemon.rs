@@ -22,6 +22,8 @@ use std::path::Path;
 
 /// What changes rarely is looked at in every so many periods.
 const AROUND_PERIODS: u64 = 30;
+/// What is to be in effect only later is looked at in every so many: an interrupt that never arrives stays so.
+const PENDING_PERIODS: u64 = 5;
 
 #[derive(Debug)]
 pub(super) struct Daemon {
@@ -169,7 +171,12 @@ impl Daemon {
             self.sensor.settings_changed();
         }
         // What was to be in effect only later, and what others did to it.
-        if self.period.is_multiple_of(AROUND_PERIODS) || !applied.outcomes.is_empty() || self.has_pending() {
+        let every = if self.has_pending() {
+            PENDING_PERIODS
+        } else {
+            AROUND_PERIODS
+        };
+        if self.period.is_multiple_of(every) || !applied.outcomes.is_empty() {
             self.verify()?;
         }
         self.status = format!(

@@ -11,7 +11,7 @@
 //! else has changed it in between: the record then has another one, and a new history begins.
 //!
 //! A journal of another boot tells of nothing that is still in force. Cost: one write and one fsync a plan; the file is
-//! written anew, without what has vanished, when it has many times the lines it needs.
+//! written anew, without what has vanished, when it has twice the lines that were left then, and a thousand.
 
 use super::book::{Book, Entries};
 use super::cards_book::{CardSetting, Cards};
@@ -21,9 +21,9 @@ use super::store::Store;
 use homenode_policy::affinity::Target;
 use std::path::Path;
 
-/// A journal is written anew when it has this many times the lines it needs,
-const SURPLUS_FACTOR: usize = 4;
-/// and not when it is small anyway.
+/// A journal is written anew when it has this many times the lines that it had afterwards last time,
+const SURPLUS_FACTOR: usize = 2;
+/// and so many more.
 const SURPLUS_LINES: usize = 1024;
 
 /// The file and what it says.
@@ -34,6 +34,8 @@ pub(super) struct Journal<S> {
     book: Book,
     /// Lines of the file; none when it has to be written whole.
     lines: Option<usize>,
+    /// Lines that it had when what has vanished was left out.
+    kept: usize,
     /// There was one of another boot.
     pub(super) rebooted: bool,
 }
@@ -48,10 +50,10 @@ pub(super) struct Parsed {
 
 /// None for a journal of another boot.
 pub(super) fn parse(bytes: &[u8], path: &Path, boot: &str, namespaces: &str) -> Result<Option<Parsed>, Error> {
-    let read = record::read(bytes).map_err(|broken| broken.at(path))?;
-    if read.boot != boot {
+    if record::boot(bytes).map_err(|broken| broken.at(path))? != boot {
         return Ok(None);
     }
+    let read = record::read(bytes).map_err(|broken| broken.at(path))?;
     if read.namespaces != namespaces {
         return Err(Error::Elsewhere {
             path: path.to_path_buf(),
@@ -78,6 +80,7 @@ impl<S: Store> Journal<S> {
             header: record::header_text(boot, namespaces),
             book: Book::default(),
             lines: None,
+            kept: 0,
             rebooted: false,
             store,
         };
@@ -137,10 +140,10 @@ impl<S: Store> Journal<S> {
         Ok(())
     }
 
-    /// Whether the file has many more lines than it needs.
+    /// Whether the file has many more lines than it had when what has vanished was left out.
     pub(super) fn is_long(&self) -> bool {
-        let needed = (self.book.entries.len() + self.book.cards.len()).saturating_mul(SURPLUS_FACTOR);
-        self.lines.is_some_and(|lines| lines > needed.max(SURPLUS_LINES))
+        let enough = self.kept.saturating_mul(SURPLUS_FACTOR).saturating_add(SURPLUS_LINES);
+        self.lines.is_some_and(|lines| lines > enough)
     }
 
     /// Forgets what `keep` does not name, and writes the file anew; without anything to keep, there is none.
@@ -157,7 +160,7 @@ impl<S: Store> Journal<S> {
         }
         let (text, lines) = self.text();
         self.store.replace(text.as_bytes())?;
-        self.lines = Some(lines);
+        (self.lines, self.kept) = (Some(lines), lines);
         Ok(())
     }
 

@@ -60,7 +60,6 @@ pub(super) fn header_line(header: &str) -> String {
 /// What a file says.
 #[derive(Debug)]
 pub(super) struct Read {
-    pub(super) boot: String,
     pub(super) namespaces: String,
     /// With the numbers of their lines.
     pub(super) records: Vec<(usize, Record)>,
@@ -85,18 +84,24 @@ impl Broken {
     }
 }
 
-pub(super) fn read(bytes: &[u8]) -> Result<Read, Broken> {
-    let begins = bytes.starts_with(MAGIC.as_bytes());
-    if !begins {
+/// The boot that a file is of, whatever its records say.
+pub(super) fn boot(bytes: &[u8]) -> Result<String, Broken> {
+    if !bytes.starts_with(MAGIC.as_bytes()) {
         return Err(Broken::Foreign(format!("it does not begin with \"{MAGIC}\"")));
     }
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(header(&String::from_utf8_lossy(line))?.0)
+}
+
+/// A file of which [`boot`] could tell the boot.
+pub(super) fn read(bytes: &[u8]) -> Result<Read, Broken> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = &bytes[..error.valid_up_to()];
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
         Broken::Line(line, "it has bytes that are no text".to_owned())
     })?;
     let mut lines = text.split('\n');
-    let (boot, namespaces) = header(lines.next().unwrap_or_default())?;
+    let (_, namespaces) = header(lines.next().unwrap_or_default())?;
     let mut lines: Vec<&str> = lines.collect();
     // What follows the last new line: nothing, unless it was cut. A file that was written whole has a new line after its
     // header.
@@ -116,7 +121,6 @@ pub(super) fn read(bytes: &[u8]) -> Result<Read, Broken> {
         Err(problem) => Err(Broken::Line(number, problem)),
     });
     Ok(Read {
-        boot,
         namespaces,
         records: parsed.collect::<Result<_, _>>()?,
         is_torn: !tail.is_empty(),

@@ -3,6 +3,7 @@
 use super::error::Error;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const LOCK: &str = ".lock";
@@ -57,11 +58,15 @@ impl Disk {
             path: path.to_path_buf(),
             source,
         };
+        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            return Err(error(io::Error::other("it is no regular file")));
+        }
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::create_dir_all(parent).map_err(error)?;
         }
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
+        // Whoever can open it can lock it.
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut lock = options.open(beside(path, LOCK)).map_err(error)?;
         match lock.try_lock() {
             Ok(()) => {}

@@ -6,6 +6,7 @@ use super::model::Handle;
 use super::some_plan;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 const BOOT: &str = "5c4ba8f0-boot";
@@ -129,7 +130,8 @@ fn of_another_boot_nothing_is_in_force() {
     let header = format!("homenode-affinity 1 other {NAMESPACES}");
     let header = format!("{header} {:08x}", crc32c::crc32c(header.as_bytes()));
     let rest = other.split_once('\n').unwrap().1;
-    handle.machine().file = Some(format!("{header}\n{rest}").into_bytes());
+    // A power cut has spoilt the rest.
+    handle.machine().file = Some(format!("{header}\n{}\0\0\n", &rest[9..]).into_bytes());
     let before = handle.machine().differences();
     let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
     assert!(actor.has_rebooted() && actor.changed().is_empty());
@@ -150,6 +152,21 @@ fn one_at_a_time_has_the_file() {
     );
     drop(first);
     Disk::open(&path).unwrap();
+    let lock = fs::metadata(directory.path().join("not/yet/there/affinity.journal.lock")).unwrap();
+    assert_eq!(
+        lock.permissions().mode() & 0o777,
+        0o600,
+        "nobody else can hold the lock"
+    );
+}
+
+#[test]
+fn what_is_no_file_is_no_journal() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = Disk::open(directory.path()).unwrap_err().to_string();
+    assert!(error.contains("no regular file"), "{error}");
+    assert!(Disk::open(Path::new("/dev/full")).is_err());
+    assert!(!Path::new("/dev/full.lock").exists());
 }
 
 #[test]

@@ -250,6 +250,23 @@ fn a_journal_that_lives_long_stays_short() {
 }
 
 #[test]
+fn threads_that_ended_leave_the_journal() {
+    let (handle, mut actor) = quiet();
+    let mut longest = 0;
+    for number in 1000..6000 {
+        handle.machine().add_process(number, INIT.process, number, 0, ALL);
+        let id = handle.machine().threads[&number].id;
+        assert!(apply(&handle, &mut actor, &Target::Thread(id), ALL, 3).is_done());
+        handle.machine().processes.remove(&number);
+        handle.machine().threads.remove(&number);
+        longest = longest.max(actor.changed().len());
+    }
+    assert!(longest < 1100, "{longest}");
+    assert!(actor.revert().unwrap().is_complete());
+    assert!(handle.machine().file.is_none());
+}
+
+#[test]
 fn irqbalance_keeps_its_interrupts() {
     let (handle, mut actor) = quiet();
     let root = tempfile::tempdir().unwrap();

@@ -1,10 +1,11 @@
 //! Threads as /proc shows them, a file after the other.
 
+use super::act::within;
 use super::cpusets::Cpusets;
 use super::disks::Bytes;
 use super::gaps::has_vanished;
 use super::thread_files::{allowed_list, disk_bytes, run_ns, stat};
-use super::threads::{Pass, TICK_NS, Who, intersection};
+use super::threads::{Pass, TICK_NS, Who};
 use crate::topology::sysfs::{Tree, parse_list};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::ThreadId;
@@ -111,7 +112,7 @@ impl Files {
         let list = |bytes: &[u8]| parse_list(allowed_list(bytes)?);
         let allowed = self.parsed(pass, "status", "masks of threads", list)?;
         let allowed: Vec<CpuId> = allowed.into_iter().map(CpuId).collect();
-        Some(intersection(&allowed, pass.online))
+        Some(within(&allowed, pass.online))
     }
 
     pub(super) fn cgroup(&mut self, pass: &mut Pass<'_>) -> Option<String> {

@@ -6,6 +6,7 @@
 //! Cost: with programs, some memory for each thread that ran, and one file for each cpuset with fewer than all CPUs.
 //! Without, of a thread that did nothing one small file is read, `schedstat`; of one that ran four or five.
 
+use super::act::within;
 use super::bpf::{Counted, Record};
 use super::cpusets::Cpusets;
 use super::disks::{Bytes, Disks};
@@ -275,7 +276,7 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
         allowed: who.allowed,
         cpuset: who
             .cpuset
-            .map_or_else(|| pass.online.to_vec(), |cpus| intersection(&cpus, pass.online)),
+            .map_or_else(|| pass.online.to_vec(), |cpus| within(&cpus, pass.online)),
         cpu_ns: did.cpu_ns,
         disk,
         received: received.map(Iterator::collect).unwrap_or_default(),
@@ -294,10 +295,4 @@ fn allowed(mask: &[u64], online: &[CpuId]) -> Vec<CpuId> {
 
 fn text(name: &[u8]) -> String {
     valid(name.split(|byte| *byte == 0).next().unwrap_or_default()).to_owned()
-}
-
-/// Both ascending.
-pub(super) fn intersection(cpus: &[CpuId], online: &[CpuId]) -> Vec<CpuId> {
-    let runs = |cpu: &CpuId| online.binary_search(cpu).is_ok();
-    cpus.iter().copied().filter(runs).collect()
 }

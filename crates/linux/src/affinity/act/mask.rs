@@ -58,7 +58,7 @@ impl fmt::Display for Mask {
 }
 
 /// Those of `cpus` that are in `room` too; both ascending.
-pub(super) fn within(cpus: &[CpuId], room: &[CpuId]) -> Vec<CpuId> {
+pub(in super::super) fn within(cpus: &[CpuId], room: &[CpuId]) -> Vec<CpuId> {
     let inside = |cpu: &CpuId| room.binary_search(cpu).is_ok();
     cpus.iter().copied().filter(inside).collect()
 }

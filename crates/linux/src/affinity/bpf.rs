@@ -11,6 +11,7 @@
 //! themselves pay 80 to 180 ns (measured in a virtual machine) for each message, request to a disk and folio made dirty.
 
 mod decode;
+mod drain;
 mod programs;
 
 use super::gaps::Gaps;

@@ -1,5 +1,6 @@
 //! The programs themselves: loading, attaching, and emptying their maps.
 
+use super::drain::drain;
 use crate::topology::sysfs::Tree;
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, Object, ObjectBuilder};
 use std::ffi::OsStr;
@@ -125,8 +126,6 @@ impl Programs {
 
     /// First what found no room, then every count with its key; the next begins from nothing.
     fn empty(&mut self, bytes: &mut Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
-        /// Entries taken out at once.
-        const BATCH: u32 = 1024;
         let map = |name: &str| {
             let mut maps = self.object.maps();
             maps.find(|map| map.name() == name).ok_or("a map of theirs is missing")
@@ -134,10 +133,7 @@ impl Programs {
         let missed = map("missed")?.lookup(&[0; 4], MapFlags::ANY)?;
         let missed = u64::from_le_bytes(missed.unwrap_or_default().try_into().unwrap_or_default());
         bytes.extend((missed - self.missed_before).to_le_bytes());
-        for (key, value) in map("counts")?.lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY)? {
-            bytes.extend(key);
-            bytes.extend(value);
-        }
+        drain(&map("counts")?, bytes)?;
         self.missed_before = missed;
         Ok(())
     }

@@ -127,22 +127,22 @@ struct Requests {
     rest: Bytes,
 }
 
-/// Reads are divided as its requests are. So is what it wrote directly; the rest as the pages are that it made dirty, as
-/// those are sent by others, or by itself at another time.
+/// Reads are divided as its requests are. What it made dirty and what it wrote directly are counted apart, but where it
+/// did both the sum is the kernel's: what is more than it made dirty was direct, and what is more than both is taken as
+/// made dirty too, between the kernel's count and ours.
 fn requests(bytes: Bytes, counted: &DiskCounts) -> Requests {
-    let is_direct = |count: &DiskCount| count.dirtied == 0;
-    let reads: Vec<_> = counted.iter().map(|(key, count)| (*key, count.read)).collect();
-    let direct: Vec<_> = counted
-        .iter()
-        .filter(|(_, count)| is_direct(count))
-        .map(|(key, count)| (*key, count.written))
-        .collect();
-    let dirtied: Vec<_> = counted.iter().map(|(key, count)| (*key, count.dirtied)).collect();
+    let parts = |part: fn(&DiskCount) -> u64| -> Vec<_> {
+        let parts = counted.iter().map(|(key, count)| (*key, part(count)));
+        parts.collect()
+    };
     let sum = |parts: &[(DiskKey, u64)]| parts.iter().fold(0_u64, |sum, (_, part)| sum.saturating_add(*part));
+    let reads = parts(|count| count.read);
+    let direct = parts(|count| count.written);
+    let dirtied = parts(|count| count.dirtied);
     let mut known = Vec::new();
     let read = bytes.read.min(sum(&reads));
     share(read, &reads, &mut known);
-    let sent = bytes.written.min(sum(&direct));
+    let sent = bytes.written.saturating_sub(sum(&dirtied)).min(sum(&direct));
     share(sent, &direct, &mut known);
     let mut written = bytes.written - sent;
     if sum(&dirtied) > 0 {

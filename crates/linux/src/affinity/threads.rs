@@ -254,7 +254,10 @@ pub(super) struct Who {
 fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
     let counted = |counts: &super::bpf::DiskCounts| {
         let read = counts.iter().map(|(_, count)| count.read).sum();
-        let written = counts.iter().map(|(_, count)| count.written).sum();
+        let written = counts
+            .iter()
+            .map(|(_, count)| count.written.saturating_add(count.dirtied))
+            .sum();
         Bytes { read, written }
     };
     let nothing = Vec::new();

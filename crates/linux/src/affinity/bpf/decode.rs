@@ -47,9 +47,9 @@ pub(in super::super) type DiskCounts = Vec<(DiskKey, DiskCount)>;
 pub(in super::super) struct DiskCount {
     /// Bytes that it asked for.
     pub(in super::super) read: u64,
-    /// Bytes that it sent itself: direct writes, and what it made durable.
+    /// Bytes of direct writes.
     pub(in super::super) written: u64,
-    /// Folios that it made dirty.
+    /// Bytes of the page cache that it made dirty, in whole pages.
     pub(in super::super) dirtied: u64,
 }
 

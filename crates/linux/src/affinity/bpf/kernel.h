@@ -155,7 +155,21 @@ struct address_space {
 	struct inode *host;
 };
 
+struct folio {
+	unsigned int _nr_pages;
+	unsigned int _folio_nr_pages;
+};
+
 #pragma clang attribute pop
+
+enum req_flag_bits {
+	__REQ_META = 12,
+	__REQ_IDLE = 15,
+};
+
+enum pageflags {
+	PG_head = 6,
+};
 
 enum cgroup_subsys_id {
 	cpuset_cgrp_id = 0,

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 const KIB: u64 = 1024;
+const GIB: u64 = KIB * KIB * KIB;
 
 struct Machine(tempfile::TempDir);
 
@@ -128,16 +129,37 @@ fn bytes_are_divided_as_requests_and_dirty_pages_are() {
     );
     // Requests of a disk made of others are counted again below: the sum is the kernel's.
     assert_eq!(divided((2 * KIB, 0), reads), of(&[("nvme0n1", 1536), ("sda", 512)]));
-    // Direct writes to one disk, buffered ones to another, made durable by the thread itself.
-    let mixed = vec![(sda, count(0, 4 * KIB, 1)), (nvme, count(0, 64 * KIB, 0))];
+    // Direct writes to one disk, buffered ones to another.
+    let mixed = vec![(sda, count(0, 0, 4 * KIB)), (nvme, count(0, 64 * KIB, 0))];
     assert_eq!(
         divided((0, 68 * KIB), mixed),
         of(&[("nvme0n1", 64 * KIB), ("sda", 4 * KIB)])
     );
-    // It makes durable what it wrote in an earlier period: that was counted then.
+    // Few dirty pages say nothing of much that is written directly, to the same disk or another.
+    let few = vec![(sda, count(0, GIB, 4 * KIB)), (nvme, count(0, 0, 40 * KIB))];
+    assert_eq!(
+        divided((0, GIB + 44 * KIB), few),
+        of(&[("nvme0n1", 40 * KIB), ("sda", GIB + 4 * KIB)])
+    );
+    // Direct writes to a disk made of others are counted again below.
+    let twice = vec![(sda, count(0, 8 * KIB, 0)), (key(253, 0), count(0, 8 * KIB, 4 * KIB))];
+    assert_eq!(divided((0, 12 * KIB), twice), of(&[("sda", 12 * KIB)]));
+    // Pages of the last moment may be in one of the counts alone.
+    assert_eq!(
+        divided((0, 12 * KIB), vec![(sda, count(0, 0, 8 * KIB))]),
+        of(&[("sda", 12 * KIB)])
+    );
+    assert_eq!(
+        divided((0, 4 * KIB), vec![(sda, count(0, KIB, 8 * KIB))]),
+        of(&[("sda", 4 * KIB)])
+    );
+    // It was counted for the thread when it was made dirty, in an earlier period.
     assert_eq!(divided((0, 0), vec![(sda, count(0, 4 * KIB, 0))]), of(&[]));
     // Dirty pages of a filesystem without a disk of its own, and nothing counted at all.
-    assert_eq!(divided((0, KIB), vec![(key(0, 0), count(0, 0, 1))]), of(&[("?", KIB)]));
+    assert_eq!(
+        divided((0, KIB), vec![(key(0, 0), count(0, 0, KIB))]),
+        of(&[("?", KIB)])
+    );
     assert_eq!(divided((KIB, KIB), vec![]), of(&[("?", 2 * KIB)]));
     let huge = vec![(sda, count(u64::MAX, u64::MAX, 0)), (nvme, count(u64::MAX, 0, 5))];
     let sum: u128 = divided((u64::MAX, 0), huge)

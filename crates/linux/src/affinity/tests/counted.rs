@@ -76,7 +76,7 @@ fn threads_with_their_sockets_and_disks() {
         0,
         &[([8, 2], &[1000, 0]), ([8, u32::MAX], &[7, 30]), ([44, 1], &[9, 9])],
     );
-    machine.counts("disks", 0, &[([9, 8 << 20], &[0, 0, 3])]);
+    machine.counts("disks", 0, &[([9, 8 << 20], &[0, 0, 4096])]);
     let sensed = sensor.sense(&topology(&[("sda", DeviceKind::Block)])).unwrap();
     let thread = |thread, cpu_ns| Thread {
         id: ThreadId {

@@ -31,7 +31,7 @@ use std::time::Duration;
 /// What `homenode-bench affinity` takes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// One policy, two connections, short intervals: shows that the bench works.
+    /// One policy, four connections, short intervals: shows that the bench works.
     #[arg(long, conflicts_with = "check")]
     smoke: bool,
     /// Write the rows to FILE as JSON.
@@ -122,7 +122,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     };
     if arguments.smoke {
         bench.policies = vec![Policy::Off, Policy::Local];
-        bench.connections = vec![2];
+        bench.connections = vec![4];
         bench.rounds = 1;
         bench.interval = Duration::from_secs(2);
     }

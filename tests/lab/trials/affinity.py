@@ -14,7 +14,7 @@ from pathlib import Path
 import wiring
 from inside import BINARY, wait
 from pool import WORDS, homenode, run_trials
-from wiring import CARD_NODE, NODES, Fio, Upload, disks, gather, masks, settings
+from wiring import CARD_NODE, NODE_OF, NODES, Fio, Upload, disks, gather, masks, settings
 
 IRQBALANCE, LIBRARIES = WORDS[1:]
 JOURNAL = "/tmp/affinity.journal"
@@ -22,6 +22,8 @@ JOURNAL = "/tmp/affinity.journal"
 FAR = [NODES[0][0], NODES[2][0], NODES[0][1], NODES[2][1]]
 # What has to be right, in percent: of received bytes, and of completions.
 BYTES_MIN, COMPLETIONS_MIN = 90, 95
+# What a load on wrong nodes has at most: one of two readers may have woken where its packets are.
+BYTES_WRONG_MAX = 60
 # What is misplaced is right after one or two, and the last one says so.
 APPLIES_MAX = 4
 # Until a daemon has moved something, traced or not: all that is emulated is slow.
@@ -61,10 +63,13 @@ def written(log: Path) -> set[str]:
 class Daemon:
     """`homenode affinity run`, from when it has taken back what another has left."""
 
-    def __init__(self):
-        self.process = subprocess.Popen([BINARY, "affinity", "run", "--journal", JOURNAL], stderr=subprocess.PIPE, text=True)
-        while "looking at the machine" not in (line := self.process.stderr.readline()):
-            if not line:
+    def __init__(self, *words):
+        words = [BINARY, "affinity", "run", "--journal", JOURNAL, *words]
+        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        self.said = [self.process.stderr.readline()]
+        while "looking at the machine" not in self.said[-1]:
+            self.said.append(self.process.stderr.readline())
+            if not self.said[-1]:
                 raise AssertionError(f"run ended with {self.process.wait()}")
 
     def end(self, number: int = signal.SIGTERM) -> str:
@@ -100,8 +105,9 @@ class Affinity(unittest.TestCase):
             self.running(Fio(disk, cpu))
         return self.running(Upload(connections, FAR))
 
-    def check_right(self, shares: dict) -> None:
-        """Bytes are processed where they are read, and completions arrive where they were submitted."""
+    def check_right(self, shares: dict, before: dict) -> None:
+        """Bytes are processed where they are read, as they were not before, and completions arrive where they were submitted."""
+        self.assertLessEqual(before["received_right_percent"], BYTES_WRONG_MAX, before)
         self.assertGreaterEqual(shares["received_right_percent"], BYTES_MIN, shares)
         self.assertGreaterEqual(shares["completions_right_percent"], COMPLETIONS_MIN, shares)
 
@@ -109,8 +115,8 @@ class Affinity(unittest.TestCase):
         """Every value is what it was, of everyone who is still there; and nobody else has got one of ours."""
         now = {path: text for path, text in settings().items() if path.startswith(below)}
         self.assertEqual({path: text for path, text in now.items() if self.before.get(path) != text}, {})
-        now = masks()
-        changed = {thread: mask for thread, mask in now.items() if self.masks.get(thread, mask) != mask}
+        # Who has come since may run anywhere.
+        changed = {thread: mask for thread, mask in masks().items() if self.masks.get(thread, frozenset(NODE_OF)) != mask}
         self.assertEqual(changed, {}, f"before: {self.masks}")
         self.assertFalse(Path(JOURNAL).exists(), "the journal is left")
 
@@ -128,7 +134,9 @@ class Affinity(unittest.TestCase):
             said.append(affinity("apply").stdout)
         after = upload.shares()
         print(f"\nbefore: {before}\nafter: {after}\n{''.join(said)}")
-        self.check_right(after)
+        self.check_right(after, before)
+        # A disk's queue for each CPU completes where it was submitted anyhow; to the disk threads have to come.
+        self.assertGreater(after["completions_home_percent"], before["completions_home_percent"])
         self.assertTrue(self.is_changed())
         managed = {path for path in self.before if any(f"/irq/{number}/" in path for number in wiring.managed_interrupts())}
         self.assertEqual(len(managed), 16)
@@ -174,7 +182,7 @@ class Affinity(unittest.TestCase):
         after = upload.shares()
         print(f"\nin a cpuset, before: {before}\nafter: {after}")
         # What may move has come to it.
-        self.check_right(after)
+        self.check_right(after, before)
         self.assertEqual(daemon.process.poll(), None)
         daemon.end()
         self.check_restored()
@@ -232,10 +240,16 @@ class Affinity(unittest.TestCase):
 
     def test_a_daemon_that_is_killed_is_reverted_by_the_next(self):
         self.load()
-        for number in (signal.SIGKILL, signal.SIGTERM):
-            daemon = Daemon()
-            wait(self.is_changed, "run moves something", MOVED_S)
-            daemon.end(number)
+        daemon = Daemon()
+        wait(self.is_changed, "run moves something", MOVED_S)
+        daemon.end(signal.SIGKILL)
+        self.assertTrue(self.is_changed())
+        # It moves nothing as long as this looks.
+        daemon = Daemon("--period", "3600")
+        self.addCleanup(daemon.process.kill)
+        self.check_restored()
+        self.assertIn("an earlier run has left changes", "".join(daemon.said))
+        daemon.end()
         self.check_restored()
 
 

@@ -3,6 +3,7 @@
 use homenode_linux::affinity::Unseen;
 use homenode_linux::affinity::act::conflicts::Conflict;
 use homenode_policy::affinity::{Snapshot, Target, Thread};
+use serde::Serialize;
 
 /// `1 thread`, `2 threads`.
 pub(crate) fn count(count: usize, name: &str) -> String {
@@ -10,7 +11,7 @@ pub(crate) fn count(count: usize, name: &str) -> String {
 }
 
 /// `3.0 s`.
-pub(super) fn seconds(ns: u64) -> String {
+pub(crate) fn seconds(ns: u64) -> String {
     let tenths = (ns + 50_000_000) / 100_000_000;
     format!("{}.{} s", tenths / 10, tenths % 10)
 }
@@ -77,12 +78,27 @@ pub(super) fn others(conflicts: &[Conflict]) -> String {
 }
 
 /// A line each, under a heading; nothing where all was seen.
-pub(super) fn unseen(unseen: &[Unseen]) -> String {
+pub(crate) fn unseen(unseen: &[Unseen]) -> String {
     if unseen.is_empty() {
         return String::new();
     }
     let lines = unseen.iter().map(|one| format!("  {}\n", plain(&one.to_string())));
     "could not be seen:\n".to_owned() + &lines.collect::<String>()
+}
+
+/// The same, in reports as JSON.
+#[derive(Serialize)]
+pub(crate) struct UnseenReport<'a> {
+    what: &'a str,
+    why: &'a str,
+}
+
+pub(crate) fn unseen_reports(unseen: &[Unseen]) -> Vec<UnseenReport<'_>> {
+    let reports = unseen.iter().map(|one| UnseenReport {
+        what: &one.what,
+        why: &one.why,
+    });
+    reports.collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the doctor found, as JSON, `output_version` 1.
 
 use super::{Judged, remedy};
+use crate::affinity::words::{UnseenReport, unseen_reports};
 use crate::topology::machine;
 use homenode_policy::affinity::Cost;
 use homenode_policy::doctor::{Finding, NodeMemory, Verdict};
@@ -49,19 +50,9 @@ struct FindingReport {
     is_of_nodes: bool,
 }
 
-#[derive(Serialize)]
-struct UnseenReport<'a> {
-    what: &'a str,
-    why: &'a str,
-}
-
 pub(super) fn of(judged: &Judged) -> Report<'_> {
     let examined = &judged.examined;
     let sensed = &examined.sensed;
-    let unseen = sensed.unseen.iter().map(|gap| UnseenReport {
-        what: &gap.what,
-        why: &gap.why,
-    });
     Report {
         output_version: 1,
         verdict: match judged.verdict {
@@ -81,7 +72,7 @@ pub(super) fn of(judged: &Judged) -> Report<'_> {
             topology: machine(&sensed.snapshot.topology, &judged.source),
         },
         findings: judged.findings.iter().map(|one| finding(judged, one)).collect(),
-        unseen: unseen.collect(),
+        unseen: unseen_reports(&sensed.unseen),
     }
 }
 

@@ -1,8 +1,9 @@
 //! The command that mends what was found: whole lines for a root shell. Where only the operator can know a part of it,
-//! that part is in capitals.
+//! that part is in capitals; where only its maker can know what may change, as of a cpuset, the command only looks.
 
 use super::Judged;
 use crate::topology::ranges;
+use homenode_linux::affinity::act::Mask;
 use homenode_policy::affinity::{QueueKind, Snapshot, Target};
 use homenode_policy::doctor::{Held, Helper, Mobility, Problem, Threads, Tmpfs};
 use homenode_policy::topology::NodeKind;
@@ -88,28 +89,13 @@ fn of_memory(judged: &Judged, problem: &Problem) -> String {
     }
 }
 
-/// Lets threads run on their device's node.
+/// Lets threads run on their device's node. Of a cpuset it tells the group that has it: it or one above it is what
+/// restricts, others may be in it, and what made it may set it again.
 fn release(snapshot: &Snapshot, threads: &Threads, home: NodeId, held: Held) -> String {
-    let home = running(snapshot, home);
-    match held {
-        Held::Mask => for_each(&threads.numbers, |thread| {
-            format!("taskset -cp {} {thread}", ranges(&home))
-        }),
-        Held::Cpuset => {
-            let mut cpus = home;
-            let its = snapshot
-                .threads
-                .iter()
-                .find(|one| threads.numbers.contains(&one.id.thread));
-            cpus.extend(its.into_iter().flat_map(|thread| &thread.cpuset));
-            cpus.sort_unstable();
-            cpus.dedup();
-            let group = |thread: &str| format!("/sys/fs/cgroup$(sed -n s/^0:://p /proc/{thread}/cgroup)");
-            for_each(&threads.numbers, |thread| {
-                format!("echo {} >{}/cpuset.cpus", ranges(&cpus), group(thread))
-            })
-        }
-    }
+    for_each(&threads.numbers, |thread| match held {
+        Held::Mask => format!("taskset -cp {} {thread}", ranges(&running(snapshot, home))),
+        Held::Cpuset => format!("cat /proc/{thread}/cpuset"),
+    })
 }
 
 /// A command for one number, or a loop over several.
@@ -140,22 +126,12 @@ fn steer(snapshot: &Snapshot, device: &str, numbers: &[u32]) -> String {
         let node = arrives
             .and_then(|cpu| snapshot.node(cpu))
             .unwrap_or_else(|| nodes[turn % nodes.len()]);
-        let mask = mask(&running(snapshot, node));
+        let cpus = running(snapshot, node);
+        let mask = Mask::of(&cpus);
         format!("echo {mask} >/sys/class/net/{device}/queues/tx-{number}/xps_cpus")
     };
     let commands: Vec<String> = numbers.iter().enumerate().map(one).collect();
     commands.join("; ")
-}
-
-/// As sysfs takes it: words of 32 bits in hexadecimal, the highest first.
-fn mask(cpus: &[CpuId]) -> String {
-    let words = cpus.iter().map(|cpu| cpu.0 / 32).max().map_or(1, |highest| highest + 1);
-    let word = |index: u32| {
-        let bits = cpus.iter().filter(|cpu| cpu.0 / 32 == index);
-        bits.fold(0_u32, |word, cpu| word | 1 << (cpu.0 % 32))
-    };
-    let words: Vec<String> = (0..words).rev().map(|index| format!("{:08x}", word(index))).collect();
-    words.join(",")
 }
 
 /// New pages of the fullest mount on all nodes alike. A pool puts them where their writers are.

@@ -172,7 +172,7 @@ fn every_machine_is_judged_and_told_alike_to_people_and_programs() {
             .collect();
         assert!(gains.is_sorted_by(|a, b| a >= b), "{path:?}: {gains:?}");
         assert!(
-            text.ends_with("-  disk bytes\\nof threads: \\u{1b}[31mnot root\n"),
+            text.ends_with("could not be seen:\n  disk bytes\\nof threads: \\u{1b}[31mnot root\n"),
             "{text}"
         );
         assert_eq!(json["machine"]["topology"]["nodes"].as_array().unwrap().len(), nodes);

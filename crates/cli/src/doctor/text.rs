@@ -1,7 +1,7 @@
 //! What the doctor found, for a person: the verdict, the machine, the findings, and what could not be seen.
 
 use super::{Judged, remedy};
-use crate::affinity::words::{count, plain};
+use crate::affinity::words::{count, plain, seconds, unseen};
 use crate::topology::{described, human_bytes};
 use homenode_policy::doctor::{Finding, NodeMemory, Verdict};
 use std::fmt::Write as _;
@@ -31,12 +31,9 @@ pub(super) fn of(judged: &Judged) -> String {
         text += &told(judged, finding);
     }
     if !sensed.unseen.is_empty() {
-        text += "\nCould not be seen:\n";
+        text += "\n";
     }
-    for gap in &sensed.unseen {
-        let _ = writeln!(text, "-  {}", plain(&gap.to_string()));
-    }
-    text
+    text + &unseen(&sensed.unseen)
 }
 
 fn first_line(judged: &Judged) -> String {
@@ -47,7 +44,7 @@ fn first_line(judged: &Judged) -> String {
     match judged.verdict {
         Verdict::OneNode => "nothing to gain here: there is one node, so all memory is local to all CPUs".to_owned(),
         Verdict::AllLocal => {
-            let period = seconds(judged);
+            let period = seconds(judged.examined.sensed.snapshot.period_ns);
             format!("nothing to gain here: in {period} all was local, or could not be nearer{partly}")
         }
         Verdict::Findings { count, gain } => {
@@ -62,10 +59,6 @@ fn first_line(judged: &Judged) -> String {
             }
         }
     }
-}
-
-fn seconds(judged: &Judged) -> String {
-    format!("{:.1} s", judged.examined.sensed.snapshot.period_ns as f64 / 1e9)
 }
 
 /// A line a node, to the right of each other what is free and what is used by whom.
@@ -99,7 +92,8 @@ fn circumstances(judged: &Judged) -> String {
     };
     let snapshot = &examined.sensed.snapshot;
     let threads = count(snapshot.threads.len(), "thread");
-    format!("{kernel}{machine}; looked at for {}, {threads} ran\n", seconds(judged))
+    let period = seconds(snapshot.period_ns);
+    format!("{kernel}{machine}; looked at for {period}, {threads} ran\n")
 }
 
 /// What is wrong, what mending it brings, and how.

@@ -8,7 +8,7 @@
 //! Invariant: what is not in a map because it was full is counted, and told as not seen.
 //!
 //! Cost: a read of about 1 µs a thread; an entry of a map for each thread that moved bytes, emptied every period. Threads
-//! themselves pay 80 to 180 ns (measured in a virtual machine) for each message, request to a disk and folio made dirty.
+//! themselves pay a program's run for each message, request to a disk and folio made dirty.
 
 mod decode;
 mod drain;

@@ -16,8 +16,10 @@ mod machine;
 use homenode_linux::affinity::act::{Actor, Live, Restore};
 use load::Load;
 use machine::Machine;
+use rustix::process::Signal;
 use std::env;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -63,7 +65,9 @@ fn rounds() {
             let mut acting = acting::start(load.session(), random.u64(..), says);
             thread::sleep(Duration::from_micros(random.u64(0..30_000)));
             acting.kill().unwrap();
-            acting.wait().unwrap();
+            let ended = acting.wait().unwrap();
+            let is_killed = ended.signal() == Some(Signal::KILL.as_raw());
+            assert!(is_killed || ended.success(), "seed {seed}: {ended}");
         }
         let mut actor = Actor::open(Live::new(), &journal(&directory)).unwrap();
         changed += usize::from(!actor.changed().is_empty());

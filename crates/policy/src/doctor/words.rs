@@ -49,7 +49,9 @@ impl Problem {
             Self::RpsCrosses { .. } => "packets are processed on the node that they arrived on",
             Self::HomeUnknown { .. } => "the kernel and homenode can place what belongs to it",
             Self::Conflict(_) => "one program decides, and nothing is moved to and fro",
-            Self::CacheOnOneNode(_) => "pages come back on the node of who reads them",
+            Self::CacheOnOneNode(_) => {
+                "pages come back on the node of who reads them; until then all that is read waits for the disks"
+            }
             Self::TmpfsOnOneNode { .. } => {
                 "new pages on all nodes alike, or, in a pool, each on the node of who writes it"
             }

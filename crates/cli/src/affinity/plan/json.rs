@@ -1,7 +1,7 @@
 //! The plan as JSON, `output_version` 1. Costs are in bytes a second that travel as far again as a local access.
 
 use super::{Decided, codes};
-use crate::affinity::words::name_alone;
+use crate::affinity::words::{UnseenReport, name_alone, unseen_reports};
 use homenode_linux::affinity::{Card, QueueCounts};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Action, Policy, Snapshot, Stay, Target};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 #[derive(Serialize)]
-pub(super) struct PlanReport {
+pub(super) struct PlanReport<'a> {
     output_version: u32,
     source: String,
     policy: String,
@@ -20,7 +20,7 @@ pub(super) struct PlanReport {
     stays: Vec<StayReport>,
     conflicts: Vec<ConflictReport>,
     cards: Vec<CardReport>,
-    unseen: Vec<UnseenReport>,
+    unseen: Vec<UnseenReport<'a>>,
 }
 
 #[derive(Serialize)]
@@ -73,18 +73,8 @@ struct CardReport {
     ntuple_filters: Option<bool>,
 }
 
-#[derive(Serialize)]
-struct UnseenReport {
-    what: String,
-    why: String,
-}
-
-pub(super) fn of(decided: &Decided, source: String, policy: Policy) -> PlanReport {
+pub(super) fn of(decided: &Decided, source: String, policy: Policy) -> PlanReport<'_> {
     let (snapshot, plan) = (&decided.sensed.snapshot, &decided.plan);
-    let unseen = decided.sensed.unseen.iter().map(|one| UnseenReport {
-        what: one.what.clone(),
-        why: one.why.clone(),
-    });
     let conflicts = decided.conflicts.iter().map(|one| ConflictReport {
         what: one.what.clone(),
         effect: one.effect.clone(),
@@ -101,7 +91,7 @@ pub(super) fn of(decided: &Decided, source: String, policy: Policy) -> PlanRepor
         stays: plan.stays.iter().map(|one| stay(decided, one)).collect(),
         conflicts: conflicts.collect(),
         cards: decided.sensed.cards.iter().map(card).collect(),
-        unseen: unseen.collect(),
+        unseen: unseen_reports(&decided.sensed.unseen),
     }
 }
 

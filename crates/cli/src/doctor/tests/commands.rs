@@ -49,8 +49,8 @@ fn of_devices() -> Vec<(Problem, &'static str)> {
         (held(Held::Mask, &[7]), "taskset -cp 4-7 7"),
         (held(Held::Mask, &[7, 9]), "for n in 7 9; do taskset -cp 4-7 $n; done"),
         (
-            held(Held::Cpuset, &[1000]),
-            "echo 0-1,4-7 >/sys/fs/cgroup$(sed -n s/^0:://p /proc/1000/cgroup)/cpuset.cpus",
+            held(Held::Cpuset, &[7, 9]),
+            "for n in 7 9; do cat /proc/$n/cpuset; done",
         ),
         (interrupts(Mobility::Planned), "homenode affinity apply"),
         (interrupts(Mobility::ManagedPlanned), "homenode affinity apply"),
@@ -208,8 +208,6 @@ fn of_memory() -> Vec<(Problem, &'static str)> {
 fn every_problem_has_its_command() {
     let mut world = World::new(&[4, 4], 20, 4);
     world.add_card("card", Some(1), &[0, 5]);
-    let thread = world.add_thread("reader", 0, 1);
-    world.snapshot.threads[thread].cpuset = vec![CpuId(0), CpuId(1)];
     let examined = Examined {
         sensed: Sensed {
             snapshot: world.snapshot,

@@ -74,6 +74,20 @@ pub enum Reason {
         /// Where it goes.
         node: NodeId,
     },
+    /// A queue, through which threads that move are to send, is where they go: it comes along, or gets their CPUs.
+    NearSenders {
+        /// The queue's device.
+        device: String,
+        /// Where they go.
+        node: NodeId,
+    },
+    /// A transmit queue, whose packets are processed elsewhere, leaves CPUs to a queue that is near them.
+    MadeWay {
+        /// The queue's device.
+        device: String,
+        /// The node of those CPUs; where there are several, of the first.
+        node: NodeId,
+    },
     /// The policy puts it there.
     Policy {
         /// Which.
@@ -167,6 +181,15 @@ impl fmt::Display for Reason {
             }
             Self::NearDevice { device, node } => {
                 write!(f, "nobody is known to take these bytes of {device}: near it, to {node}")
+            }
+            Self::NearSenders { device, node } => {
+                write!(f, "what moves to {node} sends through this queue of {device}: to it")
+            }
+            Self::MadeWay { device, node } => {
+                write!(
+                    f,
+                    "it is far from {node}, whose CPUs send through a nearer queue of {device}"
+                )
             }
             Self::Policy { policy, name, node } => write!(f, "policy {policy} puts {name} there, on {node}"),
         }

@@ -8,6 +8,8 @@ pub(super) fn of_reason(reason: &Reason) -> &'static str {
         Reason::Relieved { .. } => "relieved",
         Reason::NearThreads { .. } => "near-threads",
         Reason::NearDevice { .. } => "near-device",
+        Reason::NearSenders { .. } => "near-senders",
+        Reason::MadeWay { .. } => "made-way",
         Reason::Policy { .. } => "policy",
         _ => "other",
     }

@@ -67,6 +67,8 @@ pub(super) struct Machine {
     pub(super) busy: bool,
     /// Writes to it fail with this errno.
     pub(super) refuses: BTreeMap<Target, i32>,
+    /// CPUs that go when something is written to the journal.
+    pub(super) goes: Set,
     /// Writes that reached the journal.
     pub(super) saves: usize,
     next_number: u32,
@@ -102,6 +104,7 @@ impl Machine {
             cut: None,
             busy: true,
             refuses: BTreeMap::new(),
+            goes: 0,
             saves: 0,
             next_number: 100,
         };
@@ -631,6 +634,7 @@ impl Store for Handle {
         };
         machine.file.get_or_insert_default().extend(&bytes[..written]);
         machine.saves += 1;
+        machine.online &= !machine.goes;
         machine.operation(At::Any);
         Ok(())
     }
@@ -641,6 +645,7 @@ impl Store for Handle {
         machine.operation(At::Any);
         machine.file = Some(bytes.to_vec());
         machine.saves += 1;
+        machine.online &= !machine.goes;
         machine.operation(At::Any);
         Ok(())
     }

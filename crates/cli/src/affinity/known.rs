@@ -116,19 +116,25 @@ impl Store for Glance {
     }
 
     fn append(&mut self, _: &[u8]) -> Result<(), Error> {
-        Err(Error::Journal {
+        Err(self.refused())
+    }
+
+    fn replace(&mut self, _: &[u8]) -> Result<(), Error> {
+        Err(self.refused())
+    }
+
+    /// Asked for when it is of another boot: whoever has the journal does that.
+    fn remove(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl Glance {
+    fn refused(&self) -> Error {
+        Error::Journal {
             what: "write",
             path: self.0.clone(),
             source: io::ErrorKind::ReadOnlyFilesystem.into(),
-        })
-    }
-
-    /// Whoever has the journal does that.
-    fn replace(&mut self, _: &[u8]) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn remove(&mut self) -> Result<(), Error> {
-        Ok(())
+        }
     }
 }

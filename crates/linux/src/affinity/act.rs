@@ -9,7 +9,8 @@
 //! - No action without a durable record of what was there before.
 //! - No write to a managed interrupt, to anything that the kernel has refused once, or to a thread whose mask someone else
 //!   has narrowed; nothing that does not have what the plan says it has.
-//! - No restore of a value that this program has not set, nor of one that somebody else has changed since.
+//! - No restore of a value that this program has not set, nor of one that somebody else has changed since. Except: a thread
+//!   below one of ours that started later and pinned itself to exactly our mask cannot be told from one that inherited it.
 //! - No thread gets CPUs outside of its cpuset: the kernel cuts what is asked for, and what it gave is read back. The old
 //!   mask of a thread that had its whole cpuset is restored by asking for all CPUs, so that CPUs and cpusets which grow
 //!   later count for it again (Linux 6.2 and newer remember what was asked for).
@@ -54,7 +55,6 @@ pub(super) use mask::within;
 pub use outcome::{Applied, CardOutcome, CardRestore, Hold, Outcome, Restore, Reverted, Standing};
 use record::Record;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::Path;
 pub use store::{Disk, Store};
@@ -80,28 +80,6 @@ pub struct Changed {
     pub to: Vec<CpuId>,
 }
 
-/// What the journal at `path` has, for who only wants to know: it is neither locked nor changed. Nothing where there is
-/// none, or one of another boot.
-///
-/// # Errors
-/// It cannot be read, is damaged, foreign, or of other namespaces.
-pub fn changed(kernel: &impl Kernel, path: &Path) -> Result<Vec<Changed>, Error> {
-    let (boot, namespaces) = place(kernel)?;
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => {
-            return Err(Error::Journal {
-                what: "read",
-                path: path.to_path_buf(),
-                source,
-            });
-        }
-    };
-    let parsed = journal::parse(&bytes, path, &boot, &namespaces)?;
-    Ok(parsed.map_or_else(Vec::new, |parsed| changes(&parsed.book.entries)))
-}
-
 impl<K: Kernel> Actor<K> {
     /// Takes the journal at `path`, which need not be there.
     ///
@@ -118,7 +96,9 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     /// # Errors
     /// As [`Actor::open`].
     pub fn with_store(kernel: K, store: S) -> Result<Self, Error> {
-        let (boot, namespaces) = place(&kernel)?;
+        let boot = kernel.boot().map_err(Error::kernel("the number of this boot"))?;
+        let namespaces = kernel.namespaces();
+        let namespaces = namespaces.map_err(Error::kernel("the namespaces of this process"))?;
         Ok(Self {
             journal: Journal::open(store, &boot, &namespaces)?,
             kernel,
@@ -135,7 +115,12 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     /// What has been changed, by this actor or before it, and not been restored; by target.
     #[must_use]
     pub fn changed(&self) -> Vec<Changed> {
-        changes(self.journal.entries())
+        let change = |(target, entry): (&Target, &book::Entry)| Changed {
+            target: target.clone(),
+            old: entry.old.clone(),
+            to: entry.last().to_vec(),
+        };
+        self.journal.entries().iter().map(change).collect()
     }
 
     /// The same of cards: what is set, to which values ([`CardSetting`]).
@@ -293,24 +278,6 @@ impl<K: Kernel, S: Store> Actor<K, S> {
 }
 
 /// This boot, and the namespaces of this process.
-fn place(kernel: &impl Kernel) -> Result<(String, String), Error> {
-    let boot = kernel.boot().map_err(Error::kernel("the number of this boot"))?;
-    let namespaces = kernel.namespaces();
-    Ok((
-        boot,
-        namespaces.map_err(Error::kernel("the namespaces of this process"))?,
-    ))
-}
-
-fn changes(entries: &book::Entries) -> Vec<Changed> {
-    let change = |(target, entry): (&Target, &book::Entry)| Changed {
-        target: target.clone(),
-        old: entry.old.clone(),
-        to: entry.last().to_vec(),
-    };
-    entries.iter().map(change).collect()
-}
-
 fn failed(error: &io::Error) -> Outcome {
     if has_vanished(error) {
         Outcome::Vanished

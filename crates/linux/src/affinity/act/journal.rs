@@ -42,14 +42,14 @@ pub(super) struct Journal<S> {
 
 /// What a file says that is of this boot and these namespaces.
 #[derive(Debug)]
-pub(super) struct Parsed {
-    pub(super) book: Book,
+struct Parsed {
+    book: Book,
     lines: usize,
     is_torn: bool,
 }
 
 /// None for a journal of another boot.
-pub(super) fn parse(bytes: &[u8], path: &Path, boot: &str, namespaces: &str) -> Result<Option<Parsed>, Error> {
+fn parse(bytes: &[u8], path: &Path, boot: &str, namespaces: &str) -> Result<Option<Parsed>, Error> {
     if record::boot(bytes).map_err(|broken| broken.at(path))? != boot {
         return Ok(None);
     }

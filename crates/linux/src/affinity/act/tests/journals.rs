@@ -1,7 +1,7 @@
 //! Journals that are cut, changed, or not ours; the file and its lock.
 
 use super::super::journal::Journal;
-use super::super::{Actor, Disk, Error, Store, changed};
+use super::super::{Actor, Disk, Error, Store};
 use super::model::Handle;
 use super::some_plan;
 use std::fs;
@@ -201,17 +201,4 @@ fn a_foreign_file_is_left_as_it_is() {
     let error = Actor::open(handle, &path).unwrap_err();
     assert!(matches!(error, Error::Foreign { .. }), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"something that somebody needs\n");
-}
-
-#[test]
-fn who_only_wants_to_know_takes_no_lock() {
-    let (handle, file) = machine_with_journal();
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("journal");
-    assert_eq!(changed(&handle, &path).unwrap(), []);
-    fs::write(&path, &file).unwrap();
-    let actor = Actor::open(handle.clone(), &path).unwrap();
-    let found = changed(&handle, &path).unwrap();
-    assert!(found.len() > 3 && found == actor.changed(), "{found:?}");
-    assert_eq!(fs::read(&path).unwrap(), file);
 }

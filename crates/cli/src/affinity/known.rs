@@ -43,8 +43,22 @@ impl JournalArgs {
                 self.path().display()
             );
         }
+        if let Some(cut) = actor.cut() {
+            eprintln!("homenode: {}", of_cut(&self.path(), cut));
+        }
         Ok(actor)
     }
+}
+
+/// All that is known of what is not taken back.
+fn of_cut(journal: &Path, cut: &str) -> String {
+    format!(
+        "the last line of the journal {} is cut, and is not used; all before it is. A program that was killed while it \
+         wrote the line has changed nothing by it. If the file was cut later, what the line names may still be as it was \
+         set: look at it, and set it by hand. What there is of the line: {}",
+        journal.display(),
+        plain(cut)
+    )
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -106,6 +106,28 @@ fn a_journal_that_is_not_ours_or_damaged_is_refused_and_kept() {
 }
 
 #[test]
+fn a_journal_whose_last_line_was_cut_is_told_of() {
+    let Some(load) = Load::start() else { return };
+    let before = load.mask();
+    applied(&load);
+    let whole = fs::read(load.journal()).unwrap();
+    fs::write(load.journal(), &whole[..whole.len() - 1]).unwrap();
+    let output = load.affinity(&["revert"]).output().unwrap();
+    let (said, warned) = (text(output.stdout), text(output.stderr));
+    assert_eq!(said, "nothing was to be restored\n", "{warned}");
+    let parts = [
+        "is cut, and is not used",
+        "set it by hand",
+        &format!("\"thread\":{},", load.id()),
+    ];
+    assert!(parts.iter().all(|part| warned.contains(part)), "{warned}");
+    assert!(load.is_moved());
+    fs::write(load.journal(), whole).unwrap();
+    shown(&mut load.affinity(&["revert"]));
+    assert_eq!(load.mask(), before);
+}
+
+#[test]
 fn a_journal_that_cannot_be_written_is_told_before_anything_is_done() {
     refused(
         &mut affinity(["apply", BRIEFLY, "--journal=/proc/journal"]),

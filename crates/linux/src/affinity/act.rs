@@ -112,6 +112,13 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         self.journal.rebooted
     }
 
+    /// What there was of the journal's last line, if that was cut: the change it tells of is not taken back. It was never
+    /// made, unless the file was cut after it had been written.
+    #[must_use]
+    pub fn cut(&self) -> Option<&str> {
+        self.journal.cut.as_deref()
+    }
+
     /// What has been changed, by this actor or before it, and not been restored; by target.
     #[must_use]
     pub fn changed(&self) -> Vec<Changed> {

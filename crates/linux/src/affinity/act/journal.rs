@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A line a record, each with the crc32c of its text. Records of a plan are appended and made durable in one go before the
-//! first of its actions. A last line that is cut was never acted upon, and is dropped; anything else that is not as it was
-//! written is refused, and the file left alone. Of a target the old value that was recorded first counts, unless somebody
+//! first of its actions. A last line that is cut is that of a program which was killed while it wrote, and was never acted
+//! upon: it is dropped. Should the file have been cut later, it was: so what there is of it is kept to be told. Anything
+//! else that is not as it was written is refused, and the file left alone. Of a target the old value that was recorded first counts, unless somebody
 //! else has changed it in between: the record then has another one, and a new history begins.
 //!
 //! A journal of another boot tells of nothing that is still in force. Cost: one write and one fsync a plan; the file is
@@ -38,6 +39,8 @@ pub(super) struct Journal<S> {
     kept: usize,
     /// There was one of another boot.
     pub(super) rebooted: bool,
+    /// What there was of a last line that is cut.
+    pub(super) cut: Option<String>,
 }
 
 /// What a file says that is of this boot and these namespaces.
@@ -45,7 +48,7 @@ pub(super) struct Journal<S> {
 struct Parsed {
     book: Book,
     lines: usize,
-    is_torn: bool,
+    cut: Option<String>,
 }
 
 /// None for a journal of another boot.
@@ -69,7 +72,7 @@ fn parse(bytes: &[u8], path: &Path, boot: &str, namespaces: &str) -> Result<Opti
     Ok(Some(Parsed {
         book,
         lines: read.records.len(),
-        is_torn: read.is_torn,
+        cut: read.cut,
     }))
 }
 
@@ -82,6 +85,7 @@ impl<S: Store> Journal<S> {
             lines: None,
             kept: 0,
             rebooted: false,
+            cut: None,
             store,
         };
         let Some(text) = text else {
@@ -90,7 +94,8 @@ impl<S: Store> Journal<S> {
         match parse(&text, journal.store.path(), boot, namespaces)? {
             Some(parsed) => {
                 journal.book = parsed.book;
-                journal.lines = (!parsed.is_torn).then_some(parsed.lines);
+                journal.lines = parsed.cut.is_none().then_some(parsed.lines);
+                journal.cut = parsed.cut;
             }
             None => {
                 journal.store.remove()?;

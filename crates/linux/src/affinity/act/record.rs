@@ -63,8 +63,8 @@ pub(super) struct Read {
     pub(super) namespaces: String,
     /// With the numbers of their lines.
     pub(super) records: Vec<(usize, Record)>,
-    /// Its last line is cut.
-    pub(super) is_torn: bool,
+    /// What there is of the last line, if that is cut.
+    pub(super) cut: Option<String>,
 }
 
 /// Why a file cannot be used.
@@ -95,11 +95,16 @@ pub(super) fn boot(bytes: &[u8]) -> Result<String, Broken> {
 
 /// A file of which [`boot`] could tell the boot.
 pub(super) fn read(bytes: &[u8]) -> Result<Read, Broken> {
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let before = &bytes[..error.valid_up_to()];
-        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-        Broken::Line(line, "it has bytes that are no text".to_owned())
-    })?;
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text,
+        // The last character has not all of its bytes: cut, as the line is.
+        Err(error) if error.error_len().is_none() => &String::from_utf8_lossy(bytes),
+        Err(error) => {
+            let before = &bytes[..error.valid_up_to()];
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            return Err(Broken::Line(line, "it has bytes that are no text".to_owned()));
+        }
+    };
     let mut lines = text.split('\n');
     let (_, namespaces) = header(lines.next().unwrap_or_default())?;
     let mut lines: Vec<&str> = lines.collect();
@@ -123,7 +128,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Read, Broken> {
     Ok(Read {
         namespaces,
         records: parsed.collect::<Result<_, _>>()?,
-        is_torn: !tail.is_empty(),
+        cut: (!tail.is_empty()).then(|| tail.to_owned()),
     })
 }
 

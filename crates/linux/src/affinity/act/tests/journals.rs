@@ -2,8 +2,9 @@
 
 use super::super::journal::Journal;
 use super::super::{Actor, Disk, Error, Store};
-use super::model::Handle;
-use super::some_plan;
+use super::model::{ALL, Handle};
+use super::{action, plan, snapshot, some_plan};
+use homenode_policy::affinity::Target;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -70,7 +71,11 @@ fn cut_at_any_byte_it_has_the_lines_before() {
             );
             continue;
         }
-        for (target, entry) in journal.unwrap().entries() {
+        let journal = journal.unwrap();
+        let line = file[..length].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+        let cut = Some(&file[line..length]).filter(|cut| !cut.is_empty());
+        assert_eq!(journal.cut.as_deref().map(str::as_bytes), cut, "{length}");
+        for (target, entry) in journal.entries() {
             assert_eq!(entry.old, whole.entries()[target].old, "{length}");
         }
     }
@@ -102,6 +107,36 @@ fn after_a_cut_the_next_plan_is_written_whole() {
     actor.apply(&plan, &snapshot, &[]).unwrap();
     let now = handle.machine().file.clone().unwrap();
     assert!(read(&now).is_ok());
+}
+
+/// Also when it is cut in the middle of a character.
+#[test]
+fn what_was_cut_after_it_took_effect_is_told_and_not_taken_back() {
+    let handle = Handle::new(7);
+    {
+        let mut machine = handle.machine();
+        machine.busy = false;
+        let interrupt = machine.interrupts.get_mut(&30).unwrap();
+        (interrupt.managed, interrupt.affinity.now) = (false, ALL);
+        interrupt.name = "caf\u{e9}".to_owned();
+    }
+    let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
+    let told = snapshot(&handle.machine());
+    let plan = plan(vec![action(Target::Interrupt(30), ALL, 2)]);
+    assert!(actor.apply(&plan, &told, &[]).unwrap().outcomes[0].1.is_done());
+    assert_eq!(actor.cut(), None);
+    let mut file = handle.machine().file.clone().unwrap();
+    let character = file.iter().position(|byte| *byte == 0xc3).unwrap();
+    for length in [file.len() - 1, character + 1] {
+        file.truncate(length);
+        handle.machine().file = Some(file.clone());
+        let actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
+        let cut = actor.cut().unwrap();
+        assert!(cut.contains("{\"interrupt\":{\"number\":30}}"), "{cut}");
+    }
+    let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
+    assert_eq!(actor.revert().unwrap().targets, []);
+    assert_eq!(handle.machine().has(&Target::Interrupt(30)), Some(2));
 }
 
 #[test]

@@ -32,6 +32,7 @@ mod error;
 mod journal;
 mod kernel;
 mod live;
+mod lock;
 mod mask;
 mod outcome;
 mod record;
@@ -59,7 +60,7 @@ use std::io;
 use std::path::Path;
 pub use store::{Disk, Store};
 
-/// Changes a machine, and knows how it was before. One at a time may have a journal. Dropping it changes nothing: what is
+/// Changes a machine, and knows how it was before. Only one at a time may act ([`Actor::open`]). Dropping it changes nothing: what is
 /// in force stays, and the next actor with the same journal knows of it.
 #[derive(Debug)]
 pub struct Actor<K, S = Disk> {
@@ -81,12 +82,12 @@ pub struct Changed {
 }
 
 impl<K: Kernel> Actor<K> {
-    /// Takes the journal at `path`, which need not be there.
+    /// Takes the journal at `path`, which need not be there, as the only actor on this machine.
     ///
     /// # Errors
-    /// Another actor has it; or it is damaged, foreign, or of other namespaces.
+    /// There is another actor, also with another journal; or this one is damaged, foreign, or of other namespaces.
     pub fn open(kernel: K, path: &Path) -> Result<Self, Error> {
-        Self::with_store(kernel, Disk::open(path)?)
+        Self::with_store(kernel, Disk::open_alone(path)?)
     }
 }
 
@@ -236,7 +237,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     /// called again.
     ///
     /// # Errors
-    /// The machine's CPUs or threads cannot be read, or the journal cannot be written.
+    /// The machine's CPUs cannot be read: nothing was restored. What goes wrong later is told in [`Reverted`].
     pub fn revert(&mut self) -> Result<Reverted, Error> {
         restore::revert(&self.kernel, &mut self.journal)
     }

@@ -8,12 +8,10 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// Another program acts.
-    #[error("{path} is in use by process {process}: only one program may move interrupts and threads at a time: stop it first (homenode affinity run, or an apply that is still at work)", path = path.display())]
+    #[error("{} already{}: only one program may do so at a time: stop it first (homenode affinity run, or an apply that is still at work)", who(holder.as_ref()), with(holder.as_ref()))]
     Locked {
-        /// The journal.
-        path: PathBuf,
-        /// Who has it; as its lock says.
-        process: String,
+        /// Its process and its journal, as far as they are known.
+        holder: Option<(u32, PathBuf)>,
     },
     /// A file that this program has not written, or another version of it.
     #[error("{path} is no journal of this version: {problem}: name another file, or revert with the version that wrote it", path = path.display())]
@@ -34,7 +32,7 @@ pub enum Error {
         problem: String,
     },
     /// A journal of this boot whose numbers of threads and names of cards are those of other namespaces.
-    #[error("{path} was written in other namespaces ({there}; here: {here}): what it names are not the threads and cards of here: run it where it was written", path = path.display())]
+    #[error("{path} was written in other namespaces ({there}; here: {here}): what it names are not the threads and cards of here: run it where it was written (nsenter --net --pid --target PROCESS, with a process of there), or name another file", path = path.display())]
     Elsewhere {
         /// The journal.
         path: PathBuf,
@@ -44,7 +42,7 @@ pub enum Error {
         here: String,
     },
     /// The journal cannot be read or written.
-    #[error("cannot {what} {path}: {source}: nothing is changed without a journal", path = path.display())]
+    #[error("cannot {what} {path}: {source}{remedy}", path = path.display(), remedy = remedy(source))]
     Journal {
         /// `read`, `write`.
         what: &'static str,
@@ -54,7 +52,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Something without which nothing can be done.
-    #[error("cannot read {what}: {source}")]
+    #[error("cannot read {what}: {source}{remedy}", remedy = kernel_remedy(source))]
     Kernel {
         /// What.
         what: &'static str,
@@ -66,5 +64,39 @@ pub enum Error {
 impl Error {
     pub(super) fn kernel(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::Kernel { what, source }
+    }
+}
+
+fn who(holder: Option<&(u32, PathBuf)>) -> String {
+    let process = holder.map_or_else(
+        || "another process".to_owned(),
+        |(process, _)| format!("process {process}"),
+    );
+    format!("{process} moves interrupts and threads")
+}
+
+fn with(holder: Option<&(u32, PathBuf)>) -> String {
+    holder.map_or_else(String::new, |(_, journal)| {
+        format!(", with the journal {}", journal.display())
+    })
+}
+
+fn remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => ": run it as root, or name a journal that may be written (--journal FILE)",
+        Some(libc::EROFS) => ": make that file system writable, or name a journal on another one (--journal FILE)",
+        Some(libc::ENOSPC | libc::EDQUOT) => {
+            ": make room there, or name a journal on another file system (--journal FILE)"
+        }
+        Some(libc::ENOENT | libc::ENOTDIR) => ": name a journal in a directory that can be made (--journal FILE)",
+        _ => "",
+    }
+}
+
+fn kernel_remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => ": run it as root, where nothing of /proc and /sys is hidden from it",
+        Some(libc::ENOENT) => ": are /proc and /sys of the machine there?",
+        _ => "",
     }
 }

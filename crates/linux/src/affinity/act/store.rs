@@ -1,12 +1,11 @@
-//! Where a journal's bytes are: a file that only one program has at a time.
+//! Where a journal's bytes are: a file that only one program has at a time (`lock`).
 
 use super::error::Error;
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use super::lock::Lock;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-const LOCK: &str = ".lock";
 const NEW: &str = ".new";
 
 /// Bytes that are durable when a call returns.
@@ -39,12 +38,12 @@ pub trait Store {
     fn remove(&mut self) -> Result<(), Error>;
 }
 
-/// A file, and beside it `FILE.lock`, which says who has it and stays.
+/// A file, and beside it `FILE.lock` as long as somebody has it.
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,
-    /// Unlocked when it is closed, also when the process dies.
-    _lock: File,
+    _lock: Option<Lock>,
+    _machine: Option<Lock>,
 }
 
 impl Disk {
@@ -53,6 +52,18 @@ impl Disk {
     /// # Errors
     /// Another program has it, or the lock cannot be made.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::locked(path, None)
+    }
+
+    /// The same as the only one on this machine.
+    ///
+    /// # Errors
+    /// Another program acts on this machine, also with another file; or the lock cannot be made.
+    pub fn open_alone(path: &Path) -> Result<Self, Error> {
+        Self::locked(path, Lock::of_machine(path)?)
+    }
+
+    fn locked(path: &Path, machine: Option<Lock>) -> Result<Self, Error> {
         let error = |source| Error::Journal {
             what: "lock",
             path: path.to_path_buf(),
@@ -64,28 +75,10 @@ impl Disk {
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             fs::create_dir_all(parent).map_err(error)?;
         }
-        let mut options = OpenOptions::new();
-        // Whoever can open it can lock it.
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut lock = options.open(beside(path, LOCK)).map_err(error)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut process = String::new();
-                let read = lock.read_to_string(&mut process);
-                let told = read.is_ok() && !process.trim().is_empty();
-                return Err(Error::Locked {
-                    path: path.to_path_buf(),
-                    process: if told { process.trim() } else { "(unknown)" }.to_owned(),
-                });
-            }
-            Err(TryLockError::Error(source)) => return Err(error(source)),
-        }
-        lock.set_len(0).map_err(error)?;
-        writeln!(lock, "{}", std::process::id()).map_err(error)?;
         Ok(Self {
             path: path.to_path_buf(),
-            _lock: lock,
+            _lock: Lock::of_journal(path, machine.is_some())?,
+            _machine: machine,
         })
     }
 
@@ -136,7 +129,11 @@ impl Store for Disk {
             fs::rename(&new, &self.path)?;
             self.sync_directory()
         };
-        write().map_err(self.failed("write"))
+        write().map_err(|error| {
+            // A part of it, which takes up room.
+            let _ = fs::remove_file(&new);
+            self.failed("write")(error)
+        })
     }
 
     fn remove(&mut self) -> Result<(), Error> {
@@ -154,7 +151,7 @@ impl Store for Disk {
     }
 }
 
-fn beside(path: &Path, end: &str) -> PathBuf {
+pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     name.into()

@@ -7,7 +7,6 @@ use super::{action, plan, snapshot, some_plan};
 use homenode_policy::affinity::Target;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 const BOOT: &str = "5c4ba8f0-boot";
@@ -182,17 +181,11 @@ fn one_at_a_time_has_the_file() {
     let first = Disk::open(&path).unwrap();
     let error = Disk::open(&path).unwrap_err().to_string();
     assert!(
-        error.contains(&format!("is in use by process {}", std::process::id())),
+        error.contains(&format!("process {} moves interrupts", std::process::id())) && error.contains(path.to_str().unwrap()),
         "{error}"
     );
     drop(first);
     Disk::open(&path).unwrap();
-    let lock = fs::metadata(directory.path().join("not/yet/there/affinity.journal.lock")).unwrap();
-    assert_eq!(
-        lock.permissions().mode() & 0o777,
-        0o600,
-        "nobody else can hold the lock"
-    );
 }
 
 #[test]
@@ -223,6 +216,8 @@ fn a_file_is_written_added_to_replaced_and_removed() {
     let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["journal.lock"]);
     assert_eq!(disk.load().unwrap(), None);
+    drop(disk);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]

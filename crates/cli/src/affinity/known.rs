@@ -63,11 +63,11 @@ fn of_cut(journal: &Path, cut: &str) -> String {
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn failure(error: Error) -> Failure {
-    let remedy = match &error {
-        Error::Journal { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => ": run it as root",
+    let why = match &error {
+        Error::Journal { .. } => ": nothing is changed without a journal",
         _ => "",
     };
-    Failure::new(chain(&error) + remedy)
+    Failure::new(chain(&error) + why)
 }
 
 /// Of this machine; nothing of a recorded one.

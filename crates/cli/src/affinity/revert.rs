@@ -7,6 +7,7 @@ use clap::Args;
 use homenode_linux::affinity::act::{CardRestore, Restore, Reverted};
 use homenode_policy::affinity::Target;
 use std::fs;
+use std::io;
 
 /// Give back every value that `apply` or a killed `run` has left.
 ///
@@ -27,13 +28,21 @@ pub(super) fn run(args: &RevertArgs) -> Result<()> {
     let reverted = actor.revert().map_err(failure)?;
     let told: String = lines(&reverted).iter().map(|line| format!("  {line}\n")).collect();
     crate::print_text(&format!("{}\n{told}", summary(&reverted)))?;
-    if reverted.is_complete() {
-        Ok(())
-    } else {
-        fail!(
-            "not everything could be restored; what could not is still in {}: try again",
-            path.display()
-        )
+    end(&reverted)
+}
+
+/// Fails unless everything was restored and the journal is gone.
+pub(super) fn end(reverted: &Reverted) -> Result<()> {
+    let left = "not everything could be restored; what could not is still in the journal: `homenode affinity revert` tries \
+                again";
+    match (reverted.is_complete(), &reverted.stale) {
+        (true, None) => Ok(()),
+        (true, Some(stale)) => fail!(
+            "everything is as it was, but {stale}. Nothing that it names is in force any more; once that is mended, \
+             `homenode affinity revert` removes it"
+        ),
+        (false, None) => fail!("{left}"),
+        (false, Some(stale)) => fail!("{left}. It names what was restored too, as {stale}"),
     }
 }
 
@@ -54,7 +63,14 @@ pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
         .iter()
         .filter(|(_, restore)| *restore != CardRestore::Vanished);
     let cards = cards.map(|(setting, restore)| plain(&format!("{setting}: {restore}")));
-    there.chain(cards).collect()
+    let unread = reverted.unread.map(|errno| {
+        let why = io::Error::from_raw_os_error(errno);
+        format!("threads that have inherited a mask: not restored, as the threads of the machine cannot be read: {why}")
+    });
+    let unsure = "threads that have inherited a mask: all that were found; but at every look some thread ended before it was \
+                  looked at, and may have started another";
+    let unsure = reverted.is_unsure.then(|| unsure.to_owned());
+    there.chain(cards).chain(unread).chain(unsure).collect()
 }
 
 /// `thread 4711 (fio)`, as long as it is there.
@@ -122,8 +138,7 @@ mod tests {
                 .map(|(restore, number)| (Target::Interrupt(number), restore.clone()));
             Reverted {
                 targets: targets.collect(),
-                inherited: Vec::new(),
-                cards: Vec::new(),
+                ..Reverted::default()
             }
         };
         assert_eq!(summary(&of(&[])), "nothing was to be restored");
@@ -144,5 +159,29 @@ mod tests {
             lines(&all)[1],
             "interrupt 2: left alone: somebody else has given it CPU 0"
         );
+    }
+
+    #[test]
+    fn what_went_wrong_at_the_end_is_told_as_that() {
+        let told = |reverted: &Reverted| end(reverted).unwrap_err().to_string();
+        let mut reverted = Reverted::default();
+        assert!(end(&reverted).is_ok());
+        reverted.stale = Some("cannot remove /x: Read-only file system".to_owned());
+        let said = told(&reverted);
+        assert!(
+            said.starts_with("everything is as it was, but cannot remove /x: Read-only file system. ")
+                && !said.contains("nothing is changed"),
+            "{said}"
+        );
+        reverted.unread = Some(5);
+        let said = told(&reverted);
+        assert!(
+            said.starts_with("not everything could be restored; ")
+                && said.ends_with("as cannot remove /x: Read-only file system"),
+            "{said}"
+        );
+        assert!(lines(&reverted)[0].contains("cannot be read: Input/output error"));
+        reverted.is_unsure = true;
+        assert_eq!(lines(&reverted).len(), 2);
     }
 }

@@ -9,9 +9,9 @@ mod daemon;
 use super::known::{JournalArgs, failure};
 use super::metrics::address::Address;
 use super::metrics::{Metrics, Server};
-use super::revert::{lines, summary};
+use super::revert::{end, lines, summary};
 use super::settings::{Settings, SettingsArgs, period};
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Failure, Result};
 use clap::Args;
 use daemon::Daemon;
 use homenode_linux::affinity::act::{Actor, Live};
@@ -141,13 +141,7 @@ fn take_back(actor: &mut Actor<Live>) -> Result<()> {
         tracing::info!("{line}");
     }
     tracing::info!("{}", summary(&reverted));
-    if reverted.is_complete() {
-        Ok(())
-    } else {
-        fail!(
-            "not everything could be restored; what could not is still in the journal: `homenode affinity revert` tries again"
-        )
-    }
+    end(&reverted)
 }
 
 fn signals() -> Result<Receiver<i32>> {

@@ -67,6 +67,13 @@ impl Hardware {
     }
 }
 
+/// What a period came to.
+struct Moved {
+    threads: usize,
+    cost: String,
+    is_to_be_verified: bool,
+}
+
 /// What was said last.
 #[derive(Debug, Default)]
 struct Told {
@@ -121,7 +128,7 @@ impl Daemon {
     /// A failure is told, and the next period begins anew.
     pub(super) fn period(&mut self) {
         self.period += 1;
-        match self.try_period() {
+        match self.move_and_verify() {
             Ok(()) => {
                 self.metrics.looked("ok");
                 if self.told.problem.take().is_some() {
@@ -132,7 +139,7 @@ impl Daemon {
                 self.metrics.looked("failed");
                 let problem = failure.to_string();
                 if self.told.problem.as_ref() != Some(&problem) {
-                    tracing::error!("{problem}: nothing is moved in this period");
+                    tracing::error!("{problem}");
                     self.status.clone_from(&problem);
                     self.told.problem = Some(problem);
                 }
@@ -142,7 +149,25 @@ impl Daemon {
         self.metrics.spent(spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9);
     }
 
-    fn try_period(&mut self) -> Result<()> {
+    fn move_and_verify(&mut self) -> Result<()> {
+        let with = |what: &'static str| move |failure: Failure| Failure::new(format!("{failure}: {what}"));
+        let moved = self.move_all().map_err(with("nothing is moved in this period"))?;
+        if moved.is_to_be_verified {
+            let verified = self.verify();
+            verified.map_err(with(
+                "whether what was set still holds is not known; what was moved stays moved",
+            ))?;
+        }
+        self.status = format!(
+            "{} looked at, {} in the journal; {}",
+            count(moved.threads, "thread"),
+            count(self.told.standings.len(), "change"),
+            moved.cost
+        );
+        Ok(())
+    }
+
+    fn move_all(&mut self) -> Result<Moved> {
         let sensed = self.sensor.sense(&self.topology).map_err(look::failure)?;
         self.tell_unseen(&sensed);
         let snapshot = &sensed.snapshot;
@@ -176,17 +201,11 @@ impl Daemon {
         } else {
             AROUND_PERIODS
         };
-        if self.period.is_multiple_of(every) || !applied.outcomes.is_empty() {
-            self.verify()?;
-        }
-        self.status = format!(
-            "{} looked at, {} in the journal; {} now, {} by the plan",
-            count(snapshot.threads.len(), "thread"),
-            count(self.told.standings.len(), "change"),
-            plan.cost_before,
-            plan.cost_after
-        );
-        Ok(())
+        Ok(Moved {
+            threads: snapshot.threads.len(),
+            cost: format!("{} now, {} by the plan", plan.cost_before, plan.cost_after),
+            is_to_be_verified: self.period.is_multiple_of(every) || !applied.outcomes.is_empty(),
+        })
     }
 
     fn read_hardware(&mut self) -> Result<()> {

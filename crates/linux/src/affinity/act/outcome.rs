@@ -119,6 +119,8 @@ pub enum Restore {
     Left(Vec<CpuId>),
     /// It is not there any more.
     Vanished,
+    /// It was not restored: others were started that had inherited, as fast as they were restored. It stays in the journal.
+    Late,
     /// It could not be restored, by this errno; it stays in the journal.
     Failed(i32),
 }
@@ -132,6 +134,14 @@ pub struct Reverted {
     pub inherited: Vec<(ThreadId, Restore)>,
     /// Tables and numbers of queues.
     pub cards: Vec<(CardSetting, CardRestore)>,
+    /// At each look at all threads one ended before it was looked at itself: who it may have started meanwhile is not
+    /// known, though not likely to be left.
+    pub is_unsure: bool,
+    /// The threads of the machine could not be read, by this errno: those that have inherited a mask keep it, and the
+    /// journal has still of whom.
+    pub unread: Option<i32>,
+    /// Why the journal could not be removed, or written without what was restored. It names more than there is to restore.
+    pub stale: Option<String>,
 }
 
 /// What became of one setting of a card that was asked for.
@@ -193,16 +203,17 @@ impl CardOutcome {
 }
 
 impl Reverted {
-    /// Whether nothing is left to be done.
+    /// Whether nothing is left to be restored. The journal may still be there ([`Self::stale`]).
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let of_targets = self.targets.iter().map(|(_, restore)| restore);
         let of_threads = self.inherited.iter().map(|(_, restore)| restore);
         let mut of_cards = self.cards.iter();
-        !of_cards.any(|(_, restore)| matches!(restore, CardRestore::Failed(_)))
+        self.unread.is_none()
+            && !of_cards.any(|(_, restore)| matches!(restore, CardRestore::Failed(_)))
             && !of_targets
                 .chain(of_threads)
-                .any(|restore| matches!(restore, Restore::Failed(_)))
+                .any(|restore| matches!(restore, Restore::Failed(_) | Restore::Late))
     }
 }
 
@@ -252,6 +263,10 @@ impl fmt::Display for Restore {
             Self::Same => write!(f, "as it was"),
             Self::Left(cpus) => write!(f, "left alone: somebody else has given it {}", List(cpus)),
             Self::Vanished => write!(f, "it is not there any more"),
+            Self::Late => write!(
+                f,
+                "not restored: threads were started as fast as they were restored: it stays in the journal"
+            ),
             Self::Failed(errno) => write!(
                 f,
                 "not restored: {}: it stays in the journal",

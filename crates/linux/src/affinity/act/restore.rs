@@ -19,6 +19,7 @@ use std::io;
 /// Inheritors start others until they have been restored themselves: looked for so often.
 const PASSES_MAX: usize = 16;
 
+/// Fails only before anything was restored.
 pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) -> Result<Reverted, Error> {
     let machine = Machine {
         kernel,
@@ -35,28 +36,12 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
         }
         reverted.targets.push((target, restore));
     }
-    let mut inherited: BTreeMap<ThreadId, Restore> = BTreeMap::new();
-    for _ in 0..PASSES_MAX {
-        let families = Families::new(kernel, journal.entries());
-        let inheritors = families.inheritors();
-        let inheritors = inheritors.map_err(Error::kernel("the threads of the machine"))?;
-        // One that was changed while it was looked at is looked at again.
-        let settled = |restore: &Restore| !matches!(restore, Restore::Left(_));
-        let is_new = |it: &&Inheritor| !inherited.get(&it.thread).is_some_and(settled);
-        let news: Vec<&Inheritor> = inheritors.found.iter().filter(is_new).collect();
-        if news.is_empty() && inheritors.is_all {
-            break;
-        }
-        for inheritor in news {
-            let restored = machine.restore_inheritor(inheritor, &families);
-            let restore = restored.unwrap_or_else(|error| failure(&error));
-            if let Restore::Failed(_) = restore {
-                failed.insert(inheritor.ancestor.clone());
-            }
-            inherited.insert(inheritor.thread, restore);
-        }
+    let families = Families::new(kernel, journal.entries());
+    if let Err(error) = machine.restore_inheritors(&families, &mut reverted, &mut failed) {
+        let is_thread = |target: &&Target| matches!(target, Target::Thread(_));
+        failed.extend(journal.entries().keys().filter(is_thread).cloned());
+        reverted.unread = Some(errno(&error));
     }
-    reverted.inherited = inherited.into_iter().collect();
     let all = journal.cards().iter();
     let all = all.map(|(setting, entry)| (setting.clone(), cards::restore(kernel, setting, entry)));
     reverted.cards = all.collect();
@@ -64,7 +49,8 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
         let mut cards = reverted.cards.iter();
         cards.any(|(card, restore)| card == setting && matches!(restore, CardRestore::Failed(_)))
     };
-    journal.retain(|target| failed.contains(target), card_failed)?;
+    let retained = journal.retain(|target| failed.contains(target), card_failed);
+    reverted.stale = retained.err().map(|error| error.to_string());
     Ok(reverted)
 }
 
@@ -105,6 +91,46 @@ impl<K: Kernel> Machine<'_, K> {
             true => Ok(Restore::Same),
             false => Ok(Restore::Left(now.cpus().to_vec())),
         }
+    }
+
+    /// `failed`: of whom somebody has inherited who could not be restored.
+    fn restore_inheritors(
+        &self,
+        families: &Families<'_, K>,
+        reverted: &mut Reverted,
+        failed: &mut BTreeSet<Target>,
+    ) -> io::Result<()> {
+        let mut inherited: BTreeMap<ThreadId, Restore> = BTreeMap::new();
+        let mut passes = 0;
+        let result = loop {
+            let inheritors = match families.inheritors() {
+                Ok(inheritors) => inheritors,
+                Err(error) => break Err(error),
+            };
+            // One that was changed while it was looked at is looked at again.
+            let settled = |restore: &Restore| !matches!(restore, Restore::Left(_));
+            let is_new = |it: &&Inheritor| !inherited.get(&it.thread).is_some_and(settled);
+            let news: Vec<&Inheritor> = inheritors.found.iter().filter(is_new).collect();
+            if passes == PASSES_MAX || news.is_empty() && inheritors.is_all {
+                reverted.is_unsure = !inheritors.is_all;
+                for inheritor in news {
+                    failed.insert(inheritor.ancestor.clone());
+                    inherited.insert(inheritor.thread, Restore::Late);
+                }
+                break Ok(());
+            }
+            for inheritor in news {
+                let restored = self.restore_inheritor(inheritor, families);
+                let restore = restored.unwrap_or_else(|error| failure(&error));
+                if let Restore::Failed(_) = restore {
+                    failed.insert(inheritor.ancestor.clone());
+                }
+                inherited.insert(inheritor.thread, restore);
+            }
+            passes += 1;
+        };
+        reverted.inherited = inherited.into_iter().collect();
+        result
     }
 
     /// The list of inheritors is old by now: it is looked at again.

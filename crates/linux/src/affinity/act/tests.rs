@@ -2,6 +2,7 @@
 
 mod card;
 mod cards;
+mod failing;
 mod journals;
 mod model;
 mod single;

@@ -23,6 +23,7 @@ pub(super) const ALL: Set = 0xff;
 pub(super) const OTHERS: Set = 0x40;
 const CPUSETS: [Set; 3] = [ALL, 0x43, 0xfc];
 const INIT: u32 = 1;
+const PATH: &str = "/model/journal";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Both<T> {
@@ -69,7 +70,23 @@ pub(super) struct Machine {
     pub(super) refuses: BTreeMap<Target, i32>,
     /// Writes that reached the journal.
     pub(super) saves: usize,
+    /// So many more fit on the disk.
+    pub(super) saves_left: Option<usize>,
+    /// Nothing can be written to the disk, nor removed from it.
+    pub(super) is_read_only: bool,
+    pub(super) listing: Listing,
     next_number: u32,
+}
+
+/// What happens when threads are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listing {
+    Plain,
+    /// The first process starts a thread before it, by one that had this mask of ours.
+    Breeds(Set),
+    /// One that is listed has ended when it is looked at.
+    Ends,
+    Fails(i32),
 }
 
 /// One operation may be followed by what others do between any two of ours.
@@ -103,6 +120,9 @@ impl Machine {
             busy: true,
             refuses: BTreeMap::new(),
             saves: 0,
+            saves_left: None,
+            is_read_only: false,
+            listing: Listing::Plain,
             next_number: 100,
         };
         machine.add_process(INIT, 0, INIT, 0, ALL);
@@ -408,6 +428,19 @@ impl Machine {
         self.cpusets[group] = self.random.u8(..) | OTHERS;
     }
 
+    fn save(&mut self) -> Result<(), Error> {
+        if self.is_read_only {
+            return Err(failed("write", libc::EROFS));
+        }
+        match &mut self.saves_left {
+            Some(0) => return Err(failed("write", libc::ENOSPC)),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        self.saves += 1;
+        Ok(())
+    }
+
     pub(super) fn targets(&self) -> Vec<Target> {
         let threads = self.threads.values().map(|thread| Target::Thread(thread.id));
         let interrupts = self.interrupts.keys().map(|number| Target::Interrupt(*number));
@@ -607,40 +640,66 @@ impl Kernel for Handle {
     }
 
     fn threads(&self) -> io::Result<Vec<ThreadId>> {
-        let machine = self.operate(At::First);
-        let ids: BTreeSet<ThreadId> = machine.threads.values().map(|thread| thread.id).collect();
+        let mut machine = self.operate(At::First);
+        let mut ids: BTreeSet<ThreadId> = BTreeSet::new();
+        match machine.listing {
+            Listing::Plain => {}
+            Listing::Breeds(now) => {
+                let number = machine.number();
+                machine.add_thread(INIT, number, Both { now, wanted: ALL }, 0);
+            }
+            Listing::Ends => {
+                let (number, started) = (machine.number(), machine.ticks);
+                ids.insert(ThreadId {
+                    process: number,
+                    thread: number,
+                    started,
+                });
+            }
+            Listing::Fails(errno) => return Err(no(errno)),
+        }
+        ids.extend(machine.threads.values().map(|thread| thread.id));
         Ok(ids.into_iter().collect())
+    }
+}
+
+fn failed(what: &'static str, errno: i32) -> Error {
+    Error::Journal {
+        what,
+        path: PATH.into(),
+        source: no(errno),
     }
 }
 
 impl Store for Handle {
     fn path(&self) -> &Path {
-        Path::new("/model/journal")
+        Path::new(PATH)
     }
 
     fn load(&mut self) -> Result<Option<Vec<u8>>, Error> {
         Ok(self.operate(At::Any).file.clone())
     }
 
-    /// Killed meanwhile, it has written a part.
+    /// Killed meanwhile, or without room, it has written a part.
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut machine = self.machine();
-        let written = match machine.cut == Some(machine.operations + 1) {
+        let saved = machine.save();
+        let written = match machine.cut == Some(machine.operations + 1) || saved.is_err() && !machine.is_read_only {
             true => machine.random.usize(0..=bytes.len()),
+            false if saved.is_err() => 0,
             false => bytes.len(),
         };
         machine.file.get_or_insert_default().extend(&bytes[..written]);
-        machine.saves += 1;
         machine.operation(At::Any);
-        Ok(())
+        saved
     }
 
     /// Killed meanwhile, it has written all or nothing.
     fn replace(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let mut machine = self.machine();
         machine.operation(At::Any);
+        machine.save()?;
         machine.file = Some(bytes.to_vec());
-        machine.saves += 1;
         machine.operation(At::Any);
         Ok(())
     }
@@ -648,6 +707,9 @@ impl Store for Handle {
     fn remove(&mut self) -> Result<(), Error> {
         let mut machine = self.machine();
         machine.operation(At::Any);
+        if machine.is_read_only {
+            return Err(failed("remove", libc::EROFS));
+        }
         machine.file = None;
         machine.operation(At::Any);
         Ok(())

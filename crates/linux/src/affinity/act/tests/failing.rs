@@ -1,0 +1,144 @@
+//! What goes wrong while everything is taken back, and journals that cannot be written.
+
+use super::super::{Actor, Error, Kernel, Restore};
+use super::model::{ALL, Handle, Listing, Set};
+use super::{action, plan, snapshot, some_plan, some_wishes};
+use homenode_policy::affinity::{Target, ThreadId};
+use std::collections::BTreeMap;
+
+type ModelActor = Actor<Handle, Handle>;
+
+const SET: Set = 3;
+
+fn open(handle: &Handle) -> ModelActor {
+    Actor::with_store(handle.clone(), handle.clone()).unwrap()
+}
+
+/// A machine where nobody else is at work, and the first thread has been moved.
+fn moved() -> (Handle, ModelActor, Target) {
+    let handle = Handle::new(1);
+    handle.machine().busy = false;
+    handle.machine().cpusets.fill(ALL);
+    let mut actor = open(&handle);
+    let thread = Target::Thread(handle.machine().threads[&1].id);
+    let told = snapshot(&handle.machine());
+    let plan = plan(vec![action(thread.clone(), ALL, SET)]);
+    assert!(actor.apply(&plan, &told, &[]).unwrap().outcomes[0].1.is_done());
+    (handle, actor, thread)
+}
+
+fn values(handle: &Handle) -> BTreeMap<Target, Set> {
+    let machine = handle.machine();
+    let targets = machine.targets().into_iter();
+    targets
+        .filter_map(|target| Some((target.clone(), machine.has(&target)?)))
+        .collect()
+}
+
+#[test]
+fn threads_that_are_started_faster_than_they_are_restored_are_told_and_left_in_the_journal() {
+    let (handle, mut actor, thread) = moved();
+    handle.machine().listing = Listing::Breeds(SET);
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.targets, [(thread.clone(), Restore::Restored)]);
+    let late: Vec<ThreadId> = reverted
+        .inherited
+        .iter()
+        .filter(|(_, restore)| *restore == Restore::Late)
+        .map(|(id, _)| *id)
+        .collect();
+    assert!(late.len() == 1 && !reverted.is_complete(), "{reverted:?}");
+    assert_eq!(handle.machine().has(&Target::Thread(late[0])), Some(SET));
+    handle.machine().listing = Listing::Plain;
+    let mut actor = open(&handle);
+    assert_eq!(actor.changed()[0].target, thread);
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.inherited, [(late[0], Restore::Restored)]);
+    assert!(reverted.is_complete() && handle.machine().file.is_none());
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+#[test]
+fn a_machine_where_threads_always_end_is_told_of() {
+    let (handle, mut actor, _) = moved();
+    handle.machine().listing = Listing::Ends;
+    let reverted = actor.revert().unwrap();
+    assert!(reverted.is_unsure && reverted.is_complete(), "{reverted:?}");
+}
+
+#[test]
+fn threads_that_cannot_be_listed_are_left_in_the_journal() {
+    let (handle, mut actor, thread) = moved();
+    handle.machine().listing = Listing::Breeds(SET);
+    Kernel::threads(&handle).unwrap();
+    handle.machine().listing = Listing::Fails(libc::EACCES);
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.targets, [(thread, Restore::Restored)]);
+    assert_eq!((reverted.unread, reverted.is_complete()), (Some(libc::EACCES), false));
+    handle.machine().listing = Listing::Plain;
+    let reverted = open(&handle).revert().unwrap();
+    assert!(reverted.is_complete() && reverted.inherited.len() == 1, "{reverted:?}");
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+}
+
+#[test]
+fn when_only_the_journal_could_not_be_removed_all_is_restored() {
+    let (handle, mut actor, thread) = moved();
+    handle.machine().is_read_only = true;
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.targets, [(thread.clone(), Restore::Restored)]);
+    let stale = reverted.stale.as_deref().unwrap();
+    assert!(
+        stale.starts_with("cannot remove /model/journal: Read-only file system"),
+        "{stale}"
+    );
+    assert!(!stale.contains("nothing is changed") && reverted.is_complete());
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+    handle.machine().is_read_only = false;
+    let reverted = open(&handle).revert().unwrap();
+    assert_eq!(
+        (reverted.targets, reverted.stale),
+        (vec![(thread, Restore::Same)], None)
+    );
+    assert!(handle.machine().file.is_none());
+}
+
+/// Full after any number of writes; what was written half is there.
+#[test]
+fn on_a_full_disk_nothing_is_changed_and_nothing_is_lost() {
+    let mut refused = 0;
+    for seed in 0..100 {
+        for saves in 0..6 {
+            let handle = Handle::new(seed);
+            handle.machine().busy = false;
+            let mut actor = open(&handle);
+            handle.machine().saves_left = Some(saves);
+            let is_full = |error: &Error| {
+                error
+                    .to_string()
+                    .contains("No space left on device (os error 28): make room")
+            };
+            let wishes = some_wishes(&mut handle.machine());
+            let arranged = actor.arrange(&wishes);
+            assert!(arranged.as_ref().err().is_none_or(is_full), "{arranged:?}");
+            for round in 0..4 {
+                let (plan, told) = some_plan(&mut handle.machine());
+                let before = values(&handle);
+                if let Err(error) = actor.apply(&plan, &told, &[]) {
+                    refused += 1;
+                    assert!(is_full(&error), "{error}");
+                    assert_eq!(values(&handle), before, "seed {seed}, {saves} saves");
+                }
+                // Killed and started again, at times.
+                if (seed + round) % 3 == 0 {
+                    actor = open(&handle);
+                }
+            }
+            let reverted = actor.revert().unwrap();
+            assert!(reverted.is_complete() && reverted.stale.is_none(), "{reverted:?}");
+            let differences = handle.machine().differences();
+            assert_eq!(differences, Vec::<String>::new(), "seed {seed}, {saves} saves");
+        }
+    }
+    assert!(refused > 500, "{refused}");
+}

@@ -111,7 +111,10 @@ fn only_one_at_a_time_and_the_others_are_told() {
     let Some(load) = Load::start() else { return };
     let daemon = Daemon::start(&load, &[]);
     wait_until("moved", || load.is_moved());
-    let process = format!("process {} moves interrupts and threads already, with the journal ", daemon.process.id());
+    let process = format!(
+        "process {} moves interrupts and threads already, with the journal ",
+        daemon.process.id()
+    );
     for verb in [&["run"][..], &["apply", BRIEFLY], &["revert"]] {
         refused(&mut load.affinity(verb), 1, &[&process, "stop it first"]);
     }

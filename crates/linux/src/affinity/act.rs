@@ -13,7 +13,9 @@
 //!   below one of ours that started later and pinned itself to exactly our mask cannot be told from one that inherited it.
 //! - No thread gets CPUs outside of its cpuset: the kernel cuts what is asked for, and what it gave is read back. The old
 //!   mask of a thread that had its whole cpuset is restored by asking for all CPUs, so that CPUs and cpusets which grow
-//!   later count for it again (Linux 6.2 and newer remember what was asked for).
+//!   later count for it again (Linux 6.2 and newer remember what was asked for). Where a cpuset cannot be seen, a thread
+//!   with fewer than all CPUs is taken for somebody else's before it is moved, and one that has nothing but CPUs we gave
+//!   it for ours afterwards.
 //!
 //! Other programs that set the same are in [`conflicts`]. Numbers of queues and tables of RSS are changed only when asked
 //! for ([`Actor::arrange`], `cards`).
@@ -253,7 +255,9 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         let now = self.kernel.read(target)?;
         let last = entry.last();
         if now.cpus() != last {
-            let left = within(last, &self.room(target, online)?);
+            let room = self.room(target, online)?;
+            // Of a cpuset that is not seen: whatever it has of them.
+            let left = within(last, room.as_deref().unwrap_or(now.cpus()));
             if left.is_empty() || now.cpus() != left {
                 return Ok(Standing::Changed(now.cpus().to_vec()));
             }

@@ -1,26 +1,64 @@
 //! The CPUs that a thread's control group lets it have.
 //!
 //! Read by thread, not by process: threads of one process may be in different groups (libvirt does so with virtual CPUs).
+//! Groups are looked for where they usually are, then in the list of mounts, then as the first process sees them.
 
+use super::gaps::Gaps;
 use crate::topology::sysfs::{Tree, parse_list};
 use homenode_policy::CpuId;
 use std::collections::HashMap;
 
 /// Where systemd and others mount the groups: the first version's cpusets, and the second version alone or beside it.
-const FIRST: &str = "sys/fs/cgroup/cpuset";
-const SECOND: &str = "sys/fs/cgroup";
-const SECOND_BESIDE: &str = "sys/fs/cgroup/unified";
+const FIRST: [&str; 1] = ["sys/fs/cgroup/cpuset"];
+const SECOND: [&str; 2] = ["sys/fs/cgroup/unified", "sys/fs/cgroup"];
+/// Of each version, a file that every mount of it has.
+const FIRST_FILE: &str = "cpuset.cpus";
+const SECOND_FILE: &str = "cgroup.controllers";
+/// What this process sees, and what the first one does: `ip netns exec` mounts another /sys, without groups in it.
+const VIEWS: [(&str, &str); 2] = [("proc/self/mountinfo", ""), ("proc/1/mountinfo", "proc/1/root/")];
+
+/// What a group lets its threads have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cpuset {
+    /// No group restricts CPUs.
+    All,
+    /// These.
+    Only(Vec<CpuId>),
+    /// It cannot be seen from here: the groups are not mounted, or it is another namespace's.
+    Unseen,
+}
 
 /// Sets by group, for one pass over the threads.
 #[derive(Debug, Default)]
 pub(super) struct Cpusets {
-    by_group: HashMap<String, Option<Vec<CpuId>>>,
+    by_group: HashMap<String, Cpuset>,
+    places: HashMap<Version, Option<Place>>,
+    has_unseen: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Version {
+    First,
+    Second,
+}
+
+/// Where groups are seen.
+#[derive(Clone, Debug)]
+struct Place {
+    directory: String,
+    /// The group that is there; empty for the one above all.
+    group: String,
 }
 
 impl Cpusets {
-    /// The CPUs of the group that a thread's `cgroup` file tells. None where no group restricts CPUs, and where the group
-    /// cannot be seen from here (another namespace's).
-    pub(super) fn of(&mut self, tree: &Tree, cgroup: &str) -> Option<Vec<CpuId>> {
+    /// The CPUs of the group that a thread's `cgroup` file tells.
+    pub(super) fn of(&mut self, tree: &Tree, cgroup: &str) -> Cpuset {
+        let set = self.find(tree, cgroup);
+        self.has_unseen |= set == Cpuset::Unseen;
+        set
+    }
+
+    fn find(&mut self, tree: &Tree, cgroup: &str) -> Cpuset {
         let first = cgroup.lines().find_map(|line| {
             let (_, rest) = line.split_once(':')?;
             let (controllers, path) = rest.split_once(':')?;
@@ -29,46 +67,117 @@ impl Cpusets {
                 .any(|controller| controller == "cpuset")
                 .then_some(path)
         });
-        let (version, path) = match first {
-            Some(path) => ('1', path),
-            None => ('2', cgroup.lines().find_map(|line| line.strip_prefix("0::"))?),
+        let second = || cgroup.lines().find_map(|line| line.strip_prefix("0::"));
+        let (version, path) = match (first, second) {
+            (Some(path), _) => (Version::First, path),
+            (None, second) => match second() {
+                Some(path) => (Version::Second, path),
+                None => return Cpuset::All,
+            },
         };
         // A group outside of this namespace is shown as above its root.
         if path.split('/').any(|part| part == "..") {
-            return None;
+            return Cpuset::Unseen;
         }
-        let key = format!("{version}{path}");
+        let key = format!("{version:?} {path}");
         if let Some(known) = self.by_group.get(&key) {
             return known.clone();
         }
-        let set = if version == '1' {
-            first_version(tree, path)
-        } else {
-            second_version(tree, path)
-        };
+        let place = self.places.entry(version).or_insert_with(|| version.place(tree));
+        let set = place
+            .as_ref()
+            .map_or(Cpuset::Unseen, |place| version.read(tree, place, path));
         self.by_group.insert(key, set.clone());
         set
     }
-}
 
-fn first_version(tree: &Tree, path: &str) -> Option<Vec<CpuId>> {
-    let names = ["cpuset.effective_cpus", "cpuset.cpus"];
-    names
-        .iter()
-        .find_map(|name| list(tree, &format!("{FIRST}{path}/{name}")))
-}
+    /// Has groups read anew; where they are mounted stays known, once it is.
+    pub(super) fn forget(&mut self) {
+        self.by_group.clear();
+        self.places.retain(|_, place| place.is_some());
+    }
 
-/// Groups without the controller have the CPUs of the nearest one above that has it.
-fn second_version(tree: &Tree, path: &str) -> Option<Vec<CpuId>> {
-    let mount = [SECOND_BESIDE, SECOND]
-        .into_iter()
-        .find(|mount| tree.exists(format!("{mount}/cgroup.controllers")))?;
-    let mut path = path.trim_end_matches('/');
-    loop {
-        if let Some(cpus) = list(tree, &format!("{mount}{path}/cpuset.cpus.effective")) {
-            return Some(cpus);
+    /// Says so when there was a group that cannot be seen.
+    pub(super) fn tell(&self, gaps: &mut Gaps) {
+        if self.has_unseen {
+            gaps.tell(
+                "cpusets of threads",
+                "their control groups are not mounted here, or are those of another namespace: who has fewer than all CPUs is \
+                 taken for pinned by somebody else; root sees them, in the machine's own namespaces (nsenter --mount --cgroup \
+                 --target 1)",
+            );
         }
-        path = &path[..path.rfind('/')?];
+    }
+}
+
+/// As decisions take it: where a group is not seen, nothing is known to restrict it.
+impl From<Cpuset> for Option<Vec<CpuId>> {
+    fn from(set: Cpuset) -> Self {
+        match set {
+            Cpuset::Only(cpus) => Some(cpus),
+            Cpuset::All | Cpuset::Unseen => None,
+        }
+    }
+}
+
+impl Version {
+    fn place(self, tree: &Tree) -> Option<Place> {
+        let (usual, file) = match self {
+            Self::First => (&FIRST[..], FIRST_FILE),
+            Self::Second => (&SECOND[..], SECOND_FILE),
+        };
+        let is_there = |place: &Place| tree.exists(format!("{}/{file}", place.directory));
+        VIEWS.into_iter().find_map(|(mounts, root)| {
+            let usual = usual.iter().map(|directory| Place {
+                directory: format!("{root}{directory}"),
+                group: String::new(),
+            });
+            let found = usual.into_iter().find(is_there);
+            found.or_else(|| {
+                let mounts = tree.text(mounts)?;
+                let mut places = mounts.lines().filter_map(|line| self.mounted(line, root));
+                places.find(is_there)
+            })
+        })
+    }
+
+    /// Of a line of `mountinfo`: `33 31 0:30 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset`.
+    fn mounted(self, line: &str, root: &str) -> Option<Place> {
+        let (mount, kind) = line.split_once(" - ")?;
+        let kind: Vec<&str> = kind.split(' ').collect();
+        let is_it = match (self, &kind[..]) {
+            (Self::First, ["cgroup", _, options]) => options.split(',').any(|option| option == "cpuset"),
+            (Self::Second, ["cgroup2", ..]) => true,
+            _ => false,
+        };
+        let mut words = mount.split(' ').skip(3);
+        let (group, directory) = (words.next()?, words.next()?);
+        is_it.then(|| Place {
+            directory: format!("{root}{}", directory.trim_start_matches('/')),
+            group: group.trim_end_matches('/').to_owned(),
+        })
+    }
+
+    /// Groups of the second version without the controller have the CPUs of the nearest one above that has it.
+    fn read(self, tree: &Tree, place: &Place, path: &str) -> Cpuset {
+        let Some(below) = path.strip_prefix(&*place.group) else {
+            return Cpuset::Unseen;
+        };
+        let mut below = below.trim_end_matches('/');
+        let list = |below: &str, name: &str| list(tree, &format!("{}{below}/{name}", place.directory));
+        if self == Self::First {
+            let found = list(below, "cpuset.effective_cpus").or_else(|| list(below, "cpuset.cpus"));
+            return found.map_or(Cpuset::Unseen, Cpuset::Only);
+        }
+        loop {
+            if let Some(cpus) = list(below, "cpuset.cpus.effective") {
+                return Cpuset::Only(cpus);
+            }
+            match below.rfind('/') {
+                Some(end) => below = &below[..end],
+                None => return Cpuset::All,
+            }
+        }
     }
 }
 
@@ -93,8 +202,8 @@ mod tests {
         (root, tree)
     }
 
-    fn cpus(numbers: &[u32]) -> Option<Vec<CpuId>> {
-        Some(numbers.iter().copied().map(CpuId).collect())
+    fn cpus(numbers: &[u32]) -> Cpuset {
+        Cpuset::Only(numbers.iter().copied().map(CpuId).collect())
     }
 
     #[test]
@@ -110,21 +219,56 @@ mod tests {
         assert_eq!(sets.of(&tree, "0::/system.slice/a.service\n"), cpus(&[2, 3]));
         assert_eq!(sets.of(&tree, "0::/user.slice\n"), cpus(&[0, 1, 2, 3, 4, 5, 6, 7]));
         assert_eq!(sets.of(&tree, "0::/\n"), cpus(&[0, 1, 2, 3, 4, 5, 6, 7]));
-        assert_eq!(sets.of(&tree, "0::/../system.slice\n"), None);
-        assert_eq!(sets.of(&tree, ""), None);
+        assert_eq!(sets.of(&tree, "0::/../system.slice\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&tree, ""), Cpuset::All);
     }
 
     #[test]
     fn the_first_version_wins_where_it_has_the_controller() {
         let (_root, tree) = machine(&[
             ("sys/fs/cgroup/unified/cgroup.controllers", "\n"),
+            ("sys/fs/cgroup/cpuset/cpuset.cpus", "0-3\n"),
             ("sys/fs/cgroup/cpuset/db/cpuset.effective_cpus", "1\n"),
             ("sys/fs/cgroup/cpuset/old/cpuset.cpus", "0,2\n"),
         ]);
         let mut sets = Cpusets::default();
         assert_eq!(sets.of(&tree, "9:name=systemd:/\n3:cpu,cpuset:/db\n0::/\n"), cpus(&[1]));
         assert_eq!(sets.of(&tree, "3:cpuset:/old\n0::/\n"), cpus(&[0, 2]));
-        assert_eq!(sets.of(&tree, "3:cpuset:/gone\n0::/\n"), None);
-        assert_eq!(sets.of(&tree, "9:name=systemd:/\n0::/x\n"), None);
+        assert_eq!(sets.of(&tree, "3:cpuset:/gone\n0::/\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&tree, "9:name=systemd:/\n0::/x\n"), Cpuset::All);
+    }
+
+    /// As in a network namespace that `ip netns exec` has entered.
+    #[test]
+    fn groups_that_are_mounted_elsewhere_or_for_the_first_process_only() {
+        let (_root, tree) = machine(&[
+            ("proc/self/mountinfo", "22 1 0:21 / /sys rw - sysfs sysfs rw\n"),
+            (
+                "proc/1/mountinfo",
+                "31 22 0:28 /a /x/groups rw,relatime shared:9 - cgroup2 cgroup2 rw\n\
+                 33 31 0:30 / /y rw,relatime - cgroup cgroup rw,cpuset\n",
+            ),
+            ("proc/1/root/x/groups/cgroup.controllers", "cpuset\n"),
+            ("proc/1/root/x/groups/b/cpuset.cpus.effective", "2\n"),
+            ("proc/1/root/y/cpuset.cpus", "0-3\n"),
+            ("proc/1/root/y/db/cpuset.cpus", "1\n"),
+        ]);
+        let mut sets = Cpusets::default();
+        assert_eq!(sets.of(&tree, "0::/a/b\n"), cpus(&[2]));
+        assert_eq!(sets.of(&tree, "3:cpuset:/db\n0::/\n"), cpus(&[1]));
+        assert!(!sets.has_unseen);
+        assert_eq!(sets.of(&tree, "0::/c\n"), Cpuset::Unseen);
+        assert!(sets.has_unseen);
+    }
+
+    #[test]
+    fn groups_that_are_not_mounted() {
+        let (_root, tree) = machine(&[]);
+        let mut sets = Cpusets::default();
+        assert_eq!(sets.of(&tree, "0::/a\n"), Cpuset::Unseen);
+        fs::create_dir_all(tree.path("sys/fs/cgroup")).unwrap();
+        fs::write(tree.path("sys/fs/cgroup/cgroup.controllers"), "cpuset\n").unwrap();
+        sets.forget();
+        assert_eq!(sets.of(&tree, "0::/a\n"), Cpuset::All);
     }
 }

@@ -86,7 +86,8 @@ impl Files {
         let cpuset = if allowed == pass.online {
             None
         } else {
-            self.cgroup(pass).and_then(|cgroup| cpusets.of(pass.tree, &cgroup))
+            self.cgroup(pass)
+                .and_then(|cgroup| cpusets.of(pass.tree, &cgroup).into())
         };
         let name = self.name.clone();
         let process_name = if id.process == id.thread {

@@ -114,7 +114,7 @@ impl Threads {
                 files.enter(id.process, id.thread);
                 match files.cgroup(pass) {
                     Some(cgroup) => {
-                        let cpuset = cpusets.of(pass.tree, &cgroup);
+                        let cpuset = cpusets.of(pass.tree, &cgroup).into();
                         by_number.entry(record.cpuset).or_insert(cpuset).clone()
                     }
                     // It has ended. Others of its cpuset may tell; for itself no more is known to be allowed.
@@ -132,6 +132,7 @@ impl Threads {
             };
             ran.push(describe(id, did, who, pass));
         }
+        cpusets.tell(pass.gaps);
         ran
     }
 
@@ -162,6 +163,7 @@ impl Threads {
             }
         }
         (self.processes, self.threads) = (processes, threads);
+        cpusets.tell(pass.gaps);
         Ok(ran)
     }
 
@@ -247,7 +249,7 @@ pub(super) struct Who {
     pub(super) process_name: String,
     pub(super) cpu: CpuId,
     pub(super) allowed: Vec<CpuId>,
-    /// None where no control group restricts it.
+    /// None where no control group restricts it, as far as is seen.
     pub(super) cpuset: Option<Vec<CpuId>>,
 }
 

@@ -33,7 +33,7 @@ pub(super) struct Book {
 
 impl Entry {
     /// Whether CPUs that something has are ones that were set, for a target that can have `room`.
-    pub(super) fn has_set(&self, now: &[CpuId], room: &[CpuId]) -> bool {
+    pub(super) fn has_set(&self, now: &[CpuId], room: Option<&[CpuId]>) -> bool {
         self.set.iter().any(|(set, _)| is_what_became_of(set, now, room))
     }
 

@@ -17,16 +17,16 @@ pub(super) struct Ready<'a> {
     pub(super) action: &'a Action,
     pub(super) record: Record,
     found: Mask,
-    /// What the cpuset of a thread had.
-    room: Vec<CpuId>,
+    /// What the cpuset of a thread had, if that is seen.
+    room: Option<Vec<CpuId>>,
 }
 
 impl<K: Kernel, S: Store> Actor<K, S> {
-    /// The CPUs that a target can have.
-    pub(super) fn room(&self, target: &Target, online: &[CpuId]) -> io::Result<Vec<CpuId>> {
+    /// The CPUs that a target can have; none of a thread whose cpuset is not seen.
+    pub(super) fn room(&self, target: &Target, online: &[CpuId]) -> io::Result<Option<Vec<CpuId>>> {
         match target {
             Target::Thread(id) => self.kernel.cpuset(*id),
-            _ => Ok(online.to_vec()),
+            _ => Ok(Some(online.to_vec())),
         }
     }
 
@@ -77,7 +77,9 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             masks: Vec::new(),
         };
         let room = self.room(target, online).map_err(failed)?;
-        let old = self.origin(target, &found, &room, &mut record)?;
+        let is_thread = matches!(target, Target::Thread(_));
+        record.whole = is_thread && is_within(room.as_deref().unwrap_or(online), found.cpus());
+        let old = self.origin(target, &found, room.as_deref(), &mut record)?;
         record.old = old.text().to_owned();
         Ok(Ready {
             action,
@@ -88,7 +90,13 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     }
 
     /// What is to be restored of what has `found` now: that itself, unless it is ours.
-    fn origin(&self, target: &Target, found: &Mask, room: &[CpuId], record: &mut Record) -> Result<Mask, Outcome> {
+    fn origin(
+        &self,
+        target: &Target,
+        found: &Mask,
+        room: Option<&[CpuId]>,
+        record: &mut Record,
+    ) -> Result<Mask, Outcome> {
         let failed = |error: io::Error| failed(&error);
         let known = self.journal.entries().get(target);
         let known = known.filter(|entry| entry.identity == record.identity);
@@ -97,7 +105,6 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             return Ok(ours.map_or_else(|| found.clone(), |entry| entry.old.clone()));
         };
         record.session = self.kernel.process(id.process).map_err(failed)?.session;
-        record.whole = is_within(room, found.cpus());
         let families = Families::new(&self.kernel, self.journal.entries());
         let ours = known.filter(|entry| entry.has_set(found.cpus(), room));
         let inherited = families.ancestor(*id, found.cpus(), room).map_err(failed)?;

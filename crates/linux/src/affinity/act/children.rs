@@ -84,7 +84,7 @@ impl<'a, K: Kernel> Families<'a, K> {
     pub(super) fn look(&self, thread: ThreadId) -> io::Result<Option<Inheritor>> {
         let now = self.kernel.read(&Target::Thread(thread))?;
         let room = self.kernel.cpuset(thread)?;
-        let ancestor = self.ancestor(thread, now.cpus(), &room)?;
+        let ancestor = self.ancestor(thread, now.cpus(), room.as_deref())?;
         Ok(ancestor.map(|(target, _)| Inheritor {
             thread,
             ancestor: target.clone(),
@@ -92,12 +92,13 @@ impl<'a, K: Kernel> Families<'a, K> {
         }))
     }
 
-    /// The thread that one which has the CPUs `now`, of a cpuset with `room`, has inherited them of.
+    /// The thread that one which has the CPUs `now`, of a cpuset with `room`, has inherited them of. Where the cpuset is not
+    /// seen, only who has exactly what was set: more of them pin themselves within it than have their cpuset narrowed.
     pub(super) fn ancestor(
         &self,
         thread: ThreadId,
         now: &[CpuId],
-        room: &[CpuId],
+        room: Option<&[CpuId]>,
     ) -> io::Result<Option<(&'a Target, &'a Entry)>> {
         let candidates: Vec<(&Target, ThreadId, &Entry, u64)> = self
             .entries
@@ -105,7 +106,8 @@ impl<'a, K: Kernel> Families<'a, K> {
             .filter_map(|(target, entry)| {
                 let Target::Thread(id) = target else { return None };
                 let mut set = entry.set.iter();
-                let (_, at) = set.find(|(set, at)| thread.started >= *at && is_what_became_of(set, now, room))?;
+                let is_it = |set: &[CpuId]| set == now || room.is_some() && is_what_became_of(set, now, room);
+                let (_, at) = set.find(|(set, at)| thread.started >= *at && is_it(set))?;
                 Some((target, *id, entry, *at))
             })
             .collect();

@@ -63,11 +63,11 @@ pub trait Kernel {
     /// They cannot be read, or there is no such interrupt.
     fn effective(&self, interrupt: u32) -> io::Result<Vec<CpuId>>;
 
-    /// The running CPUs that a thread's cpuset lets it have.
+    /// The running CPUs that a thread's cpuset lets it have; none where that cannot be seen.
     ///
     /// # Errors
     /// They cannot be read, or the thread has ended.
-    fn cpuset(&self, thread: ThreadId) -> io::Result<Vec<CpuId>>;
+    fn cpuset(&self, thread: ThreadId) -> io::Result<Option<Vec<CpuId>>>;
 
     /// Where a process comes from.
     ///

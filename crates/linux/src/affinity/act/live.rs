@@ -4,7 +4,7 @@ use super::has_vanished as vanished;
 use super::kernel::{Kernel, Process};
 use super::mask::{Mask, within};
 use crate::affinity::counts::Counts;
-use crate::affinity::cpusets::Cpusets;
+use crate::affinity::cpusets::{Cpuset, Cpusets};
 use crate::affinity::ethtool::Ethtool;
 use crate::affinity::thread_files::{allowed_mask, stat};
 use crate::affinity::{INTERRUPTS, ONLINE, QueueCounts, Table, UPTIME, uptime_ticks};
@@ -12,6 +12,7 @@ use crate::cpu;
 use crate::topology::sysfs::{Tree, number_after, parse_list};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{QueueKind, Target, ThreadId};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -28,6 +29,8 @@ const ACTIONS: &str = "sys/kernel/irq";
 #[derive(Debug)]
 pub struct Live {
     tree: Tree,
+    /// For where groups are mounted; what is in them is read each time.
+    cpusets: RefCell<Cpusets>,
 }
 
 impl Live {
@@ -36,6 +39,7 @@ impl Live {
     pub fn new() -> Self {
         Self {
             tree: Tree::new(Path::new("/")),
+            cpusets: RefCell::default(),
         }
     }
 
@@ -178,18 +182,28 @@ impl Kernel for Live {
         }
     }
 
-    fn cpuset(&self, thread: ThreadId) -> io::Result<Vec<CpuId>> {
+    fn cpuset(&self, thread: ThreadId) -> io::Result<Option<Vec<CpuId>>> {
         let groups = self
             .tree
             .try_text(format!("proc/{}/task/{}/cgroup", thread.process, thread.thread));
         let online = self.online()?;
         let cpus = match groups {
-            Ok(groups) => Cpusets::default().of(&self.tree, &groups),
+            Ok(groups) => {
+                let mut cpusets = self.cpusets.borrow_mut();
+                cpusets.forget();
+                cpusets.of(&self.tree, &groups)
+            }
             // A kernel without control groups.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.process(thread.process).is_ok() => None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.process(thread.process).is_ok() => {
+                Cpuset::All
+            }
             Err(error) => return Err(error),
         };
-        Ok(cpus.map_or_else(|| online.clone(), |cpus| within(&cpus, &online)))
+        Ok(match cpus {
+            Cpuset::All => Some(online),
+            Cpuset::Only(cpus) => Some(within(&cpus, &online)),
+            Cpuset::Unseen => None,
+        })
     }
 
     fn process(&self, process: u32) -> io::Result<Process> {
@@ -293,6 +307,12 @@ mod tests {
         let mask = live.read(&target).unwrap();
         assert!(allowed.iter().all(|cpu| mask.cpus().contains(cpu)));
         assert!(live.now().unwrap() >= id.started);
-        assert!(live.cpuset(id).unwrap().iter().any(|cpu| allowed.contains(cpu)));
+        assert!(
+            live.cpuset(id)
+                .unwrap()
+                .unwrap()
+                .iter()
+                .any(|cpu| allowed.contains(cpu))
+        );
     }
 }

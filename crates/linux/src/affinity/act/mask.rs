@@ -69,8 +69,11 @@ pub(super) fn is_within(cpus: &[CpuId], room: &[CpuId]) -> bool {
 }
 
 /// Whether a thread that was given `set`, of a cpuset with `room`, has `now`: what its cpuset has of it; and all of the
-/// cpuset, where that has none of it (any more).
-pub(super) fn is_what_became_of(set: &[CpuId], now: &[CpuId], room: &[CpuId]) -> bool {
+/// cpuset, where that has none of it (any more). Of a cpuset that is not seen: some of it, whoever has left that.
+pub(super) fn is_what_became_of(set: &[CpuId], now: &[CpuId], room: Option<&[CpuId]>) -> bool {
+    let Some(room) = room else {
+        return !now.is_empty() && is_within(now, set);
+    };
     match within(set, room) {
         left if left.is_empty() => !now.is_empty() && is_within(room, now),
         left => set == now || left == now,

@@ -78,16 +78,16 @@ impl<K: Kernel> Machine<'_, K> {
         }
         let room = match target {
             Target::Thread(id) => self.kernel.cpuset(*id)?,
-            _ => self.online.clone(),
+            _ => Some(self.online.clone()),
         };
         let inherited = || match target {
-            Target::Thread(id) => Ok(families.ancestor(*id, now.cpus(), &room)?.is_some()),
+            Target::Thread(id) => Ok(families.ancestor(*id, now.cpus(), room.as_deref())?.is_some()),
             _ => Ok::<_, io::Error>(false),
         };
-        if entry.has_set(now.cpus(), &room) || inherited()? {
+        if entry.has_set(now.cpus(), room.as_deref()) || inherited()? {
             return self.give_back(target, entry);
         }
-        match entry.whole && is_within(&room, now.cpus()) {
+        match entry.whole && is_within(room.as_deref().unwrap_or(&self.online), now.cpus()) {
             true => Ok(Restore::Same),
             false => Ok(Restore::Left(now.cpus().to_vec())),
         }
@@ -114,8 +114,11 @@ impl<K: Kernel> Machine<'_, K> {
             if passes == PASSES_MAX || news.is_empty() && inheritors.is_all {
                 reverted.is_unsure = !inheritors.is_all;
                 for inheritor in news {
-                    failed.insert(inheritor.ancestor.clone());
-                    inherited.insert(inheritor.thread, Restore::Late);
+                    let restore = self.left(inheritor, families.entry(&inheritor.ancestor));
+                    if restore == Restore::Late {
+                        failed.insert(inheritor.ancestor.clone());
+                    }
+                    inherited.insert(inheritor.thread, restore);
                 }
                 break Ok(());
             }
@@ -131,6 +134,16 @@ impl<K: Kernel> Machine<'_, K> {
         };
         reverted.inherited = inherited.into_iter().collect();
         result
+    }
+
+    /// What has become of one that was not restored. In a cpuset that has none of our CPUs, whoever is started there has
+    /// all of the cpuset, as if it had inherited, and is none the worse for it.
+    fn left(&self, inheritor: &Inheritor, entry: &Entry) -> Restore {
+        match self.kernel.cpuset(inheritor.thread) {
+            Ok(Some(room)) if entry.whole && is_within(&room, inheritor.now.cpus()) => Restore::Same,
+            Err(error) if has_vanished(&error) => Restore::Vanished,
+            _ => Restore::Late,
+        }
     }
 
     /// The list of inheritors is old by now: it is looked at again.
@@ -153,7 +166,11 @@ impl<K: Kernel> Machine<'_, K> {
         }
         let now = self.kernel.read(target)?;
         let whole = match target {
-            Target::Thread(id) if entry.whole => is_within(&self.kernel.cpuset(*id)?, now.cpus()),
+            // What there is of all CPUs is the whole cpuset, also where that is not seen.
+            Target::Thread(id) if entry.whole => {
+                let room = self.kernel.cpuset(*id)?;
+                room.is_none_or(|room| is_within(&room, now.cpus()))
+            }
             _ => false,
         };
         match whole || now == entry.old {

@@ -115,7 +115,8 @@ fn some_wishes(machine: &mut Machine) -> Vec<CardWish> {
 /// A daemon: it takes back what an earlier one left, carries plans out while others are at work, and takes all back.
 fn daemon(handle: &Handle, plans: usize) {
     let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
-    assert!(actor.revert().unwrap().is_complete());
+    let reverted = actor.revert().unwrap();
+    assert!(reverted.is_complete(), "{reverted:?}");
     if plans > 0 {
         let wishes = some_wishes(&mut handle.machine());
         let outcomes = actor.arrange(&wishes).unwrap();
@@ -130,7 +131,8 @@ fn daemon(handle: &Handle, plans: usize) {
         assert!(!applied.outcomes.iter().any(refused), "{applied:?}");
         handle.machine().fork();
     }
-    assert!(actor.revert().unwrap().is_complete());
+    let reverted = actor.revert().unwrap();
+    assert!(reverted.is_complete(), "{reverted:?}");
 }
 
 fn check(handle: &Handle, seed: u64, cut: usize) {

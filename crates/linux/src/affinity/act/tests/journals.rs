@@ -181,7 +181,8 @@ fn one_at_a_time_has_the_file() {
     let first = Disk::open(&path).unwrap();
     let error = Disk::open(&path).unwrap_err().to_string();
     assert!(
-        error.contains(&format!("process {} moves interrupts", std::process::id())) && error.contains(path.to_str().unwrap()),
+        error.contains(&format!("process {} moves interrupts", std::process::id()))
+            && error.contains(path.to_str().unwrap()),
         "{error}"
     );
     drop(first);

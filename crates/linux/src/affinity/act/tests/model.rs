@@ -55,6 +55,7 @@ pub(super) struct Machine {
     pub(super) ticks: u64,
     pub(super) online: Set,
     pub(super) cpusets: Vec<Set>,
+    pub(super) hides_cpusets: bool,
     pub(super) processes: BTreeMap<u32, Process>,
     pub(super) threads: BTreeMap<u32, Thread>,
     pub(super) interrupts: BTreeMap<u32, Interrupt>,
@@ -109,6 +110,7 @@ impl Machine {
             ticks: 1000,
             online: ALL,
             cpusets: CPUSETS.to_vec(),
+            hides_cpusets: false,
             processes: BTreeMap::new(),
             threads: BTreeMap::new(),
             interrupts: BTreeMap::new(),
@@ -590,10 +592,11 @@ impl Kernel for Handle {
         Ok(cpus(interrupt.effective))
     }
 
-    fn cpuset(&self, thread: ThreadId) -> io::Result<Vec<CpuId>> {
+    fn cpuset(&self, thread: ThreadId) -> io::Result<Option<Vec<CpuId>>> {
         let machine = self.operate(At::Any);
         let thread = machine.threads.get(&thread.thread).ok_or_else(|| no(libc::ESRCH))?;
-        Ok(cpus(machine.cpusets[thread.group] & machine.online))
+        let room = cpus(machine.cpusets[thread.group] & machine.online);
+        Ok((!machine.hides_cpusets).then_some(room))
     }
 
     fn process(&self, process: u32) -> io::Result<Process> {

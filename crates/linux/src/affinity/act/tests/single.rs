@@ -214,6 +214,26 @@ fn a_mask_like_ours_in_the_same_session_is_somebody_elses_while_its_parent_is_th
 }
 
 #[test]
+fn where_cpusets_are_not_seen_what_one_has_left_of_ours_is_ours() {
+    let (handle, mut actor) = quiet();
+    handle.machine().hides_cpusets = true;
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 0x03), Outcome::Done);
+    handle.machine().cpusets.fill(0x42);
+    assert_eq!(actor.verify().unwrap(), [(THREAD, Standing::InForce)]);
+    assert_eq!(actor.revert().unwrap().targets, [(THREAD, Restore::Restored)]);
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
+    // Before it is ours, nothing tells a cpuset from somebody's pin.
+    assert_eq!(
+        apply(&handle, &mut actor, &THREAD, 0x42, 0x02),
+        Outcome::Withheld(Hold::Foreign)
+    );
+    handle.machine().cpusets.fill(ALL);
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 0x03), Outcome::Done);
+    handle.machine().threads.get_mut(&1).unwrap().asked.now = OTHERS;
+    assert_eq!(actor.revert().unwrap().targets, [(THREAD, Restore::Left(cpus(OTHERS)))]);
+}
+
+#[test]
 fn what_fails_stays_in_the_journal() {
     let (handle, mut actor) = quiet();
     assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 3), Outcome::Done);

@@ -4,9 +4,10 @@ use super::settings::Settings;
 use super::words::plain;
 use crate::failure::{Failure, chain};
 use clap::Args;
-use homenode_linux::affinity::act::conflicts::{Conflict, Who, conflicts, leave_alone};
+use homenode_linux::affinity::act::conflicts::{Conflict, conflicts, leave_alone};
 use homenode_linux::affinity::act::{Actor, Changed, Error, Live, Store};
 use homenode_policy::affinity::{Plan, Previous, Snapshot, decide};
+use homenode_policy::doctor::Helper;
 use std::env;
 use std::fs;
 use std::io;
@@ -105,7 +106,7 @@ impl Known {
 /// The programs that set what is not to be set besides them.
 pub(super) fn of_others(settings: &Settings) -> Vec<Conflict> {
     let mut found = conflicts(Path::new("/"));
-    found.retain(|conflict| conflict.who != Who::Irqbalance || !settings.despite_irqbalance);
+    found.retain(|conflict| conflict.who != Helper::Irqbalance || !settings.despite_irqbalance);
     found
 }
 

@@ -1,7 +1,7 @@
 //! Settings of the kernel, and programs that place things themselves.
 
 use super::memory::named_counts;
-use crate::affinity::act::conflicts::{Who, conflicts};
+use crate::affinity::act::conflicts::conflicts;
 use crate::topology::sysfs::Tree;
 use homenode_policy::doctor::{Balancing, Helper, ZoneReclaim};
 use homenode_policy::topology::{Device, DeviceKind, Topology};
@@ -64,23 +64,19 @@ pub(super) fn fuse_rings(tree: &Tree) -> Option<bool> {
     }
 }
 
-/// Those that acting on a plan gives way to, and numad. The names of processes are read through the tree, so that a
+/// Those that acting on a plan gives way to. The names of processes are read through the tree, so that a
 /// recording has them; it has none of the files that tell tuned's profile, so that tuned is not found there.
 pub(super) fn helpers(tree: &Tree) -> Vec<Helper> {
     let mut processes = Vec::new();
     // Without /proc there are no processes to be found.
     let _ = tree.numbers("proc", &mut processes);
-    let name = |process: &u32| tree.text(format!("proc/{process}/comm"));
-    let names: Vec<String> = processes.iter().filter_map(name).collect();
-    let numad = names.iter().any(|name| name == "numad").then_some(Helper::Numad);
-    let known = conflicts(&tree.path("")).into_iter();
-    let known = known.map(|conflict| match conflict.who {
-        Who::Irqbalance => Helper::Irqbalance,
-        Who::Tuned => Helper::Tuned,
-        Who::SystemdLink => Helper::SystemdLink,
-    });
-    let mut found: Vec<Helper> = known.chain(numad).collect();
-    found.sort_unstable();
+    for process in processes {
+        tree.text(format!("proc/{process}/comm"));
+    }
+    let mut found: Vec<Helper> = conflicts(&tree.path(""))
+        .into_iter()
+        .map(|conflict| conflict.who)
+        .collect();
     found.dedup();
     found
 }

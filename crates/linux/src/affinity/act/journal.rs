@@ -11,6 +11,10 @@
 //! else that is not as it was written is refused, and the file left alone. Of a target the old value that was recorded first counts, unless somebody
 //! else has changed it in between: the record then has another one, and a new history begins.
 //!
+//! It is not in /run, which is cleared with a service's directories while masks stay in force. After a reboot there is
+//! nothing to undo, and what a killed program wrote the kernel still has; the fsync is there so that a disk which cannot
+//! take the lines says so before the first action, and not when it writes them back.
+//!
 //! A journal of another boot tells of nothing that is still in force. Cost: one write and one fsync a plan; the file is
 //! written anew, without what has vanished, when it has twice the lines that were left then, and a thousand.
 

@@ -16,7 +16,7 @@ const ENVIRONMENT: [(&str, &str); 1] = [(
     "What is logged: off, error, warn, info (the default), debug or trace; or levels of modules, such as \
      warn,homenode_fuse=debug. A server keeps what it was started with.",
 )];
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     (
         "/run/homenode/MAJOR-MINOR.sock, .log",
         "The server's socket, which the other commands talk to, and its log; named by the mount's device number. Both go \
@@ -34,6 +34,10 @@ const FILES: [(&str, &str); 6] = [
     (
         "/var/lib/homenode/affinity.journal",
         "What homenode affinity has changed, and what it was before.",
+    ),
+    (
+        "/run/homenode-affinity/lock",
+        "Locked by the one homenode affinity that may act on this machine, and removed when that ends.",
     ),
     (
         "/sys/module/fuse/parameters/enable_uring",

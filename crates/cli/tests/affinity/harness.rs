@@ -1,6 +1,7 @@
 //! The command, as root and as somebody else.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -51,6 +52,13 @@ pub(crate) fn as_nobody(arguments: &[&str]) -> Option<Output> {
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.arg("--").arg(binary).arg("affinity").args(arguments);
     Some(command.output().unwrap())
+}
+
+/// Only one program may act on a machine: nobody else here does until this is dropped.
+pub(crate) fn alone() -> File {
+    let file = File::create(concat!(env!("CARGO_TARGET_TMPDIR"), "/affinity.lock")).unwrap();
+    file.lock().unwrap();
+    file
 }
 
 pub(crate) fn make_public(path: &Path) {

@@ -1,7 +1,7 @@
 //! A process that writes to a disk, may use every CPU, and is the only one that its configuration lets be moved.
 
 use super::harness::*;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,6 +26,7 @@ pub(crate) struct Load {
     process: Child,
     name: String,
     directory: tempfile::TempDir,
+    _alone: File,
 }
 
 impl Load {
@@ -40,6 +41,7 @@ impl Load {
             skipped("two CPUs");
             return None;
         }
+        let alone = alone();
         // Names of threads have 15 bytes.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("hn{}-{number}", std::process::id());
@@ -53,6 +55,7 @@ impl Load {
             process,
             name,
             directory,
+            _alone: alone,
         };
         let config = format!(
             "policy = \"off\"\nrate_bytes_per_s_min = 1\n[processes]\n{} = \"single-core\"\n",

@@ -18,7 +18,7 @@ use load::Load;
 use machine::Machine;
 use rustix::process::Signal;
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,6 +35,7 @@ fn killed_at_any_moment_it_leaves_nothing() {
         eprintln!("SKIPPED: needs {missing} (killed_at_any_moment_it_leaves_nothing)");
         return;
     }
+    let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let namespace = Namespace::new("rounds");
     let mut inside = Command::new("ip");
@@ -94,6 +95,7 @@ fn queues_that_went_come_back_as_they_were() {
         eprintln!("SKIPPED: needs {missing} (queues_that_went_come_back_as_they_were)");
         return;
     }
+    let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
     let namespace = Namespace::new("cards");
     let mut inside = Command::new("ip");
@@ -122,6 +124,13 @@ fn act() {
 #[ignore = "a part of killed_at_any_moment_it_leaves_nothing, which starts it"]
 fn work() {
     load::run(&directory());
+}
+
+/// Only one program may act on a machine: nobody else here does until this is dropped.
+fn alone() -> File {
+    let file = File::create(concat!(env!("CARGO_TARGET_TMPDIR"), "/affinity.lock")).unwrap();
+    file.lock().unwrap();
+    file
 }
 
 /// Arguments for this binary to be one part of the test.

@@ -9,6 +9,7 @@ mod affinity {
     mod configuration;
     mod explaining;
     pub(crate) mod harness;
+    mod hidden;
     mod load;
     mod machine;
     mod planning;

@@ -93,7 +93,16 @@ impl Settings {
 }
 
 fn cannot_read(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format!("cannot read the configuration {}: {error}", path.display()))
+    let remedy = match error.kind() {
+        io::ErrorKind::NotFound => ": name a file that is there, or leave --config away for the defaults",
+        io::ErrorKind::PermissionDenied => ": run it as root, or make it readable",
+        io::ErrorKind::IsADirectory => ": name a file in it",
+        _ => "",
+    };
+    Failure::new(format!(
+        "cannot read the configuration {}: {error}{remedy}",
+        path.display()
+    ))
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -391,6 +400,23 @@ mod tests {
             for part in ["/etc/x.toml", line, expected] {
                 assert!(message.contains(part), "{text}: {message}");
             }
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_told_with_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let table = [
+            (directory.path().join("none.toml"), "leave --config away"),
+            (directory.path().to_path_buf(), "name a file in it"),
+        ];
+        for (path, remedy) in table {
+            let args = SettingsArgs {
+                config: Some(path.clone()),
+                policy: None,
+            };
+            let told = Settings::read(&args).unwrap_err().to_string();
+            assert!(told.contains(path.to_str().unwrap()) && told.contains(remedy), "{told}");
         }
     }
 

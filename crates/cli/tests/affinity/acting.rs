@@ -129,6 +129,7 @@ fn a_journal_whose_last_line_was_cut_is_told_of() {
 
 #[test]
 fn a_journal_that_cannot_be_written_is_told_before_anything_is_done() {
+    let _alone = alone();
     refused(
         &mut affinity(["apply", BRIEFLY, "--journal=/proc/journal"]),
         1,
@@ -142,6 +143,67 @@ fn a_journal_that_cannot_be_written_is_told_before_anything_is_done() {
         output.status.code() == Some(1) && said.contains("/nowhere/journal") && said.contains("run it as root"),
         "{said}"
     );
+}
+
+/// A small file system of its own, in a namespace of mounts that nobody else sees.
+fn on_a_file_system(load: &Load, script: &str) -> (String, String) {
+    let mut affinity = load.affinity(&["VERB"]);
+    let arguments: Vec<_> = affinity
+        .get_args()
+        .skip(2)
+        .map(|it| it.to_str().unwrap().to_owned())
+        .collect();
+    affinity = std::process::Command::new("unshare");
+    affinity.args(["--mount", "sh", "-c"]);
+    let state = load.journal().parent().unwrap().to_str().unwrap().to_owned();
+    fs::create_dir_all(&state).unwrap();
+    let revert = format!("'{BINARY}' affinity revert {}", arguments[..2].join(" "));
+    let apply = format!("'{BINARY}' affinity apply {LONG_ENOUGH} {}", arguments.join(" "));
+    affinity.arg(format!(
+        "mount -t tmpfs -o size=16k homenode-test '{state}' && cd '{state}' || exit\n\
+         apply() {{ {apply}; }}\nrevert() {{ {revert}; }}\n{script}"
+    ));
+    let output = affinity.output().unwrap();
+    (text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn on_a_full_disk_nothing_is_moved() {
+    let Some(load) = Load::start() else { return };
+    let before = load.mask();
+    let script = "head -c 100000 /dev/zero > rest 2> /dev/null\n\
+                  for i in 1 2 3 4 5; do apply || { echo failed $?; break; }; done; ls";
+    let (said, warned) = on_a_file_system(&load, script);
+    let parts = [
+        "No space left on device",
+        "make room there",
+        "nothing is changed without a journal",
+    ];
+    assert!(parts.iter().all(|part| warned.contains(part)), "{said}{warned}");
+    assert!(said.ends_with("failed 1\nrest\n"), "{said}");
+    assert_eq!(load.mask(), before);
+}
+
+/// As a disk becomes on which something went wrong.
+#[test]
+fn with_a_journal_that_can_only_be_read_all_is_given_back() {
+    let Some(load) = Load::start() else { return };
+    let before = load.mask();
+    let script = "for i in 1 2 3 4 5; do apply; test -e journal && break; done\n\
+                  mount -o remount,ro \"$PWD\"; echo now; revert; echo failed $?";
+    let (said, warned) = on_a_file_system(&load, script);
+    assert!(
+        said.ends_with("failed 1\n") && said.contains("now\n1 value restored\n"),
+        "{said}{warned}"
+    );
+    let parts = [
+        "everything is as it was, but cannot remove",
+        "Read-only file system",
+        "make that file system writable",
+    ];
+    assert!(parts.iter().all(|part| warned.contains(part)), "{warned}");
+    assert!(!warned.contains("nothing is changed"), "{warned}");
+    assert_eq!(load.mask(), before);
 }
 
 /// Whatever bears its name: here a process that sleeps.

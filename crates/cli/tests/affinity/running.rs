@@ -118,6 +118,11 @@ fn only_one_at_a_time_and_the_others_are_told() {
     for verb in [&["run"][..], &["apply", BRIEFLY], &["revert"]] {
         refused(&mut load.affinity(verb), 1, &[&process, "stop it first"]);
     }
+    // Also with another journal.
+    let other = load.path().join("other");
+    let other = ["revert", "--journal", other.to_str().unwrap()];
+    fs::write(other[2], "").unwrap();
+    refused(&mut affinity(other), 1, &[&process, load.journal().to_str().unwrap()]);
     // Looking is free.
     let text = shown(&mut load.affinity(&["explain", &load.id().to_string(), "--period=0.5"]));
     assert!(text.contains("by homenode affinity to "), "{text}");
@@ -181,7 +186,7 @@ fn metrics_are_served_where_only_this_machine_can_ask() {
     refused(
         &mut load.affinity(&["run", "--metrics=unix:/nowhere/socket"]),
         1,
-        &["unix:/nowhere/socket", "No such file"],
+        &["unix:/nowhere/socket", "No such file", "make its directory first"],
     );
 }
 

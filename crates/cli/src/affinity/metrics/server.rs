@@ -40,7 +40,10 @@ enum Listener {
 
 impl Server {
     pub(crate) fn start(address: &Address, metrics: &Metrics) -> Result<Self> {
-        let cannot = |error: io::Error| Failure::new(format!("cannot serve metrics at {address}: {error}"));
+        let cannot = |error: io::Error| {
+            let remedy = remedy(address, &error);
+            Failure::new(format!("cannot serve metrics at {address}: {error}{remedy}"))
+        };
         let listener = Arc::new(Listener::bind(address).map_err(cannot)?);
         let (registry, of_thread) = (metrics.registry(), Arc::clone(&listener));
         let run = move || of_thread.serve(&registry);
@@ -114,6 +117,27 @@ impl Listener {
                 }
             }
         }
+    }
+}
+
+fn remedy(address: &Address, error: &io::Error) -> &'static str {
+    match (address, error.kind()) {
+        (Address::Unix(_), io::ErrorKind::AddrInUse) => {
+            ": somebody serves there, or it is no socket: remove it, or name another path"
+        }
+        (Address::Unix(_), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            ": make its directory first, or name a path in one that is there"
+        }
+        (Address::Unix(_), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+            ": run it as root, or name a path where it may write"
+        }
+        (Address::Unix(_), io::ErrorKind::InvalidInput) => ": name a shorter path",
+        (Address::Loopback(_), io::ErrorKind::AddrInUse) => ": another program has that port: name another one",
+        (Address::Loopback(_), io::ErrorKind::PermissionDenied) => ": run it as root, or name a port above 1023",
+        (Address::Loopback(_), io::ErrorKind::AddrNotAvailable) => {
+            ": this machine does not have that address: name 127.0.0.1:PORT, or unix:/PATH"
+        }
+        _ => "",
     }
 }
 
@@ -267,5 +291,27 @@ mod tests {
         assert!(ask(TcpStream::connect(address).unwrap()).ends_with("# EOF\n"));
         drop(server);
         assert!(TcpStream::connect(address).is_err());
+    }
+
+    #[test]
+    fn where_it_cannot_serve_it_tells_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        let told = |address: &Address| Server::start(address, &Metrics::default()).unwrap_err().to_string();
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        let long = directory.path().join("x".repeat(120));
+        let table = [
+            (file.clone(), "it is no socket: remove it"),
+            (directory.path().join("none/socket"), "make its directory first"),
+            (file.join("socket"), "make its directory first"),
+            (long, "name a shorter path"),
+        ];
+        for (path, remedy) in table {
+            let told = told(&Address::Unix(path));
+            assert!(told.contains(remedy), "{told}");
+        }
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let told = told(&Address::Loopback(taken.local_addr().unwrap()));
+        assert!(told.contains("name another one"), "{told}");
     }
 }

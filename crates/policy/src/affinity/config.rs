@@ -77,14 +77,31 @@ impl Config {
     }
 }
 
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Policy {
+    /// Every one of them.
+    pub const ALL: [Self; 5] = [Self::Off, Self::Local, Self::Spread, Self::Pack, Self::SingleCore];
+
+    /// As it is configured and told.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Off => "off",
             Self::Local => "local",
             Self::Spread => "spread",
             Self::Pack => "pack",
             Self::SingleCore => "single-core",
-        })
+        }
+    }
+
+    /// The one of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }

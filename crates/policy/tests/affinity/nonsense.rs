@@ -59,13 +59,7 @@ fn spoil(world: &mut World, numbers: &[u64], sets: &[Vec<CpuId>]) {
 fn nothing_that_is_sensed_or_configured_breaks_it() {
     let numbers = proptest::collection::vec(number(), 31);
     let sets = proptest::collection::vec(set(), 7);
-    let policy = prop_oneof![
-        Just(Policy::Off),
-        Just(Policy::Local),
-        Just(Policy::Spread),
-        Just(Policy::Pack),
-        Just(Policy::SingleCore)
-    ];
+    let policy = proptest::sample::select(&Policy::ALL);
     let actions = std::cell::Cell::new(0);
     seeded::check(
         400,

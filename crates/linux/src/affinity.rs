@@ -290,6 +290,12 @@ pub enum Error {
     },
     /// A recording's file is not what was recorded, or is of another version.
     #[error("the recording {directory} is damaged: {path}: {problem}: record the machine again", directory = directory.display(), path = path.display())]
+    /// What was named is no directory.
+    #[error("{path} is no recording: name a directory that `homenode affinity record DIR` made", path = path.display())]
+    NoRecording {
+        /// What was named.
+        path: PathBuf,
+    },
     Damaged {
         /// The recording.
         directory: PathBuf,

@@ -1,7 +1,7 @@
 //! Recordings: all that sensing read in one period, in a directory, so that it can be decided elsewhere.
 //!
 //! ```text
-//! DIR/meta           the version of this layout, and the machine's kernel
+//! DIR/meta           the version of this layout, the machine's kernel, and how long the files beside it are
 //! DIR/topology.xml   the hardware, as hwloc writes it
 //! DIR/0, DIR/1       the files of the machine as they were when the period began, and when it ended
 //! DIR/N/proc/bpf     what programs in the kernel had counted by then, or why they had not
@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A recording is made while the machine is sensed, from the very bytes that were sensed: what is read from it is the
-//! same snapshot. It has names of processes and threads, and no command lines or environments. What the doctor looks at
+//! same snapshot. `meta` is written last: a recording that was cut short has none, or one without its last line, and a
+//! file that was cut has another length than `meta` says. Such a recording is refused. It has names of processes and threads, and no command lines or environments. What the doctor looks at
 //! is recorded with it, among it the places of mounts of tmpfs.
 
 use super::{Error, Sensed, Sensor};
@@ -24,7 +25,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-const VERSION: &str = "homenode-recording 1";
+const VERSION: &str = "homenode-recording 2";
+const META: &str = "meta";
+/// The last line of `meta`.
+const END: &str = "end";
+/// The files whose lengths `meta` has; their lists have those of all others.
+const FILES: [&str; 3] = [TOPOLOGY, "0.files", "1.files"];
+const TOPOLOGY: &str = "topology.xml";
 
 /// Records one period of the machine below `root`, whose hardware is `source`, into `directory`, which is made.
 ///
@@ -35,21 +42,17 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration) 
         let directory = directory.to_path_buf();
         return Err(Error::NotEmpty { directory });
     }
+    let cannot_write = |path: PathBuf| |source: io::Error| Error::Write { path, source };
     let write = |name: &str, bytes: &[u8]| {
         let path = directory.join(name);
-        fs::write(&path, bytes).map_err(|source| Error::Write { path, source })
+        fs::write(&path, bytes).map_err(cannot_write(path))
     };
-    fs::create_dir_all(directory).map_err(|source| Error::Write {
-        path: directory.to_path_buf(),
-        source,
-    })?;
+    fs::create_dir_all(directory).map_err(cannot_write(directory.to_path_buf()))?;
     let hardware = topology::load(source)?;
     let xml = hardware
         .export_xml(XMLExportFlags::empty())
         .map_err(|_| Error::Export)?;
-    write("topology.xml", xml.as_bytes())?;
-    let kernel = Tree::new(root).text("proc/sys/kernel/osrelease").unwrap_or_default();
-    write("meta", format!("{VERSION}\nkernel {kernel}\n").as_bytes())?;
+    write(TOPOLOGY, xml.as_bytes())?;
 
     let mut sensor = Sensor::begin(Tree::copied(root, Copy::new(&directory.join("0"))))?;
     let before = Before::read(&sensor.tree);
@@ -64,6 +67,14 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration) 
         copy.finish(&directory.join(name))
             .map_err(|(path, source)| Error::Write { path, source })?;
     }
+    let kernel = Tree::new(root).text("proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut meta = format!("{VERSION}\nkernel {kernel}\n");
+    for name in FILES {
+        let path = directory.join(name);
+        let bytes = fs::metadata(&path).map_err(cannot_write(path))?.len();
+        meta += &format!("{bytes} {name}\n");
+    }
+    write(META, format!("{meta}{END}\n").as_bytes())?;
     Ok(sensed)
 }
 
@@ -85,19 +96,7 @@ pub(crate) fn recorded_whole(directory: &Path) -> Result<Examined, Error> {
 
 /// A sensor that has seen the beginning of the period, and is to see its end.
 fn open(directory: &Path) -> Result<(Sensor, Before), Error> {
-    let meta = directory.join("meta");
-    let text = fs::read_to_string(&meta).map_err(|error| broken(directory, Broken::List(error), &meta))?;
-    if text.lines().next() != Some(VERSION) {
-        return Err(Error::Damaged {
-            directory: directory.to_path_buf(),
-            path: meta,
-            problem: format!("it does not begin with \"{VERSION}\""),
-        });
-    }
-    let xml = directory.join("topology.xml");
-    if !xml.exists() {
-        return Err(broken(directory, Broken::Missing(xml.clone()), &xml));
-    }
+    check(directory)?;
     let tree = |name: &str| {
         let (root, list) = (directory.join(name), directory.join(format!("{name}.files")));
         let recorded = Recorded::open(&root, &list).map_err(|problem| broken(directory, problem, &list))?;
@@ -110,27 +109,78 @@ fn open(directory: &Path) -> Result<(Sensor, Before), Error> {
     Ok((sensor, before))
 }
 
+/// Looks that the recording is whole, as far as `meta` tells.
+fn check(directory: &Path) -> Result<(), Error> {
+    if directory.exists() && !directory.is_dir() {
+        let path = directory.to_path_buf();
+        return Err(Error::NoRecording { path });
+    }
+    let meta = directory.join(META);
+    let text = fs::read_to_string(&meta).map_err(|error| broken(directory, Broken::List(error), &meta))?;
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.first() != Some(&VERSION) {
+        let problem = format!("it does not begin with \"{VERSION}\"");
+        return Err(damaged(directory, meta, problem));
+    }
+    if lines.last() != Some(&END) || !text.ends_with('\n') {
+        return Err(damaged(directory, meta, "it is cut short".to_owned()));
+    }
+    for name in FILES {
+        let path = directory.join(name);
+        let of_file = |line: &&str| Some(line.strip_suffix(name)?.strip_suffix(' ')?.parse::<u64>());
+        let Some(Ok(recorded)) = lines.iter().find_map(of_file) else {
+            return Err(damaged(
+                directory,
+                meta,
+                format!("it does not tell the length of {name}"),
+            ));
+        };
+        let found = fs::metadata(&path).map_err(|error| broken(directory, Broken::List(error), &path))?;
+        if found.len() != recorded {
+            return Err(broken(directory, Broken::Changed(path), &meta));
+        }
+    }
+    Ok(())
+}
+
 /// Both ways take the hardware from the file, so that they cannot differ.
 fn sense(sensor: &mut Sensor, directory: &Path) -> Result<Sensed, Error> {
-    let source = Source::Xml(directory.join("topology.xml"));
-    let topology = topology::below(&topology::load(&source)?, &source, Some(&sensor.tree))?;
+    let xml = directory.join(TOPOLOGY);
+    let source = Source::Xml(xml.clone());
+    let hardware = topology::load(&source).and_then(|hardware| topology::below(&hardware, &source, Some(&sensor.tree)));
+    let topology = hardware.map_err(|error| {
+        let problem = match error {
+            topology::Error::Inconsistent { source, .. } => format!("it does not fit together: {source}"),
+            topology::Error::ReadFile { source, .. } => source.to_string(),
+            _ => "hwloc cannot read it".to_owned(),
+        };
+        damaged(directory, xml, problem)
+    })?;
     sensor.sense(&topology)
 }
 
 fn broken(directory: &Path, problem: Broken, list: &Path) -> Error {
+    match problem {
+        Broken::Missing(path) => missing(directory, path),
+        Broken::List(error) if error.kind() == io::ErrorKind::NotFound => missing(directory, list.to_path_buf()),
+        Broken::List(error) => damaged(directory, list.to_path_buf(), error.to_string()),
+        Broken::Changed(path) => {
+            let problem = "its length is not the one it was recorded with".to_owned();
+            damaged(directory, path, problem)
+        }
+    }
+}
+
+fn missing(directory: &Path, path: PathBuf) -> Error {
     let directory = directory.to_path_buf();
-    let damaged = |path: PathBuf, problem: String| Error::Damaged {
-        directory: directory.clone(),
+    Error::Incomplete { directory, path }
+}
+
+fn damaged(directory: &Path, path: PathBuf, problem: String) -> Error {
+    let directory = directory.to_path_buf();
+    Error::Damaged {
+        directory,
         path,
         problem,
-    };
-    match problem {
-        Broken::Missing(path) => Error::Incomplete { directory, path },
-        Broken::List(error) if error.kind() == io::ErrorKind::NotFound => Error::Incomplete {
-            directory,
-            path: list.to_path_buf(),
-        },
-        Broken::List(error) => damaged(list.to_path_buf(), error.to_string()),
-        Broken::Changed(path) => damaged(path, "its length is not the one it was recorded with".to_owned()),
     }
 }

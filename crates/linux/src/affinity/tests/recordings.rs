@@ -68,6 +68,53 @@ fn a_damaged_file_is_named() {
     assert!(nowhere.to_string().contains("nowhere/meta is missing"), "{nowhere}");
 }
 
+/// As a full disk or a copy that was stopped leaves them: empty, cut anywhere, and cut after a line.
+#[test]
+fn a_recording_that_was_cut_short_is_refused() {
+    let (directory, _) = recording();
+    for name in ["meta", "topology.xml", "0.files", "1.files"] {
+        let path = directory.path().join(name);
+        let whole = fs::read(&path).unwrap();
+        let lines: Vec<usize> = (1..whole.len()).filter(|end| whole[end - 1] == b'\n').collect();
+        let ends = [0, 1, whole.len() / 2, whole.len() - 1, lines[0], *lines.last().unwrap()];
+        for end in ends.into_iter().filter(|end| *end < whole.len()) {
+            fs::write(&path, &whole[..end]).unwrap();
+            let message = recorded(directory.path()).unwrap_err().to_string();
+            let parts = [&*path.to_string_lossy(), "record the machine again"];
+            assert!(parts.iter().all(|part| message.contains(part)), "{end}: {message}");
+            assert_eq!(message.lines().count(), 1, "{message}");
+        }
+        fs::write(&path, whole).unwrap();
+    }
+    recorded(directory.path()).unwrap();
+    let file = directory.path().join("meta");
+    let message = recorded(&file).unwrap_err().to_string();
+    let expected = format!("{} is no recording: name a directory", file.display());
+    assert!(message.starts_with(&expected), "{message}");
+}
+
+/// Its length is right, so that hwloc is asked.
+#[test]
+fn hardware_that_is_not_understood_is_told_in_a_line() {
+    let (directory, _) = recording();
+    let path = directory.path().join("topology.xml");
+    let whole = fs::read_to_string(&path).unwrap();
+    let spoilt = [
+        whole.replace("</object>", "<//bject>"),
+        whole.replace("<topology", "<topplogy"),
+        " ".repeat(whole.len()),
+    ];
+    for text in spoilt {
+        fs::write(&path, text).unwrap();
+        let message = recorded(directory.path()).unwrap_err().to_string();
+        assert!(
+            message.contains("topology.xml: hwloc cannot read it: record the machine again"),
+            "{message}"
+        );
+        assert_eq!(message.lines().count(), 1, "{message}");
+    }
+}
+
 #[test]
 fn nothing_is_recorded_over() {
     let directory = tempfile::tempdir().unwrap();

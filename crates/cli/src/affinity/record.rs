@@ -7,6 +7,7 @@ use crate::mountinfo::shown;
 use clap::Args;
 use homenode_linux::affinity::record;
 use homenode_linux::topology::Source;
+use homenode_policy::affinity::QueueKind;
 use std::path::{Path, PathBuf};
 
 /// Record a period of this machine into DIR: all that `plan` and `explain` look at.
@@ -26,12 +27,14 @@ pub(super) fn run(args: &RecordArgs) -> Result<()> {
     let sensed = record(&Source::Live, Path::new("/"), &args.directory, args.period.period).map_err(failure)?;
     let snapshot = &sensed.snapshot;
     let name = shown(&args.directory);
+    // As a plan counts them: nobody can change the CPUs of a disk's queues.
+    let queues = snapshot.queues.iter().filter(|queue| queue.kind != QueueKind::Block);
     let text = format!(
         "recorded {} of this machine in {name}: {}, {}, {}; `homenode affinity plan --from {name}` decides for it\n{}",
         seconds(snapshot.period_ns),
         count(snapshot.threads.len(), "thread"),
         count(snapshot.interrupts.len(), "interrupt"),
-        count(snapshot.queues.len(), "queue"),
+        count(queues.count(), "queue"),
         unseen(&sensed.unseen),
     );
     crate::print_text(&text)

@@ -17,6 +17,20 @@ fn this_machine_is_recorded_and_planned_from_the_recording() {
     let first = text.lines().next().unwrap();
     let expected = format!("`homenode affinity plan --from {}`", directory.display());
     assert!(first.starts_with("recorded ") && first.contains(&expected), "{text}");
+    let plan = shown(plan_of(&directory).arg("--json"));
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    let all = ["actions", "stays"].map(|part| plan[part].as_array().unwrap());
+    for (kinds, name) in [
+        (&["thread"][..], "thread"),
+        (&["interrupt"], "interrupt"),
+        (&["transmit", "receive"], "queue"),
+    ] {
+        let of_kind = |one: &&serde_json::Value| kinds.contains(&one["target"]["kind"].as_str().unwrap());
+        let number = all.into_iter().flatten().filter(of_kind).count();
+        let counted = format!(" {number} {name}{}", if number == 1 { "" } else { "s" });
+        let word = |end: &str| first.contains(&format!("{counted}{end}"));
+        assert!(word(",") || word(";"), "{counted}: {first}");
+    }
     let planned = shown(&mut plan_of(&directory));
     assert!(
         planned.contains(" looked at for ") || planned.contains(" move"),

@@ -10,7 +10,7 @@ use crate::failure::Result;
 use clap::Args;
 use homenode_linux::doctor::{Examined, examine, recorded};
 use homenode_linux::topology::Source;
-use homenode_policy::affinity::{Config, Plan, Previous, decide};
+use homenode_policy::affinity::{Config, Plan, Previous, Why, decide};
 use homenode_policy::doctor::{Finding, Verdict, findings, verdict};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -72,6 +72,11 @@ impl Judged {
             findings,
             verdict,
         }
+    }
+
+    /// How many threads stay because their bytes are not known.
+    fn unread(&self) -> usize {
+        self.plan.stays.iter().filter(|stay| stay.why == Why::Unread).count()
     }
 }
 

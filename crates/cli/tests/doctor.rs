@@ -100,6 +100,7 @@ fn without_root_it_judges_what_it_may_read() {
     let unseen = judged["unseen"].as_array().unwrap();
     let tells = |gap: &Value| gap["why"].as_str().unwrap().contains("root may read them");
     assert!(unseen.iter().any(tells), "{unseen:?}");
+    assert!(judged["threads_unread"].as_u64().unwrap() > 0, "{judged}");
 }
 
 #[test]

@@ -82,14 +82,14 @@ impl Metrics {
         };
         set(&self.cost, ("when", "now"), plan.cost_before.bytes_per_s());
         set(&self.cost, ("when", "planned"), plan.cost_after.bytes_per_s());
-        let mut classes = CLASSES.map(|(class, name)| (class, name, 0));
+        let mut classes = CLASSES.map(|name| (name, 0));
         for thread in &sensed.snapshot.threads {
             let of_thread = class(thread, &sensed.snapshot, config);
-            for (_, _, number) in classes.iter_mut().filter(|(class, ..)| *class == of_thread) {
+            for (_, number) in classes.iter_mut().filter(|(name, _)| *name == of_thread) {
                 *number += 1;
             }
         }
-        for (_, name, number) in classes {
+        for (name, number) in classes {
             set(&self.threads, ("class", name), number);
         }
         self.unseen.set(i64::try_from(sensed.unseen.len()).unwrap_or(i64::MAX));
@@ -120,12 +120,7 @@ impl Metrics {
     }
 }
 
-const CLASSES: [(Class, &str); 4] = [
-    (Class::Network, "network"),
-    (Class::Disk, "disk"),
-    (Class::Both, "both"),
-    (Class::Compute, "compute"),
-];
+const CLASSES: [&str; 5] = ["network", "disk", "both", "compute", "unread"];
 
 type IsStanding = fn(&Standing) -> bool;
 
@@ -137,7 +132,7 @@ const STANDINGS: [(&str, IsStanding); 5] = [
     ("unreadable", |standing| matches!(standing, Standing::Unreadable(_))),
 ];
 
-fn class(thread: &Thread, snapshot: &Snapshot, config: &Config) -> Class {
+fn class(thread: &Thread, snapshot: &Snapshot, config: &Config) -> &'static str {
     let per_second = |bytes: u64| {
         let rate = u128::from(bytes) * 1_000_000_000 / u128::from(snapshot.period_ns.max(1));
         u64::try_from(rate).unwrap_or(u64::MAX)
@@ -145,7 +140,13 @@ fn class(thread: &Thread, snapshot: &Snapshot, config: &Config) -> Class {
     let received = thread.received.iter().map(|(_, bytes)| *bytes);
     let network = received.fold(thread.sent_bytes, u64::saturating_add);
     let disk = thread.disk.iter().map(|disk| disk.bytes).fold(0, u64::saturating_add);
-    Class::of(per_second(network), per_second(disk), config.rate_bytes_per_s_min)
+    match Class::of(per_second(network), per_second(disk), config.rate_bytes_per_s_min) {
+        Class::Network => "network",
+        Class::Disk => "disk",
+        Class::Both => "both",
+        Class::Compute if thread.is_unread => "unread",
+        Class::Compute => "compute",
+    }
 }
 
 fn kind(target: &Target) -> &'static str {

@@ -16,6 +16,8 @@ pub(super) struct Report<'a> {
     gain_mb_s: f64,
     period_s: f64,
     machine: MachineReport<'a>,
+    /// Threads of which it is not known what they do.
+    threads_unread: usize,
     findings: Vec<FindingReport>,
     unseen: Vec<UnseenReport<'a>>,
 }
@@ -71,6 +73,7 @@ pub(super) fn of(judged: &Judged) -> Report<'_> {
             memory: examined.facts.memory.iter().map(memory).collect(),
             topology: machine(&sensed.snapshot.topology, &judged.source),
         },
+        threads_unread: judged.unread(),
         findings: judged.findings.iter().map(|one| finding(judged, one)).collect(),
         unseen: unseen_reports(&sensed.unseen),
     }

@@ -93,7 +93,11 @@ fn circumstances(judged: &Judged) -> String {
     let snapshot = &examined.sensed.snapshot;
     let threads = count(snapshot.threads.len(), "thread");
     let period = seconds(snapshot.period_ns);
-    format!("{kernel}{machine}; looked at for {period}, {threads} ran\n")
+    let unread = match judged.unread() {
+        0 => String::new(),
+        number => format!("; bytes of {number} not readable (not root, or the kernel does not count them)"),
+    };
+    format!("{kernel}{machine}; looked at for {period}, {threads} ran{unread}\n")
 }
 
 /// What is wrong, what mending it brings, and how.

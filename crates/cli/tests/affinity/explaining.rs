@@ -33,6 +33,12 @@ fn a_thread() {
         "110.0 MB/s\n",
     ];
     tells("702", &pinned);
+    // Nothing counted what the threads of this machine sent and received.
+    let unread = [
+        "unknown   not all of its bytes are readable",
+        "stays: bytes not readable (not root",
+    ];
+    tells("800", &unread);
 }
 
 #[test]

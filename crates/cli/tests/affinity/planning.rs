@@ -76,6 +76,8 @@ fn json_has_everything() {
         (&pinned["why"], &pinned["name"]),
         (&json!("foreign"), &json!("fio-pinned of fio"))
     );
+    let cruncher = stays.iter().find(|stay| stay["target"]["thread"] == 800).unwrap();
+    assert_eq!(cruncher["why"], "unread");
     assert!(!plan["unseen"].as_array().unwrap().is_empty());
 }
 
@@ -113,7 +115,10 @@ fn this_machine_is_planned_by_anybody() {
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let text = super::harness::text(output.stdout);
     assert!(
-        text.contains("could not be seen:\n") && text.contains("root may read them"),
+        text.contains("could not be seen:\n")
+            && text.contains("root may read them")
+            && text.contains("bytes not readable (not root")
+            && !text.contains("compute-bound"),
         "{text}"
     );
 }

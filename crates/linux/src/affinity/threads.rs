@@ -229,6 +229,7 @@ impl Threads {
         let did = Did {
             cpu_ns: now.run_ns.saturating_sub(run_before),
             disk: now.disk.zip(disk_before).map(|(now, before)| now.since(before)),
+            is_new: before.is_none(),
         };
         let moved = did.disk.is_some_and(|bytes| bytes.sum() > 0);
         (!now.is_the_kernels && (did.cpu_ns > 0 || moved)).then_some(did)
@@ -241,6 +242,8 @@ struct Did {
     cpu_ns: u64,
     /// None where the kernel does not tell.
     disk: Option<Bytes>,
+    /// The last pass has not seen it.
+    is_new: bool,
 }
 
 /// What a thread is, besides its numbers.
@@ -265,7 +268,9 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
     let nothing = Vec::new();
     let counts = pass.counted.disks.as_ref();
     let counts = counts.map(|disks| disks.get(&id.thread).unwrap_or(&nothing));
-    let bytes = did.disk.or(counts.map(counted)).unwrap_or_default();
+    let bytes = did.disk.or(counts.map(counted));
+    let is_unread = bytes.is_none() || pass.counted.sockets.is_none();
+    let bytes = bytes.unwrap_or_default();
     let disk = pass.disks.divide(pass.tree, id.process, bytes, counts, pass.busy_bytes);
     let sockets = pass
         .counted
@@ -286,6 +291,8 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
         disk,
         received: received.map(Iterator::collect).unwrap_or_default(),
         sent_bytes: sockets.map_or(0, |sockets| sockets.sent),
+        is_new: did.is_new,
+        is_unread,
     }
 }
 

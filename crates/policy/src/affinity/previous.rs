@@ -190,7 +190,9 @@ impl Previous {
 
 fn activities(snapshot: &Snapshot) -> BTreeMap<ThreadId, Activity> {
     let sum = |counts: &mut dyn Iterator<Item = u64>| per_second(counts.fold(0, u64::saturating_add), snapshot);
-    let threads = snapshot.threads.iter().map(|thread| {
+    // Those that come and go unsettle nothing; who stays is a new load in the next period.
+    let lasting = snapshot.threads.iter().filter(|thread| !thread.is_new);
+    let threads = lasting.map(|thread| {
         let received = thread.received.iter().map(|(_, bytes)| *bytes);
         let activity = Activity {
             disk_bytes: sum(&mut thread.disk.iter().map(|disk| disk.bytes)),

@@ -105,6 +105,8 @@ pub enum Why {
     NoQueue,
     /// The thread moves no bytes to speak of.
     Compute,
+    /// Its bytes could not be read, so what it does is not known.
+    Unread,
     /// It moves less than the smallest rate that is looked at.
     Small {
         /// What it moves.
@@ -117,6 +119,8 @@ pub enum Why {
         /// After so many periods it may move again.
         periods_left: u64,
     },
+    /// It began in this period, and may be gone after it: it moves when it is still there in the next.
+    New,
     /// There is no other place that its cpuset lets it have.
     OnePlace,
     /// The CPU or CPUs that the policy wants are not in its cpuset.
@@ -184,9 +188,17 @@ impl fmt::Display for Why {
             Self::NotMovable => write!(f, "its CPUs cannot be changed, or follow its interrupt"),
             Self::NoQueue => write!(f, "it belongs to no known queue"),
             Self::Compute => write!(f, "it is compute-bound: it moves no bytes to speak of"),
+            Self::Unread => write!(
+                f,
+                "bytes not readable (not root, or the kernel does not count them): what it does is not known"
+            ),
             Self::Small { bytes_per_s } => write!(f, "it moves {bytes_per_s} bytes/s, too few to be looked at"),
             Self::DeviceUnknown => write!(f, "it is not known with which device it moves bytes"),
             Self::Dwell { periods_left } => write!(f, "it was moved lately, and stays for {periods_left} more periods"),
+            Self::New => write!(
+                f,
+                "it has begun in this period, and may be gone before a move is worth it"
+            ),
             Self::OnePlace => write!(f, "its cpuset leaves it no other place"),
             Self::NoCpu(policy) => write!(f, "its cpuset has none of the CPUs of policy {policy}"),
             Self::InPlace(policy) => write!(f, "it is where policy {policy} wants it"),

@@ -105,6 +105,10 @@ pub struct Thread {
     pub received: Vec<(Option<CpuId>, u64)>,
     /// Bytes sent to sockets.
     pub sent_bytes: u64,
+    /// It began in this period: the last look has not seen it.
+    pub is_new: bool,
+    /// Not all of its bytes could be read: what is 0 above may be more.
+    pub is_unread: bool,
 }
 
 /// A thread's bytes of one disk.

@@ -251,10 +251,14 @@ fn hold(
         Some(Why::Off)
     } else if previous.refused(&target) {
         Some(Why::Refused)
+    } else if task.class == Class::Compute && task.thread.is_unread {
+        Some(Why::Unread)
     } else if bytes_per_s == 0 {
         Some(Why::Compute)
     } else if task.class == Class::Compute {
         Some(Why::Small { bytes_per_s })
+    } else if task.thread.is_new {
+        Some(Why::New)
     } else if foreign() {
         Some(Why::Foreign)
     } else if task.device.is_none() {

@@ -171,6 +171,25 @@ fn nobody_is_crowded_onto_a_node_that_has_no_room() {
     assert_eq!(moved.count(), 2);
 }
 
+/// Compilers come and go by the hundred: none of them is worth a move, and they unsettle nothing.
+#[test]
+fn a_thread_moves_when_it_is_seen_again() {
+    let mut world = far_reader();
+    world.snapshot.threads[0].is_new = true;
+    let (config, mut previous) = (Config::default(), Previous::default());
+    let plan = decide(&world.snapshot, &config, &previous);
+    assert_eq!(why(&plan, &thread(&world, 0)), &Why::New);
+    previous = previous.after(&plan, &world.snapshot);
+    // Another one, after the first has ended.
+    world.snapshot.threads[0].id.thread += 1;
+    let plan = decide(&world.snapshot, &config, &previous);
+    assert_eq!(why(&plan, &thread(&world, 0)), &Why::New);
+    previous = previous.after(&plan, &world.snapshot);
+    world.snapshot.threads[0].is_new = false;
+    let plan = decide(&world.snapshot, &config, &previous);
+    assert!(plan.action(&thread(&world, 0)).is_some(), "{plan:?}");
+}
+
 #[test]
 fn why_threads_stay() {
     let mut world = far_reader();
@@ -188,9 +207,12 @@ fn why_threads_stay() {
     world.add_disk_bytes(local, "nvme0n1", 500 * MB);
     let unknown = world.add_thread("unknown", 0, 10);
     world.snapshot.threads[unknown].received = vec![(Some(CpuId(1)), 500 * MB)];
+    let unread = world.add_thread("unread", 0, 90);
+    world.snapshot.threads[unread].is_unread = true;
     let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
     let why = |index| why(&plan, &thread(&world, index));
     assert_eq!(why(idle), &Why::Compute);
+    assert_eq!(why(unread), &Why::Unread);
     assert_eq!(why(small), &Why::Small { bytes_per_s: 1000 });
     assert_eq!(why(pinned), &Why::Foreign);
     assert_eq!(why(caged), &Why::OnePlace);

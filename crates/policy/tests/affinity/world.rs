@@ -225,6 +225,8 @@ impl World {
             disk: Vec::new(),
             received: Vec::new(),
             sent_bytes: 0,
+            is_new: false,
+            is_unread: false,
         });
         self.snapshot.threads.len() - 1
     }

@@ -68,6 +68,12 @@ impl Story<'_> {
             let rate = rate(thread.sent_bytes, self.snapshot.period_ns);
             text += &line("sends", &format!("{rate} to the network"));
         }
+        if thread.is_unread {
+            text += &line(
+                "unknown",
+                "not all of its bytes are readable: `could not be seen` tells which",
+            );
+        }
         text + &self.decision(&Target::Thread(thread.id))
     }
 

@@ -93,6 +93,8 @@ fn threads_with_their_sockets_and_disks() {
         disk: vec![],
         received: vec![],
         sent_bytes: 0,
+        is_new: false,
+        is_unread: false,
     };
     let receiver = Thread {
         received: vec![(Some(CpuId(2)), 1000), (None, 7)],
@@ -122,6 +124,24 @@ fn a_cpuset_is_learned_from_any_thread_in_it() {
     let threads = sensor.sense(&topology(&[])).unwrap().snapshot.threads;
     let cpusets: Vec<_> = threads.into_iter().map(|thread| thread.cpuset).collect();
     assert_eq!(cpusets, [cpus(&[1]), cpus(&[1, 2])]);
+}
+
+#[test]
+fn whose_bytes_are_not_known() {
+    let unread = |files: &[&str]| -> Vec<bool> {
+        let machine = machine();
+        let mut sensor = machine.sensor();
+        for file in files {
+            fs::remove_file(machine.root().join("proc/bpf").join(file)).unwrap();
+        }
+        machine.threads(&[counts(8, 101, 0, 15)]);
+        let threads = sensor.sense(&topology(&[])).unwrap().snapshot.threads;
+        threads.iter().map(|thread| thread.is_unread).collect()
+    };
+    assert_eq!(unread(&[]), [false]);
+    // How many bytes of disks they are is counted besides.
+    assert_eq!(unread(&["disks"]), [false]);
+    assert_eq!(unread(&["sockets"]), [true]);
 }
 
 #[test]

@@ -77,6 +77,9 @@ fn those_that_ran() {
         }],
         received: vec![],
         sent_bytes: 0,
+        is_new: false,
+        // Nothing counts the bytes of its sockets here.
+        is_unread: true,
     };
     assert_eq!(sense(&mut sensor), [expected]);
     assert_eq!(sense(&mut sensor), []);
@@ -101,17 +104,20 @@ fn new_ones_ended_ones_and_numbers_used_again() {
         .thread(10, 10, "new", at(10_020, 200))
         .thread(11, 11, "hidden", at(60, 100));
     machine.uptime("101.00");
-    let told = |threads: Vec<Thread>| -> Vec<(u32, String, u64, u64)> {
+    let told = |threads: Vec<Thread>| -> Vec<(u32, String, u64, u64, bool)> {
         let told = threads.into_iter().map(|thread| {
             let bytes = thread.disk.iter().map(|disk| disk.bytes).sum();
-            (thread.id.thread, thread.name, thread.cpu_ns, bytes)
+            (thread.id.thread, thread.name, thread.cpu_ns, bytes, thread.is_new)
         });
         told.collect()
     };
-    let expected = [(7, "again".to_owned(), 300, 301), (10, "new".to_owned(), 200, 201)];
+    let expected = [
+        (7, "again".to_owned(), 300, 301, true),
+        (10, "new".to_owned(), 200, 201, true),
+    ];
     assert_eq!(told(sense(&mut sensor)), expected);
     machine.thread(11, 11, "hidden", at(60, 150)).uptime("102.00");
-    assert_eq!(told(sense(&mut sensor)), [(11, "hidden".to_owned(), 50, 50)]);
+    assert_eq!(told(sense(&mut sensor)), [(11, "hidden".to_owned(), 50, 50, false)]);
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod cpusets;
 mod disks;
 mod ethtool;
 mod gaps;
+mod hardware;
 mod names;
 mod placement;
 mod record;
@@ -35,6 +36,7 @@ use disks::Disks;
 pub use ethtool::{Count, QueueCounts, Table};
 use gaps::Gaps;
 pub use gaps::Unseen;
+pub use hardware::Hardware;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Config, Interrupt, Snapshot};
 use homenode_policy::topology::Topology;
@@ -170,14 +172,16 @@ impl Sensor {
         self.settings = None;
     }
 
+    /// What there was when the last period ended.
+    #[must_use]
+    pub fn hardware(&self) -> Hardware {
+        Hardware::read(&self.tree, &self.last)
+    }
+
     fn read_settings(&mut self, now: &Reading, topology: &Topology) {
         self.settings_age += 1;
         let last = &self.last;
-        let names = |reading: &Reading| -> Vec<(u32, String)> {
-            let lines = reading.counts.lines.iter();
-            lines.map(|(number, line)| (*number, line.name.clone())).collect()
-        };
-        let same = last.online == now.online && names(last) == names(now);
+        let same = last.online == now.online && last.interrupts() == now.interrupts();
         if self.settings.is_some() && same && self.settings_age < SETTINGS_PERIODS {
             return;
         }
@@ -201,6 +205,12 @@ impl Reading {
             online: online.into_iter().map(CpuId).collect(),
             counts,
         })
+    }
+
+    /// Numbers and names.
+    fn interrupts(&self) -> Vec<(u32, String)> {
+        let lines = self.counts.lines.iter();
+        lines.map(|(number, line)| (*number, line.name.clone())).collect()
     }
 }
 
@@ -280,6 +290,12 @@ pub enum Error {
     /// hwloc cannot write the topology down.
     #[error("hwloc cannot write the topology of this machine as XML")]
     Export,
+    /// What was named is no directory.
+    #[error("{path} is no recording: name a directory that `homenode affinity record DIR` made", path = path.display())]
+    NoRecording {
+        /// What was named.
+        path: PathBuf,
+    },
     /// A recording lacks a file.
     #[error("the recording {directory} is incomplete: {path} is missing: record the machine again", directory = directory.display(), path = path.display())]
     Incomplete {
@@ -290,12 +306,6 @@ pub enum Error {
     },
     /// A recording's file is not what was recorded, or is of another version.
     #[error("the recording {directory} is damaged: {path}: {problem}: record the machine again", directory = directory.display(), path = path.display())]
-    /// What was named is no directory.
-    #[error("{path} is no recording: name a directory that `homenode affinity record DIR` made", path = path.display())]
-    NoRecording {
-        /// What was named.
-        path: PathBuf,
-    },
     Damaged {
         /// The recording.
         directory: PathBuf,

@@ -159,6 +159,31 @@ fn settings_are_read_anew_when_asked_and_now_and_then() {
 }
 
 #[test]
+fn hardware_that_comes_or_goes_is_seen() {
+    let machine = Machine::new();
+    machine.interrupts(&[(30, [0; 3], "timer")]);
+    machine.file("sys/block/vda/size", "1\n");
+    let mut sensor = machine.sensor();
+    let mut hardware = |sense: bool| {
+        if sense {
+            sensor.sense(&topology(&[])).unwrap();
+        }
+        sensor.hardware()
+    };
+    let first = hardware(true);
+    machine.interrupts(&[(30, [9; 3], "timer")]);
+    assert_eq!(hardware(true), first);
+    machine.file("sys/class/net/eth0/mtu", "1500\n");
+    let with_card = hardware(false);
+    assert_ne!(with_card, first);
+    machine.interrupts(&[(30, [9; 3], "timer"), (31, [0; 3], "eth0")]);
+    let with_interrupt = hardware(true);
+    assert_ne!(with_interrupt, with_card);
+    machine.file(ONLINE, "0-1\n");
+    assert_ne!(hardware(true), with_interrupt);
+}
+
+#[test]
 fn what_cannot_be_done_without_is_named() {
     for path in [ONLINE, UPTIME, INTERRUPTS] {
         let machine = Machine::new();

@@ -9,15 +9,12 @@ use super::super::words::{count, name, plain};
 use crate::failure::{Failure, Result, chain};
 use crate::topology::ranges;
 use homenode_linux::affinity::act::{Actor, Applied, Live, Outcome, Standing};
-use homenode_linux::affinity::{Sensed, Sensor};
+use homenode_linux::affinity::{Hardware, Sensed, Sensor};
 use homenode_linux::topology::{self, Source};
-use homenode_policy::CpuId;
 use homenode_policy::affinity::{Plan, Snapshot, Target};
 use homenode_policy::topology::Topology;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::fs;
 use std::path::Path;
 
 /// What changes rarely is looked at in every so many periods.
@@ -39,32 +36,6 @@ pub(super) struct Daemon {
     /// So that each is told once.
     told: Told,
     status: String,
-}
-
-/// By what is seen that hardware has come or gone: the CPUs that run, the interrupts, and the names of disks and cards.
-#[derive(Debug, PartialEq, Eq)]
-struct Hardware {
-    online: Vec<CpuId>,
-    interrupts: Vec<(u32, String)>,
-    devices: BTreeSet<OsString>,
-}
-
-impl Hardware {
-    fn of(snapshot: &Snapshot) -> Self {
-        let interrupts = snapshot.interrupts.iter();
-        let directories = ["/sys/block", "/sys/class/net"].into_iter();
-        let devices = directories
-            .filter_map(|path| fs::read_dir(path).ok())
-            .flatten()
-            .flatten();
-        Self {
-            online: snapshot.online.clone(),
-            interrupts: interrupts
-                .map(|interrupt| (interrupt.number, interrupt.name.clone()))
-                .collect(),
-            devices: devices.map(|entry| entry.file_name()).collect(),
-        }
-    }
 }
 
 /// What a period came to.
@@ -171,7 +142,7 @@ impl Daemon {
         let sensed = self.sensor.sense(&self.topology).map_err(look::failure)?;
         self.tell_unseen(&sensed);
         let snapshot = &sensed.snapshot;
-        let hardware = Hardware::of(snapshot);
+        let hardware = self.sensor.hardware();
         if self.hardware.as_ref().is_some_and(|before| *before != hardware) {
             // For the next period. What is new in this one is in no queue yet; what is gone is found to have vanished.
             self.read_hardware()?;

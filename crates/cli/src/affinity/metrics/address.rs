@@ -1,20 +1,18 @@
 //! Where metrics are served: this machine alone can reach it.
 
-use serde::Deserialize;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 /// A socket that no other machine can reach.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Unix(PathBuf),
     Loopback(SocketAddr),
 }
 
-const EXPECTED: &str = "write unix:/PATH, 127.0.0.1:PORT or [::1]:PORT";
+pub(crate) const EXPECTED: &str = "write unix:/PATH, 127.0.0.1:PORT or [::1]:PORT";
 
 impl FromStr for Address {
     type Err = String;
@@ -34,14 +32,6 @@ impl FromStr for Address {
             )),
             Err(_) => Err(format!("\"{text}\" is no address: {EXPECTED}")),
         }
-    }
-}
-
-impl TryFrom<String> for Address {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 

@@ -1,0 +1,263 @@
+//! The file as it is written, and what is said of mistakes in it.
+//!
+//! A key that is not known is a mistake, as is a value that does not fit. Each is told in one line: where it is, what is
+//! written there, and what to write instead.
+
+use super::{PERIOD, RUN_PERIOD, Settings, period_of};
+use crate::affinity::metrics::address::{self, Address};
+use homenode_linux::affinity::act::{CardWish, Spread};
+use homenode_policy::affinity::{Config, Cost, Policy};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+use toml::Value;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct File {
+    policy: Option<Key<Policy>>,
+    period_s: Option<Key<Duration>>,
+    metrics: Option<Key<Address>>,
+    irqbalance: Option<Key<Irqbalance>>,
+    dwell_periods: Option<Key<u64>>,
+    hysteresis_percent: Option<Key<u32>>,
+    rate_bytes_per_s_min: Option<Key<u64>>,
+    busy_percent_max: Option<Key<Percent>>,
+    migration_price_bytes_per_s: Option<Key<u64>>,
+    devices: Table<Key<Policy>>,
+    processes: Table<Key<Policy>>,
+    cards: Table<CardKeys>,
+}
+
+/// What is asked for of a card.
+#[derive(Debug, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "write a line [cards.CARD] and below it lines KEY = VALUE"
+)]
+struct CardKeys {
+    queues: Option<Key<QueueCount>>,
+    rss: Option<Key<Spread>>,
+}
+
+impl File {
+    /// # Errors
+    /// In one line, where the mistake is, and what it is.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            // A key is all that is wrong with its line, and what is missing at its end is on it.
+            let before = &text[..start.min(text.len())];
+            let number = before.matches('\n').count() + 1;
+            let line = text.lines().nth(number - 1).unwrap_or_default().trim();
+            format!("line {number}, `{line}`: {}", plain(error.message()))
+        })
+    }
+}
+
+/// What the parser says of unknown keys and of values that are no tables, in our words.
+fn plain(message: &str) -> String {
+    if let Some((key, expected)) = message
+        .strip_prefix("unknown field ")
+        .and_then(|rest| rest.split_once(", expected "))
+    {
+        let keys = expected.trim_start_matches("one of ").replace(" or ", ", ");
+        return format!("there is no key {key} here: write one of {keys}").replace('`', "");
+    }
+    if let Some((found, expected)) = message
+        .strip_prefix("invalid type: ")
+        .and_then(|rest| rest.split_once(", expected "))
+    {
+        let found = found.split_once(' ').map_or(found, |(_, found)| found);
+        return format!("{found} is no table: {expected}").replace('`', "");
+    }
+    message.lines().collect::<Vec<_>>().join(": ")
+}
+
+impl From<File> for Settings {
+    fn from(file: File) -> Self {
+        let least = Config::default();
+        let policies = |named: Table<Key<Policy>>| named.0.into_iter().map(|(name, it)| (name, it.0)).collect();
+        let price = |bytes: Key<u64>| Cost::new(bytes.0, 100);
+        let decide = Config {
+            policy: file.policy.map_or(least.policy, |key| key.0),
+            devices: policies(file.devices),
+            processes: policies(file.processes),
+            dwell_periods: file.dwell_periods.map_or(least.dwell_periods, |key| key.0),
+            hysteresis_percent: file.hysteresis_percent.map_or(least.hysteresis_percent, |key| key.0),
+            rate_bytes_per_s_min: file
+                .rate_bytes_per_s_min
+                .map_or(least.rate_bytes_per_s_min, |key| key.0),
+            busy_percent_max: file.busy_percent_max.map_or(least.busy_percent_max, |key| key.0.0),
+            migration_price: file.migration_price_bytes_per_s.map_or(least.migration_price, price),
+        };
+        let cards = file.cards.0.into_iter().map(|(device, keys)| CardWish {
+            device,
+            queues: keys.queues.map(|key| key.0.0),
+            rss: keys.rss.map(|key| key.0),
+        });
+        Self {
+            decide,
+            cards: cards.collect(),
+            period: file.period_s.map_or(RUN_PERIOD, |key| key.0),
+            metrics: file.metrics.map(|key| key.0),
+            despite_irqbalance: matches!(file.irqbalance, Some(Key(Irqbalance::Override))),
+            file: None,
+        }
+    }
+}
+
+/// What a key may be set to.
+trait Written: Sized {
+    /// The problem, if it cannot be.
+    fn of(value: &Value) -> Result<Self, String>;
+}
+
+/// A value that is told in its own words when it does not fit.
+#[derive(Debug)]
+struct Key<T>(T);
+
+impl<'de, T: Written> Deserialize<'de> for Key<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        T::of(&Value::deserialize(from)?).map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// Values by name.
+#[derive(Debug)]
+struct Table<T>(BTreeMap<String, T>);
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Entries<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
+            type Value = Table<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("write a line [devices], [processes] or [cards.CARD] and below it lines NAME = VALUE")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Table<T>, A::Error> {
+                let mut entries = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry()? {
+                    entries.insert(name, value);
+                }
+                Ok(Table(entries))
+            }
+        }
+
+        from.deserialize_map(Entries(PhantomData))
+    }
+}
+
+impl Written for Policy {
+    fn of(value: &Value) -> Result<Self, String> {
+        let names = Self::ALL.map(Self::name).join(", ");
+        match value.as_str() {
+            Some(name) => Self::named(name).ok_or(format!("there is no policy \"{name}\": write one of {names}")),
+            None => Err(format!("this is no policy: write one of {names}, in quotes")),
+        }
+    }
+}
+
+impl Written for Duration {
+    fn of(value: &Value) -> Result<Self, String> {
+        let whole = || value.as_integer().and_then(|seconds| i32::try_from(seconds).ok());
+        let seconds = value.as_float().or_else(|| whole().map(f64::from));
+        seconds
+            .and_then(period_of)
+            .ok_or(format!("this is no period: write {PERIOD}"))
+    }
+}
+
+impl Written for Address {
+    fn of(value: &Value) -> Result<Self, String> {
+        let none = || format!("this is no address: {}", address::EXPECTED);
+        value.as_str().ok_or_else(none)?.parse()
+    }
+}
+
+/// What is done about interrupts while irqbalance runs.
+#[derive(Debug)]
+enum Irqbalance {
+    /// Interrupts are left to it.
+    Respect,
+    /// They are moved all the same.
+    Override,
+}
+
+impl Written for Irqbalance {
+    fn of(value: &Value) -> Result<Self, String> {
+        match value.as_str() {
+            Some("respect") => Ok(Self::Respect),
+            Some("override") => Ok(Self::Override),
+            _ => Err("this does not fit: write \"respect\" or \"override\"".to_owned()),
+        }
+    }
+}
+
+fn whole<T: TryFrom<i64>>(value: &Value) -> Option<T> {
+    value.as_integer()?.try_into().ok()
+}
+
+impl Written for u64 {
+    fn of(value: &Value) -> Result<Self, String> {
+        whole(value).ok_or(format!(
+            "this does not fit: write a whole number from 0 to {}",
+            i64::MAX
+        ))
+    }
+}
+
+impl Written for u32 {
+    fn of(value: &Value) -> Result<Self, String> {
+        whole(value).ok_or(format!(
+            "this does not fit: write a whole number from 0 to {}",
+            Self::MAX
+        ))
+    }
+}
+
+#[derive(Debug)]
+struct Percent(u32);
+
+impl Written for Percent {
+    fn of(value: &Value) -> Result<Self, String> {
+        let fits = whole(value).filter(|percent| (1..=100).contains(percent));
+        fits.map(Self)
+            .ok_or("this is no percentage: write a whole number from 1 to 100".to_owned())
+    }
+}
+
+#[derive(Debug)]
+struct QueueCount(u32);
+
+impl Written for QueueCount {
+    fn of(value: &Value) -> Result<Self, String> {
+        let fits = whole(value).filter(|count| *count > 0);
+        fits.map(Self)
+            .ok_or("this is no number of queues: write a whole number from 1".to_owned())
+    }
+}
+
+impl Written for Spread {
+    fn of(value: &Value) -> Result<Self, String> {
+        const EXPECTED: &str = "write \"even\", for all receive queues, or a list of some, as [0, 2]";
+        let spread = match value {
+            Value::String(word) if word == "even" => Some(Self::Even),
+            Value::Array(list) if !list.is_empty() => list.iter().map(whole).collect::<Option<_>>().map(Self::Over),
+            _ => None,
+        };
+        spread.ok_or(format!("this does not fit: {EXPECTED}"))
+    }
+}

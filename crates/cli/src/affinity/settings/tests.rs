@@ -1,0 +1,203 @@
+//! The example, all keys, and mistakes.
+
+use super::*;
+use homenode_linux::affinity::act::Spread;
+use homenode_policy::affinity::Cost;
+use std::collections::BTreeMap;
+
+const EXAMPLE: &str = include_str!("../../../../../packaging/affinity.toml");
+
+fn settings(text: &str) -> Result<Settings> {
+    Settings::of_file(Path::new("/etc/x.toml"), text)
+}
+
+fn refused(text: &str) -> String {
+    settings(text).unwrap_err().to_string()
+}
+
+#[test]
+fn nothing_said_is_the_default() {
+    let read = settings("").unwrap();
+    assert_eq!((read.decide, read.cards), (Config::default(), Vec::new()));
+    assert_eq!(
+        (read.period, read.metrics, read.despite_irqbalance),
+        (RUN_PERIOD, None, false)
+    );
+}
+
+/// Also what is commented out in it: those are the defaults, and what one would uncomment must be understood.
+#[test]
+fn the_example_is_understood_and_tells_the_defaults() {
+    assert_eq!(
+        settings(EXAMPLE).unwrap(),
+        Settings {
+            file: Some("/etc/x.toml".into()),
+            ..settings("").unwrap()
+        }
+    );
+    let setting = |line: &&str| line.starts_with('#') && (line.contains(" = ") || line.starts_with("#["));
+    let uncommented: String = EXAMPLE
+        .lines()
+        .filter(setting)
+        .map(|line| format!("{}\n", &line[1..]))
+        .collect();
+    let read = settings(&uncommented).unwrap();
+    let named = Config {
+        devices: read.decide.devices.clone(),
+        processes: read.decide.processes.clone(),
+        ..Config::default()
+    };
+    assert_eq!(read.decide, named);
+    let card = CardWish {
+        device: "eth0".to_owned(),
+        queues: Some(4),
+        rss: Some(Spread::Even),
+    };
+    assert_eq!(read.cards, [card]);
+    assert!(!named.devices.is_empty() && !named.processes.is_empty() && read.metrics.is_some());
+    let keys = [
+        "policy",
+        "period_s",
+        "metrics",
+        "irqbalance",
+        "dwell_periods",
+        "hysteresis_percent",
+        "rate_bytes_per_s_min",
+        "busy_percent_max",
+        "migration_price_bytes_per_s",
+    ];
+    for key in keys {
+        assert!(
+            uncommented.contains(&format!("{key} = ")),
+            "{key} is not in the example"
+        );
+    }
+}
+
+#[test]
+fn everything_said() {
+    let text = "policy = \"spread\"\nperiod_s = 2\nmetrics = \"127.0.0.1:9101\"\nirqbalance = \"override\"\n\
+        dwell_periods = 1\nhysteresis_percent = 2\nrate_bytes_per_s_min = 3\nbusy_percent_max = 4\n\
+        migration_price_bytes_per_s = 5\n[devices]\neth0 = \"pack\"\n[processes]\n\"a b\" = \"single-core\"\n\
+        [cards.eth1]\nrss = [0, 2]\n";
+    let read = settings(text).unwrap();
+    let expected = Config {
+        policy: Policy::Spread,
+        devices: BTreeMap::from([("eth0".to_owned(), Policy::Pack)]),
+        processes: BTreeMap::from([("a b".to_owned(), Policy::SingleCore)]),
+        dwell_periods: 1,
+        hysteresis_percent: 2,
+        rate_bytes_per_s_min: 3,
+        busy_percent_max: 4,
+        migration_price: Cost::new(5, 100),
+    };
+    assert_eq!(read.decide, expected);
+    assert_eq!(read.period, Duration::from_secs(2));
+    assert!(read.despite_irqbalance && read.metrics.is_some());
+    let card = CardWish {
+        device: "eth1".to_owned(),
+        queues: None,
+        rss: Some(Spread::Over(vec![0, 2])),
+    };
+    assert_eq!(read.cards, [card]);
+}
+
+#[test]
+fn mistakes_are_told_with_file_line_and_what_is_expected() {
+    let table = [
+        (
+            "\npolicy = \"locl\"",
+            2,
+            "no policy \"locl\": write one of off, local, spread",
+        ),
+        ("policy = 3", 1, "this is no policy: write one of off, local"),
+        (
+            "\n\nperiods = 1",
+            3,
+            "there is no key periods here: write one of policy, period_s",
+        ),
+        (
+            "period_s = 0",
+            1,
+            "this is no period: write seconds from 0.1 to 3600, as 1 or 0.5",
+        ),
+        ("period_s = nan", 1, "seconds from 0.1 to 3600"),
+        ("period_s = \"soon\"", 1, "this is no period"),
+        (
+            "busy_percent_max = 101",
+            1,
+            "this is no percentage: write a whole number from 1 to 100",
+        ),
+        (
+            "hysteresis_percent = 4294967296",
+            1,
+            "write a whole number from 0 to 4294967295",
+        ),
+        ("dwell_periods = -1", 1, "write a whole number from 0"),
+        (
+            "rate_bytes_per_s_min = 1.5",
+            1,
+            "this does not fit: write a whole number from 0",
+        ),
+        ("irqbalance = \"off\"", 1, "write \"respect\" or \"override\""),
+        ("irqbalance = true", 1, "write \"respect\" or \"override\""),
+        ("metrics = \"0.0.0.0:80\"", 1, "write unix:/PATH, 127.0.0.1:PORT"),
+        ("metrics = 80", 1, "this is no address: write unix:/PATH"),
+        ("devices = 3", 1, "3 is no table: write a line [devices]"),
+        ("[devices]\neth0 = \"fast\"", 2, "single-core"),
+        ("[device]\n", 1, "there is no key device here: write one of policy"),
+        (
+            "[cards.eth0]\nqueues = 0",
+            2,
+            "this is no number of queues: write a whole number from 1",
+        ),
+        ("[cards.eth0]\nrss = \"local\"", 2, "as [0, 2]"),
+        ("[cards.eth0]\nrss = []", 2, "as [0, 2]"),
+        (
+            "[cards.eth0]\nqueue = 1",
+            2,
+            "there is no key queue here: write one of queues, rss",
+        ),
+        ("[cards]\neth0 = 4", 2, "4 is no table: write a line [cards.CARD]"),
+        ("policy", 1, "="),
+        ("policy = \"off\"\npolicy = \"off\"", 2, "duplicate key"),
+    ];
+    for (text, line, expected) in table {
+        let message = refused(text);
+        let written = text.lines().nth(line - 1).unwrap();
+        for part in ["/etc/x.toml", &format!("line {line}, `{written}`: "), expected] {
+            assert!(message.contains(part), "{text}: {part}: {message}");
+        }
+        assert_eq!(message.lines().count(), 1, "{message}");
+        for word in [
+            "invalid", "u32", "u64", "f64", "struct", "variant", "enum", "integer", "map,",
+        ] {
+            assert!(!message.contains(word), "{text}: {word}: {message}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_told_with_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = [
+        (directory.path().join("none.toml"), "leave --config away"),
+        (directory.path().to_path_buf(), "name a file in it"),
+    ];
+    for (path, remedy) in table {
+        let args = SettingsArgs {
+            config: Some(path.clone()),
+            policy: None,
+        };
+        let told = Settings::read(&args).unwrap_err().to_string();
+        assert!(told.contains(path.to_str().unwrap()) && told.contains(remedy), "{told}");
+    }
+}
+
+#[test]
+fn periods_are_seconds() {
+    assert_eq!(period("0.5"), Ok(Duration::from_millis(500)));
+    for text in ["", "0", "-1", "1s", "NaN", "inf", "3601"] {
+        assert!(period(text).unwrap_err().contains("seconds"), "{text}");
+    }
+}

@@ -4,16 +4,14 @@ mod json;
 mod remedy;
 mod text;
 
-use crate::affinity::look::{failure, of_recording};
-use crate::affinity::settings::period;
+use crate::affinity::look::{LookArgs, failure, of_recording};
 use crate::failure::Result;
 use clap::Args;
 use homenode_linux::doctor::{Examined, examine, recorded};
 use homenode_linux::topology::Source;
 use homenode_policy::affinity::{Config, Plan, Previous, Why, decide};
 use homenode_policy::doctor::{Finding, Verdict, findings, verdict};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 /// Tell what of this machine's I/O is remote or misplaced, what mending it would bring, and the command that does.
 ///
@@ -25,12 +23,8 @@ pub(crate) struct DoctorArgs {
     /// As JSON.
     #[arg(long)]
     json: bool,
-    /// Look at the machine for so many seconds: what is idle meanwhile is not judged.
-    #[arg(long, value_name = "SECONDS", value_parser = period, default_value = "3")]
-    period: Duration,
-    /// Judge the machine that `homenode affinity record` put into DIR, instead of this one.
-    #[arg(long, value_name = "DIR", conflicts_with = "period")]
-    from: Option<PathBuf>,
+    #[command(flatten)]
+    look: LookArgs,
 }
 
 /// A machine that was looked at, and what is thought of it.
@@ -44,10 +38,10 @@ struct Judged {
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
-    let (source, examined) = match &args.from {
+    let (source, examined) = match &args.look.from {
         Some(directory) => (Source::Xml(directory.clone()), of_recording(directory, recorded)?),
         None => {
-            let examined = examine(&Source::Live, Path::new("/"), args.period);
+            let examined = examine(&Source::Live, Path::new("/"), args.look.period.period);
             (Source::Live, examined.map_err(failure)?)
         }
     };

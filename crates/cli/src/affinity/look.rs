@@ -13,20 +13,20 @@ use std::time::Duration;
 
 /// What is looked at.
 #[derive(Args, Debug)]
-pub(super) struct LookArgs {
-    /// Decide for the machine that `homenode affinity record` put into DIR, instead of for this one.
+pub(crate) struct LookArgs {
+    /// Take the machine that `homenode affinity record` put into DIR, instead of this one.
     #[arg(long, value_name = "DIR", conflicts_with = "period")]
-    from: Option<PathBuf>,
+    pub(crate) from: Option<PathBuf>,
     #[command(flatten)]
-    period: PeriodArgs,
+    pub(crate) period: PeriodArgs,
 }
 
 /// For how long it is looked at.
 #[derive(Args, Debug)]
-pub(super) struct PeriodArgs {
+pub(crate) struct PeriodArgs {
     /// Look at the machine for so many seconds: what moves no bytes meanwhile is not seen.
     #[arg(long, value_name = "SECONDS", value_parser = period, default_value = "3")]
-    pub(super) period: Duration,
+    pub(crate) period: Duration,
 }
 
 impl LookArgs {

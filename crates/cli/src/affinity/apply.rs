@@ -4,6 +4,7 @@ use super::cards::{arrange, line};
 use super::known::{JournalArgs, Known, failure, of_others};
 use super::look::{PeriodArgs, live};
 use super::plan::text::{cpus, headline};
+use super::plan::{Decided, json};
 use super::settings::{Settings, SettingsArgs};
 use super::table::{Side, aligned};
 use super::words::{name, others, plain, unseen};
@@ -25,6 +26,9 @@ pub(crate) struct ApplyArgs {
     settings: SettingsArgs,
     #[command(flatten)]
     journal: JournalArgs,
+    /// As JSON, as `plan --json` has it, with what became of each action.
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(args: &ApplyArgs) -> Result<()> {
@@ -32,28 +36,28 @@ pub(super) fn run(args: &ApplyArgs) -> Result<()> {
     let mut actor = args.journal.open()?;
     let arranged = arrange(&mut actor, &settings)?;
     let sensed = live(args.period.period)?;
-    let snapshot = &sensed.snapshot;
-    settings.tell_unknown_devices(snapshot);
+    settings.tell_unknown_devices(&sensed.snapshot);
     let mut known = Known {
         previous: actor.previous().map_err(failure)?,
         changed: Vec::new(),
         conflicts: of_others(&settings),
     };
-    let plan = known.decide(snapshot, &settings);
-    let applied = actor.apply(&plan, snapshot, &known.conflicts).map_err(failure)?;
-    let mut text: String = arranged.iter().map(|one| line(one) + "\n").collect();
-    text += &(headline(&plan, snapshot.period_ns) + "\n");
-    if !plan.actions.is_empty() {
-        text += &format!("\n{}", table(snapshot, &plan, &applied));
-        let made = applied.outcomes.iter().filter(|(_, outcome)| outcome.is_done()).count();
-        let all = plan.actions.len();
-        text += &format!("\n{made} of {all} changes made; `homenode affinity revert` takes back all that is ours\n");
+    let plan = known.decide(&sensed.snapshot, &settings);
+    let applied = actor
+        .apply(&plan, &sensed.snapshot, &known.conflicts)
+        .map_err(failure)?;
+    let decided = Decided {
+        asked: arranged.iter().map(|one| line(one) + "\n").collect(),
+        sensed,
+        plan,
+        conflicts: known.conflicts,
+    };
+    if args.json {
+        let report = json::of(&decided, "live".to_owned(), settings.decide.policy);
+        crate::print_json(&report.with_outcomes(&applied))?;
+    } else {
+        crate::print_text(&text(&decided, &applied))?;
     }
-    let notes = others(&known.conflicts) + &unseen(&sensed.unseen);
-    if !notes.is_empty() {
-        text += &format!("\n{notes}");
-    }
-    crate::print_text(&text)?;
     let failed = |outcome: &Outcome| matches!(outcome, Outcome::Refused(_) | Outcome::NoCpu);
     let refused = applied.outcomes.iter().filter(|(_, outcome)| failed(outcome)).count();
     let refused_cards = arranged.iter().filter(|(_, outcome)| !outcome.is_done()).count();
@@ -61,9 +65,25 @@ pub(super) fn run(args: &ApplyArgs) -> Result<()> {
         0 => Ok(()),
         number => fail!(
             "{number} of {} changes could not be made: the lines above tell why",
-            plan.actions.len() + arranged.len()
+            decided.plan.actions.len() + arranged.len()
         ),
     }
+}
+
+fn text(decided: &Decided, applied: &Applied) -> String {
+    let (snapshot, plan) = (&decided.sensed.snapshot, &decided.plan);
+    let mut text = decided.asked.clone() + &headline(plan, snapshot.period_ns) + "\n";
+    if !plan.actions.is_empty() {
+        text += &format!("\n{}", table(snapshot, plan, applied));
+        let made = applied.outcomes.iter().filter(|(_, outcome)| outcome.is_done()).count();
+        let all = plan.actions.len();
+        text += &format!("\n{made} of {all} changes made; `homenode affinity revert` takes back all that is ours\n");
+    }
+    let notes = others(&decided.conflicts) + &unseen(&decided.sensed.unseen);
+    if !notes.is_empty() {
+        text += &format!("\n{notes}");
+    }
+    text
 }
 
 /// In the order of the plan.

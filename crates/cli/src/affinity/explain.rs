@@ -1,5 +1,6 @@
 //! `homenode affinity explain`: why a thread, an interrupt or a queue is where it is, and whether it would move.
 
+mod json;
 mod story;
 
 use super::known::JournalArgs;
@@ -26,6 +27,9 @@ pub(crate) struct ExplainArgs {
     settings: SettingsArgs,
     #[command(flatten)]
     journal: JournalArgs,
+    /// As JSON: what was seen of it, with its action or why it stays, as `plan --json` has them.
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn run(args: &ExplainArgs) -> Result<()> {
@@ -41,6 +45,9 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
         plan: &plan,
         known: &known,
     };
+    if args.json && (!found.is_nothing() || is_idle(&args.target, args.look.is_live())) {
+        return crate::print_json(&json::of(&story, &found, &sensed.unseen, args.look.source()));
+    }
     if found.is_nothing() {
         return of_unseen(&args.target, &story, args.look.is_live());
     }
@@ -56,13 +63,17 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
     crate::print_text(&text)
 }
 
+/// A thread that is there, and nothing to be placed: it did nothing, or is the kernel's.
+fn is_idle(asked: &Asked, is_live: bool) -> bool {
+    matches!(asked, Asked::Thread(id) if is_live && Path::new(&format!("/proc/{id}")).exists())
+}
+
 /// It is not in the snapshot: not there at all, or idle.
 fn of_unseen(asked: &Asked, story: &Story<'_>, is_live: bool) -> Result<()> {
     let snapshot = story.snapshot;
     let period = seconds(snapshot.period_ns);
-    let is_there = |path: String| is_live && Path::new(&path).exists();
     match asked {
-        Asked::Thread(id) if is_there(format!("/proc/{id}")) => {
+        Asked::Thread(id) if is_idle(asked, is_live) => {
             let of_it = |target: &&Target| matches!(target, Target::Thread(known) if known.thread == *id);
             let changed = story.known.changed.iter().map(|changed| &changed.target).find(of_it);
             let set = changed.map(|target| story.set(target)).unwrap_or_default();

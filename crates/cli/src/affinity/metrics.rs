@@ -3,8 +3,9 @@
 pub(super) mod address;
 mod server;
 
+use super::plan::codes::of_outcome;
 use homenode_linux::affinity::Sensed;
-use homenode_linux::affinity::act::{Applied, Outcome, Standing};
+use homenode_linux::affinity::act::{Applied, Standing};
 use homenode_policy::affinity::{Class, Config, Plan, Snapshot, Target, Thread};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -97,7 +98,7 @@ impl Metrics {
 
     pub(super) fn applied(&self, applied: &Applied) {
         for (target, outcome) in &applied.outcomes {
-            let labels = [("kind", kind(target)), ("outcome", word(outcome))];
+            let labels = [("kind", kind(target)), ("outcome", of_outcome(outcome))];
             self.actions.get_or_create(&labels).inc();
         }
     }
@@ -155,19 +156,5 @@ fn kind(target: &Target) -> &'static str {
         Target::Interrupt(_) => "interrupt",
         Target::Transmit { .. } => "transmit",
         Target::Receive { .. } => "receive",
-    }
-}
-
-fn word(outcome: &Outcome) -> &'static str {
-    match outcome {
-        Outcome::Done => "done",
-        Outcome::Pending => "pending",
-        Outcome::Narrowed(_) => "narrowed",
-        Outcome::Changed(_) => "changed",
-        Outcome::Vanished => "vanished",
-        Outcome::NoCpu => "no-cpu",
-        Outcome::Refused(_) => "refused",
-        Outcome::Withheld(_) => "withheld",
-        _ => "other",
     }
 }

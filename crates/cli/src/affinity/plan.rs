@@ -1,7 +1,7 @@
 //! `homenode affinity plan`: what would be done, and why. Changes nothing.
 
-mod codes;
-mod json;
+pub(super) mod codes;
+pub(super) mod json;
 pub(super) mod text;
 
 use super::cards::asked;
@@ -12,7 +12,7 @@ use crate::failure::Result;
 use clap::Args;
 use homenode_linux::affinity::Sensed;
 use homenode_linux::affinity::act::conflicts::Conflict;
-use homenode_policy::affinity::{Plan, Stay, Why};
+use homenode_policy::affinity::Plan;
 
 /// Tell what `apply` would move, and why; change nothing.
 ///
@@ -41,26 +41,8 @@ pub(super) struct Decided {
     pub(super) sensed: Sensed,
     pub(super) plan: Plan,
     pub(super) conflicts: Vec<Conflict>,
-    /// What is to be done to cards before it.
+    /// What is to be done to cards before it, or was.
     pub(super) asked: String,
-}
-
-impl Decided {
-    /// Why something stays, in a word, in general and exactly. What is left to another program counts as refused in
-    /// decisions.
-    fn why(&self, stay: &Stay) -> (&'static str, String, String) {
-        let others = || self.conflicts.iter().find(|conflict| conflict.sets(&stay.target));
-        match (&stay.why, others()) {
-            (Why::Refused, Some(conflict)) => {
-                let general = "left to another program that sets it".to_owned();
-                ("conflict", general, format!("left alone: {}", conflict.what))
-            }
-            (why, _) => {
-                let (code, general) = codes::of_why(why);
-                (code, general.to_owned(), why.to_string())
-            }
-        }
-    }
 }
 
 pub(super) fn run(args: &PlanArgs) -> Result<()> {

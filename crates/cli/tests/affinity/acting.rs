@@ -59,6 +59,33 @@ fn what_is_applied_is_explained_and_reverted() {
 }
 
 #[test]
+fn json_has_what_became_of_each_action() {
+    let Some(load) = Load::start() else { return };
+    let mut text = String::new();
+    load::wait_until("moved", || {
+        text = shown(&mut load.affinity(&["apply", LONG_ENOUGH, "--json"]));
+        load.is_moved()
+    });
+    let applied: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&applied["output_version"], &applied["source"]),
+        (&1.into(), &"live".into())
+    );
+    let action = &applied["actions"][0];
+    assert_eq!(action["target"]["thread"], load.id());
+    assert_eq!(
+        action["outcome"],
+        serde_json::json!({"code": "done", "text": "done", "is_done": true})
+    );
+    let text = shown(&mut load.affinity(&["explain", &load.id().to_string(), LONG_ENOUGH, "--json"]));
+    let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+    if let Some(found) = told["found"].get(0) {
+        assert_eq!(found["set"]["to"], action["to"], "{found}");
+    }
+    shown(&mut load.affinity(&["revert"]));
+}
+
+#[test]
 fn what_somebody_else_has_set_since_is_left() {
     let Some(load) = Load::start() else { return };
     applied(&load);

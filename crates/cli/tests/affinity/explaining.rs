@@ -101,6 +101,56 @@ fn queues_and_devices() {
 }
 
 #[test]
+fn json_has_what_is_told() {
+    let explained = |target: &str| -> serde_json::Value {
+        let text = shown(explain(target).arg("--json"));
+        serde_json::from_str(&text).unwrap()
+    };
+    let of_plan: serde_json::Value = {
+        let arguments = ["plan", "--json"].into_iter().chain(machine::from());
+        serde_json::from_str(&shown(&mut affinity(arguments))).unwrap()
+    };
+    let one = explained("701");
+    assert_eq!(
+        (&one["output_version"], &one["period_ns"]),
+        (&1.into(), &2_000_000_000_u64.into())
+    );
+    assert_eq!(one["source"], machine::recording().to_str().unwrap());
+    assert_eq!(one["unseen"], of_plan["unseen"]);
+    let thread = &one["found"][0];
+    assert_eq!(thread["seen"]["disk"][0]["bytes"], 600_000_000);
+    assert_eq!(
+        (&thread["seen"]["cpu"], &thread["seen"]["node"]),
+        (&6.into(), &3.into())
+    );
+    assert_eq!(
+        (&thread["name"], &thread["stay"]),
+        (&"fio-job of fio".into(), &().into())
+    );
+    assert_eq!(thread["action"], of_plan["actions"][0]);
+    let all = explained("eth0");
+    let kinds: Vec<&str> = all["found"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["target"]["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds[..5],
+        ["interrupt", "interrupt", "interrupt", "interrupt", "receive"]
+    );
+    assert_eq!(all["found"][0]["seen"]["arrivals"][0]["count"], 40_000);
+    let disk = &explained("nvme0n1/6")["found"][0];
+    assert_eq!(
+        disk["target"],
+        serde_json::json!({"kind": "block", "device": "nvme0n1", "index": 6})
+    );
+    assert_eq!((&disk["seen"]["interrupt"], &disk["stay"]), (&37.into(), &().into()));
+    assert_eq!(explained("800")["found"][0]["stay"]["why"], "unread");
+    refused(explain("4711").arg("--json"), 1, &["no thread or process 4711"]);
+}
+
+#[test]
 fn what_is_not_there() {
     for (target, parts) in [
         ("4711", ["no thread or process 4711", "in 2.0 s"]),

@@ -1,6 +1,8 @@
 //! Reasons in a word for programs, and in general for a person who is told only how many there are.
 
-use homenode_policy::affinity::{Reason, Why};
+use homenode_linux::affinity::act::Outcome;
+use homenode_linux::affinity::act::conflicts::Conflict;
+use homenode_policy::affinity::{Reason, Stay, Why};
 
 pub(super) fn of_reason(reason: &Reason) -> &'static str {
     match reason {
@@ -13,8 +15,39 @@ pub(super) fn of_reason(reason: &Reason) -> &'static str {
     }
 }
 
+/// What became of an action.
+pub(in crate::affinity) fn of_outcome(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Done => "done",
+        Outcome::Pending => "pending",
+        Outcome::Narrowed(_) => "narrowed",
+        Outcome::Changed(_) => "changed",
+        Outcome::Vanished => "vanished",
+        Outcome::NoCpu => "no-cpu",
+        Outcome::Refused(_) => "refused",
+        Outcome::Withheld(_) => "withheld",
+        _ => "other",
+    }
+}
+
+/// Why something stays, in a word, in general and exactly. What is left to another program counts as refused in
+/// decisions.
+pub(super) fn of_stay(stay: &Stay, conflicts: &[Conflict]) -> (&'static str, String, String) {
+    let others = || conflicts.iter().find(|conflict| conflict.sets(&stay.target));
+    match (&stay.why, others()) {
+        (Why::Refused, Some(conflict)) => {
+            let general = "left to another program that sets it".to_owned();
+            ("conflict", general, format!("left alone: {}", conflict.what))
+        }
+        (why, _) => {
+            let (code, general) = of_why(why);
+            (code, general.to_owned(), why.to_string())
+        }
+    }
+}
+
 /// The word, and what it means.
-pub(super) fn of_why(why: &Why) -> (&'static str, &'static str) {
+fn of_why(why: &Why) -> (&'static str, &'static str) {
     match why {
         Why::Off => ("off", "left alone by the configuration"),
         Why::Foreign => ("foreign", "someone else has narrowed its mask"),

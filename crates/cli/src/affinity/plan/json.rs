@@ -1,7 +1,10 @@
-//! The plan as JSON, `output_version` 1. Costs are in bytes a second that travel as far again as a local access.
+//! The plan as JSON, `output_version` 1, and what became of it. Costs are in bytes a second that travel as far again as a
+//! local access.
 
 use super::{Decided, codes};
 use crate::affinity::words::{UnseenReport, name_alone, unseen_reports};
+use homenode_linux::affinity::act::Applied;
+use homenode_linux::affinity::act::conflicts::Conflict;
 use homenode_linux::affinity::{Card, QueueCounts};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Action, Policy, Snapshot, Stay, Target};
@@ -9,7 +12,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 #[derive(Serialize)]
-pub(super) struct PlanReport<'a> {
+pub(in crate::affinity) struct PlanReport<'a> {
     output_version: u32,
     source: String,
     policy: String,
@@ -24,7 +27,7 @@ pub(super) struct PlanReport<'a> {
 }
 
 #[derive(Serialize)]
-struct ActionReport {
+pub(in crate::affinity) struct ActionReport {
     target: TargetReport,
     name: Option<String>,
     from: Vec<u32>,
@@ -33,10 +36,21 @@ struct ActionReport {
     reason_text: String,
     cost_before_bytes_per_s: u64,
     cost_after_bytes_per_s: u64,
+    /// Of `apply` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<OutcomeReport>,
+}
+
+/// What became of an action.
+#[derive(Serialize)]
+struct OutcomeReport {
+    code: &'static str,
+    text: String,
+    is_done: bool,
 }
 
 #[derive(Serialize)]
-struct StayReport {
+pub(in crate::affinity) struct StayReport {
     target: TargetReport,
     name: Option<String>,
     why: &'static str,
@@ -47,16 +61,33 @@ struct StayReport {
 /// What is placed, by its kind.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-enum TargetReport {
-    Thread { process: u32, thread: u32, started: u64 },
-    Interrupt { number: u32 },
-    Transmit { device: String, index: u32 },
-    Receive { device: String, index: u32 },
+pub(in crate::affinity) enum TargetReport {
+    Thread {
+        process: u32,
+        thread: u32,
+        started: u64,
+    },
+    Interrupt {
+        number: u32,
+    },
+    /// Only told of, by `explain`: nobody can change its CPUs.
+    Block {
+        device: String,
+        index: u32,
+    },
+    Transmit {
+        device: String,
+        index: u32,
+    },
+    Receive {
+        device: String,
+        index: u32,
+    },
 }
 
 /// Another program that sets the same.
 #[derive(Serialize)]
-struct ConflictReport {
+pub(in crate::affinity) struct ConflictReport {
     what: String,
     effect: String,
     remedy: String,
@@ -64,7 +95,7 @@ struct ConflictReport {
 
 /// How a network card spreads packets over its queues; what its driver does not offer is null.
 #[derive(Serialize)]
-struct CardReport {
+pub(in crate::affinity) struct CardReport {
     device: String,
     queues: Option<u32>,
     queues_max: Option<u32>,
@@ -73,13 +104,9 @@ struct CardReport {
     ntuple_filters: Option<bool>,
 }
 
-pub(super) fn of(decided: &Decided, source: String, policy: Policy) -> PlanReport<'_> {
+pub(in crate::affinity) fn of(decided: &Decided, source: String, policy: Policy) -> PlanReport<'_> {
     let (snapshot, plan) = (&decided.sensed.snapshot, &decided.plan);
-    let conflicts = decided.conflicts.iter().map(|one| ConflictReport {
-        what: one.what.clone(),
-        effect: one.effect.clone(),
-        remedy: one.remedy.clone(),
-    });
+    let conflicts = &decided.conflicts;
     PlanReport {
         output_version: 1,
         source,
@@ -88,14 +115,37 @@ pub(super) fn of(decided: &Decided, source: String, policy: Policy) -> PlanRepor
         cost_before_bytes_per_s: plan.cost_before.bytes_per_s(),
         cost_after_bytes_per_s: plan.cost_after.bytes_per_s(),
         actions: plan.actions.iter().map(|one| action(snapshot, one)).collect(),
-        stays: plan.stays.iter().map(|one| stay(decided, one)).collect(),
-        conflicts: conflicts.collect(),
+        stays: plan.stays.iter().map(|one| stay(snapshot, conflicts, one)).collect(),
+        conflicts: conflict_reports(conflicts),
         cards: decided.sensed.cards.iter().map(card).collect(),
         unseen: unseen_reports(&decided.sensed.unseen),
     }
 }
 
-fn card(card: &Card) -> CardReport {
+impl PlanReport<'_> {
+    /// With what became of each action.
+    pub(in crate::affinity) fn with_outcomes(mut self, applied: &Applied) -> Self {
+        for (action, (_, outcome)) in self.actions.iter_mut().zip(&applied.outcomes) {
+            action.outcome = Some(OutcomeReport {
+                code: codes::of_outcome(outcome),
+                text: outcome.to_string(),
+                is_done: outcome.is_done(),
+            });
+        }
+        self
+    }
+}
+
+pub(in crate::affinity) fn conflict_reports(conflicts: &[Conflict]) -> Vec<ConflictReport> {
+    let reports = conflicts.iter().map(|one| ConflictReport {
+        what: one.what.clone(),
+        effect: one.effect.clone(),
+        remedy: one.remedy.clone(),
+    });
+    reports.collect()
+}
+
+pub(in crate::affinity) fn card(card: &Card) -> CardReport {
     let queues = card.queues.as_ref();
     CardReport {
         device: card.device.clone(),
@@ -106,7 +156,7 @@ fn card(card: &Card) -> CardReport {
     }
 }
 
-fn action(snapshot: &Snapshot, action: &Action) -> ActionReport {
+pub(in crate::affinity) fn action(snapshot: &Snapshot, action: &Action) -> ActionReport {
     ActionReport {
         target: target(&action.target),
         name: name_alone(snapshot, &action.target),
@@ -116,21 +166,22 @@ fn action(snapshot: &Snapshot, action: &Action) -> ActionReport {
         reason_text: action.reason.to_string(),
         cost_before_bytes_per_s: action.cost_before.bytes_per_s(),
         cost_after_bytes_per_s: action.cost_after.bytes_per_s(),
+        outcome: None,
     }
 }
 
-fn stay(decided: &Decided, stay: &Stay) -> StayReport {
-    let (why, _, why_text) = decided.why(stay);
+pub(in crate::affinity) fn stay(snapshot: &Snapshot, conflicts: &[Conflict], stay: &Stay) -> StayReport {
+    let (why, _, why_text) = codes::of_stay(stay, conflicts);
     StayReport {
         target: target(&stay.target),
-        name: name_alone(&decided.sensed.snapshot, &stay.target),
+        name: name_alone(snapshot, &stay.target),
         why,
         why_text,
         cost_bytes_per_s: stay.cost.bytes_per_s(),
     }
 }
 
-fn target(target: &Target) -> TargetReport {
+pub(in crate::affinity) fn target(target: &Target) -> TargetReport {
     match target {
         Target::Thread(id) => TargetReport::Thread {
             process: id.process,
@@ -149,6 +200,6 @@ fn target(target: &Target) -> TargetReport {
     }
 }
 
-fn numbers(cpus: &[CpuId]) -> Vec<u32> {
+pub(in crate::affinity) fn numbers(cpus: &[CpuId]) -> Vec<u32> {
     cpus.iter().map(|cpu| cpu.0).collect()
 }

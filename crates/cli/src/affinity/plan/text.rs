@@ -1,6 +1,6 @@
 //! The plan for a person: what is gained, what moves, what stays and why, and what could not be seen.
 
-use super::Decided;
+use super::{Decided, codes};
 use crate::affinity::table::{Side, aligned};
 use crate::affinity::words::{count, name, others, plain, rate, seconds, unseen};
 use crate::topology::ranges;
@@ -81,7 +81,7 @@ fn stays(decided: &Decided) -> String {
         [
             name(&decided.sensed.snapshot, &stay.target),
             stay.cost.to_string(),
-            plain(&decided.why(stay).2),
+            plain(&codes::of_stay(stay, &decided.conflicts).2),
         ]
     };
     let rows: Vec<_> = [heading]
@@ -95,7 +95,7 @@ fn stays(decided: &Decided) -> String {
 fn stays_by_reason(decided: &Decided) -> String {
     let mut by_reason: BTreeMap<String, [usize; 3]> = BTreeMap::new();
     for stay in &decided.plan.stays {
-        let (_, why, _) = decided.why(stay);
+        let (_, why, _) = codes::of_stay(stay, &decided.conflicts);
         by_reason.entry(why).or_default()[kind(&stay.target) as usize] += 1;
     }
     let mut by_reason: Vec<(String, [usize; 3])> = by_reason.into_iter().collect();

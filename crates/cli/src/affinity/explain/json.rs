@@ -1,0 +1,187 @@
+//! What is told of threads, interrupts and queues as JSON, `output_version` 1. Bytes are those of the period.
+
+use super::story::Story;
+use crate::affinity::plan::json::{
+    ActionReport, CardReport, ConflictReport, StayReport, TargetReport, action, card, conflict_reports, numbers, stay,
+    target,
+};
+use crate::affinity::target::Found;
+use crate::affinity::words::{UnseenReport, name_alone, unseen_reports};
+use homenode_linux::affinity::Unseen;
+use homenode_policy::CpuId;
+use homenode_policy::affinity::{Interrupt, Queue, Target, Thread};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct Report<'a> {
+    output_version: u32,
+    source: String,
+    period_ns: u64,
+    /// Threads, then interrupts, then queues; empty for a thread that did nothing in the period.
+    found: Vec<FoundReport<'a>>,
+    conflicts: Vec<ConflictReport>,
+    unseen: Vec<UnseenReport<'a>>,
+}
+
+#[derive(Serialize)]
+struct FoundReport<'a> {
+    target: TargetReport,
+    name: Option<String>,
+    seen: Seen<'a>,
+    /// What the journal has of it.
+    set: Option<SetReport>,
+    /// At most one of these is there, and none of what is not placed.
+    action: Option<ActionReport>,
+    stay: Option<StayReport>,
+}
+
+#[derive(Serialize)]
+struct SetReport {
+    to: Vec<u32>,
+    old: Vec<u32>,
+}
+
+/// What was seen, by the target's kind.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Seen<'a> {
+    Thread {
+        cpu: u32,
+        node: Option<u16>,
+        allowed: Vec<u32>,
+        cpuset: Vec<u32>,
+        cpu_ns: u64,
+        disk: Vec<DiskReport<'a>>,
+        received: Vec<CpuReport>,
+        sent_bytes: u64,
+        /// Not all of its bytes are readable: what is 0 may be more.
+        is_unread: bool,
+    },
+    Interrupt {
+        device: Option<&'a str>,
+        home: Option<u16>,
+        affinity: Vec<u32>,
+        effective: Vec<u32>,
+        managed: bool,
+        arrivals: Vec<CpuReport>,
+    },
+    Queue {
+        home: Option<u16>,
+        interrupt: Option<u32>,
+        cpus: Vec<u32>,
+        movable: bool,
+        card: Option<CardReport>,
+    },
+}
+
+#[derive(Serialize)]
+struct DiskReport<'a> {
+    device: Option<&'a str>,
+    bytes: u64,
+}
+
+/// A count on a CPU; null where it is not known on which.
+#[derive(Serialize)]
+struct CpuReport {
+    cpu: Option<u32>,
+    count: u64,
+}
+
+pub(super) fn of<'a>(story: &Story<'a>, found: &Found<'a>, unseen: &'a [Unseen], source: String) -> Report<'a> {
+    let threads = found.threads.iter().map(|one| of_thread(story, one));
+    let interrupts = found.interrupts.iter().map(|one| of_interrupt(story, one));
+    let queues = found.queues.iter().map(|one| of_queue(story, one));
+    Report {
+        output_version: 1,
+        source,
+        period_ns: story.snapshot.period_ns,
+        found: threads.chain(interrupts).chain(queues).collect(),
+        conflicts: conflict_reports(&story.known.conflicts),
+        unseen: unseen_reports(unseen),
+    }
+}
+
+fn of_thread<'a>(story: &Story<'a>, thread: &'a Thread) -> FoundReport<'a> {
+    let disk = thread.disk.iter().map(|disk| DiskReport {
+        device: disk.device.as_deref(),
+        bytes: disk.bytes,
+    });
+    let received = thread.received.iter().map(|(cpu, count)| on(*cpu, *count));
+    let seen = Seen::Thread {
+        cpu: thread.cpu.0,
+        node: story.snapshot.node(thread.cpu).map(|node| node.0),
+        allowed: numbers(&thread.allowed),
+        cpuset: numbers(&thread.cpuset),
+        cpu_ns: thread.cpu_ns,
+        disk: disk.collect(),
+        received: received.collect(),
+        sent_bytes: thread.sent_bytes,
+        is_unread: thread.is_unread,
+    };
+    placed(story, &Target::Thread(thread.id), seen)
+}
+
+fn of_interrupt<'a>(story: &Story<'a>, interrupt: &'a Interrupt) -> FoundReport<'a> {
+    let arrivals = interrupt.arrivals.iter().map(|(cpu, count)| on(Some(*cpu), *count));
+    let seen = Seen::Interrupt {
+        device: interrupt.device.as_deref(),
+        home: interrupt.device.as_deref().and_then(|device| home(story, device)),
+        affinity: numbers(&interrupt.affinity),
+        effective: numbers(&interrupt.effective),
+        managed: interrupt.managed,
+        arrivals: arrivals.collect(),
+    };
+    placed(story, &Target::Interrupt(interrupt.number), seen)
+}
+
+fn of_queue<'a>(story: &Story<'a>, queue: &'a Queue) -> FoundReport<'a> {
+    let of_device = story.cards.iter().find(|card| card.device == queue.device);
+    let seen = Seen::Queue {
+        home: home(story, &queue.device),
+        interrupt: queue.interrupt,
+        cpus: numbers(&queue.cpus),
+        movable: queue.movable,
+        card: of_device.map(card),
+    };
+    match Target::of_queue(&queue.device, queue.kind, queue.index) {
+        Some(target) => placed(story, &target, seen),
+        None => FoundReport {
+            target: TargetReport::Block {
+                device: queue.device.clone(),
+                index: queue.index,
+            },
+            name: None,
+            seen,
+            set: None,
+            action: None,
+            stay: None,
+        },
+    }
+}
+
+fn placed<'a>(story: &Story<'a>, of: &Target, seen: Seen<'a>) -> FoundReport<'a> {
+    let (snapshot, known) = (story.snapshot, story.known);
+    let changed = known.changed.iter().find(|changed| changed.target == *of);
+    FoundReport {
+        target: target(of),
+        name: name_alone(snapshot, of),
+        seen,
+        set: changed.map(|changed| SetReport {
+            to: numbers(&changed.to),
+            old: numbers(changed.old.cpus()),
+        }),
+        action: story.plan.action(of).map(|one| action(snapshot, one)),
+        stay: story.plan.stay(of).map(|one| stay(snapshot, &known.conflicts, one)),
+    }
+}
+
+fn on(cpu: Option<CpuId>, count: u64) -> CpuReport {
+    CpuReport {
+        cpu: cpu.map(|cpu| cpu.0),
+        count,
+    }
+}
+
+fn home(story: &Story<'_>, device: &str) -> Option<u16> {
+    story.snapshot.home(device).map(|home| home.0)
+}

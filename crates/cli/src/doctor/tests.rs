@@ -15,6 +15,7 @@ use homenode_policy::doctor::{Balancing, Facts, Helper, NodeMemory, Tmpfs, ZoneR
 use homenode_policy::topology::Topology;
 use homenode_policy::{CpuId, NodeId};
 use std::fs;
+use std::path::PathBuf;
 use world::{MB, World};
 
 const GOLDEN: &str = include_str!("golden.txt");

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Records real requests of the kernel and makes the seeds of the fuzz targets of them (fuzz/seeds). Needs root and strace.
+# Records real requests of the kernel and makes the seeds of the fuzz targets request and ring of them (fuzz/seeds). Needs
+# root and strace.
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -59,5 +60,5 @@ done
 ) >/dev/null 2>&1
 umount "$mount"
 wait $server || true
-rm -rf fuzz/seeds
+rm -rf fuzz/seeds/request fuzz/seeds/ring
 "$target/debug/examples/fuzz_seeds" fuzz/seeds <"$work/trace"

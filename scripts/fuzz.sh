@@ -1,7 +1,8 @@
 #!/bin/sh
-# Fuzzes the decoders of what the kernel sends, from the device and through rings. FUZZ_SECONDS says for how long altogether;
-# the default is ten minutes. It starts from real requests (fuzz/seeds, made by scripts/fuzz-seeds.sh); what it learns is kept
-# in fuzz/corpus, what it finds in fuzz/artifacts, with the command that runs it again.
+# Fuzzes the decoders: what the kernel sends, from the device and through rings; the journal of core affinity, recordings, and
+# what is sensed. FUZZ_SECONDS says for how long altogether; the default is ten minutes. It starts from fuzz/seeds, of which
+# scripts/fuzz-seeds.sh makes the real requests; what it learns is kept in fuzz/corpus, what it finds in fuzz/artifacts, with
+# the command that runs it again.
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${FUZZ_SECONDS:-600}

@@ -23,7 +23,11 @@ fn corrected(header: RingHeader, payload_bytes: usize) -> Option<RingHeader> {
     let fixed_bytes = request.len.wrapping_sub(entry.payload_sz) % 256;
     let payload_sz = u32::try_from(payload_bytes).ok()?;
     let len = fixed_bytes.checked_add(payload_sz)?;
-    RingHeader::of_request(InHeader { len, ..request }, header.arguments(), RingEntry { payload_sz, ..entry })
+    RingHeader::of_request(
+        InHeader { len, ..request },
+        header.arguments(),
+        RingEntry { payload_sz, ..entry },
+    )
 }
 
 fn check(mut header: RingHeader, payload: &[u8]) {
@@ -32,8 +36,15 @@ fn check(mut header: RingHeader, payload: &[u8]) {
         assert!(entry.payload_sz as usize <= payload.len());
         homenode_fuzz::check(incoming.request, &[header.0.as_ptr_range(), payload.as_ptr_range()]);
     }
-    let out = OutHeader { len: 16, error: -5, unique: entry.commit_id };
+    let out = OutHeader {
+        len: 16,
+        error: -5,
+        unique: entry.commit_id,
+    };
     header.answer(out, 7);
-    assert_eq!((header.entry().commit_id, header.entry().payload_sz), (entry.commit_id, 7));
+    assert_eq!(
+        (header.entry().commit_id, header.entry().payload_sz),
+        (entry.commit_id, 7)
+    );
     assert_eq!(OutHeader::take(&mut &header.0[..]), Some(out));
 }

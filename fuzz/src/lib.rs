@@ -1,7 +1,11 @@
-//! What holds for every request that a decoder gives.
+//! What targets share: what holds for every request that a decoder gives, and a place for files.
 
 use homenode_fuse::wire::Request;
+use std::env;
+use std::fs;
 use std::ops::Range;
+use std::path::PathBuf;
+use std::process;
 
 /// Checks that names are names, lengths are right, and everything borrowed lies in one of `areas`, the decoder's input.
 pub fn check(request: Request<'_>, areas: &[Range<*const u8>]) {
@@ -21,7 +25,11 @@ pub fn check(request: Request<'_>, areas: &[Range<*const u8>]) {
         | Request::Link { name: one, .. }
         | Request::Unlink { name: one }
         | Request::RmDir { name: one } => name(one),
-        Request::Rename { name: one, new_name: two, .. } => {
+        Request::Rename {
+            name: one,
+            new_name: two,
+            ..
+        } => {
             name(one);
             name(two);
         }
@@ -45,4 +53,13 @@ pub fn check(request: Request<'_>, areas: &[Range<*const u8>]) {
         }
         _ => {}
     }
+}
+
+/// An empty directory of this process, in memory where there is one; it stays.
+pub fn scratch(name: &str) -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    let above = if memory.is_dir() { memory } else { env::temp_dir() };
+    let directory = above.join(format!("homenode-fuzz-{name}-{}", process::id()));
+    fs::create_dir_all(&directory).expect("it can be written");
+    directory
 }

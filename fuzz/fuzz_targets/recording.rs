@@ -1,0 +1,93 @@
+//! Any bytes as one of the files of a recording: read or refused, never a panic.
+//!
+//! Input: the number of a file (with the highest bit: the others do not say how long it was), and its bytes.
+#![no_main]
+
+use homenode_linux::affinity::{record, recorded};
+use homenode_linux::topology::Source;
+use libfuzzer_sys::fuzz_target;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// With the list that has its length, and its name there.
+const FILES: [(&str, Option<(&str, &str)>); 5] = [
+    ("meta", None),
+    ("0.files", Some(("meta", "0.files"))),
+    ("1.files", Some(("meta", "1.files"))),
+    ("0/proc/interrupts", Some(("0.files", "proc/interrupts"))),
+    ("1/proc/interrupts", Some(("1.files", "proc/interrupts"))),
+];
+const LENGTH_STAYS: u8 = 0x80;
+
+static RECORDING: LazyLock<PathBuf> = LazyLock::new(|| {
+    let scratch = homenode_fuzz::scratch("recording");
+    let (machine, recording) = (scratch.join("machine"), scratch.join("recording"));
+    let file = |path: &str, text: &str| {
+        let path = machine.join(path);
+        fs::create_dir_all(path.parent().expect("it is in a directory")).expect("scratch can be written");
+        fs::write(path, text).expect("scratch can be written");
+    };
+    file("proc/interrupts", "      CPU0 CPU1\n30: 1 2 PCI-MSI 1-edge nvme0q1\n");
+    file("proc/uptime", "100.00 1.00\n");
+    file("sys/devices/system/cpu/online", "0-1\n");
+    file("proc/irq/30/smp_affinity_list", "0-1\n");
+    let hardware = Source::Synthetic("node:2 core:1 pu:1".to_owned());
+    record(&hardware, &machine, &recording, Duration::ZERO).expect("it is a usual machine");
+    recorded(&recording).expect("it was just recorded");
+    recording
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((number, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let directory = &*RECORDING;
+    let (file, list) = FILES[usize::from(number & !LENGTH_STAYS) % FILES.len()];
+    let mut changed = vec![Changed::new(directory, file, bytes)];
+    let mut list = list.filter(|_| number & LENGTH_STAYS == 0);
+    let mut length = bytes.len();
+    while let Some((of, name)) = list {
+        let text = fs::read_to_string(directory.join(of)).expect("it is one of ours");
+        let text: String = text
+            .lines()
+            .map(|line| with_length(line, name, length) + "\n")
+            .collect();
+        length = text.len();
+        changed.push(Changed::new(directory, of, text.as_bytes()));
+        list = FILES.iter().find(|(file, _)| *file == of).and_then(|(_, list)| *list);
+    }
+    let _ = recorded(directory);
+});
+
+/// `BYTES NAME` and `MODE BYTES NAME` with another number of bytes, when it is that file's.
+fn with_length(line: &str, name: &str, length: usize) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    match words[..] {
+        [_, of] if of == name => format!("{length} {name}"),
+        [mode, _, of] if of == name => format!("{mode} {length} {name}"),
+        _ => line.to_owned(),
+    }
+}
+
+/// A file that is as it was again when this goes.
+struct Changed {
+    path: PathBuf,
+    before: Vec<u8>,
+}
+
+impl Changed {
+    fn new(directory: &Path, file: &str, bytes: &[u8]) -> Self {
+        let path = directory.join(file);
+        let before = fs::read(&path).expect("it is one of ours");
+        fs::write(&path, bytes).expect("scratch can be written");
+        Self { path, before }
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        fs::write(&self.path, &self.before).expect("scratch can be written");
+    }
+}

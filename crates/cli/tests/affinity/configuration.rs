@@ -60,7 +60,7 @@ fn mistakes_are_told_with_file_line_and_what_is_expected() {
     refused(
         &mut File::new("polcy = 1\n").plan(),
         1,
-        &["line 1", "polcy", "`policy`"],
+        &["line 1", "polcy", "write one of policy"],
     );
     refused(&mut File::new("policy = \n").plan(), 1, &["line 1"]);
     refused(

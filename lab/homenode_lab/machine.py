@@ -19,6 +19,8 @@ class Device:
     node: int
     size_mib: int = 0
     queues: int = 0
+    rss: bool = False
+    """Whether a network card has a table that says by which queue packets arrive."""
 
 
 @dataclass
@@ -98,6 +100,8 @@ class Machine:
         for device in [*self.nvme, *self.net]:
             if not 1 <= device.queues <= CPUS_MAX:
                 raise LabError(f"a device has 1 to {CPUS_MAX} queues, not {device.queues}")
+            if device.rss and device.queues == 1:
+                raise LabError("rss=on spreads packets over queues, and the card has one: give it queues=2 or more")
 
 
 def number_cpus(per_node: list[int], order: str) -> list[int]:

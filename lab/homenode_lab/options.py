@@ -89,7 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--absent-cpus", type=int, default=0, metavar="N", help="CPUs that are possible and absent, above all others")
     add("--nvme", action="append", default=[], metavar="node=N[,queues=N][,size=SIZE]", help="an NVMe disk; may be repeated")
     add("--nvdimm", action="append", default=[], metavar="node=N[,size=SIZE]", help="persistent memory; may be repeated")
-    add("--net", action="append", default=[], metavar="node=N[,queues=N]", help="a network card; may be repeated (root)")
+    add("--net", action="append", default=[], metavar="node=N[,queues=N][,rss=on]", help="a network card; may be repeated (root)")
     add("--source", action="store_true", help="the cards lead to a process that sends to who connects: docs/lab.md")
     add("--kernel", choices=list(cache.KERNELS), default="6.1", help="the guest's kernel (default: 6.1)")
     add("--module", action="append", default=[], metavar="NAME", help="a kernel module to load; may be repeated")
@@ -121,7 +121,7 @@ def machine(options: argparse.Namespace) -> Machine:
         distances=read_distances(options.distances) if options.distances else [],
         nvme=[device(text, "--nvme", {"node", "queues", "size"}) for text in options.nvme],
         nvdimm=[device(text, "--nvdimm", {"node", "size"}) for text in options.nvdimm],
-        net=[device(text, "--net", {"node", "queues"}) for text in options.net],
+        net=[device(text, "--net", {"node", "queues", "rss"}) for text in options.net],
     )
 
 
@@ -169,10 +169,13 @@ def device(text: str, option: str, keys: set[str]) -> Device:
     given = dict(parts)
     if "node" not in given or not given.keys() <= keys or len(given) < len(parts):
         raise LabError(f"{option} {text}: give node=N, and of {', '.join(sorted(keys - {'node'}))} what you want, each once")
+    if given.get("rss", "on") not in ("on", "off"):
+        raise LabError(f"{option} {text}: rss is on or off")
     return Device(
         node=number(given["node"], option),
         size_mib=mib(given.get("size", "256M")),
         queues=number(given.get("queues", "4"), option),
+        rss=given.get("rss") == "on",
     )
 
 

@@ -114,6 +114,7 @@ def devices(machine: Machine, disks: list[int], has_source: bool) -> list[str]:
         name = f",ifname={source.tap(number)}" if has_source else ""
         words += ["-netdev", f"tap,id=net{number},queues={card.queues}{name},script=no,downscript=no,vhost=off"]
         several = ",mq=on" if card.queues > 1 else ""
+        several += ",rss=on" if card.rss else ""
         own = f"mac={source.mac(number)},vectors={2 * card.queues + 2},romfile="
         words += ["-device", f"virtio-net-pci,bus=slot{chassis},netdev=net{number}{several},{own}"]
     if machine.nvdimm:

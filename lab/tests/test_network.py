@@ -50,6 +50,26 @@ class Network(LabTest):
                 self.assertGreater(len({fact["most"] for fact in told}), 1, told)
                 self.assertGreaterEqual(min(fact["received"] for fact in told), 4 << 20)
 
+    def test_a_table_spreads_flows(self):
+        # Every entry of the table has the last queue, as ioctls of linux/ethtool.h have it (ETHTOOL_SRXFHINDIR).
+        steer = r"""
+import array, fcntl, os, socket, struct
+def ask(*words):
+    words = array.array("I", words)
+    fcntl.ioctl(socket.socket(), 0x8946, struct.pack("16sP", b"eth0", words.buffer_info()[0]))
+    return words
+entries = ask(0x38, 0)[1]
+ask(0x39, entries, *[3] * entries)
+print({"entries": entries})
+"""
+        for kernel in ("6.1", "6.18"):
+            with self.subTest(kernel=kernel):
+                words = ("--nodes", 2, "--kernel", kernel, "--net", "node=1,queues=4,rss=on", "--source")
+                told = self.output(*words, "--", "python3", "-c", steer + RECEIVE)
+                table, *facts = [ast.literal_eval(line) for line in told.splitlines()]
+                self.assertEqual(table, {"entries": 128})
+                self.assertEqual({fact["most"].partition("-")[2] for fact in facts}, {"input.3"})
+
     def test_cards_have_sources_of_their_own(self):
         told = self.received("--net", "node=1,queues=1", "--net", "node=0,queues=2")
         self.assertEqual({(fact["card"], fact["node"]) for fact in told}, {(0, 1), (1, 0)})

@@ -35,6 +35,11 @@ class Refused(LabTest):
                 told = self.refused(option, f"node=1,queues={queues}", "--", "true")
                 self.assertIn(f"has 1 to 64 queues, not {queues}", told)
 
+    def test_a_table_of_queues(self):
+        self.assertIn("the card has one: give it queues=2", self.refused("--net", "node=1,queues=1,rss=on", "--", "true"))
+        self.assertIn("rss is on or off", self.refused("--net", "node=1,rss=yes", "--", "true"))
+        self.assertIn("give node=N", self.refused("--nvme", "node=1,rss=on", "--", "true"))
+
     def test_devices_of_no_size(self):
         self.assertIn("at least 1M", self.refused("--nvme", "node=1,size=0M", "--", "true"))
         for size in ("0M", "250M"):

@@ -13,6 +13,7 @@ mod command;
 mod daemon;
 pub(crate) mod guest;
 mod job;
+mod movers;
 pub(crate) mod play;
 mod requirements;
 mod upload;
@@ -71,7 +72,7 @@ enum Part {
     Shares,
     /// Modelled throughput, in a guest.
     Modelled,
-    /// The daemon's CPU time beside 1,000 threads, on this machine.
+    /// The daemon's CPU time beside 1,000 threads, and what it costs those that move bytes, on this machine.
     Daemon,
 }
 
@@ -79,6 +80,7 @@ enum Part {
 const BYTES: &str = "/bytes";
 const COMPLETIONS: &str = "/completions";
 const DAEMON: &str = "daemon/";
+const MESSAGE: &str = "message/";
 
 /// What is told of the shares of an interval, with its unit.
 type Column = (&'static str, &'static str, fn(&Shares) -> Option<f64>);
@@ -164,15 +166,31 @@ struct Bench {
 }
 
 impl Bench {
-    /// The daemon's CPU time beside threads that run or do not.
+    /// The daemon's CPU time beside threads that move bytes, run, or do not; and what those that move bytes pay for it.
     fn daemon(&mut self) -> Result<(), Error> {
         for crowd in daemon::CROWDS {
-            let mut samples = Samples::default();
-            for _ in 0..self.rounds {
-                samples.push(daemon::percent(&self.command, crowd, self.interval)?);
+            let (mut daemon, mut with, mut without) = <(Samples, Samples, Samples)>::default();
+            for round in 0..self.rounds {
+                // Who is first alternates.
+                let both = if round % 2 == 0 { [true, false] } else { [false, true] };
+                for has_daemon in both.into_iter().filter(|has_daemon| *has_daemon || crowd.moves_bytes()) {
+                    let command = has_daemon.then_some(&*self.command);
+                    let cost = crowd.cost(command, self.interval)?;
+                    if has_daemon {
+                        daemon.push(cost.daemon_percent);
+                    }
+                    if crowd.moves_bytes() {
+                        let messages = if has_daemon { &mut with } else { &mut without };
+                        messages.push(cost.message_ns()?);
+                    }
+                }
             }
-            let case = format!("{DAEMON}1000-threads/{}", crowd.name);
-            self.push(Row::new(case, "% of a CPU", &samples, &[]));
+            let case = format!("1000-threads/{}", crowd.name);
+            self.push(Row::new(format!("{DAEMON}{case}"), "% of a CPU", &daemon, &[]));
+            if crowd.moves_bytes() {
+                let peers = [(Policy::Off.name(), &without)];
+                self.push(Row::new(format!("{MESSAGE}{case}"), "ns of CPU a message", &with, &peers));
+            }
         }
         Ok(())
     }

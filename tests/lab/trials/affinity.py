@@ -12,12 +12,12 @@ import unittest
 from pathlib import Path
 
 import wiring
+from daemon import JOURNAL, Daemon, affinity
 from inside import BINARY, wait
-from pool import WORDS, homenode, run_trials
+from pool import WORDS, run_trials
 from wiring import CARD_NODE, NODE_OF, NODES, Fio, Upload, disks, gather, masks, settings
 
 IRQBALANCE, LIBRARIES = WORDS[1:]
-JOURNAL = "/tmp/affinity.journal"
 # CPUs of nodes without a device, one of each in turn.
 FAR = [NODES[0][0], NODES[2][0], NODES[0][1], NODES[2][1]]
 # What has to be right, in percent: of received bytes, and of completions.
@@ -30,14 +30,6 @@ APPLIES_MAX = 4
 MOVED_S = 60
 CPUS = Path("/sys/devices/system/cpu")
 GROUPS = Path("/sys/fs/cgroup")
-
-
-def affinity(verb: str, *words) -> subprocess.CompletedProcess:
-    """The command, to its end, which has to be good."""
-    done = homenode("affinity", verb, "--journal", JOURNAL, *words)
-    if done.returncode:
-        raise AssertionError(f"affinity {verb}: {done.returncode}: {done.stdout}{done.stderr}")
-    return done
 
 
 @contextlib.contextmanager
@@ -58,28 +50,6 @@ def written(log: Path) -> set[str]:
     text = log.read_text(errors="replace")
     opened = re.findall(r'openat\([^,]*, "([^"]+)", [^,)]*O_(?:WRONLY|RDWR)', text)
     return set(opened) | set(re.findall(r"\b(?:write|pwrite64|writev)\(\d+<([^>]+)>", text))
-
-
-class Daemon:
-    """`homenode affinity run`, from when it has taken back what another has left."""
-
-    def __init__(self, *words):
-        words = [BINARY, "affinity", "run", "--journal", JOURNAL, *words]
-        self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-        self.said = [self.process.stderr.readline()]
-        while "looking at the machine" not in self.said[-1]:
-            self.said.append(self.process.stderr.readline())
-            if not self.said[-1]:
-                raise AssertionError(f"run ended with {self.process.wait()}")
-
-    def end(self, number: int = signal.SIGTERM) -> str:
-        """Ends it; what it said."""
-        self.process.send_signal(number)
-        said = self.process.communicate()[1]
-        expected = 0 if number == signal.SIGTERM else -number
-        if self.process.returncode != expected:
-            raise AssertionError(f"run ended with {self.process.returncode}: {said}")
-        return said
 
 
 class Affinity(unittest.TestCase):

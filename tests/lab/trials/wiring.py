@@ -12,7 +12,7 @@ from pathlib import Path
 import inside
 from pool import WORDS, soon
 
-BENCH = WORDS[0]
+BENCH = next(iter(WORDS), None)
 NODES = inside.node_cpus()
 NODE_OF = {cpu: node for node, cpus in NODES.items() for cpu in cpus}
 CARD, CARD_NODE = "eth0", 1

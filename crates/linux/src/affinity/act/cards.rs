@@ -1,7 +1,11 @@
 //! Numbers of queues and tables of RSS of network cards: changed only when asked for, in the journal before, and taken back.
 //!
-//! Two steps, each durable before it begins: numbers first, then tables, as a driver spreads its table anew when the number
-//! changes. Revert goes the other way, after the masks of queues.
+//! Numbers first, then tables, each durable before it begins; revert as well, after the masks of queues. While a number
+//! changes, a table that is ours to set is as if nobody had set it: it may name queues that go, and virtio-net (Linux 6.18)
+//! sends with a table the number of queues that there was when nobody had set one, which the card then takes.
+//!
+//! Drivers spread a table that nobody has set anew when the number changes, or do not (virtio-net of Linux 6.1): entries
+//! that are the same before and after are still nobody's.
 //!
 //! A queue that goes when there are to be fewer takes its masks (XPS, RPS) with it, and drivers may set those of all queues
 //! anew when their number changes. The journal has the masks that were there, and revert gives them to queues that have none
@@ -9,6 +13,7 @@
 
 use super::cards_book::{CardEntry, CardSetting};
 use super::error::Error;
+use super::journal::Journal;
 use super::kernel::Kernel;
 use super::mask::Mask;
 use super::outcome::{CardOutcome, CardRestore};
@@ -19,7 +24,7 @@ use crate::affinity::Table;
 use crate::affinity::cards::is_not_offered;
 use crate::affinity::gaps::has_vanished;
 use homenode_policy::affinity::Target;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 /// What is asked for of one card.
@@ -57,48 +62,50 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     /// # Errors
     /// The journal cannot be written: nothing was changed that is not in it.
     pub fn arrange(&mut self, wishes: &[CardWish]) -> Result<Vec<(CardSetting, CardOutcome)>, Error> {
-        // One that somebody has set may look as if nobody had, once the number of queues is another one.
-        let tables = wishes.iter().filter(|wish| wish.rss.is_some());
-        let tables = tables.filter_map(|wish| {
-            let device = wish.device.clone();
-            let entries = has(&self.kernel, &CardSetting::Table { device }).ok()?;
-            (!entries.is_empty()).then(|| (wish.device.clone(), entries))
-        });
-        let set: BTreeMap<String, Vec<u32>> = tables.collect();
+        let tables = |of: &dyn Fn(&CardWish) -> Option<Spread>| {
+            let tables = wishes.iter().filter_map(|wish| {
+                let device = wish.device.clone();
+                Some((CardSetting::Table { device }, Wanted::Spread(of(wish)?)))
+            });
+            tables.collect::<Vec<_>>()
+        };
+        let cleared = tables(&|wish| self.is_cleared(wish).then_some(Spread::Even));
+        // What it would tell, the next steps do.
+        self.step(cleared, &Tables::new())?;
+        let before = tables_of(&self.kernel, wishes.iter().map(|wish| &*wish.device));
         let numbers = wishes.iter().filter_map(|wish| {
             let device = wish.device.clone();
             Some((CardSetting::Queues { device }, Wanted::Number(wish.queues?)))
         });
-        let mut outcomes = self.step(numbers.collect(), &set)?;
-        let tables = wishes.iter().filter_map(|wish| {
-            let device = wish.device.clone();
-            Some((CardSetting::Table { device }, Wanted::Spread(wish.rss.as_ref()?)))
-        });
-        outcomes.extend(self.step(tables.collect(), &set)?);
+        let mut outcomes = self.step(numbers.collect(), &before)?;
+        outcomes.extend(self.step(tables(&|wish| wish.rss.clone()), &before)?);
         Ok(outcomes)
+    }
+
+    /// Whether its table is not to be set while its number of queues changes: both are asked for, and it can have them.
+    fn is_cleared(&self, wish: &CardWish) -> bool {
+        let (Some(queues), Some(rss)) = (wish.queues, &wish.rss) else {
+            return false;
+        };
+        let fits = match rss {
+            Spread::Even => true,
+            Spread::Over(over) => over.iter().all(|queue| *queue < queues),
+        };
+        let counts = self.kernel.queue_counts(&wish.device);
+        fits && counts.is_ok_and(|counts| counts.now() != counts.with(queues) && (1..=counts.max()).contains(&queues))
     }
 
     fn step(
         &mut self,
-        wanted: Vec<(CardSetting, Wanted<'_>)>,
-        set: &BTreeMap<String, Vec<u32>>,
+        wanted: Vec<(CardSetting, Wanted)>,
+        before: &Tables,
     ) -> Result<Vec<(CardSetting, CardOutcome)>, Error> {
         let at = self.kernel.now().map_err(Error::kernel("the time since boot"))?;
         let mut outcomes = Vec::new();
         let mut ready = Vec::new();
         for (setting, wanted) in wanted {
-            match self.look(&setting, &wanted, at) {
-                Ok(mut one) => {
-                    let entries = set.get(setting.device());
-                    let is_it = |entries: &&Vec<u32>| {
-                        let table = self.kernel.table(setting.device());
-                        one.record.old.is_empty() && table.is_ok_and(|table| table.entries == **entries)
-                    };
-                    if let Some(entries) = entries.filter(is_it) {
-                        one.record.old = numbers(entries);
-                    }
-                    ready.push(one);
-                }
+            match self.look(&setting, &wanted, before, at) {
+                Ok(one) => ready.push(one),
                 Err(outcome) => outcomes.push((setting, outcome)),
             }
         }
@@ -118,7 +125,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         Ok(outcomes)
     }
 
-    fn look(&self, setting: &CardSetting, wanted: &Wanted<'_>, at: u64) -> Result<Ready, CardOutcome> {
+    fn look(&self, setting: &CardSetting, wanted: &Wanted, before: &Tables, at: u64) -> Result<Ready, CardOutcome> {
         let failed = |error: io::Error| failed(&error);
         let identity = self.kernel.card(setting.device()).map_err(failed)?;
         let identity = identity.ok_or(CardOutcome::Vanished)?;
@@ -127,12 +134,13 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         if now == to {
             return Err(CardOutcome::Same);
         }
+        let had = unchanged(&self.kernel, setting, before).unwrap_or_else(|| now.clone());
         let known = self.journal.cards().get(setting);
-        let known = known.filter(|entry| entry.identity == identity && entry.has_set(&now));
+        let known = known.filter(|entry| entry.identity == identity && entry.has_set(&had));
         let record = Record {
             target: Key::from(setting),
             identity,
-            old: numbers(known.map_or(&now, |entry| &entry.old)),
+            old: numbers(known.map_or(&had, |entry| &entry.old)),
             whole: false,
             session: 0,
             to: to.clone(),
@@ -149,7 +157,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     }
 
     /// What a card is to have, if it can.
-    fn wanted(&self, setting: &CardSetting, wanted: &Wanted<'_>) -> Result<Vec<u32>, CardOutcome> {
+    fn wanted(&self, setting: &CardSetting, wanted: &Wanted) -> Result<Vec<u32>, CardOutcome> {
         let failed = |error: io::Error| failed(&error);
         match wanted {
             Wanted::Number(asked) => {
@@ -191,14 +199,72 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     }
 }
 
-enum Wanted<'a> {
+enum Wanted {
     Number(u32),
-    Spread(&'a Spread),
+    Spread(Spread),
 }
 
-/// Gives a card back what it had, when what it has is ours.
-pub(super) fn restore(kernel: &impl Kernel, setting: &CardSetting, entry: &CardEntry) -> CardRestore {
-    restore_if_ours(kernel, setting, entry).unwrap_or_else(|error| {
+/// Gives cards back what they had, when what they have is ours.
+pub(super) fn restore(kernel: &impl Kernel, journal: &mut Journal<impl Store>) -> Vec<(CardSetting, CardRestore)> {
+    let cleared = clear(kernel, journal);
+    let cards = journal.cards();
+    let tables = cards
+        .keys()
+        .filter(|setting| matches!(setting, CardSetting::Table { .. }));
+    let before = tables_of(kernel, tables.map(CardSetting::device));
+    // Numbers are first; what became of them is told last.
+    let restored = cards.iter().rev().map(|(setting, entry)| {
+        let restored = match restore_one(kernel, setting, entry, &before) {
+            CardRestore::Same if cleared.contains(setting) => CardRestore::Restored,
+            restored => restored,
+        };
+        (setting.clone(), restored)
+    });
+    let mut restored: Vec<_> = restored.collect();
+    restored.reverse();
+    restored
+}
+
+/// Tables of cards whose number of queues is to change are as if nobody had set them: those that are ours, or would be
+/// given back as they are. Which were.
+fn clear(kernel: &impl Kernel, journal: &mut Journal<impl Store>) -> Result<BTreeSet<CardSetting>, Error> {
+    let mut cleared = BTreeSet::new();
+    let cards = journal.cards().clone();
+    for (setting, entry) in &cards {
+        let CardSetting::Table { device } = setting else {
+            continue;
+        };
+        let device = device.clone();
+        let number = CardSetting::Queues { device };
+        let changes = cards.get(&number).is_some_and(|entry| {
+            let now = has(kernel, &number);
+            now.is_ok_and(|now| now != entry.old && entry.has_set(&now))
+        });
+        let is_ours = || {
+            let identity = kernel.card(setting.device()).ok().flatten();
+            let is_value = |now: Vec<u32>| !now.is_empty() && (now == entry.old || entry.has_set(&now));
+            identity.as_ref() == Some(&entry.identity) && has(kernel, setting).is_ok_and(is_value)
+        };
+        if !changes || !is_ours() {
+            continue;
+        }
+        // Whoever goes on from here has to know it for ours, or it stays.
+        let known = entry.records(setting).last();
+        let known = known.map(|record| Record {
+            to: Vec::new(),
+            ..record
+        });
+        let is_noted = journal.append(&known.iter().collect::<Vec<_>>()).is_ok();
+        // What cannot be done the restoring tells.
+        if is_noted && is_ours() && give(kernel, setting, &[]).is_ok() && entry.old.is_empty() {
+            cleared.insert(setting.clone());
+        }
+    }
+    cleared
+}
+
+fn restore_one(kernel: &impl Kernel, setting: &CardSetting, entry: &CardEntry, before: &Tables) -> CardRestore {
+    restore_if_ours(kernel, setting, entry, before).unwrap_or_else(|error| {
         if has_vanished(&error) {
             CardRestore::Vanished
         } else {
@@ -207,7 +273,12 @@ pub(super) fn restore(kernel: &impl Kernel, setting: &CardSetting, entry: &CardE
     })
 }
 
-fn restore_if_ours(kernel: &impl Kernel, setting: &CardSetting, entry: &CardEntry) -> io::Result<CardRestore> {
+fn restore_if_ours(
+    kernel: &impl Kernel,
+    setting: &CardSetting,
+    entry: &CardEntry,
+    tables: &Tables,
+) -> io::Result<CardRestore> {
     if kernel.card(setting.device())?.as_ref() != Some(&entry.identity) {
         return Ok(CardRestore::Vanished);
     }
@@ -215,7 +286,9 @@ fn restore_if_ours(kernel: &impl Kernel, setting: &CardSetting, entry: &CardEntr
     let before = masks(kernel, setting.device())?;
     let restored = if now == entry.old {
         CardRestore::Same
-    } else if entry.has_set(&now) {
+    } else if entry.has_set(&now)
+        || unchanged(kernel, setting, tables).is_some_and(|had| had == entry.old || entry.has_set(&had))
+    {
         give(kernel, setting, &entry.old)?;
         match (has(kernel, setting)?, setting) {
             (now, _) if now == entry.old => CardRestore::Restored,
@@ -238,6 +311,25 @@ fn restore_if_ours(kernel: &impl Kernel, setting: &CardSetting, entry: &CardEntr
         }
     }
     Ok(restored)
+}
+
+/// Tables before a number of queues changes, by card.
+type Tables = BTreeMap<String, Table>;
+
+fn tables_of<'a>(kernel: &impl Kernel, devices: impl Iterator<Item = &'a str>) -> Tables {
+    let tables = devices.filter_map(|device| Some((device.to_owned(), kernel.table(device).ok()?)));
+    tables.collect()
+}
+
+/// What a table was before, if its entries are the same still: with another number of queues it may look as if somebody
+/// had set it, or as if nobody had.
+fn unchanged(kernel: &impl Kernel, setting: &CardSetting, before: &Tables) -> Option<Vec<u32>> {
+    let CardSetting::Table { device } = setting else {
+        return None;
+    };
+    let before = before.get(device)?;
+    let now = kernel.table(device).ok()?;
+    (now.entries == before.entries).then(|| value(before))
 }
 
 /// The masks that go with a change, as the journal has them.

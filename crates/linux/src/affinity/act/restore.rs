@@ -42,9 +42,7 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
         failed.extend(journal.entries().keys().filter(is_thread).cloned());
         reverted.unread = Some(errno(&error));
     }
-    let all = journal.cards().iter();
-    let all = all.map(|(setting, entry)| (setting.clone(), cards::restore(kernel, setting, entry)));
-    reverted.cards = all.collect();
+    reverted.cards = cards::restore(kernel, journal);
     let card_failed = |setting: &_| {
         let mut cards = reverted.cards.iter();
         cards.any(|(card, restore)| card == setting && matches!(restore, CardRestore::Failed(_)))

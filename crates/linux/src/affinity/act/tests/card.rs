@@ -1,5 +1,5 @@
 //! A network card of the model machine, as the kernel and virtio-net have it: a table that nobody has set follows the number
-//! of queues, one that somebody has set does not, and does not let queues go that it uses.
+//! of queues, except on old kernels; one that somebody has set does not, and does not let queues go that it uses.
 
 use super::model::Both;
 use crate::affinity::{Count, QueueCounts, Table};
@@ -12,6 +12,12 @@ pub(super) struct Card {
     pub(super) queues: Both<u32>,
     /// None: nobody has set it.
     table: Both<Option<Vec<u32>>>,
+    /// For so many queues a table is that nobody has set.
+    spread: u32,
+    /// Whether that one follows the number of queues.
+    pub(super) follows: bool,
+    /// Whether the number has changed under a table that was set: the card itself may then have another one.
+    pub(super) is_torn: bool,
 }
 
 impl Card {
@@ -33,6 +39,9 @@ impl Card {
                 now: table.clone(),
                 wanted: table,
             },
+            spread: queues,
+            follows: true,
+            is_torn: false,
         }
     }
 
@@ -54,14 +63,18 @@ impl Card {
     }
 
     pub(super) fn set_queues(&mut self, queues: Both<u32>) {
+        self.is_torn |= queues.now != self.queues.now && self.table.now.is_some();
         self.queues = queues;
+        if self.follows {
+            self.spread = queues.now;
+        }
     }
 
     pub(super) fn table(&self) -> Table {
         let queues = self.queues.now;
         Table {
             queues,
-            entries: self.table.now.clone().unwrap_or_else(|| spread(queues)),
+            entries: self.table.now.clone().unwrap_or_else(|| spread(self.spread)),
         }
     }
 
@@ -70,7 +83,10 @@ impl Card {
             return Err(libc::EINVAL);
         }
         self.table.now = match entries.len() {
-            0 => None,
+            0 => {
+                self.spread = self.queues.now;
+                None
+            }
             ENTRIES => Some(entries.to_vec()),
             _ => return Err(libc::EINVAL),
         };

@@ -119,3 +119,55 @@ fn a_queue_that_comes_back_has_its_mask_again() {
     assert!(actor.revert().unwrap().is_complete());
     assert_eq!(handle.machine().has(&queue), Some(OTHERS));
 }
+
+/// Its table is set, or nobody's, as the number of queues goes down and up; the driver's follows the number, or does not.
+#[test]
+fn numbers_change_under_no_table_and_both_are_given_back() {
+    let wishes = [
+        wish(Some(1), Some(Spread::Even)),
+        wish(Some(1), Some(Spread::Over(vec![0]))),
+        wish(Some(3), Some(Spread::Over(vec![2]))),
+        wish(Some(4), Some(Spread::Even)),
+        wish(Some(4), Some(Spread::Over(vec![1, 0]))),
+        wish(Some(2), Some(Spread::Over(vec![1]))),
+    ];
+    let (mut sequences, mut singles) = (wishes.to_vec(), wishes.to_vec());
+    sequences.reverse();
+    let sequences = [wishes.to_vec(), sequences];
+    let singles = singles.drain(..).map(|wish| vec![wish]);
+    for asked in singles.chain(sequences) {
+        for (follows, others) in [(true, false), (false, false), (true, true), (false, true)] {
+            let (handle, mut actor) = quiet();
+            {
+                let mut machine = handle.machine();
+                let card = machine.cards.get_mut("eth0").unwrap();
+                card.follows = follows;
+                if others {
+                    card.set_table_by_others();
+                }
+            }
+            let before = handle.machine().cards["eth0"].table();
+            for wish in &asked {
+                for (setting, outcome) in actor.arrange(std::slice::from_ref(wish)).unwrap() {
+                    assert!(
+                        outcome.is_done(),
+                        "{setting}: {outcome}: {wish:?} of {asked:?}, {follows}, {others}"
+                    );
+                }
+                let card = &handle.machine().cards["eth0"];
+                let (now, is_even) = (card.table(), wish.rss == Some(Spread::Even));
+                assert_eq!(
+                    (Some(now.queues), now.is_even()),
+                    (wish.queues, is_even || now.queues == 1),
+                    "{wish:?}"
+                );
+            }
+            let reverted = actor.revert().unwrap();
+            assert!(reverted.is_complete(), "{reverted:?}: {asked:?}, {follows}, {others}");
+            let card = &handle.machine().cards["eth0"];
+            assert_eq!(card.table(), before, "{asked:?}, {follows}, {others}: {reverted:?}");
+            assert!(!card.is_torn, "{asked:?}, {follows}, {others}");
+            assert!(actor.is_clean());
+        }
+    }
+}

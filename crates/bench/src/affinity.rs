@@ -189,7 +189,12 @@ impl Bench {
             self.push(Row::new(format!("{DAEMON}{case}"), "% of a CPU", &daemon, &[]));
             if crowd.moves_bytes() {
                 let peers = [(Policy::Off.name(), &without)];
-                self.push(Row::new(format!("{MESSAGE}{case}"), "ns of CPU a message", &with, &peers));
+                self.push(Row::new(
+                    format!("{MESSAGE}{case}"),
+                    "ns of CPU a message",
+                    &with,
+                    &peers,
+                ));
             }
         }
         Ok(())

@@ -71,7 +71,10 @@ impl Cost {
     /// This process's CPU time for a message that was sent and received.
     pub(super) fn message_ns(&self) -> Result<f64, Error> {
         if self.messages == 0 {
-            return Err(Error::system("moving bytes over virtual cards", io::ErrorKind::TimedOut));
+            return Err(Error::system(
+                "moving bytes over virtual cards",
+                io::ErrorKind::TimedOut,
+            ));
         }
         #[expect(clippy::cast_precision_loss, reason = "seconds of CPU time are far below 2^52 ns")]
         let cost = self.own_ns as f64 / self.messages as f64;
@@ -87,7 +90,9 @@ impl Crowd {
     /// What an interval costs with the daemon beside the crowd, or without.
     pub(super) fn cost(self, daemon: Option<&Path>, length: Duration) -> Result<Cost, Error> {
         let threads = Threads::start(self)?;
-        let daemon = daemon.map(|command| Daemon::start(command, CONFIGURATION)).transpose()?;
+        let daemon = daemon
+            .map(|command| Daemon::start(command, CONFIGURATION))
+            .transpose()?;
         let now = || {
             let daemon = daemon.as_ref().map(|daemon| CpuTime::of(daemon.pid())).transpose()?;
             let messages = threads.messages.load(Ordering::Relaxed);
@@ -104,7 +109,9 @@ impl Crowd {
             daemon.stop()?;
         }
         threads.stop()?;
-        let daemon_ns = daemon_after.zip(daemon_before).map_or(0, |(after, before)| after.since(before).ns);
+        let daemon_ns = daemon_after
+            .zip(daemon_before)
+            .map_or(0, |(after, before)| after.since(before).ns);
         Ok(Cost {
             daemon_percent: 100.0 * Duration::from_nanos(daemon_ns).div_duration_f64(end - begin),
             own_ns: own_after.since(own_before).ns,

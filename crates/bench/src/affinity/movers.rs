@@ -21,8 +21,7 @@ const MESSAGE_BYTES: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Of the network that RFC 2544 has for measurements.
 const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 76, 2);
-const MAKE_FAR: &str =
-    "ip link add far type veth peer name $0 netns $1; ip address add 198.18.76.2/30 dev far; ip link set far up; echo; exec cat";
+const MAKE_FAR: &str = "ip link add far type veth peer name $0 netns $1; ip address add 198.18.76.2/30 dev far; ip link set far up; echo; exec cat";
 const MAKE_NEAR: &str = "ip address add 198.18.76.1/30 dev $0; ip link set $0 up";
 
 /// The two cards, and who listens at the other one.
@@ -68,7 +67,9 @@ impl Network {
                 move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
                 TcpListener::bind((FAR, 0))
             };
-            thread::spawn(listen).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            thread::spawn(listen)
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         match listener {
             Ok(listener) => Ok(Self { holder, listener }),

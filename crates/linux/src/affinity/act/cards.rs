@@ -227,7 +227,7 @@ pub(super) fn restore(kernel: &impl Kernel, journal: &mut Journal<impl Store>) -
 
 /// Tables of cards whose number of queues is to change are as if nobody had set them: those that are ours, or would be
 /// given back as they are. Which were.
-fn clear(kernel: &impl Kernel, journal: &mut Journal<impl Store>) -> Result<BTreeSet<CardSetting>, Error> {
+fn clear(kernel: &impl Kernel, journal: &mut Journal<impl Store>) -> BTreeSet<CardSetting> {
     let mut cleared = BTreeSet::new();
     let cards = journal.cards().clone();
     for (setting, entry) in &cards {
@@ -248,15 +248,20 @@ fn clear(kernel: &impl Kernel, journal: &mut Journal<impl Store>) -> Result<BTre
         if !changes || !is_ours() {
             continue;
         }
-        // Whoever goes on from here has to know it for ours, or it stays.
+        // Whoever goes on from here has to know it for ours.
         let known = entry.records(setting).last();
         let known = known.map(|record| Record {
             to: Vec::new(),
             ..record
         });
-        let is_noted = journal.append(&known.iter().collect::<Vec<_>>()).is_ok();
+        let mut noted = || journal.append(&known.iter().collect::<Vec<_>>()).is_ok();
+        let meanwhile: &[u32] = if entry.old.is_empty() || noted() {
+            &[]
+        } else {
+            &entry.old
+        };
         // What cannot be done the restoring tells.
-        if is_noted && is_ours() && give(kernel, setting, &[]).is_ok() && entry.old.is_empty() {
+        if is_ours() && give(kernel, setting, meanwhile).is_ok() && entry.old == meanwhile {
             cleared.insert(setting.clone());
         }
     }

@@ -23,6 +23,7 @@ mod reason;
 mod report;
 mod rules;
 mod search;
+mod senders;
 mod snapshot;
 mod state;
 mod tasks;
@@ -39,14 +40,15 @@ pub use snapshot::{DiskBytes, Interrupt, Queue, QueueKind, Snapshot, Thread, Thr
 pub fn decide(snapshot: &Snapshot, config: &Config, previous: &Previous) -> Plan {
     let model = model::Model::new(snapshot, config, previous);
     let found = state::State::new(&model);
-    let placed = if previous.is_settled(snapshot, config, found.cost()) {
+    let mut placed = if previous.is_settled(snapshot, config, found.cost()) {
         found.clone()
     } else {
         let mut ruled = found.clone();
         rules::apply(&mut ruled);
         search::improve(ruled)
     };
-    let plan = report::plan(snapshot, previous, &found, placed);
+    let senders = senders::follow(&mut placed, previous);
+    let plan = report::plan(snapshot, previous, &found, placed, &senders);
     report::check(&plan, |cpu| model.domains.index(cpu).is_some());
     plan
 }

@@ -2,8 +2,8 @@
 
 use super::cost::{Cost, NS_PER_S};
 use super::model::per_second;
-use super::reason::Why;
-use super::{Config, Plan, Snapshot, Target, ThreadId};
+use super::reason::{Reason, Why};
+use super::{Action, Config, Plan, Snapshot, Target, ThreadId};
 use crate::CpuId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -39,7 +39,7 @@ struct Activity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Setting {
     cpus: Vec<CpuId>,
-    /// The period in which it was set; none for one of an earlier run, which need not dwell.
+    /// The period in which it moved; none for one of an earlier run and one that was kept, which need not dwell.
     period: Option<u64>,
     /// When the youngest thread started that was seen then, in clock ticks: who started later and has these CPUs has
     /// inherited them.
@@ -54,7 +54,8 @@ impl Previous {
         let mut next = self.clone();
         next.period += 1;
         let dwells = plan.stays.iter().any(|stay| matches!(stay.why, Why::Dwell { .. }));
-        if !plan.actions.is_empty() || !dwells {
+        let kept = |action: &Action| matches!(action.reason, Reason::Kept { .. });
+        if !plan.actions.iter().all(kept) || !dwells {
             next.settled = (!dwells).then(|| Settled {
                 online: snapshot.online.clone(),
                 cost: plan.cost_after,
@@ -64,7 +65,8 @@ impl Previous {
         for action in &plan.actions {
             let setting = Setting {
                 cpus: action.to.clone(),
-                period: Some(self.period),
+                // Who is kept where it is has not moved, and may yet when more is known.
+                period: (!kept(action)).then_some(self.period),
                 youngest: youngest.unwrap_or(u64::MAX),
             };
             next.set.insert(action.target.clone(), setting);

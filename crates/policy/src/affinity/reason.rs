@@ -49,6 +49,13 @@ pub enum Reason {
         /// Where it goes.
         node: NodeId,
     },
+    /// A thread is near its bytes, and is bound to there: its mask would let it leave.
+    Kept {
+        /// The thread's name.
+        thread: String,
+        /// Where it is.
+        node: NodeId,
+    },
     /// A thread leaves CPUs that are too busy.
     Relieved {
         /// The thread's name.
@@ -72,6 +79,20 @@ pub enum Reason {
         /// The queue's device.
         device: String,
         /// Where it goes.
+        node: NodeId,
+    },
+    /// A queue, through which threads that move are to send, is where they go: it comes along, or gets their CPUs.
+    NearSenders {
+        /// The queue's device.
+        device: String,
+        /// Where they go.
+        node: NodeId,
+    },
+    /// A transmit queue, whose packets are processed elsewhere, leaves CPUs to a queue that is near them.
+    MadeWay {
+        /// The queue's device.
+        device: String,
+        /// The node of those CPUs; where there are several, of the first.
         node: NodeId,
     },
     /// The policy puts it there.
@@ -160,6 +181,7 @@ impl fmt::Display for Reason {
                 device,
                 node,
             } => write!(f, "{thread} is {class}: to {node}, near the queues of {device}"),
+            Self::Kept { thread, node } => write!(f, "{thread} is near its bytes: it is kept on {node}"),
             Self::Relieved { thread, from, node } if from == node => {
                 write!(f, "{thread} leaves CPUs of {from} that are too busy for others of it")
             }
@@ -171,6 +193,15 @@ impl fmt::Display for Reason {
             }
             Self::NearDevice { device, node } => {
                 write!(f, "nobody is known to take these bytes of {device}: near it, to {node}")
+            }
+            Self::NearSenders { device, node } => {
+                write!(f, "what moves to {node} sends through this queue of {device}: to it")
+            }
+            Self::MadeWay { device, node } => {
+                write!(
+                    f,
+                    "it is far from {node}, whose CPUs send through a nearer queue of {device}"
+                )
             }
             Self::Policy { policy, name, node } => write!(f, "policy {policy} puts {name} there, on {node}"),
         }

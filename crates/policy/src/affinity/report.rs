@@ -2,16 +2,25 @@
 
 use super::channels::Channel;
 use super::cost::Cost;
+use super::model::Model;
 use super::reason::{Reason, Why};
 use super::rules;
+use super::senders::{Senders, beside};
 use super::state::{Delta, State};
 use super::{Action, Plan, Policy, Previous, Queue, QueueKind, Snapshot, Stay, Target};
 use crate::CpuId;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-pub(super) fn plan(snapshot: &Snapshot, previous: &Previous, before: &State<'_>, mut after: State<'_>) -> Plan {
+pub(super) fn plan(
+    snapshot: &Snapshot,
+    previous: &Previous,
+    before: &State<'_>,
+    mut after: State<'_>,
+    senders: &Senders,
+) -> Plan {
     let mut plan = Plan {
         actions: Vec::new(),
         stays: Vec::new(),
@@ -24,9 +33,11 @@ pub(super) fn plan(snapshot: &Snapshot, previous: &Previous, before: &State<'_>,
     let takers = takers(&after);
     for (channel, taker) in takers.iter().enumerate() {
         if after.cpu_of[channel].is_some() {
-            moved_channel(&mut plan, previous, channel, *taker, before, &after);
+            let reason = senders.come.get(&channel).cloned();
+            let reason = reason.unwrap_or_else(|| why_moved(&after, channel, *taker));
+            moved_channel(&mut plan, previous, channel, &reason, before, &after, senders);
         } else {
-            staying_channel(&mut plan, channel, &mut after);
+            staying_channel(&mut plan, channel, before, &mut after, senders);
         }
     }
     loose_interrupts(&mut plan, snapshot, &after);
@@ -42,15 +53,32 @@ fn thread(plan: &mut Plan, task: usize, before: &State<'_>, after: &mut State<'_
     let place = after.place_of[task];
     let cost = |state: &State<'_>| Cost(state.flow_cost(task, state.place_of[task]));
     let (cost_before, cost_after) = (cost(before), cost(after));
-    if place == it.origin {
+    let reason = match place == it.origin {
+        true => why_kept(task, after),
+        false => Some(why_put(task, place, cost_after < cost_before, model)),
+    };
+    let Some(reason) = reason else {
         let why = it.hold.clone().unwrap_or_else(|| why_task(task, after));
         let cost = cost_after;
         plan.stays.push(Stay { target, why, cost });
         return;
-    }
+    };
+    plan.actions.push(Action {
+        target,
+        from: it.thread.allowed.clone(),
+        to: model.domains.mask(&model.places.all[place].cpus),
+        reason,
+        cost_before,
+        cost_after,
+    });
+}
+
+/// Why a task goes to another place.
+fn why_put(task: usize, place: usize, saves: bool, model: &Model<'_>) -> Reason {
+    let it = &model.tasks[task];
     let (name, node) = (it.thread.name.clone(), model.node_of(place));
-    let reason = match it.policy {
-        Policy::Local if cost_after < cost_before => Reason::NearQueues {
+    match it.policy {
+        Policy::Local if saves => Reason::NearQueues {
             thread: name,
             class: it.class,
             device: String::from(it.device.unwrap_or_default()),
@@ -62,15 +90,32 @@ fn thread(plan: &mut Plan, task: usize, before: &State<'_>, after: &mut State<'_
             node,
         },
         policy => Reason::Policy { policy, name, node },
-    };
-    plan.actions.push(Action {
-        target,
-        from: it.thread.allowed.clone(),
-        to: model.domains.mask(&model.places.all[place].cpus),
-        reason,
-        cost_before,
-        cost_after,
-    });
+    }
+}
+
+/// Why a task that is where it should be is bound to there: its mask lets the scheduler take it to where its bytes cost
+/// more, by more than a move has to save.
+fn why_kept(task: usize, state: &State<'_>) -> Option<Reason> {
+    let model = state.model;
+    let it = &model.tasks[task];
+    let place = &model.places.all[it.origin];
+    let outside = model.domains.indices(&it.thread.allowed);
+    let mut outside = outside.into_iter().filter(|cpu| !place.cpus.contains(cpu));
+    let (name, node) = (it.thread.name.clone(), model.node_of(it.origin));
+    if it.hold.is_some() {
+        return None;
+    }
+    if it.policy != Policy::Local {
+        let bound = outside.next().is_some() && place.cpus.len() == 1 && !rules::lacks_cpu(model, task);
+        let policy = it.policy;
+        return bound.then_some(Reason::Policy { policy, name, node });
+    }
+    let domains: BTreeSet<usize> = outside.map(|cpu| model.domains.domain(cpu)).collect();
+    let here = state.flow_cost(task, it.origin);
+    let there = it.candidates.iter().filter(|at| domains.contains(&model.places.all[**at].domain));
+    let most = there.map(|at| state.flow_cost(task, *at)).max()?;
+    let more = Delta::try_from(most).unwrap_or(Delta::MAX) - Delta::try_from(here).unwrap_or(Delta::MAX);
+    (more > state.task_price[task]).then_some(Reason::Kept { thread: name, node })
 }
 
 /// Why a task that could move does not.
@@ -137,20 +182,13 @@ fn takers(state: &State<'_>) -> Vec<Option<usize>> {
     most.into_iter().map(|most| most.map(|(_, task)| task)).collect()
 }
 
-fn moved_channel(
-    plan: &mut Plan,
-    previous: &Previous,
-    channel: usize,
-    taker: Option<usize>,
-    before: &State<'_>,
-    after: &State<'_>,
-) {
+/// Why the search, or a rule, has moved a channel.
+fn why_moved(after: &State<'_>, channel: usize, taker: Option<usize>) -> Reason {
     let model = after.model;
     let it = &model.channels[channel];
     let cpu = after.cpu_of[channel].expect("asked for a channel that moves");
-    let (alone, node) = (model.domains.mask(&[cpu]), model.domains.node(cpu));
-    let device = String::from(it.device);
-    let reason = match (it.policy, taker) {
+    let (device, node) = (String::from(it.device), model.domains.node(cpu));
+    match (it.policy, taker) {
         (Policy::Local, Some(task)) => Reason::NearThreads {
             device,
             thread: model.tasks[task].thread.name.clone(),
@@ -162,18 +200,31 @@ fn moved_channel(
             name: device,
             node,
         },
-    };
-    // Whoever sends from a CPU beside the interrupt's is as near.
-    let senders = match it.policy {
-        Policy::Local => model
-            .domains
-            .mask(&model.domains.domains[model.domains.domain(cpu)].cpus),
+    }
+}
+
+fn moved_channel(
+    plan: &mut Plan,
+    previous: &Previous,
+    channel: usize,
+    reason: &Reason,
+    before: &State<'_>,
+    after: &State<'_>,
+    senders: &Senders,
+) {
+    let model = after.model;
+    let it = &model.channels[channel];
+    let cpu = after.cpu_of[channel].expect("asked for a channel that moves");
+    let alone = model.domains.mask(&[cpu]);
+    let sends = |target: &Target| match (senders.set.get(target), it.policy) {
+        (Some((cpus, _)), _) => cpus.clone(),
+        (None, Policy::Local) => beside(model, cpu),
         _ => alone.clone(),
     };
     let queues = it.queues.iter().filter_map(|queue| {
         let target = Target::of_queue(&queue.device, queue.kind, queue.index)?;
         let to = changed(queue, &target, previous).then(|| match queue.kind {
-            QueueKind::Transmit => senders.clone(),
+            QueueKind::Transmit => sends(&target),
             _ => alone.clone(),
         });
         Some((target, &queue.cpus, to))
@@ -218,7 +269,7 @@ fn why_part(channel: &Channel<'_>, target: &Target) -> Why {
     }
 }
 
-fn staying_channel(plan: &mut Plan, channel: usize, state: &mut State<'_>) {
+fn staying_channel(plan: &mut Plan, channel: usize, before: &State<'_>, state: &mut State<'_>, senders: &Senders) {
     let it = &state.model.channels[channel];
     let cost = Cost(state.channel_cost(channel));
     let targets = it.targets();
@@ -227,6 +278,17 @@ fn staying_channel(plan: &mut Plan, channel: usize, state: &mut State<'_>) {
     }
     let whole = it.hold.clone().unwrap_or_else(|| why_channel(channel, state));
     for (target, cpus) in targets {
+        if let Some((to, reason)) = senders.set.get(&target).filter(|(to, _)| to != cpus) {
+            plan.actions.push(Action {
+                target,
+                from: cpus.to_vec(),
+                to: to.clone(),
+                reason: reason.clone(),
+                cost_before: Cost(before.channel_cost(channel)),
+                cost_after: cost,
+            });
+            continue;
+        }
         let fixed = match &target {
             Target::Interrupt(_) => !it.interrupts_move,
             Target::Receive { .. } => cpus.is_empty(),

@@ -4,6 +4,7 @@ mod nonsense;
 mod optimum;
 #[path = "../seeded/mod.rs"]
 mod seeded;
+mod senders;
 mod settling;
 mod slow_cost;
 mod speed;

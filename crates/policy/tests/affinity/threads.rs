@@ -145,10 +145,9 @@ fn a_thread_of_network_and_disk_goes_where_most_of_its_bytes_are() {
         world.add_disk_bytes(node_bytes, "nvme0n1", disk * MB);
         world.add_stream(node_bytes, "eth0", 0, card * MB);
         let plan = plan(&mut world);
-        let moved = plan.action(&thread(&world, node_bytes));
-        assert_eq!(moved.is_some(), node == 1, "{plan:?}");
-        if let Some(action) = moved {
-            assert!(matches!(&action.reason, Reason::NearQueues { class: Class::Both, .. }));
+        match (node, &plan.action(&thread(&world, node_bytes)).unwrap().reason) {
+            (1, reason) => assert!(matches!(reason, Reason::NearQueues { class: Class::Both, .. })),
+            (_, reason) => assert!(matches!(reason, Reason::Kept { .. })),
         }
     }
 }
@@ -203,8 +202,6 @@ fn why_threads_stay() {
     world.add_disk_bytes(caged, "nvme0n1", 500 * MB);
     world.snapshot.threads[caged].allowed = cpus([0, 1]);
     world.snapshot.threads[caged].cpuset = cpus([0, 1]);
-    let local = world.add_thread("local", 2, 10);
-    world.add_disk_bytes(local, "nvme0n1", 500 * MB);
     let unknown = world.add_thread("unknown", 0, 10);
     world.snapshot.threads[unknown].received = vec![(Some(CpuId(1)), 500 * MB)];
     let unread = world.add_thread("unread", 0, 90);
@@ -216,9 +213,36 @@ fn why_threads_stay() {
     assert_eq!(why(small), &Why::Small { bytes_per_s: 1000 });
     assert_eq!(why(pinned), &Why::Foreign);
     assert_eq!(why(caged), &Why::OnePlace);
-    assert_eq!(why(local), &Why::Best);
     assert_eq!(why(unknown), &Why::DeviceUnknown);
     assert!(plan.action(&thread(&world, 0)).is_some());
+}
+
+/// It is near its bytes by chance, and its mask would let it leave.
+#[test]
+fn a_thread_that_is_right_is_kept_there() {
+    let mut world = far_reader();
+    let local = world.add_thread("local", 2, 10);
+    world.add_disk_bytes(local, "nvme0n1", 500 * MB);
+    let mut previous = Previous::default();
+    let plan = decide(&world.snapshot, &Config::default(), &previous);
+    let kept = plan.action(&thread(&world, local)).unwrap();
+    assert!(matches!(kept.reason, Reason::Kept { node: NodeId(1), .. }), "{kept:?}");
+    assert_eq!(kept.to, cpus([2, 3]));
+    assert_eq!((kept.cost_before, kept.cost_after), Default::default());
+    previous = previous.after(&plan, &world.snapshot);
+    world.carry_out(&plan);
+    let plan = decide(&world.snapshot, &Config::default(), &previous);
+    assert_eq!(plan.actions, []);
+    assert!(!matches!(why(&plan, &thread(&world, local)), Why::Foreign | Why::Dwell { .. }));
+}
+
+#[test]
+fn a_thread_that_is_right_anywhere_is_not_bound() {
+    let mut world = two_nodes();
+    world.add_wide_disk("nvme0n1", None);
+    let local = world.add_thread("local", 2, 10);
+    world.add_disk_bytes(local, "nvme0n1", 500 * MB);
+    assert_eq!(plan(&mut world).actions, []);
 }
 
 #[test]
@@ -408,7 +432,7 @@ fn packets_of_a_virtual_card_go_to_who_reads_them() {
     let steering = Target::of_queue("veth0", QueueKind::Receive, 0).unwrap();
     let action = plan.action(&steering).unwrap();
     assert_eq!((&action.from, &action.to), (&cpus([2]), &cpus([0])), "{plan:?}");
-    assert_eq!(why(&plan, &thread(&world, reader)), &Why::Best);
+    assert!(matches!(plan.action(&thread(&world, reader)).unwrap().reason, Reason::Kept { .. }));
     assert!(plan.cost_before.bytes_per_s() > 0);
     assert_eq!(plan.cost_after.bytes_per_s(), 0);
 }

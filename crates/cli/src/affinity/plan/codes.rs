@@ -7,9 +7,12 @@ use homenode_policy::affinity::{Reason, Stay, Why};
 pub(super) fn of_reason(reason: &Reason) -> &'static str {
     match reason {
         Reason::NearQueues { .. } => "near-queues",
+        Reason::Kept { .. } => "kept",
         Reason::Relieved { .. } => "relieved",
         Reason::NearThreads { .. } => "near-threads",
         Reason::NearDevice { .. } => "near-device",
+        Reason::NearSenders { .. } => "near-senders",
+        Reason::MadeWay { .. } => "made-way",
         Reason::Policy { .. } => "policy",
         _ => "other",
     }

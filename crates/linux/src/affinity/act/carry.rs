@@ -125,7 +125,12 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         }
         let found = self.kernel.read(target)?;
         if found != ready.found || self.room(target, online)? != ready.room {
-            return Ok(Outcome::Changed(found.cpus().to_vec()));
+            let online = self.kernel.online()?;
+            let kept = within(found.cpus(), &online) == within(ready.found.cpus(), &online);
+            return Ok(match kept {
+                true => Outcome::NoCpu,
+                false => Outcome::Changed(found.cpus().to_vec()),
+            });
         }
         match self.kernel.write(target, &Mask::of(to)) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Outcome::NoCpu),

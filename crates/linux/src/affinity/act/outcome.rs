@@ -223,7 +223,11 @@ impl fmt::Display for Outcome {
             Self::Done => write!(f, "done"),
             Self::Pending => write!(f, "done, in effect when it arrives next"),
             Self::Narrowed(cpus) => write!(f, "done in part: the kernel gave {} only", List(cpus)),
-            Self::Changed(cpus) => write!(f, "left alone: somebody else has given it {} meanwhile", List(cpus)),
+            Self::Changed(cpus) => write!(
+                f,
+                "left alone: somebody else, or the kernel as CPUs went, has given it {} meanwhile",
+                List(cpus)
+            ),
             Self::Vanished => write!(f, "it is not there any more"),
             Self::NoCpu => write!(f, "not done: its CPUs have gone, or its cpuset has changed"),
             Self::Refused(errno) => write!(f, "refused by the kernel: {}", io::Error::from_raw_os_error(*errno)),

@@ -66,6 +66,8 @@ pub(super) struct Machine {
     pub(super) busy: bool,
     /// Writes to it fail with this errno.
     pub(super) refuses: BTreeMap<Target, i32>,
+    /// CPUs that go when something is written to the journal.
+    pub(super) goes: Set,
     /// Writes that reached the journal.
     pub(super) saves: usize,
     /// So many more fit on the disk.
@@ -118,6 +120,7 @@ impl Machine {
             cut: None,
             busy: true,
             refuses: BTreeMap::new(),
+            goes: 0,
             saves: 0,
             saves_left: None,
             is_read_only: false,

@@ -89,6 +89,15 @@ fn what_is_not_as_the_plan_says_is_left_alone() {
     assert_eq!(handle.machine().saves, 0);
 }
 
+/// The kernel takes a CPU that goes out of cpusets, and some masks: nobody else has done anything.
+#[test]
+fn cpus_that_go_after_the_plan_are_nobody_elses_doing() {
+    let (handle, mut actor) = quiet();
+    handle.machine().goes = 0x80;
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 2), Outcome::NoCpu);
+    assert_eq!(handle.machine().has(&THREAD), Some(ALL & !0x80));
+}
+
 #[test]
 fn what_is_refused_is_not_asked_again() {
     let (handle, mut actor) = quiet();

@@ -226,6 +226,7 @@ impl Machine {
             None => {}
         }
         self.saves += 1;
+        self.online &= !self.goes;
         Ok(())
     }
 }

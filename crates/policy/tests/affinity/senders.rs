@@ -1,0 +1,230 @@
+//! Flows that go over to a queue of the CPU their thread moves to, as XPS gives it: they find it where the thread is.
+
+use crate::seeded;
+use crate::world::{MB, World, cpus};
+use crate::worlds::middle;
+use homenode_policy::affinity::{Config, Plan, Policy, Previous, QueueKind, Reason, Target, decide};
+use homenode_policy::{CpuId, NodeId};
+use proptest::prelude::*;
+
+/// Gives each queue of the card its share of the CPUs, as kernels do at first.
+fn with_senders(world: &mut World) {
+    let online = world.snapshot.online.clone();
+    let queues = world.snapshot.queues.iter_mut();
+    let mut queues: Vec<_> = queues.filter(|queue| queue.kind == QueueKind::Transmit).collect();
+    let share = online.len().div_ceil(queues.len());
+    for (queue, cpus) in queues.iter_mut().zip(online.chunks(share)) {
+        queue.cpus = cpus.to_vec();
+    }
+}
+
+/// Every flow goes through a queue that its thread's CPU sends through.
+fn go_over(world: &mut World) {
+    for (index, stream) in world.streams.iter_mut().enumerate() {
+        let cpu = world.snapshot.threads[stream.thread].cpu;
+        let queues = world.snapshot.queues.iter();
+        let sends = queues.filter(|queue| queue.kind == QueueKind::Transmit && queue.cpus.contains(&cpu));
+        let sends: Vec<u32> = sends.map(|queue| queue.index).collect();
+        if !sends.is_empty() {
+            stream.queue = sends[index % sends.len()];
+        }
+    }
+    world.observe();
+}
+
+/// By flow: whether it is processed on its thread's node.
+fn local(world: &World) -> Vec<bool> {
+    let node = |cpu: CpuId| world.snapshot.node(cpu);
+    let queues = world.card_queues();
+    let is_local = |stream: &crate::world::Stream| {
+        let queue = queues.iter().find(|queue| queue.index == stream.queue);
+        let number = queue.and_then(|queue| queue.interrupt);
+        let mut interrupts = world.snapshot.interrupts.iter();
+        let arrives = interrupts
+            .find(|it| Some(it.number) == number)
+            .expect("as the world was made");
+        node(arrives.effective[0]) == node(world.snapshot.threads[stream.thread].cpu)
+    };
+    world.streams.iter().map(is_local).collect()
+}
+
+fn transmit(index: u32) -> Target {
+    Target::of_queue("eth0", QueueKind::Transmit, index).expect("of a card")
+}
+
+/// Four nodes of two CPUs; a card of four queues at home on node 1, all interrupts on CPU 0.
+fn four_nodes() -> World {
+    let mut world = World::new(&[2, 2, 2, 2], 20, 2);
+    world.add_card("eth0", Some(1), &[0, 0, 0, 0]);
+    with_senders(&mut world);
+    world
+}
+
+fn add_reader(world: &mut World, cpu: u32, queue: u32) -> usize {
+    let reader = world.add_thread("reader", cpu, 10);
+    world.add_stream(reader, "eth0", queue, 100 * MB);
+    reader
+}
+
+fn once(world: &mut World) -> (Plan, Previous) {
+    world.observe();
+    let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
+    let previous = Previous::default().after(&plan, &world.snapshot);
+    world.carry_out(&plan);
+    go_over(world);
+    (plan, previous)
+}
+
+/// Nothing is left for a second plan: of the same run, and of one that only knows what was set.
+fn check_settled(world: &World, plan: &Plan, previous: &Previous) {
+    let again = decide(&world.snapshot, &Config::default(), previous);
+    assert_eq!(again.actions, []);
+    let mut noted = Previous::default();
+    for action in &plan.actions {
+        noted.note(action.target.clone(), action.to.clone());
+    }
+    let again = decide(&world.snapshot, &Config::default(), &noted);
+    assert_eq!(again.actions, []);
+}
+
+#[test]
+fn the_queue_of_the_new_cpus_makes_way_for_the_one_that_comes() {
+    let mut world = four_nodes();
+    let reader = add_reader(&mut world, 2, 2);
+    world.snapshot.threads[reader].cpuset = cpus([2, 3]);
+    world.snapshot.threads[reader].allowed = cpus([2, 3]);
+    let (plan, previous) = once(&mut world);
+    let came = plan.action(&transmit(2)).expect("the reader's queue moves");
+    assert_eq!(came.to, cpus([2, 3]));
+    let way = plan.action(&transmit(1)).expect("the other makes way");
+    // It has no other CPU, and gets those of where it is.
+    assert_eq!((&way.from, &way.to), (&cpus([2, 3]), &cpus([0, 1])));
+    assert!(matches!(way.reason, Reason::MadeWay { node: NodeId(1), .. }));
+    assert_eq!(local(&world), [true]);
+    check_settled(&world, &plan, &previous);
+}
+
+#[test]
+fn a_queue_with_other_cpus_keeps_them() {
+    let mut world = four_nodes();
+    for queue in world
+        .snapshot
+        .queues
+        .iter_mut()
+        .filter(|queue| queue.kind == QueueKind::Transmit)
+    {
+        queue.cpus = cpus(0..8);
+    }
+    let reader = add_reader(&mut world, 2, 2);
+    world.snapshot.threads[reader].cpuset = cpus([2, 3]);
+    world.snapshot.threads[reader].allowed = cpus([2, 3]);
+    let (plan, previous) = once(&mut world);
+    for index in [0, 1, 3] {
+        let way = plan.action(&transmit(index)).expect("all others make way");
+        assert_eq!(way.to, cpus([0, 1, 4, 5, 6, 7]));
+    }
+    assert_eq!(local(&world), [true]);
+    check_settled(&world, &plan, &previous);
+}
+
+/// Two threads share a queue; one may go to where its disk is only, and the idle queue of there comes along.
+#[test]
+fn an_idle_queue_comes_to_a_thread_whose_own_stays() {
+    let mut world = four_nodes();
+    world.add_wide_disk("nvme0n1", Some(3));
+    let stays = add_reader(&mut world, 0, 0);
+    world.snapshot.threads[stays].cpuset = cpus([0, 1]);
+    world.snapshot.threads[stays].allowed = cpus([0, 1]);
+    world.streams[0].bytes = 1000 * MB;
+    let goes = add_reader(&mut world, 0, 0);
+    world.add_disk_bytes(goes, "nvme0n1", 900 * MB);
+    world.snapshot.threads[goes].cpuset = cpus([4, 5, 6, 7]);
+    world.snapshot.threads[goes].allowed = cpus([4, 5, 6, 7]);
+    world.snapshot.threads[goes].cpu = CpuId(4);
+    let (plan, previous) = once(&mut world);
+    assert_eq!(plan.action(&transmit(0)), None, "the shared queue stays: {plan:?}");
+    let came = plan
+        .action(&Target::Interrupt(103))
+        .expect("the idle one of node 3 comes");
+    assert!(matches!(came.reason, Reason::NearSenders { node: NodeId(3), .. }));
+    assert_eq!(world.snapshot.node(came.to[0]), Some(NodeId(3)));
+    assert_eq!(local(&world), [true, true]);
+    check_settled(&world, &plan, &previous);
+}
+
+#[test]
+fn what_may_not_be_changed_does_not_make_way() {
+    let planned = |previous: &Previous, movable: bool, policy: Policy| {
+        let mut world = four_nodes();
+        let reader = add_reader(&mut world, 2, 2);
+        world.snapshot.threads[reader].cpuset = cpus([2, 3]);
+        world.snapshot.threads[reader].allowed = cpus([2, 3]);
+        let mut queues = world.snapshot.queues.iter_mut();
+        let other = queues.find(|queue| queue.kind == QueueKind::Transmit && queue.index == 1);
+        other.expect("of four").movable = movable;
+        let config = Config {
+            policy,
+            ..Config::default()
+        };
+        decide(world.observe(), &config, previous)
+    };
+    let free = Previous::default();
+    assert!(planned(&free, true, Policy::Local).action(&transmit(1)).is_some());
+    assert_eq!(planned(&free, false, Policy::Local).action(&transmit(1)), None);
+    assert_eq!(planned(&free, true, Policy::Off).action(&transmit(1)), None);
+    let mut refused = Previous::default();
+    refused.refuse(transmit(1));
+    assert_eq!(planned(&refused, true, Policy::Local).action(&transmit(1)), None);
+    let mut taken = Previous::default();
+    taken.note(transmit(1), cpus([4]));
+    assert_eq!(planned(&taken, true, Policy::Local).action(&transmit(1)), None);
+}
+
+/// Whatever a flow's thread or queue has moved for is not lost when the flow goes over.
+#[test]
+fn flows_that_go_over_stay_local() {
+    seeded::check(300, middle(), |mut world| {
+        with_senders(&mut world);
+        go_over(&mut world);
+        let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
+        for queue in world
+            .snapshot
+            .queues
+            .iter()
+            .filter(|queue| queue.kind == QueueKind::Transmit)
+        {
+            let to = plan
+                .action(&transmit(queue.index))
+                .map_or(&queue.cpus, |action| &action.to);
+            prop_assert!(
+                queue.cpus.is_empty() || !to.is_empty(),
+                "queue {} has no sender",
+                queue.index
+            );
+        }
+        let moved: Vec<bool> = world
+            .streams
+            .iter()
+            .map(|stream| {
+                let id = world.snapshot.threads[stream.thread].id;
+                let mut queues = world.card_queues().into_iter();
+                let queue = queues
+                    .find(|queue| queue.index == stream.queue)
+                    .and_then(|queue| queue.interrupt);
+                let queue = queue.map(Target::Interrupt).expect("as the world was made");
+                plan.action(&Target::Thread(id)).is_some() || plan.action(&queue).is_some()
+            })
+            .collect();
+        world.carry_out(&plan);
+        let planned = local(&world);
+        go_over(&mut world);
+        for (index, after) in local(&world).into_iter().enumerate() {
+            prop_assert!(
+                after || !planned[index] || !moved[index],
+                "flow {index}: {:?}",
+                plan.actions
+            );
+        }
+        Ok(())
+    });
+}

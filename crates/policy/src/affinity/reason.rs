@@ -49,7 +49,7 @@ pub enum Reason {
         /// Where it goes.
         node: NodeId,
     },
-    /// A thread is near its bytes, and is bound to there: its mask would let it leave.
+    /// A thread is near enough to its bytes, and is bound to there: its mask would let it leave.
     Kept {
         /// The thread's name.
         thread: String,
@@ -181,7 +181,7 @@ impl fmt::Display for Reason {
                 device,
                 node,
             } => write!(f, "{thread} is {class}: to {node}, near the queues of {device}"),
-            Self::Kept { thread, node } => write!(f, "{thread} is near its bytes: it is kept on {node}"),
+            Self::Kept { thread, node } => write!(f, "{thread} is near enough to its bytes: it is kept on {node}"),
             Self::Relieved { thread, from, node } if from == node => {
                 write!(f, "{thread} leaves CPUs of {from} that are too busy for others of it")
             }

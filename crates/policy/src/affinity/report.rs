@@ -93,8 +93,9 @@ fn why_put(task: usize, place: usize, saves: bool, model: &Model<'_>) -> Reason 
     }
 }
 
-/// Why a task that is where it should be is bound to there: its mask lets the scheduler take it to where its bytes cost
-/// more, by more than a move has to save.
+/// Why a task that stays is bound to where it is: its mask lets the scheduler take it to where its bytes cost more, or
+/// less, but not by what a move must save; and its queues are put where it is now. Who has no room near its bytes is not
+/// bound to where it is far from them.
 fn why_kept(task: usize, state: &State<'_>) -> Option<Reason> {
     let model = state.model;
     let it = &model.tasks[task];
@@ -113,9 +114,11 @@ fn why_kept(task: usize, state: &State<'_>) -> Option<Reason> {
     let domains: BTreeSet<usize> = outside.map(|cpu| model.domains.domain(cpu)).collect();
     let here = state.flow_cost(task, it.origin);
     let there = it.candidates.iter().filter(|at| domains.contains(&model.places.all[**at].domain));
-    let most = there.map(|at| state.flow_cost(task, *at)).max()?;
-    let more = Delta::try_from(most).unwrap_or(Delta::MAX) - Delta::try_from(here).unwrap_or(Delta::MAX);
-    (more > state.task_price[task]).then_some(Reason::Kept { thread: name, node })
+    let there: Vec<u64> = there.map(|at| state.flow_cost(task, *at)).collect();
+    let price = u64::try_from(state.task_price[task]).unwrap_or(0);
+    let near = there.iter().all(|cost| here <= cost.saturating_add(price));
+    let differs = there.iter().any(|cost| *cost != here);
+    (near && differs).then_some(Reason::Kept { thread: name, node })
 }
 
 /// Why a task that could move does not.

@@ -249,7 +249,11 @@ fn a_thread_that_is_right_anywhere_is_not_bound() {
 fn a_small_gain_is_not_worth_a_move() {
     let mut world = far_reader();
     world.snapshot.threads[0].disk[0].bytes = 2 * MB;
-    let plan = plan(&mut world);
+    // Whose mask is wide is bound to somewhere anyhow.
+    let mut previous = Previous::default();
+    previous.note(thread(&world, 0), cpus([0, 1]));
+    world.snapshot.threads[0].allowed = cpus([0, 1]);
+    let plan = decide(&world.snapshot, &Config::default(), &previous);
     let Why::TooLittle { gain, price } = why(&plan, &thread(&world, 0)) else {
         panic!("{plan:?}")
     };

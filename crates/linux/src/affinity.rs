@@ -44,6 +44,7 @@ pub use placement::{NodeBytes, placement};
 pub(crate) use record::recorded_whole;
 pub use record::{record, recorded};
 use settings::Settings;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use threads::{Pass, TICKS_PER_SECOND, Threads};
@@ -109,6 +110,7 @@ impl Sensor {
             counted: &bpf.read(&tree, &mut gaps),
             gaps: &mut gaps,
             disks: &mut Disks::default(),
+            card_names: &BTreeMap::new(),
             busy_bytes: u64::MAX,
         };
         threads
@@ -136,6 +138,7 @@ impl Sensor {
         self.read_settings(&now, topology);
         let mut gaps = Gaps::default();
         let period_ns = period_ns(self.last.ticks, now.ticks);
+        let settings = self.settings.as_ref().expect("they have just been read");
         let mut pass = Pass {
             tree: &self.tree,
             online: &now.online,
@@ -143,11 +146,11 @@ impl Sensor {
             counted: &self.bpf.read(&self.tree, &mut gaps),
             gaps: &mut gaps,
             disks: &mut self.disks,
+            card_names: &settings.card_names,
             busy_bytes: busy_bytes(period_ns),
         };
         let ran = self.threads.pass(&mut pass);
         let threads = ran.map_err(|source| Error::read(&self.tree, "proc", source))?;
-        let settings = self.settings.as_ref().expect("they have just been read");
         let snapshot = Snapshot {
             topology: topology.clone(),
             online: now.online.clone(),

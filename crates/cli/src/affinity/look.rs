@@ -7,6 +7,7 @@ use crate::topology::crashes_hwloc;
 use clap::Args;
 use homenode_linux::affinity::{Error, Sensed, Sensor, recorded};
 use homenode_linux::topology::{self, Source};
+use homenode_policy::topology::Topology;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -58,10 +59,29 @@ impl LookArgs {
 }
 
 pub(super) fn live(period: Duration) -> Result<Sensed> {
-    let topology = topology::read(&Source::Live).map_err(|error| Failure::new(chain(&error)))?;
-    let mut sensor = Sensor::new(Path::new("/")).map_err(failure)?;
-    thread::sleep(period);
-    sensor.sense(&topology).map_err(failure)
+    Look::begin()?.after(period)
+}
+
+/// Looks at this machine, once or again and again.
+pub(super) struct Look {
+    topology: Topology,
+    sensor: Sensor,
+}
+
+impl Look {
+    pub(super) fn begin() -> Result<Self> {
+        Ok(Self {
+            topology: topology::read(&Source::Live).map_err(|error| Failure::new(chain(&error)))?,
+            sensor: Sensor::new(Path::new("/")).map_err(failure)?,
+        })
+    }
+
+    /// What happens in the next period; settings are read anew.
+    pub(super) fn after(&mut self, period: Duration) -> Result<Sensed> {
+        thread::sleep(period);
+        self.sensor.settings_changed();
+        self.sensor.sense(&self.topology).map_err(failure)
+    }
 }
 
 /// Reads a recording by `read`.

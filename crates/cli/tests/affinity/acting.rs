@@ -67,11 +67,13 @@ fn json_has_what_became_of_each_action() {
         load.is_moved()
     });
     let applied: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let looks = applied["looks"].as_array().unwrap();
     assert_eq!(
-        (&applied["output_version"], &applied["source"]),
+        (&applied["output_version"], &looks[0]["source"]),
         (&1.into(), &"live".into())
     );
-    let action = &applied["actions"][0];
+    let mut actions = looks.iter().map(|look| &look["actions"][0]);
+    let action = actions.find(|action| action.is_object()).unwrap();
     assert_eq!(action["target"]["thread"], load.id());
     assert_eq!(
         action["outcome"],

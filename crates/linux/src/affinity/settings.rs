@@ -23,6 +23,8 @@ pub(super) struct Settings {
     pub(super) interrupts: BTreeMap<u32, Setting>,
     pub(super) queues: Vec<Queue>,
     pub(super) cards: Vec<Card>,
+    /// The names of the cards by the numbers that the kernel gives them.
+    pub(super) card_names: BTreeMap<u32, String>,
 }
 
 /// An interrupt's.
@@ -65,6 +67,9 @@ impl Settings {
             queues.extend(card_queues(tree, name, gaps));
         }
         let cards = cards::read(tree, &names, gaps);
+        let number = |name: &str| tree.text(format!("sys/class/net/{name}/ifindex"))?.trim().parse().ok();
+        let card_names = names.iter().filter_map(|name| Some((number(name)?, name.clone())));
+        let card_names = card_names.collect();
         for queue in &mut queues {
             queue.interrupt = ties.interrupt(&queue.device, queue.kind, queue.index);
         }
@@ -73,6 +78,7 @@ impl Settings {
             interrupts,
             queues,
             cards,
+            card_names,
         }
     }
 }

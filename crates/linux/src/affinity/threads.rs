@@ -15,8 +15,8 @@ use super::thread_files::valid;
 use super::thread_proc::Files;
 use crate::topology::sysfs::Tree;
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{Thread, ThreadId};
-use std::collections::HashMap;
+use homenode_policy::affinity::{QueueBytes, Thread, ThreadId};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 /// /proc counts in these on every architecture that this project runs on (`USER_HZ`).
@@ -61,6 +61,8 @@ pub(super) struct Pass<'a> {
     /// By programs in the kernel, since the last pass.
     pub(super) counted: &'a Counted,
     pub(super) disks: &'a mut Disks,
+    /// By the numbers that the kernel gives to cards.
+    pub(super) card_names: &'a BTreeMap<u32, String>,
     /// A thread that moved so much since the last pass may be moved: what its bytes are of is worth a look.
     pub(super) busy_bytes: u64,
 }
@@ -278,6 +280,14 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
         .as_ref()
         .and_then(|sockets| sockets.get(&id.thread));
     let received = sockets.map(|sockets| sockets.received.iter().map(|(cpu, bytes)| (cpu.map(CpuId), *bytes)));
+    let queues = sockets.into_iter().flat_map(|sockets| &sockets.queues);
+    let queues = queues.filter_map(|((card, index), bytes)| {
+        Some(QueueBytes {
+            device: pass.card_names.get(card)?.clone(),
+            index: *index,
+            bytes: *bytes,
+        })
+    });
     Thread {
         id,
         name: who.name,
@@ -290,6 +300,7 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
         cpu_ns: did.cpu_ns,
         disk,
         received: received.map(Iterator::collect).unwrap_or_default(),
+        queues: queues.collect(),
         sent_bytes: sockets.map_or(0, |sockets| sockets.sent),
         is_new: did.is_new,
         is_unread,

@@ -271,6 +271,17 @@ pub(super) fn of_disks<'a>(channels: &[Channel<'a>], domains: &Domains) -> BTree
     disks
 }
 
+/// The channels with receive queues, by card and queue; of those that are known to process somewhere.
+pub(super) fn by_queue<'a>(channels: &[Channel<'a>]) -> BTreeMap<(&'a str, u32), usize> {
+    let channels = channels.iter().enumerate();
+    let known = channels.filter(|(_, channel)| !channel.origin.processing.is_empty());
+    let queues = known.flat_map(|(index, channel)| channel.queues.iter().map(move |queue| (index, *queue)));
+    let receive = queues.filter(|(_, queue)| queue.kind == QueueKind::Receive);
+    receive
+        .map(|(index, queue)| ((&queue.device[..], queue.index), index))
+        .collect()
+}
+
 /// For each CPU, the channels whose packets are processed there, with how often.
 pub(super) fn by_cpu(channels: &[Channel<'_>], domains: &Domains) -> Vec<Vec<(usize, u64)>> {
     let mut found: Vec<Vec<(usize, u64)>> = vec![Vec::new(); domains.cpu_count()];

@@ -113,7 +113,10 @@ fn why_kept(task: usize, state: &State<'_>) -> Option<Reason> {
     }
     let domains: BTreeSet<usize> = outside.map(|cpu| model.domains.domain(cpu)).collect();
     let here = state.flow_cost(task, it.origin);
-    let there = it.candidates.iter().filter(|at| domains.contains(&model.places.all[**at].domain));
+    let there = it
+        .candidates
+        .iter()
+        .filter(|at| domains.contains(&model.places.all[**at].domain));
     let there: Vec<u64> = there.map(|at| state.flow_cost(task, *at)).collect();
     let price = u64::try_from(state.task_price[task]).unwrap_or(0);
     let near = there.iter().all(|cost| here <= cost.saturating_add(price));

@@ -103,12 +103,25 @@ pub struct Thread {
     /// Bytes received from sockets, by the CPU that processed the packets; the last entry may have none, where it is not
     /// known.
     pub received: Vec<(Option<CpuId>, u64)>,
+    /// Of these bytes, those of which the queue is known by which they came.
+    pub queues: Vec<QueueBytes>,
     /// Bytes sent to sockets.
     pub sent_bytes: u64,
     /// It began in this period: the last look has not seen it.
     pub is_new: bool,
     /// Not all of its bytes could be read: what is 0 above may be more.
     pub is_unread: bool,
+}
+
+/// A thread's bytes of one receive queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueBytes {
+    /// The card's name in [`Queue::device`].
+    pub device: String,
+    /// The queue's number in the card.
+    pub index: u32,
+    /// Received.
+    pub bytes: u64,
 }
 
 /// A thread's bytes of one disk.

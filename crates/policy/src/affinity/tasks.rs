@@ -51,7 +51,10 @@ pub(super) fn all<'a>(
 ) -> Vec<Task<'a>> {
     let mut threads: Vec<&Thread> = snapshot.threads.iter().collect();
     threads.sort_by_key(|thread| thread.id);
-    let receivers = channels::by_cpu(&model.channels, &model.domains);
+    let receivers = Receivers {
+        by_cpu: channels::by_cpu(&model.channels, &model.domains),
+        by_queue: channels::by_queue(&model.channels),
+    };
     let direct: Vec<Vec<u64>> = model
         .channels
         .iter()
@@ -98,6 +101,14 @@ pub(super) fn all<'a>(
     tasks
 }
 
+/// Which channels received bytes belong to.
+struct Receivers<'a> {
+    /// With how often each is interrupted there.
+    by_cpu: Vec<Vec<(usize, u64)>>,
+    /// By card and queue.
+    by_queue: BTreeMap<(&'a str, u32), usize>,
+}
+
 /// Masks as indices; threads mostly have the same ones.
 #[derive(Default)]
 struct Sets<'a>(BTreeMap<&'a [CpuId], Vec<usize>>);
@@ -125,7 +136,7 @@ fn origin(thread: &Thread, own: &[usize], places: &mut Places, domains: &Domains
 }
 
 /// Which channels and disks a thread's bytes belong to.
-fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, receivers: &[Vec<(usize, u64)>]) -> Bytes {
+fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, receivers: &Receivers<'_>) -> Bytes {
     let mut bytes = Bytes::default();
     for entry in &thread.disk {
         let rate = per_second(entry.bytes, snapshot);
@@ -140,13 +151,18 @@ fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, receivers:
             *bytes.disks.entry(disk).or_default() += rate;
         }
     }
+    let received = thread.received.iter().map(|(_, count)| per_second(*count, snapshot));
+    let received = received.fold(0, u64::saturating_add);
+    let known = by_queue(thread, snapshot, receivers, received, &mut bytes.received);
     let mut unplaced = 0;
     for (cpu, count) in &thread.received {
         let rate = per_second(*count, snapshot);
         bytes.network = bytes.network.saturating_add(rate);
+        // Of which queue the rest is, only the CPU tells.
+        let rate = part(rate, received - known, received);
         let found = cpu
             .and_then(|cpu| model.domains.index(cpu))
-            .map(|cpu| &receivers[cpu][..]);
+            .map(|cpu| &receivers.by_cpu[cpu][..]);
         match found {
             None => unplaced += rate,
             Some(shares) => divide(rate, shares, &mut bytes.received),
@@ -177,6 +193,33 @@ fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, receivers:
     bytes
 }
 
+/// Counts bytes whose queue is known, where its channel is: of a bond or a bridge it is not. How many these are, of those
+/// `received`.
+fn by_queue(
+    thread: &Thread,
+    snapshot: &Snapshot,
+    receivers: &Receivers<'_>,
+    received: u64,
+    to: &mut BTreeMap<usize, u64>,
+) -> u64 {
+    let mut known = 0;
+    for queue in &thread.queues {
+        let Some(channel) = receivers.by_queue.get(&(&queue.device[..], queue.index)) else {
+            continue;
+        };
+        let rate = per_second(queue.bytes, snapshot).min(received - known);
+        *to.entry(*channel).or_default() += rate;
+        known += rate;
+    }
+    known
+}
+
+/// `share` of `all` of a rate.
+fn part(rate: u64, share: u64, all: u64) -> u64 {
+    let part = u128::from(rate) * u128::from(share) / u128::from(all.max(1));
+    u64::try_from(part).expect("a part of a u64")
+}
+
 /// A device's channels with such queues, each with the same share.
 fn of_device(model: &Model<'_>, device: &str, kind: QueueKind) -> Vec<(usize, u64)> {
     let all = model.channels.iter().enumerate();
@@ -186,10 +229,9 @@ fn of_device(model: &Model<'_>, device: &str, kind: QueueKind) -> Vec<(usize, u6
 
 /// Adds a rate to channels, by their shares.
 fn divide(rate: u64, shares: &[(usize, u64)], to: &mut BTreeMap<usize, u64>) {
-    let sum: u128 = shares.iter().map(|(_, share)| u128::from(*share)).sum();
+    let sum = shares.iter().fold(0, |sum: u64, (_, share)| sum.saturating_add(*share));
     for (channel, share) in shares {
-        let part = u128::from(rate) * u128::from(*share) / sum.max(1);
-        *to.entry(*channel).or_default() += u64::try_from(part).expect("a part of a u64");
+        *to.entry(*channel).or_default() += part(rate, *share, sum);
     }
 }
 

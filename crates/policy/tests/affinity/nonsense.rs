@@ -4,7 +4,7 @@ use crate::seeded;
 use crate::world::{World, cpus};
 use crate::worlds::middle;
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{Config, Cost, Policy, Previous, decide};
+use homenode_policy::affinity::{Config, Cost, Policy, Previous, QueueBytes, decide};
 use proptest::prelude::*;
 
 fn number() -> impl Strategy<Value = u64> {
@@ -37,6 +37,13 @@ fn spoil(world: &mut World, numbers: &[u64], sets: &[Vec<CpuId>]) {
         if number() % 5 == 1 {
             thread.received.push((Some(CpuId(u32::MAX)), number()));
             thread.received.push((None, number()));
+            for device in ["eth0", "br0"] {
+                thread.queues.push(QueueBytes {
+                    device: device.to_owned(),
+                    index: 1,
+                    bytes: number(),
+                });
+            }
             thread.disk.iter_mut().for_each(|disk| disk.device = None);
         }
     }

@@ -233,7 +233,10 @@ fn a_thread_that_is_right_is_kept_there() {
     world.carry_out(&plan);
     let plan = decide(&world.snapshot, &Config::default(), &previous);
     assert_eq!(plan.actions, []);
-    assert!(!matches!(why(&plan, &thread(&world, local)), Why::Foreign | Why::Dwell { .. }));
+    assert!(!matches!(
+        why(&plan, &thread(&world, local)),
+        Why::Foreign | Why::Dwell { .. }
+    ));
 }
 
 #[test]
@@ -436,9 +439,38 @@ fn packets_of_a_virtual_card_go_to_who_reads_them() {
     let steering = Target::of_queue("veth0", QueueKind::Receive, 0).unwrap();
     let action = plan.action(&steering).unwrap();
     assert_eq!((&action.from, &action.to), (&cpus([2]), &cpus([0])), "{plan:?}");
-    assert!(matches!(plan.action(&thread(&world, reader)).unwrap().reason, Reason::Kept { .. }));
+    assert!(matches!(
+        plan.action(&thread(&world, reader)).unwrap().reason,
+        Reason::Kept { .. }
+    ));
     assert!(plan.cost_before.bytes_per_s() > 0);
     assert_eq!(plan.cost_after.bytes_per_s(), 0);
+}
+
+/// Their CPU is the same, so only the queues tell whose bytes are whose.
+#[test]
+fn queues_of_one_cpu_go_to_their_own_readers() {
+    for tells_queues in [false, true] {
+        let mut world = two_nodes();
+        world.tells_queues = tells_queues;
+        world.add_card("eth0", Some(1), &[0, 0]);
+        for (queue, node) in [(0, [0, 1]), (1, [2, 3])] {
+            let reader = world.add_thread("reader", node[0], 20);
+            world.add_stream(reader, "eth0", queue, 500 * MB);
+            world.snapshot.threads[reader].allowed = cpus(node);
+            world.snapshot.threads[reader].cpuset = cpus(node);
+        }
+        let plan = plan(&mut world);
+        let interrupts: Vec<u32> = world.snapshot.interrupts.iter().map(|it| it.number).collect();
+        let goes = |queue: usize| {
+            plan.action(&Target::Interrupt(interrupts[queue]))
+                .map(|action| action.to[0].0)
+        };
+        match tells_queues {
+            true => assert_eq!((goes(0), goes(1).map(|cpu| cpu / 2)), (None, Some(1)), "{plan:?}"),
+            false => assert_eq!(goes(0).is_some(), goes(1).is_some(), "{plan:?}"),
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A machine whose threads do the same in every period: it shows what a kernel would, and carries out plans.
 
-use homenode_policy::affinity::{DiskBytes, Interrupt, Plan, Queue, QueueKind, Snapshot, Target, Thread, ThreadId};
+use homenode_policy::affinity::{
+    DiskBytes, Interrupt, Plan, Queue, QueueBytes, QueueKind, Snapshot, Target, Thread, ThreadId,
+};
 use homenode_policy::topology::{
     Cache, CacheKind, Cpu, Device, DeviceKind, Latency, LatencySource, Node, Parts, Topology,
 };
@@ -26,6 +28,8 @@ pub(crate) struct Stream {
 pub(crate) struct World {
     pub(crate) snapshot: Snapshot,
     pub(crate) streams: Vec<Stream>,
+    /// Whether it is seen by which queue bytes come; else only the CPUs tell.
+    pub(crate) tells_queues: bool,
 }
 
 /// A failing world is to be read: a line each.
@@ -124,6 +128,7 @@ impl World {
                 threads: Vec::new(),
             },
             streams: Vec::new(),
+            tells_queues: true,
         }
     }
 
@@ -224,6 +229,7 @@ impl World {
             cpu_ns: busy_percent * 10_000_000,
             disk: Vec::new(),
             received: Vec::new(),
+            queues: Vec::new(),
             sent_bytes: 0,
             is_new: false,
             is_unread: false,
@@ -249,9 +255,10 @@ impl World {
 
     /// Brings up to date what follows from where everything is: where packets are processed and interrupts arrive.
     pub(crate) fn observe(&mut self) -> &Snapshot {
-        let Self { snapshot, streams } = self;
+        let Self { snapshot, streams, .. } = self;
         for thread in &mut snapshot.threads {
             thread.received.clear();
+            thread.queues.clear();
         }
         for interrupt in &mut snapshot.interrupts {
             interrupt.arrivals.clear();
@@ -279,6 +286,13 @@ impl World {
                 None => received.push((Some(processed), stream.bytes)),
             }
             received.sort_unstable();
+            if self.tells_queues {
+                snapshot.threads[stream.thread].queues.push(QueueBytes {
+                    device: stream.device.clone(),
+                    index: stream.queue,
+                    bytes: stream.bytes,
+                });
+            }
         }
         snapshot
     }

@@ -47,6 +47,24 @@ pub(crate) fn plant() -> impl Strategy<Value = Plant> {
 
 /// Up to 4 CPUs on up to two nodes, up to 4 threads, up to 3 queues of a card, and two disks.
 pub(crate) fn small() -> impl Strategy<Value = World> {
+    telling(small_quiet())
+}
+
+/// Up to 32 CPUs on up to four nodes, up to 40 threads.
+pub(crate) fn middle() -> impl Strategy<Value = World> {
+    telling(middle_quiet())
+}
+
+/// Whether bytes are told by their queues.
+fn telling(worlds: impl Strategy<Value = World>) -> impl Strategy<Value = World> {
+    (worlds, any::<bool>()).prop_map(|(mut world, tells_queues)| {
+        world.tells_queues = tells_queues;
+        world.observe();
+        world
+    })
+}
+
+fn small_quiet() -> impl Strategy<Value = World> {
     let nodes = prop_oneof![
         Just(vec![2, 2]),
         Just(vec![1, 1]),
@@ -68,8 +86,7 @@ pub(crate) fn small() -> impl Strategy<Value = World> {
         })
 }
 
-/// Up to 32 CPUs on up to four nodes, up to 40 threads.
-pub(crate) fn middle() -> impl Strategy<Value = World> {
+fn middle_quiet() -> impl Strategy<Value = World> {
     let nodes = proptest::collection::vec(1..9u32, 1..=4);
     let homes = (proptest::option::of(0..4u16), 0..4u16, 0..4u16);
     (

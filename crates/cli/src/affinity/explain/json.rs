@@ -53,6 +53,7 @@ enum Seen<'a> {
         cpu_ns: u64,
         disk: Vec<DiskReport<'a>>,
         received: Vec<CpuReport>,
+        queues: Vec<QueueReport<'a>>,
         sent_bytes: u64,
         /// Not all of its bytes are readable: what is 0 may be more.
         is_unread: bool,
@@ -77,6 +78,13 @@ enum Seen<'a> {
 #[derive(Serialize)]
 struct DiskReport<'a> {
     device: Option<&'a str>,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct QueueReport<'a> {
+    device: &'a str,
+    index: u32,
     bytes: u64,
 }
 
@@ -107,6 +115,11 @@ fn of_thread<'a>(story: &Story<'a>, thread: &'a Thread) -> FoundReport<'a> {
         bytes: disk.bytes,
     });
     let received = thread.received.iter().map(|(cpu, count)| on(*cpu, *count));
+    let queues = thread.queues.iter().map(|queue| QueueReport {
+        device: &queue.device,
+        index: queue.index,
+        bytes: queue.bytes,
+    });
     let seen = Seen::Thread {
         cpu: thread.cpu.0,
         node: story.snapshot.node(thread.cpu).map(|node| node.0),
@@ -115,6 +128,7 @@ fn of_thread<'a>(story: &Story<'a>, thread: &'a Thread) -> FoundReport<'a> {
         cpu_ns: thread.cpu_ns,
         disk: disk.collect(),
         received: received.collect(),
+        queues: queues.collect(),
         sent_bytes: thread.sent_bytes,
         is_unread: thread.is_unread,
     };

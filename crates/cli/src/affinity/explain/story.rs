@@ -64,6 +64,11 @@ impl Story<'_> {
             };
             text += &line("receives", &format!("{rate} from the network, {place}"));
         }
+        for queue in &thread.queues {
+            let rate = rate(queue.bytes, self.snapshot.period_ns);
+            let of = format!("receive queue {} of {}", queue.index, queue.device);
+            text += &line("through", &format!("{rate} of this through {of}"));
+        }
         if thread.sent_bytes > 0 {
             let rate = rate(thread.sent_bytes, self.snapshot.period_ns);
             text += &line("sends", &format!("{rate} to the network"));

@@ -29,6 +29,8 @@ pub(in super::super) type Name = [u8; 16];
 pub(in super::super) struct SocketCounts {
     /// By the CPU that processed them; none where it is not known.
     pub(in super::super) received: Vec<(Option<u32>, u64)>,
+    /// Of these, by card and queue, where both are known.
+    pub(in super::super) queues: Vec<((u32, u32), u64)>,
     pub(in super::super) sent: u64,
 }
 
@@ -71,17 +73,29 @@ pub(super) fn sockets(bytes: &[u8]) -> Option<(u64, HashMap<u32, SocketCounts>)>
         let counts = by_thread.entry(rest.int()?).or_default();
         // -1 is no CPU.
         let cpu = Some(rest.int()?).filter(|cpu| i32::try_from(*cpu).is_ok());
+        let (card, queue) = (rest.int()?, rest.int()?);
         let received = rest.long()?;
         if received > 0 {
-            counts.received.push((cpu, received));
+            add(&mut counts.received, cpu, received);
+        }
+        if received > 0 && card > 0 {
+            add(&mut counts.queues, (card, queue), received);
         }
         counts.sent = counts.sent.saturating_add(rest.long()?);
     }
     for counts in by_thread.values_mut() {
         // Ascending, and what is not known last.
         counts.received.sort_by_key(|(cpu, _)| cpu.unwrap_or(u32::MAX));
+        counts.queues.sort_unstable();
     }
     Some((missed, by_thread))
+}
+
+fn add<K: PartialEq>(counts: &mut Vec<(K, u64)>, key: K, bytes: u64) {
+    match counts.iter_mut().find(|(known, _)| *known == key) {
+        Some((_, count)) => *count = count.saturating_add(bytes),
+        None => counts.push((key, bytes)),
+    }
 }
 
 /// How many bytes found no room, and the others by thread.
@@ -201,8 +215,8 @@ mod tests {
         }
     }
 
-    fn entry(numbers: [u32; 2], longs: &[u64]) -> Vec<u8> {
-        let numbers = numbers.into_iter().flat_map(u32::to_le_bytes);
+    fn entry(numbers: &[u32], longs: &[u64]) -> Vec<u8> {
+        let numbers = numbers.iter().copied().flat_map(u32::to_le_bytes);
         numbers
             .chain(longs.iter().flat_map(|long| long.to_le_bytes()))
             .collect()
@@ -212,30 +226,34 @@ mod tests {
     fn counts_by_thread() {
         let parts = [
             9_u64.to_le_bytes().to_vec(),
-            entry([7, u32::MAX], &[100, 30]),
-            entry([7, 2], &[5, 0]),
-            entry([8, 0], &[0, 1]),
+            entry(&[7, u32::MAX, 0, 0], &[100, 30]),
+            entry(&[7, 2, 4, 3], &[5, 0]),
+            entry(&[7, 2, 4, 1], &[6, 0]),
+            entry(&[7, 1, 4, 1], &[2, 0]),
+            entry(&[8, 0, 0, 0], &[0, 1]),
         ];
         let bytes = parts.concat();
         let (missed, by_thread) = sockets(&bytes).unwrap();
         assert_eq!(missed, 9);
-        let received = vec![(Some(2), 5), (None, 100)];
-        assert_eq!(by_thread[&7], SocketCounts { received, sent: 30 });
-        assert_eq!(
-            by_thread[&8],
-            SocketCounts {
-                received: vec![],
-                sent: 1
-            }
-        );
-        let parts = [9_u64.to_le_bytes().to_vec(), entry([7, 8 << 20 | 1], &[1, 2, 3])];
+        let counts = SocketCounts {
+            received: vec![(Some(1), 2), (Some(2), 11), (None, 100)],
+            queues: vec![((4, 1), 8), ((4, 3), 5)],
+            sent: 30,
+        };
+        assert_eq!(by_thread[&7], counts);
+        let counts = SocketCounts {
+            sent: 1,
+            ..SocketCounts::default()
+        };
+        assert_eq!(by_thread[&8], counts);
+        let parts = [9_u64.to_le_bytes().to_vec(), entry(&[7, 8 << 20 | 1], &[1, 2, 3])];
         let bytes_of_disks = parts.concat();
         let (missed, by_thread) = disks(&bytes_of_disks).unwrap();
         assert_eq!((missed, by_thread.len()), (9, 1));
         let (read, written, dirtied) = (1, 2, 3);
         let key = DiskKey { major: 8, minor: 1 };
         assert_eq!(by_thread[&7], [(key, DiskCount { read, written, dirtied })]);
-        for end in (0..bytes.len()).filter(|end| end % 24 != 8) {
+        for end in (0..bytes.len()).filter(|end| end % 32 != 8) {
             assert_eq!(sockets(&bytes[..end]), None, "{end}");
         }
         for end in (0..bytes_of_disks.len()).filter(|end| *end != 8) {

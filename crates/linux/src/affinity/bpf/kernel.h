@@ -104,7 +104,20 @@ struct in6_addr {
 	} in6_u;
 };
 
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
 struct sock_common {
+	possible_net_t skc_net;
 	__be32 skc_daddr;
 	__be32 skc_rcv_saddr;
 	unsigned short skc_family;
@@ -116,6 +129,8 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	struct dst_entry *sk_dst_cache;
+	int sk_rx_dst_ifindex;
+	__u16 sk_rx_queue_mapping;
 };
 
 struct socket {

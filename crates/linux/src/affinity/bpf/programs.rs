@@ -6,6 +6,7 @@ use libbpf_rs::{Iter, Link, MapCore, MapFlags, Object, ObjectBuilder};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 
 /// What is counted by programs of its own: one part may be refused where others are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl Part {
     fn constant(self, tree: &Tree) -> u32 {
         match self {
             Self::Threads => mask_words(tree),
-            Self::Sockets => 0,
+            Self::Sockets => network_namespace(),
             Self::Disks => u32::try_from(rustix::param::page_size()).expect("pages are far smaller"),
         }
     }
@@ -146,6 +147,12 @@ impl Programs {
         self.missed_before = missed;
         Ok(())
     }
+}
+
+/// The number of ours: only its cards are seen. 0 is none's.
+fn network_namespace() -> u32 {
+    let inode = fs::metadata("/proc/self/ns/net").map(|it| it.ino());
+    inode.ok().and_then(|inode| u32::try_from(inode).ok()).unwrap_or(0)
 }
 
 /// Words of a mask that has all CPUs that there may ever be.

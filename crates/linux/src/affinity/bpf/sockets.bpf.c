@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
- * Bytes that threads received from and sent to sockets of the network, and the CPU that processed what was received.
+ * Bytes that threads received from and sent to sockets of the network; and of what was received the CPU that processed
+ * it, and the card with the queue it came by.
  *
  * That CPU is the one that the kernel noted in the socket when packets for it were processed last; it does so in softirq,
  * before packets go to a backlog, so it is never the reader's own by accident. A socket of datagrams without a peer has
- * none: those bytes are counted for CPU -1, as are all bytes sent.
+ * none: those bytes are counted for CPU -1, as are all bytes sent. Card and queue are those of the last packet too; card 0
+ * is none that is known. Cards are numbered in each network namespace anew, so they are told in the loader's only.
  *
  * What stays in the machine is left out: sockets whose route leads through a loopback device, and, while no route is known,
  * those between addresses of this machine. Only a socket of datagrams without a peer that is bound to all addresses
@@ -22,11 +24,17 @@
 #define MSG_PEEK 0x2
 #define MSG_ERRQUEUE 0x2000
 #define NO_CPU (-1)
-#define THREADS_TIMES_CPUS_MAX 32768
+#define NO_QUEUE 0xffff
+#define THREADS_TIMES_QUEUES_MAX 32768
+
+/* The number of a network namespace; set by the loader. */
+const volatile __u32 namespace = 0;
 
 struct key {
 	__u32 thread;
 	__s32 cpu;
+	__u32 card;
+	__u32 queue;
 };
 
 struct count {
@@ -36,7 +44,7 @@ struct count {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, THREADS_TIMES_CPUS_MAX);
+	__uint(max_entries, THREADS_TIMES_QUEUES_MAX);
 	__type(key, struct key);
 	__type(value, struct count);
 } counts SEC(".maps");
@@ -79,6 +87,19 @@ static __always_inline bool stays_in_machine(struct sock *sk, bool v6)
 	       here[3] == there[3];
 }
 
+static __always_inline void note_queue(struct sock *sk, struct key *key)
+{
+	__u16 queue;
+
+	if (!bpf_core_field_exists(sk->sk_rx_queue_mapping) || !bpf_core_field_exists(sk->sk_rx_dst_ifindex))
+		return;
+	queue = sk->sk_rx_queue_mapping;
+	if (queue == NO_QUEUE || sk->__sk_common.skc_net.net->ns.inum != namespace)
+		return;
+	key->card = sk->sk_rx_dst_ifindex;
+	key->queue = queue;
+}
+
 static __always_inline int count(struct sock *sk, __s64 bytes, bool is_received)
 {
 	struct key key = { .thread = this_thread(), .cpu = NO_CPU };
@@ -93,8 +114,10 @@ static __always_inline int count(struct sock *sk, __s64 bytes, bool is_received)
 		return 0;
 	if (stays_in_machine(sk, family == AF_INET6))
 		return 0;
-	if (is_received)
+	if (is_received) {
 		key.cpu = sk->__sk_common.skc_incoming_cpu;
+		note_queue(sk, &key);
+	}
 	known = bpf_map_lookup_elem(&counts, &key);
 	if (!known) {
 		bpf_map_update_elem(&counts, &key, &first, BPF_NOEXIST);

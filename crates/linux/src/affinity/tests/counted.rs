@@ -1,7 +1,7 @@
 //! What programs in the kernel counted, as a recording has it.
 
 use super::*;
-use homenode_policy::affinity::{DiskBytes, Thread, ThreadId};
+use homenode_policy::affinity::{DiskBytes, QueueBytes, Thread, ThreadId};
 
 #[derive(Clone, Copy)]
 struct Counts {
@@ -33,7 +33,7 @@ impl Machine {
         self.bytes("proc/bpf/threads", &bytes)
     }
 
-    fn counts(&self, part: &str, missed: u64, entries: &[([u32; 2], &[u64])]) -> &Self {
+    fn counts(&self, part: &str, missed: u64, entries: &[(&[u32], &[u64])]) -> &Self {
         let mut bytes = missed.to_le_bytes().to_vec();
         for (key, counts) in entries {
             bytes.extend(key.iter().flat_map(|number| number.to_le_bytes()));
@@ -68,16 +68,24 @@ fn threads_with_their_sockets_and_disks() {
     let directory = machine.root().join("sys/devices/sda");
     fs::create_dir_all(&directory).unwrap();
     machine.link("sys/dev/block/8:0", directory.to_str().unwrap());
+    machine.file("sys/class/net/eth0/ifindex", "3\n");
     let mut sensor = machine.sensor();
     machine.uptime("101.00");
     machine.threads(&[counts(8, 150, 0, 15), counts(9, 300, 4146, 6), counts(10, 100, 0, 15)]);
     machine.counts(
         "sockets",
         0,
-        &[([8, 2], &[1000, 0]), ([8, u32::MAX], &[7, 30]), ([44, 1], &[9, 9])],
+        &[
+            (&[8, 2, 3, 1], &[1000, 0]),
+            (&[8, 2, 9, 1], &[10, 0]),
+            (&[8, u32::MAX, 0, 0], &[7, 30]),
+            (&[44, 1, 0, 0], &[9, 9]),
+        ],
     );
-    machine.counts("disks", 0, &[([9, 8 << 20], &[0, 0, 4096])]);
-    let sensed = sensor.sense(&topology(&[("sda", DeviceKind::Block)])).unwrap();
+    machine.counts("disks", 0, &[(&[9, 8 << 20], &[0, 0, 4096])]);
+    let sensed = sensor
+        .sense(&topology(&[("eth0", DeviceKind::Network), ("sda", DeviceKind::Block)]))
+        .unwrap();
     let thread = |thread, cpu_ns| Thread {
         id: ThreadId {
             process: 7,
@@ -92,12 +100,19 @@ fn threads_with_their_sockets_and_disks() {
         cpu_ns,
         disk: vec![],
         received: vec![],
+        queues: vec![],
         sent_bytes: 0,
         is_new: false,
         is_unread: false,
     };
     let receiver = Thread {
-        received: vec![(Some(CpuId(2)), 1000), (None, 7)],
+        received: vec![(Some(CpuId(2)), 1010), (None, 7)],
+        // The kernel's other card is not one of those that are looked at.
+        queues: vec![QueueBytes {
+            device: "eth0".to_owned(),
+            index: 1,
+            bytes: 1000,
+        }],
         sent_bytes: 30,
         ..thread(8, 50)
     };

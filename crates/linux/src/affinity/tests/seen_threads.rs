@@ -76,6 +76,7 @@ fn those_that_ran() {
             bytes: 4096,
         }],
         received: vec![],
+        queues: vec![],
         sent_bytes: 0,
         is_new: false,
         // Nothing counts the bytes of its sockets here.

@@ -48,6 +48,14 @@ pub struct Action {
     pub cost_after: Cost,
 }
 
+impl Action {
+    /// Whether its target goes elsewhere. Else it is only bound to where it is.
+    #[must_use]
+    pub fn moves(&self) -> bool {
+        !matches!(self.reason, Reason::Kept { .. })
+    }
+}
+
 /// Something that stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stay {

@@ -2,7 +2,7 @@
 
 use super::cost::{Cost, NS_PER_S};
 use super::model::per_second;
-use super::reason::{Reason, Why};
+use super::reason::Why;
 use super::{Action, Config, Plan, Snapshot, Target, ThreadId};
 use crate::CpuId;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -54,8 +54,7 @@ impl Previous {
         let mut next = self.clone();
         next.period += 1;
         let dwells = plan.stays.iter().any(|stay| matches!(stay.why, Why::Dwell { .. }));
-        let kept = |action: &Action| matches!(action.reason, Reason::Kept { .. });
-        if !plan.actions.iter().all(kept) || !dwells {
+        if plan.actions.iter().any(Action::moves) || !dwells {
             next.settled = (!dwells).then(|| Settled {
                 online: snapshot.online.clone(),
                 cost: plan.cost_after,
@@ -66,7 +65,7 @@ impl Previous {
             let setting = Setting {
                 cpus: action.to.clone(),
                 // Who is kept where it is has not moved, and may yet when more is known.
-                period: (!kept(action)).then_some(self.period),
+                period: action.moves().then_some(self.period),
                 youngest: youngest.unwrap_or(u64::MAX),
             };
             next.set.insert(action.target.clone(), setting);

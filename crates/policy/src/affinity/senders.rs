@@ -41,7 +41,8 @@ pub(super) fn follow(state: &mut State<'_>, previous: &Previous) -> Senders {
     senders
 }
 
-/// By card: the domains that a thread or a queue of it moves to, and those from which a queue that comes is used.
+/// By card: the domains that a thread or a queue of it moves to, those from which a queue that comes is used, and those
+/// with threads whose own queue goes elsewhere.
 fn moved<'a>(state: &State<'a>) -> BTreeMap<&'a str, BTreeSet<usize>> {
     let model = state.model;
     let mut moved: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
@@ -60,6 +61,13 @@ fn moved<'a>(state: &State<'a>) -> BTreeMap<&'a str, BTreeSet<usize>> {
         }
     }
     let domains = &model.domains;
+    let uses = |device: &str, domain: usize| {
+        (0..state.place_of.len()).any(|task| {
+            let mut flows = model.tasks[task].flows.iter();
+            model.places.all[state.place_of[task]].domain == domain
+                && flows.any(|(channel, _)| model.channels[*channel].device == device)
+        })
+    };
     for (channel, cpu) in state.cpu_of.iter().enumerate() {
         let Some(cpu) = *cpu else {
             continue;
@@ -68,6 +76,13 @@ fn moved<'a>(state: &State<'a>) -> BTreeMap<&'a str, BTreeSet<usize>> {
         let near = |domain: &usize| domains.domains[*domain].node == domains.node(cpu);
         let reads = |domain: &usize| state.weight[channel][*domain] > 0;
         for domain in (0..domains.len()).filter(near).filter(reads) {
+            goes(channel, domain);
+        }
+        let it = &model.channels[channel];
+        let queues = it.queues.iter().filter(|queue| queue.kind == QueueKind::Transmit);
+        let left = queues.flat_map(|queue| domains.indices(&queue.cpus));
+        let left: BTreeSet<usize> = left.map(|cpu| domains.domain(cpu)).collect();
+        for domain in left.into_iter().filter(|domain| uses(it.device, *domain)) {
             goes(channel, domain);
         }
     }

@@ -231,7 +231,10 @@ fn of_device(model: &Model<'_>, device: &str, kind: QueueKind) -> Vec<(usize, u6
 fn divide(rate: u64, shares: &[(usize, u64)], to: &mut BTreeMap<usize, u64>) {
     let sum = shares.iter().fold(0, |sum: u64, (_, share)| sum.saturating_add(*share));
     for (channel, share) in shares {
-        *to.entry(*channel).or_default() += part(rate, *share, sum);
+        let part = part(rate, *share, sum);
+        if part > 0 {
+            *to.entry(*channel).or_default() += part;
+        }
     }
 }
 

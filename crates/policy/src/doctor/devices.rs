@@ -2,7 +2,7 @@
 
 use super::{ARRIVALS_PER_S_MIN, Case, Finding, Helper, Mobility, Problem, finding};
 use crate::affinity::cost::Cost;
-use crate::affinity::{Interrupt, Target, Why};
+use crate::affinity::{Action, Interrupt, Target, Thread, Why};
 use crate::{CpuId, NodeId};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -94,7 +94,8 @@ fn managed(case: &Case<'_>, device: &str) -> Option<Mobility> {
     if users.peek().is_none() {
         return Some(Mobility::Managed);
     }
-    let moves = users.any(|thread| case.plan.action(&Target::Thread(thread.id)).is_some());
+    let action = |thread: &Thread| case.plan.action(&Target::Thread(thread.id));
+    let moves = users.any(|thread| action(thread).is_some_and(Action::moves));
     moves.then_some(Mobility::ManagedPlanned)
 }
 
@@ -177,7 +178,8 @@ pub(super) fn arrivals(case: &Case<'_>, device: &str) -> u64 {
 
 /// Only those that are about something the plan moves.
 fn conflicts(case: &Case<'_>, findings: &mut Vec<Finding>) {
-    let is = |wanted: fn(&Target) -> bool| case.plan.actions.iter().any(|action| wanted(&action.target));
+    let moved = case.plan.actions.iter().filter(|action| action.moves());
+    let is = |wanted: fn(&Target) -> bool| moved.clone().any(|action| wanted(&action.target));
     let (interrupts, threads) = (
         is(|target| matches!(target, Target::Interrupt(_))),
         is(|target| matches!(target, Target::Thread(_))),

@@ -152,6 +152,34 @@ fn an_idle_queue_comes_to_a_thread_whose_own_stays() {
     check_settled(&world, &plan, &previous);
 }
 
+/// Packets that are processed on one CPU are answered from there, so flows of several threads can share its queue.
+#[test]
+fn a_thread_whose_queue_goes_elsewhere_gets_another() {
+    let mut world = four_nodes();
+    for (node, bytes) in [([0, 1], 40 * MB), ([2, 3], 100 * MB)] {
+        let reader = world.add_thread("reader", node[0], 10);
+        world.add_stream(reader, "eth0", 0, bytes);
+        world.snapshot.threads[reader].allowed = cpus(node);
+        world.snapshot.threads[reader].cpuset = cpus(node);
+    }
+    // It moves nothing of the network, and so no queue of the card.
+    let fio = world.add_thread("fio", 0, 10);
+    world.add_wide_disk("nvme0n1", Some(3));
+    world.add_disk_bytes(fio, "nvme0n1", 500 * MB);
+    let (plan, previous) = once(&mut world);
+    assert_eq!(plan.action(&transmit(0)).unwrap().to, cpus([2, 3]), "{plan:?}");
+    assert_eq!(local(&world), [true, true], "{plan:?}");
+    let node_3 = |action: &&homenode_policy::affinity::Action| action.to.iter().any(|cpu| cpu.0 >= 6);
+    let there: Vec<_> = plan
+        .actions
+        .iter()
+        .filter(node_3)
+        .map(|action| &action.target)
+        .collect();
+    assert_eq!(there, [&Target::Thread(world.snapshot.threads[fio].id)]);
+    check_settled(&world, &plan, &previous);
+}
+
 #[test]
 fn what_may_not_be_changed_does_not_make_way() {
     let planned = |previous: &Previous, movable: bool, policy: Policy| {

@@ -4,7 +4,7 @@
 use crate::seeded;
 use crate::world::{MB, World};
 use crate::worlds::{middle, small};
-use homenode_policy::affinity::{Config, Interrupt, Plan, Policy, Previous, Reason, Target, decide};
+use homenode_policy::affinity::{Action, Config, Interrupt, Plan, Policy, Previous, Target, decide};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ fn an_oscillating_load_moves_nothing_twice_in_the_dwell_time() {
                 }
                 world.observe();
                 let actions = period(&mut world, &config, &mut previous).actions.into_iter();
-                for action in actions.filter(|action| !matches!(action.reason, Reason::Kept { .. })) {
+                for action in actions.filter(Action::moves) {
                     if let Some(last) = moved.insert(action.target.clone(), round) {
                         prop_assert!(round - last >= dwell_periods, "{} in {last} and {round}", action.target);
                     }

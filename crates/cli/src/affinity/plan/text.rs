@@ -48,7 +48,14 @@ pub(in crate::affinity) fn headline(plan: &Plan, period_ns: u64) -> String {
     let told: Vec<String> = told
         .map(|((kind, moving), staying)| format!("{moving} of {}", count(moving + staying, kind.name())))
         .collect();
-    let verb = if plan.actions.len() == 1 { "moves" } else { "move" };
+    let bound = plan.actions.iter().filter(|action| !action.moves()).count();
+    let verb = match (plan.actions.len(), bound) {
+        (1, 0) => "moves",
+        (_, 0) => "move",
+        (1, _) => "is bound to where it is",
+        (all, bound) if all == bound => "are bound to where they are",
+        _ => "move or are bound to where they are",
+    };
     let (moves, before, after) = (listed(&told), plan.cost_before, plan.cost_after);
     match before.bytes_per_s().saturating_sub(after.bytes_per_s()) {
         0 => format!("{moves} {verb}: remote traffic and overload cost {before} now, {after} after"),

@@ -5,7 +5,7 @@ bench := $(CARGO_TARGET_DIR)/release/homenode-bench
 
 export PREFIX DESTDIR HOMENODE_BINARY
 
-.PHONY: help setup run test bench fuzz soak build install uninstall deb lab lab-test lab-test-affinity clean
+.PHONY: help setup run test bench fuzz soak build install uninstall deb lab lab-test clean
 
 help:
 	@echo 'make run        homenode demo: real trees verified, everything measured beside tmpfs; a table and a page (root)'
@@ -17,8 +17,7 @@ help:
 	@echo 'make uninstall  remove what make install installed'
 	@echo 'make deb        a Debian package of it'
 	@echo 'make lab        guests with several NUMA nodes: fetch what they need into a cache (docs/lab.md)'
-	@echo 'make lab-test   the tests in such guests, of the lab and the filesystem; takes 40 minutes'
-	@echo 'make lab-test-affinity   those of core affinity, which do not always pass yet (docs/claims.md)'
+	@echo 'make lab-test   the tests in such guests, of the lab and the filesystem; takes an hour'
 	@echo 'make clean      remove what was built'
 
 setup:
@@ -66,10 +65,6 @@ lab-test: setup lab
 	@cargo build --release -p homenode-cli -p homenode-bench
 	@cargo build --release -p homenode --example pinned_writers
 	@lab/test-lab
-
-lab-test-affinity: setup lab
-	@cargo build --release -p homenode-cli -p homenode-bench
-	@lab/test-lab affinity
 
 clean:
 	cargo clean

@@ -49,7 +49,8 @@ pub enum Reason {
         /// Where it goes.
         node: NodeId,
     },
-    /// A thread is near enough to its bytes, and is bound to there: its mask would let it leave.
+    /// A thread is where its policy wants it, or near enough to its bytes, and is bound to there: its mask would let it
+    /// leave.
     Kept {
         /// The thread's name.
         thread: String,
@@ -81,11 +82,11 @@ pub enum Reason {
         /// Where it goes.
         node: NodeId,
     },
-    /// A queue, through which threads that move are to send, is where they go: it comes along, or gets their CPUs.
+    /// A queue, through which CPUs of a node are to send, comes to them, or is near and gets them as its own.
     NearSenders {
         /// The queue's device.
         device: String,
-        /// Where they go.
+        /// Their node.
         node: NodeId,
     },
     /// A transmit queue, whose packets are processed elsewhere, leaves CPUs to a queue that is near them.
@@ -181,7 +182,10 @@ impl fmt::Display for Reason {
                 device,
                 node,
             } => write!(f, "{thread} is {class}: to {node}, near the queues of {device}"),
-            Self::Kept { thread, node } => write!(f, "{thread} is near enough to its bytes: it is kept on {node}"),
+            Self::Kept { thread, node } => write!(
+                f,
+                "{thread} is where it should be, or near enough: it is kept on {node}"
+            ),
             Self::Relieved { thread, from, node } if from == node => {
                 write!(f, "{thread} leaves CPUs of {from} that are too busy for others of it")
             }
@@ -195,7 +199,7 @@ impl fmt::Display for Reason {
                 write!(f, "nobody is known to take these bytes of {device}: near it, to {node}")
             }
             Self::NearSenders { device, node } => {
-                write!(f, "what moves to {node} sends through this queue of {device}: to it")
+                write!(f, "what is on {node} is to send through this queue of {device}")
             }
             Self::MadeWay { device, node } => {
                 write!(

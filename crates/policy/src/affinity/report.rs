@@ -108,8 +108,7 @@ fn why_kept(task: usize, state: &State<'_>) -> Option<Reason> {
     }
     if it.policy != Policy::Local {
         let bound = outside.next().is_some() && place.cpus.len() == 1 && !rules::lacks_cpu(model, task);
-        let policy = it.policy;
-        return bound.then_some(Reason::Policy { policy, name, node });
+        return bound.then_some(Reason::Kept { thread: name, node });
     }
     let domains: BTreeSet<usize> = outside.map(|cpu| model.domains.domain(cpu)).collect();
     let here = state.flow_cost(task, it.origin);

@@ -1,13 +1,14 @@
 //! Which transmit queue CPUs send through once threads and queues have moved, and that its packets are processed there.
 //!
 //! A kernel that is told a queue's senders (XPS) has a flow go over to the queue of the CPU that its thread moves to, and
-//! many cards then receive it through that queue too. So of a card, the CPUs of every domain that a thread or a queue of it moves
-//! to send through a queue that processes packets on their node, or an idle one that they send through comes along; and
-//! queues that process elsewhere lose these CPUs.
+//! many cards then receive it through that queue too. So of a card, the CPUs of every domain that a thread or a queue of it
+//! moves to, or whose queue leaves it, send through a queue that processes packets on their node, or an idle one that they
+//! send through comes along; and queues that process elsewhere lose these CPUs.
 //!
-//! Invariants: nothing happens in a domain that nothing moves to, so a settled load stays settled; no queue is left without
-//! a sender; what is off, held by its dwell time, refused or taken over keeps what it has.
-//! Cost: the moved domains of a card times its queues.
+//! Invariants: where nothing of a card moves, nothing of it happens, so a settled load stays settled; no queue is left
+//! without a sender, if only those beside it; what is off, held by its dwell time, refused or taken over keeps what it has,
+//! and is looked at again only when something of its card moves.
+//! Cost: all flows once; of a card of which something moves, its moved domains times its queues times their CPUs.
 
 use super::model::Model;
 use super::reason::{Reason, Why};
@@ -61,13 +62,13 @@ fn moved<'a>(state: &State<'a>) -> BTreeMap<&'a str, BTreeSet<usize>> {
         }
     }
     let domains = &model.domains;
-    let uses = |device: &str, domain: usize| {
-        (0..state.place_of.len()).any(|task| {
-            let mut flows = model.tasks[task].flows.iter();
-            model.places.all[state.place_of[task]].domain == domain
-                && flows.any(|(channel, _)| model.channels[*channel].device == device)
-        })
-    };
+    let tasks = model.tasks.iter().zip(&state.place_of);
+    let used = tasks.flat_map(|(it, place)| {
+        let domain = model.places.all[*place].domain;
+        let flows = it.flows.iter();
+        flows.map(move |(channel, _)| (model.channels[*channel].device, domain))
+    });
+    let used: BTreeSet<(&str, usize)> = used.collect();
     for (channel, cpu) in state.cpu_of.iter().enumerate() {
         let Some(cpu) = *cpu else {
             continue;
@@ -82,7 +83,7 @@ fn moved<'a>(state: &State<'a>) -> BTreeMap<&'a str, BTreeSet<usize>> {
         let queues = it.queues.iter().filter(|queue| queue.kind == QueueKind::Transmit);
         let left = queues.flat_map(|queue| domains.indices(&queue.cpus));
         let left: BTreeSet<usize> = left.map(|cpu| domains.domain(cpu)).collect();
-        for domain in left.into_iter().filter(|domain| uses(it.device, *domain)) {
+        for domain in left.into_iter().filter(|domain| used.contains(&(it.device, *domain))) {
             goes(channel, domain);
         }
     }
@@ -140,7 +141,12 @@ impl<'a> Card<'a> {
         };
         let near = self.queues.iter();
         let near = near.filter(|sends| sends.changes && is_near(state, sends.channel, domain));
-        if let Some(sends) = near.min_by_key(|sends| !processes_in(state, sends.channel).contains(&domain)) {
+        // Among equals the one that the fewest send through.
+        let key = |sends: &&Sends<'_>| {
+            let outside = !processes_in(state, sends.channel).contains(&domain);
+            (outside, senders.of(state, sends).len())
+        };
+        if let Some(sends) = near.min_by_key(key) {
             let mut all = senders.of(state, sends);
             all.extend(cpus);
             all.sort_unstable();
@@ -181,10 +187,9 @@ impl<'a> Card<'a> {
             .filter(|domain| self.is_served(state, *domain, senders))
             .collect();
         for sends in self.queues.iter().filter(|sends| sends.changes) {
-            let goes = |cpu: &usize| {
-                let domain = domains.domain(*cpu);
-                served.contains(&domain) && is_far(state, sends.channel, domain)
-            };
+            let far = served.iter().filter(|domain| is_far(state, sends.channel, **domain));
+            let far: Vec<usize> = far.copied().collect();
+            let goes = |cpu: &usize| far.contains(&domains.domain(*cpu));
             let had = domains.indices(&senders.of(state, sends));
             let Some(first) = had.iter().copied().find(goes) else {
                 continue;

@@ -238,7 +238,8 @@ fn divide(rate: u64, shares: &[(usize, u64)], to: &mut BTreeMap<usize, u64>) {
     }
 }
 
-/// The network card a thread sends to: that it receives most from, else the only one with interrupts, else the only one.
+/// The network card a thread sends to: that it receives most from, else the only one with interrupts. Virtual
+/// ones may be of other network namespaces than the thread.
 fn network_device<'a>(bytes: &Bytes, model: &Model<'a>) -> Option<&'a str> {
     let most = bytes
         .received
@@ -247,11 +248,9 @@ fn network_device<'a>(bytes: &Bytes, model: &Model<'a>) -> Option<&'a str> {
     if let Some((channel, _)) = most {
         return Some(model.channels[*channel].device);
     }
-    let cards = || {
-        let channels = model.channels.iter();
-        channels.filter(|channel| channel.has(QueueKind::Receive) || channel.has(QueueKind::Transmit))
-    };
-    only_device(cards().filter(|channel| !channel.interrupts.is_empty())).or_else(|| only_device(cards()))
+    let carries = |channel: &&Channel<'_>| channel.has(QueueKind::Receive) || channel.has(QueueKind::Transmit);
+    let cards = model.channels.iter().filter(carries);
+    only_device(cards.filter(|channel| !channel.interrupts.is_empty()))
 }
 
 fn only_device<'a: 'b, 'b>(mut channels: impl Iterator<Item = &'b Channel<'a>>) -> Option<&'a str> {

@@ -2,7 +2,7 @@
 
 use crate::world::{MB, World, cpus};
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{Config, Policy, Previous, decide};
+use homenode_policy::affinity::{Config, Policy, Previous, QueueKind, decide};
 use std::time::{Duration, Instant};
 
 /// 8 nodes of 16 CPUs, 4 disks of 32 queues, 4 cards of 16 pairs of queues, 1024 threads; all of it on wrong nodes.
@@ -28,6 +28,12 @@ fn large(busy_percent: u64) -> World {
             u64::from(index % 61) * MB,
         );
         world.snapshot.threads[thread].sent_bytes = u64::from(index % 31) * MB;
+    }
+    // XPS as kernels set it at first: each queue of a card has its share of the CPUs.
+    for queue in &mut world.snapshot.queues {
+        if queue.kind == QueueKind::Transmit {
+            queue.cpus = cpus(queue.index * 8..queue.index * 8 + 8);
+        }
     }
     world.observe();
     world

@@ -119,7 +119,12 @@ impl Store for Glance {
     }
 
     fn load(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        match fs::read(&self.0) {
+        let read = || match fs::metadata(&self.0)?.is_file() {
+            true => fs::read(&self.0),
+            // To read it could take for ever.
+            false => Err(io::Error::other("it is no regular file")),
+        };
+        match read() {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(Error::Journal {

@@ -11,6 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use file::File;
 use homenode_linux::affinity::act::CardWish;
 use homenode_policy::affinity::{Config, Policy, Snapshot};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,8 +66,12 @@ impl Settings {
 
     /// Tells of devices that are configured and not there: perhaps a name is misspelt.
     pub(crate) fn tell_unknown_devices(&self, snapshot: &Snapshot) {
-        let devices = snapshot.topology.devices();
-        let unknown = |name: &&String| !devices.iter().any(|device| device.name == **name);
+        let devices = snapshot.topology.devices().iter().map(|device| &device.name);
+        // Virtual cards have queues only.
+        let known: BTreeSet<&String> = devices
+            .chain(snapshot.queues.iter().map(|queue| &queue.device))
+            .collect();
+        let unknown = |name: &&String| !known.contains(name);
         for name in self.decide.devices.keys().filter(unknown) {
             eprintln!("homenode: the configuration names {name}, and this machine has no such disk or card");
         }

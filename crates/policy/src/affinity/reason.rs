@@ -143,7 +143,7 @@ pub enum Why {
     },
     /// It began in this period, and may be gone after it: it moves when it is still there in the next.
     New,
-    /// There is no other place that its cpuset lets it have.
+    /// There is no other place: of the machine, or that its cpuset lets it have.
     OnePlace,
     /// The CPU or CPUs that the policy wants are not in its cpuset.
     NoCpu(Policy),
@@ -220,7 +220,10 @@ impl fmt::Display for Why {
             Self::TakenOver => write!(f, "someone else has changed it since it was moved"),
             Self::Refused => write!(f, "the kernel has refused to move it, or another program sets it"),
             Self::Managed => write!(f, "the kernel spreads this interrupt itself; its threads move instead"),
-            Self::NotMovable => write!(f, "its CPUs cannot be changed, or follow its interrupt"),
+            Self::NotMovable => write!(
+                f,
+                "its CPUs cannot be changed, or follow its interrupt, or nothing is known to be gained"
+            ),
             Self::NoQueue => write!(f, "it belongs to no known queue"),
             Self::Compute => write!(f, "it is compute-bound: it moves no bytes to speak of"),
             Self::Unread => write!(
@@ -234,7 +237,7 @@ impl fmt::Display for Why {
                 f,
                 "it has begun in this period, and may be gone before a move is worth it"
             ),
-            Self::OnePlace => write!(f, "its cpuset leaves it no other place"),
+            Self::OnePlace => write!(f, "it has one place only, by its cpuset or on this machine"),
             Self::NoCpu(policy) => write!(f, "its cpuset has none of the CPUs of policy {policy}"),
             Self::InPlace(policy) => write!(f, "it is where policy {policy} wants it"),
             Self::TooLittle { gain, price } => {

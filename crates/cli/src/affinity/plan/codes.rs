@@ -71,7 +71,7 @@ fn of_why(why: &Why) -> (&'static str, &'static str) {
         Why::DeviceUnknown => ("device-unknown", "not known with which device it moves bytes"),
         Why::Dwell { .. } => ("dwell", "was moved lately"),
         Why::New => ("new", "began in this period"),
-        Why::OnePlace => ("one-place", "its cpuset leaves it no other place"),
+        Why::OnePlace => ("one-place", "has one place only, by its cpuset or on this machine"),
         Why::NoCpu(_) => ("no-cpu", "its cpuset has none of the CPUs of its policy"),
         Why::InPlace(_) => ("in-place", "is where its policy wants it"),
         Why::TooLittle { .. } => ("too-little", "a move would save too little"),

@@ -22,7 +22,7 @@ pub trait Store {
     /// Puts bytes behind those that are there. Of what was cut, a part is there.
     ///
     /// # Errors
-    /// They cannot be written; a part of them may be there.
+    /// They cannot be written. A part of them may be there, though that is tried to be taken back.
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error>;
 
     /// Puts these bytes in the place of all others, or leaves the others.
@@ -114,8 +114,10 @@ impl Store for Disk {
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let write = || {
             let mut file = OpenOptions::new().append(true).open(&self.path)?;
-            file.write_all(bytes)?;
-            file.sync_data()
+            let before = file.metadata()?.len();
+            let written = file.write_all(bytes).and_then(|()| file.sync_data());
+            // What was not written whole is not done, and a part of it would look like a kill.
+            written.inspect_err(|_| drop(file.set_len(before)))
         };
         write().map_err(self.failed("write"))
     }

@@ -134,13 +134,14 @@ class Cards(unittest.TestCase):
                 self.assertGreater(len(used()), 1, "packets arrive by one queue still")
 
     def test_one_change_after_another_is_taken_back_at_once(self):
-        for text in ("queues = 2\n", 'queues = 3\nrss = "even"\n', "queues = 2\nrss = [1]\n", "queues = 3\nrss = [2]\n"):
+        for text in ("queues = 2\n", 'queues = 3\nrss = "even"\n', "queues = 2\nrss = [1]\n", "queues = 4\nrss = [2]\n"):
             affinity("apply", *self.asked(f"[cards.{CARD}]\n{text}"))
+        self.assertEqual(card.queues(CARD)[3], 4)
         affinity("revert")
         self.check_restored()
 
     def test_what_somebody_has_set_is_given_back(self):
-        for text in ("queues = 4\nrss = [2, 3]\n", 'queues = 4\nrss = "even"\n', 'rss = "even"\n', "queues = 3\n"):
+        for text in ("queues = 4\nrss = [2, 3]\n", 'queues = 4\nrss = "even"\n', 'rss = "even"\n', "queues = 3\nrss = [0]\n"):
             with self.subTest(text):
                 self.reset()
                 card.set_queues(CARD, 2)
@@ -185,12 +186,23 @@ class Cards(unittest.TestCase):
             self.assertIn(line, told)
         self.check_restored()
 
-    def test_queues_that_the_table_uses_stay(self):
-        card.set_table(CARD, [0, 3] * 64)
+    def test_a_number_stays_under_a_table_that_is_set(self):
+        card.set_table(CARD, [0, 1] * 64)
         self.before = found()
-        told = self.refused(f"[cards.{CARD}]\nqueues = 2\n")
-        self.assertIn(f"number of queues of {CARD}: refused by the kernel: Invalid argument: perhaps the card's RSS table", told)
-        affinity("revert")
+        for queues in (2, 3):
+            told = self.refused(f"[cards.{CARD}]\nqueues = {queues}\n")
+            self.assertIn(f"number of queues of {CARD}: not done: somebody has set the card's RSS table", told)
+            self.check_restored()
+        self.assertLessEqual(used(), {0, 1})
+
+    def test_a_table_that_somebody_sets_meanwhile_is_in_effect_afterwards(self):
+        affinity("apply", *self.asked(f"[cards.{CARD}]\nqueues = 2\n"))
+        theirs = [1, 0, 1, 1] * 32
+        card.set_table(CARD, theirs)
+        print(f"\n{affinity('revert').stdout}")
+        self.assertEqual((card.queues(CARD)[3], card.table(CARD)), (4, theirs))
+        self.assertLessEqual(used(), {0, 1})
+        card.set_table(CARD, [])
         self.check_restored()
 
 

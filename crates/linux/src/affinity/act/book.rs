@@ -67,6 +67,7 @@ impl Book {
                 to: set.iter().map(|cpu| cpu.0).collect(),
                 at: *at,
                 masks: Vec::new(),
+                made: None,
             })
         });
         cards.chain(of_targets)

@@ -7,24 +7,27 @@
 //! Drivers spread a table that nobody has set anew when the number changes, or do not (virtio-net of Linux 6.1): entries
 //! that are the same before and after are still nobody's.
 //!
-//! A queue that goes when there are to be fewer takes its masks (XPS, RPS) with it, and drivers may set those of all queues
-//! anew when their number changes. The journal has the masks that were there, and revert gives them to queues that have none
-//! or whose mask the kernel has changed with the number. What a driver does to the affinity of its interrupts stays.
+//! So a number is not changed while a table is set that is not asked for as well: nobody knows what is in effect then. If
+//! somebody sets one after us, revert sets it aside, and gives it back.
+//!
+//! What becomes of the masks of queues (XPS, RPS) is in `masks`. What a driver does to the affinity of its interrupts stays.
 
-use super::cards_book::{CardEntry, CardSetting};
+mod masks;
+mod restore;
+
+use super::cards_book::{CardSetting, Cards};
 use super::error::Error;
-use super::journal::Journal;
 use super::kernel::Kernel;
-use super::mask::Mask;
-use super::outcome::{CardOutcome, CardRestore};
+use super::outcome::CardOutcome;
 use super::record::{Key, Record};
 use super::store::Store;
 use super::{Actor, errno};
 use crate::affinity::Table;
 use crate::affinity::cards::is_not_offered;
 use crate::affinity::gaps::has_vanished;
-use homenode_policy::affinity::Target;
-use std::collections::{BTreeMap, BTreeSet};
+pub(super) use masks::{Masks, texts};
+pub(super) use restore::restore;
+use std::collections::BTreeMap;
 use std::io;
 
 /// What is asked for of one card.
@@ -52,6 +55,8 @@ struct Ready {
     setting: CardSetting,
     to: Vec<u32>,
     found: Vec<u32>,
+    /// Of its queues, if it is their number that changes.
+    masks: Masks,
     record: Record,
 }
 
@@ -115,10 +120,20 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         }
         for one in ready {
             let outcome = self.set(&one).unwrap_or_else(|error| failed(&error));
-            if let CardOutcome::Became(now) = &outcome {
-                // What the driver has made of it is ours as well.
-                let to = now.clone();
-                self.journal.append(&[&Record { to, ..one.record }])?;
+            // What the driver has made of it is ours as well.
+            let became = match &outcome {
+                CardOutcome::Became(now) => Some(now.clone()),
+                _ => None,
+            };
+            let made = match (&one.setting, &outcome) {
+                (CardSetting::Table { .. }, _) => None,
+                (_, CardOutcome::Done | CardOutcome::Became(_)) => masks::of(&self.kernel, one.setting.device()).ok(),
+                _ => Some(one.masks),
+            };
+            if became.is_some() || made.is_some() {
+                let to = became.unwrap_or_else(|| one.record.to.clone());
+                let made = made.as_ref().map(texts);
+                self.journal.append(&[&Record { to, made, ..one.record }])?;
             }
             outcomes.push((one.setting, outcome));
         }
@@ -134,9 +149,17 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         if now == to {
             return Err(CardOutcome::Same);
         }
+        let is_number = matches!(wanted, Wanted::Number(_));
+        if is_number && set_by_somebody(&self.kernel, self.journal.cards(), setting.device()).is_some() {
+            return Err(CardOutcome::Table);
+        }
         let had = unchanged(&self.kernel, setting, before).unwrap_or_else(|| now.clone());
         let known = self.journal.cards().get(setting);
-        let known = known.filter(|entry| entry.identity == identity && entry.has_set(&had));
+        let known = known.filter(|entry| entry.identity == identity && (entry.old == had || entry.has_set(&had)));
+        let masks = match is_number {
+            true => masks::of(&self.kernel, setting.device()).map_err(failed)?,
+            false => Masks::new(),
+        };
         let record = Record {
             target: Key::from(setting),
             identity,
@@ -145,13 +168,15 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             session: 0,
             to: to.clone(),
             at,
-            masks: written_down(&self.kernel, setting).map_err(failed)?,
+            masks: texts(&masks::owned(&masks, known, self.journal.entries())),
+            made: None,
         };
         let setting = setting.clone();
         Ok(Ready {
             setting,
             to,
             found: now,
+            masks,
             record,
         })
     }
@@ -188,7 +213,11 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
         let now = has(&self.kernel, &one.setting)?;
-        if now != one.found || written_down(&self.kernel, &one.setting)? != one.record.masks {
+        let masks = match one.setting {
+            CardSetting::Queues { .. } => masks::of(&self.kernel, one.setting.device())?,
+            CardSetting::Table { .. } => Masks::new(),
+        };
+        if now != one.found || masks != one.masks {
             return Ok(CardOutcome::Changed(now));
         }
         give(&self.kernel, &one.setting, &one.to)?;
@@ -202,120 +231,6 @@ impl<K: Kernel, S: Store> Actor<K, S> {
 enum Wanted {
     Number(u32),
     Spread(Spread),
-}
-
-/// Gives cards back what they had, when what they have is ours.
-pub(super) fn restore(kernel: &impl Kernel, journal: &mut Journal<impl Store>) -> Vec<(CardSetting, CardRestore)> {
-    let cleared = clear(kernel, journal);
-    let cards = journal.cards();
-    let tables = cards
-        .keys()
-        .filter(|setting| matches!(setting, CardSetting::Table { .. }));
-    let before = tables_of(kernel, tables.map(CardSetting::device));
-    // Numbers are first; what became of them is told last.
-    let restored = cards.iter().rev().map(|(setting, entry)| {
-        let restored = match restore_one(kernel, setting, entry, &before) {
-            CardRestore::Same if cleared.contains(setting) => CardRestore::Restored,
-            restored => restored,
-        };
-        (setting.clone(), restored)
-    });
-    let mut restored: Vec<_> = restored.collect();
-    restored.reverse();
-    restored
-}
-
-/// Tables of cards whose number of queues is to change are as if nobody had set them: those that are ours, or would be
-/// given back as they are. Which were.
-fn clear(kernel: &impl Kernel, journal: &mut Journal<impl Store>) -> BTreeSet<CardSetting> {
-    let mut cleared = BTreeSet::new();
-    let cards = journal.cards().clone();
-    for (setting, entry) in &cards {
-        let CardSetting::Table { device } = setting else {
-            continue;
-        };
-        let device = device.clone();
-        let number = CardSetting::Queues { device };
-        let changes = cards.get(&number).is_some_and(|entry| {
-            let now = has(kernel, &number);
-            now.is_ok_and(|now| now != entry.old && entry.has_set(&now))
-        });
-        let is_ours = || {
-            let identity = kernel.card(setting.device()).ok().flatten();
-            let is_value = |now: Vec<u32>| !now.is_empty() && (now == entry.old || entry.has_set(&now));
-            identity.as_ref() == Some(&entry.identity) && has(kernel, setting).is_ok_and(is_value)
-        };
-        if !changes || !is_ours() {
-            continue;
-        }
-        // Whoever goes on from here has to know it for ours.
-        let known = entry.records(setting).last();
-        let known = known.map(|record| Record {
-            to: Vec::new(),
-            ..record
-        });
-        let mut noted = || journal.append(&known.iter().collect::<Vec<_>>()).is_ok();
-        let meanwhile: &[u32] = if entry.old.is_empty() || noted() {
-            &[]
-        } else {
-            &entry.old
-        };
-        // What cannot be done the restoring tells.
-        if is_ours() && give(kernel, setting, meanwhile).is_ok() && entry.old == meanwhile {
-            cleared.insert(setting.clone());
-        }
-    }
-    cleared
-}
-
-fn restore_one(kernel: &impl Kernel, setting: &CardSetting, entry: &CardEntry, before: &Tables) -> CardRestore {
-    restore_if_ours(kernel, setting, entry, before).unwrap_or_else(|error| {
-        if has_vanished(&error) {
-            CardRestore::Vanished
-        } else {
-            CardRestore::Failed(errno(&error))
-        }
-    })
-}
-
-fn restore_if_ours(
-    kernel: &impl Kernel,
-    setting: &CardSetting,
-    entry: &CardEntry,
-    tables: &Tables,
-) -> io::Result<CardRestore> {
-    if kernel.card(setting.device())?.as_ref() != Some(&entry.identity) {
-        return Ok(CardRestore::Vanished);
-    }
-    let now = has(kernel, setting)?;
-    let before = masks(kernel, setting.device())?;
-    let restored = if now == entry.old {
-        CardRestore::Same
-    } else if entry.has_set(&now)
-        || unchanged(kernel, setting, tables).is_some_and(|had| had == entry.old || entry.has_set(&had))
-    {
-        give(kernel, setting, &entry.old)?;
-        match (has(kernel, setting)?, setting) {
-            (now, _) if now == entry.old => CardRestore::Restored,
-            // Entries that look even as long as there are so many queues.
-            (_, CardSetting::Table { device }) if kernel.table(device)?.entries == entry.old => CardRestore::Restored,
-            (now, _) => CardRestore::Left(now),
-        }
-    } else {
-        CardRestore::Left(now)
-    };
-    for (target, mask) in masks(kernel, setting.device())? {
-        let old = entry
-            .masks
-            .iter()
-            .find(|(known, _)| *known == target)
-            .map(|(_, old)| old);
-        let as_before = before.iter().any(|known| *known == (target.clone(), mask.clone()));
-        if let Some(old) = old.filter(|old| **old != mask && (mask.cpus().is_empty() || !as_before)) {
-            kernel.write(&target, old)?;
-        }
-    }
-    Ok(restored)
 }
 
 /// Tables before a number of queues changes, by card.
@@ -337,29 +252,28 @@ fn unchanged(kernel: &impl Kernel, setting: &CardSetting, before: &Tables) -> Op
     (now.entries == before.entries).then(|| value(before))
 }
 
-/// The masks that go with a change, as the journal has them.
-fn written_down(kernel: &impl Kernel, setting: &CardSetting) -> io::Result<Vec<(Key, String)>> {
-    let CardSetting::Queues { device } = setting else {
-        return Ok(Vec::new());
+/// The entries of a table that is set: not one that the driver has made, for the queues there are or for those there were.
+fn set_by_somebody(kernel: &impl Kernel, cards: &Cards, device: &str) -> Option<Vec<u32>> {
+    let table = kernel.table(device).ok()?;
+    let number = CardSetting::Queues {
+        device: device.to_owned(),
     };
-    let masks = masks(kernel, device)?.into_iter();
-    Ok(masks
-        .map(|(target, mask)| (Key::from(&target), mask.text().to_owned()))
-        .collect())
+    let numbers = cards.get(&number).into_iter().flat_map(|entry| entry.values());
+    let mut counts = numbers.map(receive_queues).chain([table.queues]);
+    let is_made = table.entries.iter().any(|queue| *queue >= table.queues)
+        || counts.any(|queues| {
+            Table {
+                queues,
+                ..table.clone()
+            }
+            .is_even()
+        });
+    (!is_made).then_some(table.entries)
 }
 
-/// XPS and RPS of its queues, as far as it has them.
-fn masks(kernel: &impl Kernel, device: &str) -> io::Result<Vec<(Target, Mask)>> {
-    let mut masks = Vec::new();
-    for target in kernel.queues(device)? {
-        match kernel.read(&target) {
-            Ok(mask) => masks.push((target, mask)),
-            // It has gone meanwhile, or is the only one: there is nothing to choose.
-            Err(error) if has_vanished(&error) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(masks)
+/// Of numbers of combined, receive and transmit queues.
+fn receive_queues(numbers: &[u32]) -> u32 {
+    numbers.iter().take(2).sum()
 }
 
 /// Numbers of combined, receive and transmit queues, or the entries of a table; none of an even one.

@@ -1,9 +1,8 @@
 //! What a journal knows of cards.
 
-use super::cards::numbers;
+use super::cards::{Masks, numbers, texts};
 use super::mask::Mask;
 use super::record::{Key, Place, Record};
-use homenode_policy::affinity::Target;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -29,8 +28,10 @@ pub(super) struct CardEntry {
     pub(super) old: Vec<u32>,
     /// The values that were set, the last one last, each with when it was first.
     set: Vec<(Vec<u32>, u64)>,
-    /// Of queues, when their number was changed first.
-    pub(super) masks: Vec<(Target, Mask)>,
+    /// Those that queues are to have without us.
+    pub(super) masks: Masks,
+    /// Those that queues had after the last change; none when that was not seen to its end.
+    pub(super) made: Option<Masks>,
 }
 
 /// All settings of cards.
@@ -60,6 +61,17 @@ impl CardEntry {
         self.set.iter().any(|(set, _)| set == now)
     }
 
+    /// What it was, and what was set.
+    pub(super) fn values(&self) -> impl Iterator<Item = &[u32]> {
+        let set = self.set.iter().map(|(set, _)| &**set);
+        set.chain([&*self.old])
+    }
+
+    /// The record of the last change.
+    pub(super) fn last(&self, setting: &CardSetting) -> Option<Record> {
+        self.records(setting).last()
+    }
+
     pub(super) fn records(&self, setting: &CardSetting) -> impl Iterator<Item = Record> {
         self.set.iter().map(move |(set, at)| Record {
             target: Key::from(setting),
@@ -69,11 +81,8 @@ impl CardEntry {
             session: 0,
             to: set.clone(),
             at: *at,
-            masks: self
-                .masks
-                .iter()
-                .map(|(target, mask)| (Key::from(target), mask.text().to_owned()))
-                .collect(),
+            masks: texts(&self.masks),
+            made: self.made.as_ref().map(texts),
         })
     }
 }
@@ -84,25 +93,32 @@ pub(super) fn note(cards: &mut Cards, setting: CardSetting, record: &Record) -> 
     let old: Vec<u32> = numbers
         .collect::<Result<_, _>>()
         .map_err(|error| format!("{:?} are no numbers: {error}", record.old))?;
+    let (masks, made) = (parsed(&record.masks)?, record.made.as_deref().map(parsed).transpose()?);
     let same = |entry: &&mut CardEntry| entry.identity == record.identity && entry.old == old;
     if let Some(entry) = cards.get_mut(&setting).filter(same) {
         let known = entry.set.iter().position(|(set, _)| *set == record.to);
         let at = known.map_or(record.at, |index| entry.set.remove(index).1);
         entry.set.push((record.to.clone(), at));
+        (entry.masks, entry.made) = (masks, made);
         return Ok(());
     }
+    let entry = CardEntry {
+        identity: record.identity.clone(),
+        old,
+        set: vec![(record.to.clone(), record.at)],
+        masks,
+        made,
+    };
+    cards.insert(setting, entry);
+    Ok(())
+}
+
+fn parsed(masks: &[(Key, String)]) -> Result<Masks, String> {
     let mask = |(key, text): &(Key, String)| match Place::from(key) {
         Place::Target(target) => Mask::parse(text.clone())
             .map(|mask| (target, mask))
             .map_err(|error| error.to_string()),
         Place::Card(_) => Err("cards have no masks".to_owned()),
     };
-    let entry = CardEntry {
-        identity: record.identity.clone(),
-        old,
-        set: vec![(record.to.clone(), record.at)],
-        masks: record.masks.iter().map(mask).collect::<Result<_, _>>()?,
-    };
-    cards.insert(setting, entry);
-    Ok(())
+    masks.iter().map(mask).collect()
 }

@@ -75,6 +75,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             to: action.to.iter().map(|cpu| cpu.0).collect(),
             at: now,
             masks: Vec::new(),
+            made: None,
         };
         let room = self.room(target, online).map_err(failed)?;
         let is_thread = matches!(target, Target::Thread(_));

@@ -170,6 +170,8 @@ pub enum CardOutcome {
         /// How many it has.
         queues: u32,
     },
+    /// It has a table of RSS that is set and not asked for: a change of the number would leave it open what is in effect.
+    Table,
     /// Its driver does not offer it.
     NotOffered,
     /// There is no such card.
@@ -297,6 +299,10 @@ impl fmt::Display for CardOutcome {
                     "not done: there is no receive queue {queue}, as the card has {queues}, from 0 on"
                 )
             }
+            Self::Table => write!(
+                f,
+                "not done: somebody has set the card's RSS table, which need not hold for another number of queues: ask for rss too, or clear it (ethtool -X CARD default)"
+            ),
             Self::NotOffered => write!(f, "not done: the card's driver does not offer it"),
             Self::Vanished => write!(f, "not done: there is no such card"),
             Self::Refused(libc::EINVAL) => write!(

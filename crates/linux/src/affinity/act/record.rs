@@ -24,9 +24,12 @@ pub(super) struct Record {
     pub(super) to: Vec<u32>,
     /// When it was written, in clock ticks since boot.
     pub(super) at: u64,
-    /// Of a card's queues, when their number is changed.
+    /// Those that a card's queues are to have again, when their number is changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) masks: Vec<(Key, String)>,
+    /// Those that the change has made; none before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) made: Option<Vec<(Key, String)>>,
 }
 
 /// A target or a setting of a card as it is written down.

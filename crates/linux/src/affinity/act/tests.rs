@@ -11,7 +11,7 @@ use super::{Actor, CardOutcome, CardWish, Outcome, Spread};
 use homenode_policy::NodeId;
 use homenode_policy::affinity::{Action, Cost, Interrupt, Plan, Reason, Snapshot, Target};
 use homenode_policy::topology::{Cpu, Latency, Node, Parts, Topology};
-use model::{ALL, Handle, Machine, OTHERS, cpus};
+use model::{ALL, DRIVERS, Handle, Machine, OTHERS, cpus};
 
 fn action(target: Target, from: u8, to: u8) -> Action {
     Action {
@@ -87,7 +87,8 @@ fn some_plan(machine: &mut Machine) -> (Plan, Snapshot) {
         let from = machine.has(&target).unwrap();
         let room = match &target {
             Target::Thread(id) => machine.cpusets[machine.threads[&id.thread].group],
-            _ => ALL,
+            Target::Interrupt(_) => ALL,
+            Target::Transmit { .. } | Target::Receive { .. } => !DRIVERS,
         };
         let to = machine.random.u8(..) & room & !OTHERS;
         if to != 0 && to != from && machine.random.bool() {

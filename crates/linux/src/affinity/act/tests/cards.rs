@@ -1,7 +1,8 @@
 //! Cards that are given other numbers of queues and tables, on a machine where nobody else is at work.
 
 use super::super::{Actor, CardOutcome, CardRestore, CardSetting, CardWish, Spread};
-use super::model::{Handle, OTHERS};
+use super::model::{Both, Handle, OTHERS};
+use super::{action, plan, snapshot};
 use homenode_policy::affinity::{QueueKind, Target};
 
 type ModelActor = Actor<Handle, Handle>;
@@ -50,7 +51,8 @@ fn more_queues_and_a_table_over_some_of_them() {
     let asked = [wish(Some(4), Some(Spread::Over(vec![1, 3])))];
     let outcomes = actor.arrange(&asked).unwrap();
     assert_eq!(outcomes, [(number(), CardOutcome::Done), (table(), CardOutcome::Done)]);
-    assert_eq!(handle.machine().saves, 2);
+    // The number, what it has made of masks, and the table.
+    assert_eq!(handle.machine().saves, 3);
     let now = handle.machine().cards["eth0"].table();
     assert_eq!((now.queues, now.entries), (4, vec![1, 3, 1, 3, 1, 3, 1, 3]));
     let again = actor.arrange(&asked).unwrap();
@@ -83,14 +85,47 @@ fn what_a_card_cannot_have_is_told_and_changes_nothing() {
 }
 
 #[test]
-fn queues_that_a_table_uses_do_not_go() {
-    let (_handle, mut actor) = quiet();
-    actor.arrange(&[wish(None, Some(Spread::Over(vec![1])))]).unwrap();
-    let refused = actor.arrange(&[wish(Some(1), None)]).unwrap();
-    assert_eq!(refused, [(number(), CardOutcome::Refused(libc::EINVAL))]);
-    let reverted = actor.revert().unwrap();
-    let restored = [(table(), CardRestore::Restored), (number(), CardRestore::Same)];
-    assert_eq!(reverted.cards, restored);
+fn a_number_does_not_change_under_a_table_that_is_set() {
+    let ours = |_: &Handle, actor: &mut ModelActor| {
+        actor.arrange(&[wish(None, Some(Spread::Over(vec![1])))]).unwrap();
+    };
+    let theirs = |handle: &Handle, _: &mut ModelActor| {
+        handle.machine().cards.get_mut("eth0").unwrap().set_table_by_others();
+    };
+    for set in [&ours as &dyn Fn(&_, &mut _), &theirs] {
+        for queues in [1, 4] {
+            let (handle, mut actor) = quiet();
+            set(&handle, &mut actor);
+            let before = handle.machine().cards["eth0"].table();
+            let asked = [wish(Some(queues), None)];
+            assert_eq!(actor.arrange(&asked).unwrap(), [(number(), CardOutcome::Table)]);
+            // Nor when the one that is asked for cannot be had.
+            let asked = [wish(Some(queues), Some(Spread::Over(vec![queues.max(2)])))];
+            let told = actor.arrange(&asked).unwrap();
+            assert!(told.contains(&(number(), CardOutcome::Table)), "{told:?}");
+            assert_eq!(handle.machine().cards["eth0"].table(), before);
+            assert!(actor.revert().unwrap().is_complete());
+            assert!(!handle.machine().cards["eth0"].is_torn);
+            assert_eq!(handle.machine().differences(), Vec::<String>::new());
+        }
+    }
+}
+
+/// Nobody's, though the driver has left it as it was for another number.
+#[test]
+fn a_number_changes_above_a_table_that_does_not_follow() {
+    for sequence in [[4, 3, 1], [1, 4, 3], [3, 1, 2]] {
+        let (handle, mut actor) = quiet();
+        handle.machine().cards.get_mut("eth0").unwrap().follows = false;
+        let before = handle.machine().cards["eth0"].table();
+        for queues in sequence {
+            let outcomes = actor.arrange(&[wish(Some(queues), None)]).unwrap();
+            assert_eq!(outcomes, [(number(), CardOutcome::Done)], "{sequence:?}");
+        }
+        assert!(actor.revert().unwrap().is_complete());
+        assert_eq!(handle.machine().cards["eth0"].table(), before);
+        assert_eq!(handle.machine().differences(), Vec::<String>::new());
+    }
 }
 
 #[test]
@@ -103,21 +138,70 @@ fn what_somebody_else_has_set_since_is_left_alone() {
     let restored = [(table(), CardRestore::Left(theirs)), (number(), CardRestore::Restored)];
     assert_eq!(reverted.cards, restored);
     assert_eq!(handle.machine().differences(), Vec::<String>::new());
+    assert!(!handle.machine().cards["eth0"].is_torn);
+}
+
+fn set_mask(handle: &Handle, kind: QueueKind, index: u32, set: u8) {
+    let queue = Target::of_queue("eth0", kind, index).unwrap();
+    let set = Both { now: set, wanted: set };
+    handle.machine().queues.insert(queue, set);
+}
+
+/// Whatever numbers there were meanwhile, and also when the last of them is that of the beginning, and the program is another.
+#[test]
+fn queues_have_the_masks_again_that_they_had() {
+    let sequences = [&[1][..], &[3], &[1, 3], &[3, 1], &[1, 3, 1, 2], &[3, 4, 3, 2], &[1, 2]];
+    for sequence in sequences {
+        for again in [false, true] {
+            let (handle, mut actor) = quiet();
+            for kind in [QueueKind::Transmit, QueueKind::Receive] {
+                set_mask(&handle, kind, 0, OTHERS | 1);
+                set_mask(&handle, kind, 1, OTHERS);
+            }
+            for queues in sequence {
+                actor.arrange(&[wish(Some(*queues), None)]).unwrap();
+                if again {
+                    actor = open(&handle);
+                }
+            }
+            assert!(actor.revert().unwrap().is_complete());
+            let differences = handle.machine().differences();
+            assert_eq!(differences, Vec::<String>::new(), "{sequence:?}");
+        }
+    }
 }
 
 #[test]
-fn a_queue_that_comes_back_has_its_mask_again() {
+fn masks_that_somebody_has_set_meanwhile_stay() {
+    for sequence in [&[][..], &[3], &[2], &[1, 2]] {
+        let (handle, mut actor) = quiet();
+        actor.arrange(&[wish(Some(4), None)]).unwrap();
+        for kind in [QueueKind::Transmit, QueueKind::Receive] {
+            set_mask(&handle, kind, 1, OTHERS);
+        }
+        for queues in sequence {
+            actor.arrange(&[wish(Some(*queues), None)]).unwrap();
+        }
+        actor.revert().unwrap();
+        let differences = handle.machine().differences();
+        assert_eq!(differences, Vec::<String>::new(), "{sequence:?}");
+    }
+}
+
+/// The mask of a plan is not what was there before.
+#[test]
+fn a_queue_that_a_plan_has_moved_is_as_before_the_plan() {
     let (handle, mut actor) = quiet();
     let queue = Target::of_queue("eth0", QueueKind::Transmit, 1).unwrap();
-    {
-        let mut machine = handle.machine();
-        let set = machine.queues.get_mut(&queue).unwrap();
-        (set.now, set.wanted) = (OTHERS, OTHERS);
+    set_mask(&handle, QueueKind::Transmit, 1, OTHERS);
+    let planned = plan(vec![action(queue, OTHERS, 3)]);
+    let snapshot = snapshot(&handle.machine());
+    actor.apply(&planned, &snapshot, &[]).unwrap();
+    for queues in [1, 3, 2] {
+        actor.arrange(&[wish(Some(queues), None)]).unwrap();
     }
-    actor.arrange(&[wish(Some(1), None)]).unwrap();
-    assert_eq!(handle.machine().has(&queue), None);
     assert!(actor.revert().unwrap().is_complete());
-    assert_eq!(handle.machine().has(&queue), Some(OTHERS));
+    assert_eq!(handle.machine().differences(), Vec::<String>::new());
 }
 
 /// Its table is set, or nobody's, as the number of queues goes down and up; the driver's follows the number, or does not.

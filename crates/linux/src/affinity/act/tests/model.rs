@@ -19,6 +19,8 @@ pub(super) type Set = u8;
 pub(super) const ALL: Set = 0xff;
 /// In all that others set and in every cpuset, and in nothing that is planned: so it is always clear who has set a value.
 pub(super) const OTHERS: Set = 0x40;
+/// In all that drivers set, and in nothing that is planned for queues.
+pub(super) const DRIVERS: Set = 0x80;
 const CPUSETS: [Set; 3] = [ALL, 0x43, 0xfc];
 const INIT: u32 = 1;
 
@@ -210,15 +212,15 @@ impl Machine {
             let device = name.to_owned();
             let is_set = index < queues && self.random.bool();
             let set = if is_set { self.others_set() } else { 0 };
-            let set = Both { now: set, wanted: set };
-            self.queues.insert(
-                Target::Receive {
-                    device: device.clone(),
-                    index,
-                },
-                set,
-            );
-            self.queues.insert(Target::Transmit { device, index }, set);
+            let both = |set| Both { now: set, wanted: set };
+            let receive = Target::Receive {
+                device: device.clone(),
+                index,
+            };
+            self.queues.insert(receive, both(set));
+            let transmit = Target::Transmit { device, index };
+            let set = if is_set { set } else { made(index, queues) };
+            self.queues.insert(transmit, both(set));
         }
     }
 
@@ -247,20 +249,28 @@ impl Machine {
         }
     }
 
-    /// A queue that goes takes its masks with it.
+    /// A queue that goes takes its masks with it, and the driver sets those by which all send anew.
     fn set_queues(&mut self, name: &str, queues: Both<u32>) {
         let Some(card) = self.cards.get_mut(name) else { return };
+        let changes = Both {
+            now: card.queues.now != queues.now,
+            wanted: card.queues.wanted != queues.wanted,
+        };
         card.set_queues(queues);
         for (target, set) in &mut self.queues {
             let (Some(of), Some(index)) = (device(target), queue_index(target)) else {
                 continue;
             };
-            if of == name && index >= queues.now {
-                set.now = 0;
+            if of != name {
+                continue;
             }
-            if of == name && index >= queues.wanted {
-                set.wanted = 0;
-            }
+            let becomes = |set, queues, changes| match target {
+                _ if index >= queues => 0,
+                Target::Transmit { .. } if changes => made(index, queues),
+                _ => set,
+            };
+            set.now = becomes(set.now, queues.now, changes.now);
+            set.wanted = becomes(set.wanted, queues.wanted, changes.wanted);
         }
     }
 
@@ -289,6 +299,15 @@ impl Machine {
         let interrupts = self.interrupts.keys().map(|number| Target::Interrupt(*number));
         let queues = self.queues.keys().filter(|queue| self.has(queue).is_some());
         threads.chain(interrupts).chain(queues.cloned()).collect()
+    }
+}
+
+/// What the driver gives one of so many queues to send by: for some numbers the same as for others.
+fn made(index: u32, queues: u32) -> Set {
+    let kind = if queues == Card::QUEUES_MAX { 2 } else { queues / 3 };
+    match u8::try_from(kind << 3 | index) {
+        Ok(set) if index < queues => DRIVERS | set,
+        _ => 0,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What others do to the machine between any two operations of ours.
 
 use super::super::super::Process;
+use super::super::super::record::{self, Key};
 use super::super::card::Card;
 use super::{ALL, At, Both, Cut, INIT, Machine, OTHERS, Thread, device};
 use homenode_policy::affinity::{Target, ThreadId};
@@ -105,11 +106,23 @@ impl Machine {
                     interrupt.affinity = set;
                 }
             }
-            Some(queue) => {
+            Some(queue) if self.is_told(&queue) => {
                 self.queues.insert(queue, set);
             }
-            None => {}
+            Some(_) | None => {}
         }
+    }
+
+    /// Not while a change of the number of its queues has begun, and the journal does not tell yet what it has made: who has
+    /// set a mask cannot be known then.
+    fn is_told(&self, queue: &Target) -> bool {
+        let Some(Ok(read)) = self.file.as_deref().map(record::read) else {
+            return true;
+        };
+        let changed = |key: &Key| matches!(key, Key::Queues { device: of } if device(queue) == Some(of));
+        let mut records = read.records.iter().rev();
+        let last = records.find(|(_, record)| changed(&record.target));
+        last.is_none_or(|(_, record)| record.made.is_some())
     }
 
     /// A thread's or an interrupt's number is used again.
@@ -144,7 +157,13 @@ impl Machine {
             card.set_table_by_others();
         } else {
             let all = Card::QUEUES_MAX;
+            let changes = card.queues.now != all;
             self.set_queues(name, Both { now: all, wanted: all });
+            // What the driver makes then is theirs, also where they would have changed nothing without us.
+            let sets = self.queues.iter_mut().filter(|(queue, _)| device(queue) == Some(name));
+            for (_, set) in sets.filter(|(queue, _)| changes && matches!(queue, Target::Transmit { .. })) {
+                set.wanted = set.now;
+            }
         }
     }
 

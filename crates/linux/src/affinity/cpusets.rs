@@ -1,7 +1,7 @@
 //! The CPUs that a thread's control group lets it have.
 //!
 //! Read by thread, not by process: threads of one process may be in different groups (libvirt does so with virtual CPUs).
-//! Groups are looked for where they usually are, then in the list of mounts, then as the first process sees them.
+//! Groups are looked for in the list of mounts, then where they usually are, then as the first process sees them.
 
 use super::gaps::Gaps;
 use crate::topology::sysfs::{Tree, parse_list};
@@ -14,6 +14,8 @@ const SECOND: [&str; 2] = ["sys/fs/cgroup/unified", "sys/fs/cgroup"];
 /// Of each version, a file that every mount of it has.
 const FIRST_FILE: &str = "cpuset.cpus";
 const SECOND_FILE: &str = "cgroup.controllers";
+/// A file that every group of the second version has but the one above all, which a namespace may hide.
+const BELOW_FILE: &str = "cgroup.type";
 /// What this process sees, and what the first one does: `ip netns exec` mounts another /sys, without groups in it.
 const VIEWS: [(&str, &str); 2] = [("proc/self/mountinfo", ""), ("proc/1/mountinfo", "proc/1/root/")];
 
@@ -128,15 +130,16 @@ impl Version {
         };
         let is_there = |place: &Place| tree.exists(format!("{}/{file}", place.directory));
         VIEWS.into_iter().find_map(|(mounts, root)| {
-            let usual = usual.iter().map(|directory| Place {
-                directory: format!("{root}{directory}"),
-                group: String::new(),
-            });
-            let found = usual.into_iter().find(is_there);
+            let mounts = tree.text(mounts).unwrap_or_default();
+            let places = mounts.lines().filter_map(|line| self.mounted(line, root));
+            // The one with the most groups.
+            let found = places.filter(is_there).min_by_key(|place| place.group.len());
             found.or_else(|| {
-                let mounts = tree.text(mounts)?;
-                let mut places = mounts.lines().filter_map(|line| self.mounted(line, root));
-                places.find(is_there)
+                let mut usual = usual.iter().map(|directory| Place {
+                    directory: format!("{root}{directory}"),
+                    group: String::new(),
+                });
+                usual.find(is_there)
             })
         })
     }
@@ -158,9 +161,11 @@ impl Version {
         })
     }
 
-    /// Groups of the second version without the controller have the CPUs of the nearest one above that has it.
+    /// Groups of the second version without the controller have the CPUs of the nearest one above that has it, which may
+    /// be above all that is seen here.
     fn read(self, tree: &Tree, place: &Place, path: &str) -> Cpuset {
-        let Some(below) = path.strip_prefix(&*place.group) else {
+        let below = path.strip_prefix(&*place.group);
+        let Some(below) = below.filter(|below| below.is_empty() || below.starts_with('/')) else {
             return Cpuset::Unseen;
         };
         let mut below = below.trim_end_matches('/');
@@ -175,6 +180,8 @@ impl Version {
             }
             match below.rfind('/') {
                 Some(end) => below = &below[..end],
+                None if !place.group.is_empty() => return Cpuset::Unseen,
+                None if tree.exists(format!("{}/{BELOW_FILE}", place.directory)) => return Cpuset::Unseen,
                 None => return Cpuset::All,
             }
         }
@@ -259,6 +266,43 @@ mod tests {
         assert!(!sets.has_unseen);
         assert_eq!(sets.of(&tree, "0::/c\n"), Cpuset::Unseen);
         assert!(sets.has_unseen);
+    }
+
+    #[test]
+    fn what_is_above_the_seen_groups_may_restrict_them() {
+        let (_root, tree) = machine(&[
+            ("proc/self/mountinfo", "31 22 0:28 /a /groups rw - cgroup2 cgroup2 rw\n"),
+            ("groups/cgroup.controllers", "\n"),
+            ("groups/c/cpuset.cpus.effective", "2\n"),
+        ]);
+        let mut sets = Cpusets::default();
+        assert_eq!(sets.of(&tree, "0::/a/c\n"), cpus(&[2]));
+        assert_eq!(sets.of(&tree, "0::/a/b\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&tree, "0::/a\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&tree, "0::/ab/c\n"), Cpuset::Unseen);
+        assert_eq!(sets.of(&tree, "0::/a/c/\n"), cpus(&[2]));
+        // A container with a namespace of its own.
+        let (_root, tree) = machine(&[
+            ("sys/fs/cgroup/cgroup.controllers", "\n"),
+            ("sys/fs/cgroup/cgroup.type", "domain\n"),
+        ]);
+        assert_eq!(Cpusets::default().of(&tree, "0::/\n"), Cpuset::Unseen);
+    }
+
+    /// A container's own group is where the one above all usually is.
+    #[test]
+    fn the_list_of_mounts_tells_which_group_is_at_the_usual_place() {
+        let (_root, tree) = machine(&[
+            (
+                "proc/self/mountinfo",
+                "33 31 0:30 /docker/id /sys/fs/cgroup/cpuset ro - cgroup cgroup rw,cpuset\n",
+            ),
+            ("sys/fs/cgroup/cpuset/cpuset.cpus", "0-1\n"),
+            ("sys/fs/cgroup/cpuset/db/cpuset.cpus", "1\n"),
+        ]);
+        let mut sets = Cpusets::default();
+        assert_eq!(sets.of(&tree, "3:cpuset:/docker/id\n0::/\n"), cpus(&[0, 1]));
+        assert_eq!(sets.of(&tree, "3:cpuset:/docker/id/db\n0::/\n"), cpus(&[1]));
     }
 
     #[test]

@@ -37,7 +37,7 @@ const FILES: [(&str, &str); 7] = [
     ),
     (
         "/run/homenode-affinity/lock",
-        "Locked by the one homenode affinity that may act on this machine, and removed when that ends.",
+        "Locked by the one homenode affinity that may act on this machine; it stays until the next boot.",
     ),
     (
         "/sys/module/fuse/parameters/enable_uring",

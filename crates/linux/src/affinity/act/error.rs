@@ -1,7 +1,7 @@
 //! Why a plan cannot be carried out or taken back at all.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Nothing was changed that is not in the journal.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum Error {
         problem: String,
     },
     /// A journal of this boot whose numbers of threads and names of cards are those of other namespaces.
-    #[error("{path} was written in other namespaces ({there}; here: {here}): what it names are not the threads and cards of here: run it where it was written (nsenter --net --pid --target PROCESS, with a process of there), or name another file", path = path.display())]
+    #[error("{path} was written in other namespaces ({there}; here: {here}): what it names are not the threads and cards of here: run it where it was written (nsenter --all --target PROCESS, with a process of there), or name another file", path = path.display())]
     Elsewhere {
         /// The journal.
         path: PathBuf,
@@ -47,6 +47,14 @@ pub enum Error {
         /// `read`, `write`.
         what: &'static str,
         /// The journal.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The lock that keeps two programs from acting on one machine cannot be taken.
+    #[error("cannot take the lock of this machine, {path}: {source}: {remedy}", path = path.display(), remedy = machine_remedy(path, source))]
+    Machine {
+        /// The lock's file.
         path: PathBuf,
         /// What the kernel said.
         source: io::Error,
@@ -90,6 +98,14 @@ fn remedy(source: &io::Error) -> &'static str {
         }
         Some(libc::ENOENT | libc::ENOTDIR) => ": name a journal in a directory that can be made (--journal FILE)",
         _ => "",
+    }
+}
+
+fn machine_remedy(path: &Path, source: &io::Error) -> String {
+    let directory = path.parent().unwrap_or(path).display();
+    match source.raw_os_error() {
+        Some(libc::ENOSPC | libc::EDQUOT) => format!("make room in {directory}"),
+        _ => format!("make {directory} a directory that can be written, or remove what is there"),
     }
 }
 

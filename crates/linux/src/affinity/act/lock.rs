@@ -4,27 +4,23 @@
 //! can change its own threads only, and does without it. The journal's is beside it, for those, and for programs that
 //! share a directory and not /run.
 //!
-//! A lock is a file that is locked, and is removed before it is unlocked: who opened it before and locks it after that
-//! finds that the path does not lead to it any more, and begins anew. One that a killed program leaves behind is taken
-//! by the next. It says who has it; that is believed only while it is locked, and of a process that lives.
+//! A lock is a file that stays: were it removed, who opened it before and locks it after that would have one beside
+//! somebody else's. It says who has it; that is believed only while it is locked, and of a process that lives.
 
 use super::error::Error;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Also the directory of sockets of metrics (packaging/homenode-affinity.service).
 const DIRECTORY: &str = "/run/homenode-affinity";
 const NAME: &str = "lock";
 const BESIDE: &str = ".lock";
-/// Each time somebody else has just ended.
-const TRIES_MAX: usize = 100;
 
 /// Locked until it is dropped, or the process dies.
 #[derive(Debug)]
 pub(super) struct Lock {
-    path: PathBuf,
     _file: File,
 }
 
@@ -32,60 +28,53 @@ impl Lock {
     /// None where this process may write nothing that others would find.
     pub(super) fn of_machine(journal: &Path) -> Result<Option<Self>, Error> {
         match Self::in_directory(Path::new(DIRECTORY), journal) {
-            Err(Error::Journal { source, .. }) if is_nowhere(&source) => Ok(None),
+            Err(Error::Machine { source, .. }) if is_forbidden(&source) => Ok(None),
             taken => taken.map(Some),
         }
     }
 
     fn in_directory(directory: &Path, journal: &Path) -> Result<Self, Error> {
         let path = directory.join(NAME);
-        match Self::take(&path, journal) {
-            Err(Error::Journal { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(directory).map_err(failed(&path))?;
-                Self::take(&path, journal)
-            }
-            taken => taken,
-        }
+        let failed = |source| Error::Machine {
+            path: path.clone(),
+            source,
+        };
+        fs::create_dir_all(directory).map_err(failed)?;
+        Self::take(&path, journal, failed)
     }
 
     /// `has_machine`: then nobody else is at work, and a journal whose directory cannot be written any more can still be
     /// reverted.
     pub(super) fn of_journal(journal: &Path, has_machine: bool) -> Result<Option<Self>, Error> {
-        match Self::take(&super::store::beside(journal, BESIDE), journal) {
-            Err(Error::Journal { source, .. }) if has_machine && is_nowhere(&source) => Ok(None),
+        let path = super::store::beside(journal, BESIDE);
+        let failed = |source| Error::Journal {
+            what: "lock",
+            path: path.clone(),
+            source,
+        };
+        match Self::take(&path, journal, failed) {
+            Err(Error::Journal { source, .. }) if has_machine && (is_forbidden(&source) || is_full(&source)) => {
+                Ok(None)
+            }
             taken => taken.map(Some),
         }
     }
 
-    fn take(path: &Path, journal: &Path) -> Result<Self, Error> {
-        for _ in 0..TRIES_MAX {
-            let mut options = OpenOptions::new();
-            // Whoever can open it can lock it.
-            options.read(true).write(true).create(true).truncate(false).mode(0o600);
-            let mut file = options.open(path).map_err(failed(path))?;
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Err(held(&mut file)),
-                Err(TryLockError::Error(source)) => return Err(failed(path)(source)),
-            }
-            if is_at(&file, path).map_err(failed(path))? {
-                // On a full disk nobody learns who has it: no reason to leave undone what is to be reverted.
-                let _ = file.set_len(0);
-                let _ = writeln!(file, "{} {}", std::process::id(), journal.display());
-                return Ok(Self {
-                    path: path.to_path_buf(),
-                    _file: file,
-                });
-            }
+    fn take(path: &Path, journal: &Path, failed: impl Fn(io::Error) -> Error) -> Result<Self, Error> {
+        let mut options = OpenOptions::new();
+        // Whoever can open it can lock it.
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(path).map_err(&failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(held(&mut file)),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        Err(failed(path)(io::ErrorKind::ResourceBusy.into()))
-    }
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // Left behind, it is taken by the next.
-        let _ = fs::remove_file(&self.path);
+        // On a full disk nobody learns who has it: no reason to leave undone what is to be reverted.
+        let _ = file.set_len(0);
+        let line = format!("{} {}\n", std::process::id(), journal.display());
+        let _ = file.write_all(line.as_bytes());
+        Ok(Self { _file: file })
     }
 }
 
@@ -102,40 +91,22 @@ fn held(file: &mut File) -> Error {
     Error::Locked { holder }
 }
 
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    let own = file.metadata()?;
-    match fs::metadata(path) {
-        Ok(there) => Ok((there.dev(), there.ino()) == (own.dev(), own.ino())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+/// Who is not root: its own threads are all that it can change.
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS))
 }
 
-/// It may not be written there, or there is no room.
-fn is_nowhere(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ENOSPC | libc::EDQUOT)
-    )
-}
-
-fn failed(path: &Path) -> impl Fn(io::Error) -> Error {
-    move |source| Error::Journal {
-        what: "lock",
-        path: path.to_path_buf(),
-        source,
-    }
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::thread;
 
     #[test]
-    fn a_lock_is_one_for_all_journals_and_leaves_no_file() {
+    fn a_lock_is_one_for_all_journals_and_its_file_stays() {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path().join("not-yet-there");
         let first = Lock::in_directory(&directory, Path::new("/a b/journal")).unwrap();
@@ -148,8 +119,9 @@ mod tests {
         );
         assert!(told.starts_with(&expected), "{told}");
         drop(first);
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
-        Lock::in_directory(&directory, Path::new("/c")).unwrap();
+        let _second = Lock::in_directory(&directory, Path::new("/c")).unwrap();
+        let line = fs::read_to_string(directory.join(NAME)).unwrap();
+        assert_eq!(line, format!("{} /c\n", std::process::id()));
     }
 
     /// As by one that has just taken it, over what a killed one left.
@@ -160,35 +132,57 @@ mod tests {
         fs::write(&path, format!("{} /a\n", u32::MAX)).unwrap();
         let holder = File::open(&path).unwrap();
         holder.lock().unwrap();
-        let told = Lock::take(&path, Path::new("/b")).unwrap_err().to_string();
+        let told = Lock::in_directory(directory.path(), Path::new("/b"))
+            .unwrap_err()
+            .to_string();
         assert!(
             told.starts_with("another process moves interrupts and threads already: "),
             "{told}"
         );
         drop(holder);
-        Lock::take(&path, Path::new("/b")).unwrap();
+        Lock::in_directory(directory.path(), Path::new("/b")).unwrap();
     }
 
     #[test]
-    fn while_it_is_removed_and_made_only_one_has_it() {
+    fn only_who_may_not_write_does_without_the_lock_of_the_machine() {
+        let error = io::Error::from_raw_os_error;
+        assert!(
+            [libc::EACCES, libc::EPERM, libc::EROFS]
+                .iter()
+                .all(|errno| is_forbidden(&error(*errno)))
+        );
+        assert!(
+            ![libc::ENOSPC, libc::EDQUOT, libc::ENOTDIR]
+                .iter()
+                .any(|errno| is_forbidden(&error(*errno)))
+        );
+    }
+
+    #[test]
+    fn what_is_in_the_way_of_the_lock_of_the_machine_is_told() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join(NAME);
-        let (inside, taken) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..2000 {
-                        let Ok(lock) = Lock::take(&path, Path::new("/a")) else {
-                            continue;
-                        };
-                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                        taken.fetch_add(1, Ordering::Relaxed);
-                        inside.fetch_sub(1, Ordering::SeqCst);
-                        drop(lock);
-                    }
-                });
-            }
-        });
-        assert!(taken.into_inner() > 0);
+        let in_the_way = directory.path().join("file");
+        fs::write(&in_the_way, "").unwrap();
+        let told = Lock::in_directory(&in_the_way, Path::new("/a"))
+            .unwrap_err()
+            .to_string();
+        let remedy = format!(
+            "make {} a directory that can be written, or remove what is there",
+            in_the_way.display()
+        );
+        assert!(
+            told.contains("the lock of this machine") && told.ends_with(&remedy),
+            "{told}"
+        );
+        assert!(!told.contains("journal"), "{told}");
+        let full = Error::Machine {
+            path: in_the_way.join(NAME),
+            source: io::Error::from_raw_os_error(libc::ENOSPC),
+        };
+        let full = full.to_string();
+        assert!(
+            full.ends_with(&format!("make room in {}", in_the_way.display())),
+            "{full}"
+        );
     }
 }

@@ -38,7 +38,7 @@ pub trait Store {
     fn remove(&mut self) -> Result<(), Error>;
 }
 
-/// A file, and beside it `FILE.lock` as long as somebody has it.
+/// A file, and beside it `FILE.lock`, which stays.
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,

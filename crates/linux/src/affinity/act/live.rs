@@ -25,6 +25,12 @@ const LISTINGS_MAX: usize = 16;
 /// The names of interrupts, a file each.
 const ACTIONS: &str = "sys/kernel/irq";
 
+/// The cards of the network namespace for which /sys was mounted, and of that of this process.
+const CARDS: &str = "sys/class/net";
+const OWN_CARDS: &str = "proc/self/net/dev";
+/// Cards may come and go between a look at the one and at the other.
+const LOOKS_MAX: usize = 5;
+
 /// Acts by /proc, /sys and system calls.
 #[derive(Debug)]
 pub struct Live {
@@ -47,6 +53,29 @@ impl Live {
         let text = self.tree.try_text(path)?;
         let list = parse_list(&text).ok_or_else(|| unclear(path))?;
         Ok(list.into_iter().map(CpuId).collect())
+    }
+
+    /// Fails where writes to queues in /sys would reach the cards of another network namespace than this process's.
+    fn check_cards(&self) -> io::Result<()> {
+        for _ in 0..LOOKS_MAX {
+            let Some(own) = self.tree.text(OWN_CARDS) else {
+                return Ok(());
+            };
+            let own: BTreeSet<&str> = own
+                .lines()
+                .filter_map(|line| Some(line.rsplit_once(':')?.0.trim_start()))
+                .collect();
+            let names = self.tree.names(CARDS);
+            let is_card = |name: &&str| self.tree.exists(format!("{CARDS}/{name}/ifindex"));
+            let there: BTreeSet<&str> = names.iter().map(String::as_str).filter(is_card).collect();
+            if there.is_empty() || there == own {
+                return Ok(());
+            }
+        }
+        Err(io::Error::other(
+            "/sys/class/net has the cards of another network namespace than this process's: run it where /sys is of the \
+             same (nsenter --all --target PROCESS, with a process of there, or ip netns exec)",
+        ))
     }
 
     /// What `stat` of a process or thread tells: its start, its process's parent and session, and whether it is the
@@ -123,6 +152,7 @@ impl Kernel for Live {
     }
 
     fn namespaces(&self) -> io::Result<String> {
+        self.check_cards()?;
         let name = |kind: &str| {
             let link = fs::read_link(format!("/proc/self/ns/{kind}"))?;
             Ok::<_, io::Error>(link.to_string_lossy().into_owned())
@@ -284,6 +314,43 @@ mod tests {
             assert_eq!(name.as_ref(), Some(&line.name), "{number}");
         }
         assert_eq!(live.identity(&Target::Interrupt(u32::MAX)).unwrap(), None);
+    }
+
+    #[test]
+    fn cards_of_another_network_namespace_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let live = Live {
+            tree: Tree::new(root.path()),
+            cpusets: RefCell::default(),
+        };
+        let add = |name: &str| {
+            fs::create_dir_all(root.path().join(CARDS).join(name)).unwrap();
+            fs::write(root.path().join(CARDS).join(name).join("ifindex"), "1\n").unwrap();
+        };
+        let own = |names: &[&str]| {
+            let lines: String = names.iter().map(|name| format!("{name:>6}: 1 2 0 0\n")).collect();
+            fs::create_dir_all(root.path().join("proc/self/net")).unwrap();
+            fs::write(
+                root.path().join(OWN_CARDS),
+                format!("Inter-|   Receive\n face |bytes\n{lines}"),
+            )
+            .unwrap();
+        };
+        live.check_cards().unwrap();
+        own(&["lo", "a:b"]);
+        live.check_cards().unwrap();
+        add("lo");
+        let told = live.check_cards().unwrap_err().to_string();
+        assert!(
+            told.contains("another network namespace") && told.contains("nsenter --all"),
+            "{told}"
+        );
+        add("a:b");
+        fs::write(root.path().join(CARDS).join("bonding_masters"), "").unwrap();
+        live.check_cards().unwrap();
+        add("eth0");
+        live.check_cards().unwrap_err();
+        Live::new().check_cards().unwrap();
     }
 
     #[test]

@@ -21,6 +21,16 @@ pub(super) struct Ready<'a> {
     room: Option<Vec<CpuId>>,
 }
 
+impl Ready<'_> {
+    /// Whether the record restores what is there now: of a thread that had its whole cpuset only if it still has.
+    fn is_as_recorded(&self, found: &Mask, room: &[CpuId]) -> bool {
+        match self.record.whole && self.record.old == self.found.text() {
+            true => is_within(room, found.cpus()),
+            false => *found == self.found,
+        }
+    }
+}
+
 impl<K: Kernel, S: Store> Actor<K, S> {
     /// The CPUs that a target can have; none of a thread whose cpuset is not seen.
     pub(super) fn room(&self, target: &Target, online: &[CpuId]) -> io::Result<Option<Vec<CpuId>>> {
@@ -125,13 +135,15 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             return Ok(Outcome::Vanished);
         }
         let found = self.kernel.read(target)?;
-        if found != ready.found || self.room(target, online)? != ready.room {
+        let room = self.room(target, online)?;
+        if found != ready.found || room != ready.room {
             let online = self.kernel.online()?;
-            let kept = within(found.cpus(), &online) == within(ready.found.cpus(), &online);
-            return Ok(match kept {
-                true => Outcome::NoCpu,
-                false => Outcome::Changed(found.cpus().to_vec()),
-            });
+            if within(found.cpus(), &online) != within(ready.found.cpus(), &online) {
+                return Ok(Outcome::Changed(found.cpus().to_vec()));
+            }
+            if !room.is_some_and(|room| is_within(to, &room) && ready.is_as_recorded(&found, &room)) {
+                return Ok(Outcome::NoCpu);
+            }
         }
         match self.kernel.write(target, &Mask::of(to)) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Outcome::NoCpu),

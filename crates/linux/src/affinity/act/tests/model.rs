@@ -70,6 +70,8 @@ pub(super) struct Machine {
     pub(super) refuses: BTreeMap<Target, i32>,
     /// CPUs that go when something is written to the journal.
     pub(super) goes: Set,
+    /// CPUs that every cpuset gets then.
+    pub(super) comes: Set,
     /// Writes that reached the journal.
     pub(super) saves: usize,
     /// So many more fit on the disk.
@@ -123,6 +125,7 @@ impl Machine {
             busy: true,
             refuses: BTreeMap::new(),
             goes: 0,
+            comes: 0,
             saves: 0,
             saves_left: None,
             is_read_only: false,

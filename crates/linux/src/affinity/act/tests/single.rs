@@ -94,7 +94,31 @@ fn what_is_not_as_the_plan_says_is_left_alone() {
 fn cpus_that_go_after_the_plan_are_nobody_elses_doing() {
     let (handle, mut actor) = quiet();
     handle.machine().goes = 0x80;
-    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 2), Outcome::NoCpu);
+    assert_eq!(apply(&handle, &mut actor, &THREAD, ALL, 0x80), Outcome::NoCpu);
+    handle.machine().goes = 0x20;
+    assert_eq!(apply(&handle, &mut actor, &THREAD, 0x7f, 2), Outcome::Done);
+}
+
+#[test]
+fn a_cpuset_that_changes_after_the_plan_and_has_its_cpus_is_no_reason_to_leave_a_thread() {
+    let (handle, mut actor) = quiet();
+    handle.machine().cpusets.fill(0x4f);
+    assert_eq!(apply(&handle, &mut actor, &THREAD, 0x4f, 2), Outcome::Done);
+    handle.machine().comes = ALL;
+    assert_eq!(apply(&handle, &mut actor, &THREAD, 2, 4), Outcome::Done);
+    assert!(actor.revert().unwrap().is_complete());
+    assert_eq!(handle.machine().has(&THREAD), Some(ALL));
+}
+
+/// Restoring it would ask for all CPUs.
+#[test]
+fn a_thread_that_turns_out_to_be_pinned_when_its_cpuset_widens_is_left_alone() {
+    let (handle, mut actor) = quiet();
+    handle.machine().cpusets.fill(0x4f);
+    handle.machine().threads.get_mut(&1).unwrap().asked.now = 0x4f;
+    handle.machine().comes = ALL;
+    assert_eq!(apply(&handle, &mut actor, &THREAD, 0x4f, 2), Outcome::NoCpu);
+    assert_eq!(handle.machine().has(&THREAD), Some(0x4f));
 }
 
 #[test]

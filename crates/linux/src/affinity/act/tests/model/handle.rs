@@ -227,6 +227,8 @@ impl Machine {
         }
         self.saves += 1;
         self.online &= !self.goes;
+        let comes = self.comes;
+        self.cpusets.iter_mut().for_each(|cpuset| *cpuset |= comes);
         Ok(())
     }
 }

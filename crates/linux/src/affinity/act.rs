@@ -62,8 +62,8 @@ use std::io;
 use std::path::Path;
 pub use store::{Disk, Store};
 
-/// Changes a machine, and knows how it was before. Only one at a time may act ([`Actor::open`]). Dropping it changes nothing: what is
-/// in force stays, and the next actor with the same journal knows of it.
+/// Changes a machine, and knows how it was before. Only one at a time may act ([`Actor::open`]). Dropping it changes
+/// nothing: what is in force stays, and the next actor with the same journal knows of it.
 #[derive(Debug)]
 pub struct Actor<K, S = Disk> {
     kernel: K,
@@ -289,7 +289,6 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     }
 }
 
-/// This boot, and the namespaces of this process.
 fn failed(error: &io::Error) -> Outcome {
     if has_vanished(error) {
         Outcome::Vanished

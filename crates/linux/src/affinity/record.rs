@@ -10,8 +10,9 @@
 //!
 //! A recording is made while the machine is sensed, from the very bytes that were sensed: what is read from it is the
 //! same snapshot. `meta` is written last: a recording that was cut short has none, or one without its last line, and a
-//! file that was cut has another length than `meta` says. Such a recording is refused. It has names of processes and threads, and no command lines or environments. What the doctor looks at
-//! is recorded with it, among it the places of mounts of tmpfs.
+//! file that was cut has another length than `meta` says. Such a recording is refused. It has names of processes and
+//! threads, and no command lines or environments. What the doctor looks at is recorded with it, among it the places of
+//! mounts of tmpfs.
 
 use super::{Error, Sensed, Sensor};
 use crate::doctor::{Before, Examined};

@@ -95,12 +95,12 @@ static __always_inline void note_queue(struct sock *sk, struct key *key)
 {
 	__u16 queue;
 
-	if (!bpf_core_field_exists(sk->sk_rx_queue_mapping) || !bpf_core_field_exists(sk->sk_rx_dst_ifindex))
+	if (!bpf_core_field_exists(sk->__sk_common.skc_rx_queue_mapping) || !bpf_core_field_exists(sk->sk_rx_dst_ifindex))
 		return;
 	/* A kernel without CONFIG_NET_NS has no such field, and one numbering of cards. */
 	if (bpf_core_field_exists(sk->__sk_common.skc_net.net) && sk->__sk_common.skc_net.net->ns.inum != namespace)
 		return;
-	queue = sk->sk_rx_queue_mapping;
+	queue = sk->__sk_common.skc_rx_queue_mapping;
 	if (queue == NO_QUEUE)
 		return;
 	key->card = sk->sk_rx_dst_ifindex;

@@ -8,6 +8,7 @@ mod affinity {
     mod acting;
     mod configuration;
     mod explaining;
+    mod failing;
     pub(crate) mod harness;
     mod hidden;
     mod load;

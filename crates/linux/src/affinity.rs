@@ -307,7 +307,17 @@ pub enum Error {
         /// The first file that is missing.
         path: PathBuf,
     },
-    /// A recording's file is not what was recorded, or is of another version.
+    /// A recording is of another version's layout.
+    #[error("the recording {directory} is of another version of homenode (\"{found}\", not \"{expected}\"): record the machine again, or use that version", directory = directory.display())]
+    Version {
+        /// The recording.
+        directory: PathBuf,
+        /// The layout that it has.
+        found: String,
+        /// The layout that is read.
+        expected: &'static str,
+    },
+    /// A recording's file is not what was recorded.
     #[error("the recording {directory} is damaged: {path}: {problem}: record the machine again", directory = directory.display(), path = path.display())]
     Damaged {
         /// The recording.

@@ -41,7 +41,7 @@ pub(super) struct Decided {
     pub(super) sensed: Sensed,
     pub(super) plan: Plan,
     pub(super) conflicts: Vec<Conflict>,
-    /// What is to be done to cards before it, or was.
+    /// What is to be done to cards before it.
     pub(super) asked: String,
 }
 

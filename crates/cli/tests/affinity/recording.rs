@@ -60,7 +60,19 @@ fn what_a_recording_lacks_is_named() {
     );
     let nowhere = copy.path().join("nowhere");
     refused(&mut plan_of(&nowhere), 1, &["is incomplete", "nowhere/meta"]);
-    fs::write(copy.path().join("meta"), "something else\n").unwrap();
+    let meta = copy.path().join("meta");
+    let whole = fs::read_to_string(&meta).unwrap();
+    fs::write(
+        &meta,
+        whole.replacen("homenode-recording 3\n", "homenode-recording 2\n", 1),
+    )
+    .unwrap();
+    let parts = [
+        "is of another version of homenode (\"homenode-recording 2\", not \"homenode-recording 3\"): record",
+        copy.path().to_str().unwrap(),
+    ];
+    refused(&mut plan_of(copy.path()), 1, &parts);
+    fs::write(&meta, "something else\n").unwrap();
     refused(&mut plan_of(copy.path()), 1, &["is damaged", "/meta"]);
 }
 

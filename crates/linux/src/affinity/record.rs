@@ -10,7 +10,8 @@
 //!
 //! A recording is made while the machine is sensed, from the very bytes that were sensed: what is read from it is the
 //! same snapshot. `meta` is written last: a recording that was cut short has none, or one without its last line, and a
-//! file that was cut has another length than `meta` says. Such a recording is refused. It has names of processes and
+//! file that was cut has another length than `meta` says. Such a recording is refused, and so is one of another version:
+//! what programs had counted has no mark of its own that tells how long its entries are. It has names of processes and
 //! threads, and no command lines or environments. What the doctor looks at is recorded with it, among it the places of
 //! mounts of tmpfs.
 
@@ -26,7 +27,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-const VERSION: &str = "homenode-recording 2";
+const NAME: &str = "homenode-recording ";
+const VERSION: &str = "homenode-recording 3";
 const META: &str = "meta";
 /// The last line of `meta`.
 const END: &str = "end";
@@ -119,9 +121,23 @@ fn check(directory: &Path) -> Result<(), Error> {
     let meta = directory.join(META);
     let text = fs::read_to_string(&meta).map_err(|error| broken(directory, Broken::List(error), &meta))?;
     let lines: Vec<&str> = text.lines().collect();
-    if lines.first() != Some(&VERSION) {
-        let problem = format!("it does not begin with \"{VERSION}\"");
-        return Err(damaged(directory, meta, problem));
+    match lines.first() {
+        Some(&VERSION) => {}
+        Some(line)
+            if line
+                .strip_prefix(NAME)
+                .is_some_and(|number| number.parse::<u32>().is_ok()) =>
+        {
+            return Err(Error::Version {
+                directory: directory.to_path_buf(),
+                found: (*line).to_owned(),
+                expected: VERSION,
+            });
+        }
+        _ => {
+            let problem = format!("it does not begin with \"{VERSION}\"");
+            return Err(damaged(directory, meta, problem));
+        }
     }
     if lines.last() != Some(&END) || !text.ends_with('\n') {
         return Err(damaged(directory, meta, "it is cut short".to_owned()));

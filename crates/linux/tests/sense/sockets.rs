@@ -1,10 +1,13 @@
 //! Bytes of sockets, and where they were processed.
 
-use crate::namespaces::{ADDRESSES, ADDRESSES_V6, Namespaces, enter, has_v6};
+use crate::namespaces::{ADDRESSES, ADDRESSES_V6, Namespaces, OWN_ADDRESSES, enter, has_v6};
 use crate::{MIB, Work, named, sense_while, sensor, within_a_percent};
 use homenode_linux::affinity::{Sensed, Sensor, record, recorded};
 use homenode_linux::topology::Source;
+use homenode_policy::affinity::Thread;
 use homenode_policy::topology::Topology;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -91,6 +94,72 @@ fn bytes_of_sockets_with_the_cpu_that_processed_them() {
         let thread = named(&sensed, name);
         assert_eq!((&thread.received[..], thread.sent_bytes), (&[][..], 0), "{thread:?}");
     }
+}
+
+/// Cards are numbered in each namespace anew: only those of this one are told.
+#[test]
+fn bytes_of_sockets_with_the_queue_they_came_by() {
+    let Some((_alone, mut sensor, topology)) = sensor() else {
+        return;
+    };
+    let namespaces = Namespaces::new();
+    let card = namespaces.own_card();
+    sensor.settings_changed();
+    let in_namespace = |end: usize| -> Work {
+        let name = namespaces.names[end].clone();
+        Box::new(move || enter(&name))
+    };
+    let here = || -> Work { Box::new(|| {}) };
+    let sensed = stream(&mut sensor, &topology, OWN_ADDRESSES[1], [here(), in_namespace(0)]);
+    let receiver = named(&sensed, "receiver");
+    let [queue] = &receiver.queues[..] else {
+        panic!("not by one queue: {receiver:?}")
+    };
+    assert_eq!((&*queue.device, queue.index), (&*card, 0));
+    assert!(within_a_percent(queue.bytes, SENT), "{receiver:?}");
+
+    // The same card's other end has a number in its own namespace, which may be that of a card here.
+    let sensed = stream(&mut sensor, &topology, OWN_ADDRESSES[0], [in_namespace(0), here()]);
+    let receiver = named(&sensed, "receiver");
+    assert_eq!(receiver.queues, [], "{receiver:?}");
+    assert!(within_a_percent(received(receiver), SENT), "{receiver:?}");
+
+    // Where there is no room for another queue, the CPU is known still.
+    let fill = || -> Work { Box::new(|| fill(&map("counts_by_queue"))) };
+    let sensed = stream(&mut sensor, &topology, OWN_ADDRESSES[1], [fill(), in_namespace(0)]);
+    let receiver = named(&sensed, "receiver");
+    assert_eq!(receiver.queues, [], "{receiver:?}");
+    assert!(receiver.received.iter().all(|(cpu, _)| cpu.is_some()), "{receiver:?}");
+    assert!(within_a_percent(received(receiver), SENT), "{receiver:?}");
+    let sensed = stream(&mut sensor, &topology, OWN_ADDRESSES[1], [here(), in_namespace(0)]);
+    assert_eq!(named(&sensed, "receiver").queues.len(), 1, "it has been emptied");
+}
+
+fn received(thread: &Thread) -> u64 {
+    thread.received.iter().map(|(_, bytes)| bytes).sum()
+}
+
+/// The map of this name that this process has open.
+fn map(name: &str) -> MapHandle {
+    let files = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let number = |text: String| {
+        text.lines()
+            .find_map(|line| line.strip_prefix("map_id:")?.trim().parse().ok())
+    };
+    let numbers = files.filter_map(|file| number(fs::read_to_string(file.path()).ok()?));
+    let mut maps = numbers.map(|number| MapHandle::from_map_id(number).unwrap());
+    maps.find(|map| map.name() == name).unwrap()
+}
+
+/// With entries of threads that there are none of.
+fn fill(map: &MapHandle) {
+    const BEYOND_ALL: u32 = 1 << 30;
+    let is_taken = |thread: &u32| {
+        let key = [*thread, 0, 1, 0].map(u32::to_le_bytes).concat();
+        map.update(&key, &[0; 16], MapFlags::NO_EXIST).is_ok()
+    };
+    let taken = (BEYOND_ALL..).take_while(is_taken).count();
+    assert!(taken > 30_000, "{taken}");
 }
 
 /// A recording reads as what was sensed while it was made, with what the programs counted.

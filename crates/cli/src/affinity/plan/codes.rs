@@ -1,7 +1,7 @@
 //! Reasons in a word for programs, and in general for a person who is told only how many there are.
 
-use homenode_linux::affinity::act::Outcome;
 use homenode_linux::affinity::act::conflicts::Conflict;
+use homenode_linux::affinity::act::{CardOutcome, Outcome};
 use homenode_policy::affinity::{Reason, Stay, Why};
 
 pub(super) fn of_reason(reason: &Reason) -> &'static str {
@@ -29,6 +29,22 @@ pub(in crate::affinity) fn of_outcome(outcome: &Outcome) -> &'static str {
         Outcome::NoCpu => "no-cpu",
         Outcome::Refused(_) => "refused",
         Outcome::Withheld(_) => "withheld",
+        _ => "other",
+    }
+}
+
+/// What became of a setting of a card.
+pub(super) fn of_card_outcome(outcome: &CardOutcome) -> &'static str {
+    match outcome {
+        CardOutcome::Done => "done",
+        CardOutcome::Same => "same",
+        CardOutcome::Became(_) => "became",
+        CardOutcome::Changed(_) => "changed",
+        CardOutcome::Number { .. } => "number",
+        CardOutcome::NoQueue { .. } => "no-queue",
+        CardOutcome::NotOffered => "not-offered",
+        CardOutcome::Vanished => "vanished",
+        CardOutcome::Refused(_) => "refused",
         _ => "other",
     }
 }

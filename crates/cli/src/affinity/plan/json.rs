@@ -3,8 +3,8 @@
 
 use super::{Decided, codes};
 use crate::affinity::words::{UnseenReport, name_alone, unseen_reports};
-use homenode_linux::affinity::act::Applied;
 use homenode_linux::affinity::act::conflicts::Conflict;
+use homenode_linux::affinity::act::{Applied, CardOutcome, CardSetting};
 use homenode_linux::affinity::{Card, QueueCounts};
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Action, Policy, Snapshot, Stay, Target};
@@ -47,6 +47,14 @@ struct OutcomeReport {
     code: &'static str,
     text: String,
     is_done: bool,
+}
+
+/// What became of a setting of a card that the configuration asks for.
+#[derive(Serialize)]
+pub(in crate::affinity) struct ArrangedReport {
+    what: String,
+    #[serde(flatten)]
+    outcome: OutcomeReport,
 }
 
 #[derive(Serialize)]
@@ -133,6 +141,17 @@ impl PlanReport<'_> {
             });
         }
         self
+    }
+}
+
+pub(in crate::affinity) fn arranged((setting, outcome): &(CardSetting, CardOutcome)) -> ArrangedReport {
+    ArrangedReport {
+        what: setting.to_string(),
+        outcome: OutcomeReport {
+            code: codes::of_card_outcome(outcome),
+            text: outcome.to_string(),
+            is_done: outcome.is_done(),
+        },
     }
 }
 

@@ -124,13 +124,13 @@ struct sock_common {
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
 	int skc_incoming_cpu;
+	__u16 skc_rx_queue_mapping;
 };
 
 struct sock {
 	struct sock_common __sk_common;
 	struct dst_entry *sk_dst_cache;
 	int sk_rx_dst_ifindex;
-	__u16 sk_rx_queue_mapping;
 };
 
 struct socket {

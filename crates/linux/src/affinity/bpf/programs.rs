@@ -136,14 +136,15 @@ impl Programs {
 
     /// First what found no room, then every count with its key; the next begins from nothing.
     fn empty(&mut self, bytes: &mut Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
-        let map = |name: &str| {
-            let mut maps = self.object.maps();
-            maps.find(|map| map.name() == name).ok_or("a map of theirs is missing")
-        };
-        let missed = map("missed")?.lookup(&[0; 4], MapFlags::ANY)?;
+        let missed = self.object.maps().find(|map| map.name() == "missed");
+        let missed = missed
+            .ok_or("a map of theirs is missing")?
+            .lookup(&[0; 4], MapFlags::ANY)?;
         let missed = u64::from_le_bytes(missed.unwrap_or_default().try_into().unwrap_or_default());
         bytes.extend((missed - self.missed_before).to_le_bytes());
-        drain(&map("counts")?, bytes)?;
+        for counts in self.object.maps().filter(|map| map.map_type().is_hash_map()) {
+            drain(&counts, bytes)?;
+        }
         self.missed_before = missed;
         Ok(())
     }

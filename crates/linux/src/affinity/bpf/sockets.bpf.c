@@ -25,6 +25,7 @@
 #define MSG_ERRQUEUE 0x2000
 #define NO_CPU (-1)
 #define NO_QUEUE 0xffff
+/* Of each of the two maps: entries of 80 bytes and buckets of 16, all made when it is loaded: 3 MiB. */
 #define THREADS_TIMES_QUEUES_MAX 32768
 
 /* The number of a network namespace; set by the loader. */
@@ -42,12 +43,15 @@ struct count {
 	__u64 sent;
 };
 
-struct {
+struct counts {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, THREADS_TIMES_QUEUES_MAX);
 	__type(key, struct key);
 	__type(value, struct count);
-} counts SEC(".maps");
+};
+
+/* By card and queue; and what has none, or found no room there: that is known by CPU at least. */
+struct counts counts_by_queue SEC(".maps"), counts SEC(".maps");
 
 static __always_inline bool is_local_v4(__be32 address)
 {
@@ -91,20 +95,34 @@ static __always_inline void note_queue(struct sock *sk, struct key *key)
 {
 	__u16 queue;
 
-	if (!bpf_core_field_exists(sk->sk_rx_queue_mapping) || !bpf_core_field_exists(sk->sk_rx_dst_ifindex))
+	if (!bpf_core_field_exists(sk->__sk_common.skc_rx_queue_mapping) || !bpf_core_field_exists(sk->sk_rx_dst_ifindex))
 		return;
-	queue = sk->sk_rx_queue_mapping;
-	if (queue == NO_QUEUE || sk->__sk_common.skc_net.net->ns.inum != namespace)
+	/* A kernel without CONFIG_NET_NS has no such field, and one numbering of cards. */
+	if (bpf_core_field_exists(sk->__sk_common.skc_net.net) && sk->__sk_common.skc_net.net->ns.inum != namespace)
+		return;
+	queue = sk->__sk_common.skc_rx_queue_mapping;
+	if (queue == NO_QUEUE)
 		return;
 	key->card = sk->sk_rx_dst_ifindex;
 	key->queue = queue;
 }
 
+/* The count of a key, made where there is none; none where there is no room. */
+static __always_inline struct count *count_of(void *map, struct key *key)
+{
+	struct count first = {};
+	struct count *known = bpf_map_lookup_elem(map, key);
+
+	if (known)
+		return known;
+	bpf_map_update_elem(map, key, &first, BPF_NOEXIST);
+	return bpf_map_lookup_elem(map, key);
+}
+
 static __always_inline int count(struct sock *sk, __s64 bytes, bool is_received)
 {
 	struct key key = { .thread = this_thread(), .cpu = NO_CPU };
-	struct count first = {};
-	struct count *known;
+	struct count *known = 0;
 	unsigned short family;
 
 	if (bytes <= 0 || !sk)
@@ -118,10 +136,11 @@ static __always_inline int count(struct sock *sk, __s64 bytes, bool is_received)
 		key.cpu = sk->__sk_common.skc_incoming_cpu;
 		note_queue(sk, &key);
 	}
-	known = bpf_map_lookup_elem(&counts, &key);
+	if (key.card)
+		known = count_of(&counts_by_queue, &key);
 	if (!known) {
-		bpf_map_update_elem(&counts, &key, &first, BPF_NOEXIST);
-		known = bpf_map_lookup_elem(&counts, &key);
+		key.card = key.queue = 0;
+		known = count_of(&counts, &key);
 	}
 	if (!known)
 		miss(bytes);

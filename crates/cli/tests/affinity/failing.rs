@@ -1,0 +1,126 @@
+//! What `apply` tells of when it fails after it has changed something.
+
+use super::harness::*;
+use super::load::{self, Load};
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+const PERIOD: &str = "--period=1";
+
+/// A wish for a card that there is not: told without touching one.
+fn wish_for_a_card(load: &Load) {
+    let mut config = OpenOptions::new().append(true).open(load.config()).unwrap();
+    config.write_all(b"[cards.hn-no-card]\nqueues = 2\n").unwrap();
+}
+
+/// `apply`, in a namespace of mounts that nobody else sees.
+fn apart(load: &Load, arguments: &[&str]) -> Child {
+    let apply = load.affinity(arguments);
+    let mut command = Command::new("unshare");
+    command.arg("--mount").arg(apply.get_program()).args(apply.get_args());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// What `apply` says when the look after the one that moved the load cannot read the machine. On a busy machine that may
+/// be the last look: then all is given back, and it is tried again.
+fn failed_later(load: &Load, arguments: &[&str]) -> (String, String) {
+    let mut said = None;
+    load::wait_until("a look that fails", || {
+        let mut apply = apart(load, arguments);
+        while !load.is_moved() && apply.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let target = apply.id().to_string();
+        let cover = [
+            "--mount",
+            "--target",
+            &target,
+            "mount",
+            "-t",
+            "tmpfs",
+            "homenode-test",
+            "/proc",
+        ];
+        // It may have ended.
+        let _ = Command::new("nsenter").args(cover).output().unwrap();
+        let output = apply.wait_with_output().unwrap();
+        let moved = load.is_moved();
+        shown(&mut load.affinity(&["revert"]));
+        let (told, warned) = (text(output.stdout), text(output.stderr));
+        let failed = moved && warned.contains("/proc");
+        if failed {
+            assert_eq!(output.status.code(), Some(1), "{warned}");
+            said = Some((told, warned));
+        }
+        failed
+    });
+    said.unwrap()
+}
+
+#[test]
+fn what_was_changed_is_told_when_a_later_look_fails() {
+    let Some(load) = Load::start() else { return };
+    wish_for_a_card(&load);
+    let before = load.mask();
+    let (said, warned) = failed_later(&load, &["apply", PERIOD, "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let card = serde_json::json!({
+        "what": "number of queues of hn-no-card",
+        "code": "vanished",
+        "text": "not done: there is no such card",
+        "is_done": false,
+    });
+    assert_eq!(told["cards"], serde_json::json!([card]), "{warned}");
+    let looks = told["looks"].as_array().unwrap();
+    let action = &looks.last().unwrap()["actions"][0];
+    assert_eq!(
+        (&action["target"]["thread"], &action["outcome"]["is_done"]),
+        (&load.id().into(), &true.into()),
+        "{said}"
+    );
+    let (said, warned) = failed_later(&load, &["apply", PERIOD]);
+    assert!(
+        said.starts_with("number of queues of hn-no-card: not done: there is no such card\n")
+            && said.contains("\n1 of 1 changes made; "),
+        "{said}{warned}"
+    );
+    assert_eq!(load.mask(), before);
+}
+
+#[test]
+fn cards_are_told_of_before_the_first_look_and_what_failed_is_found_where_it_is_said_to_be() {
+    let Some(load) = Load::start() else { return };
+    wish_for_a_card(&load);
+    let mut apply = load.affinity(&["apply", "--period=60"]);
+    let mut apply = apply.stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(apply.stdout.as_mut().unwrap())
+        .read_line(&mut first)
+        .unwrap();
+    let has_ended = apply.try_wait().unwrap().is_some();
+    apply.kill().unwrap();
+    apply.wait().unwrap();
+    assert!(
+        first == "number of queues of hn-no-card: not done: there is no such card\n" && !has_ended,
+        "{first}"
+    );
+
+    fs::write(load.config(), "policy = \"off\"\n[cards.hn-no-card]\nqueues = 2\n").unwrap();
+    for (arguments, place) in [
+        (&["apply", BRIEFLY][..], "the lines above tell why"),
+        (
+            &["apply", BRIEFLY, "--json"],
+            "`is_done` is false in what is told of them",
+        ),
+    ] {
+        let output = load.affinity(arguments).output().unwrap();
+        let (said, warned) = (text(output.stdout), text(output.stderr));
+        assert_eq!(output.status.code(), Some(1), "{warned}");
+        assert!(
+            warned.contains("1 of 1 changes could not be made") && warned.contains(place),
+            "{warned}"
+        );
+        assert!(said.contains("there is no such card"), "{said}");
+    }
+}

@@ -30,6 +30,7 @@ QUEUES = Path(f"/sys/class/net/{CARD}/queues")
 MASKS = {QUEUES / "tx-3/xps_cpus": "21", QUEUES / "rx-3/rps_cpus": "c0"}
 SOURCE = ("10.76.0.1", 7600)
 ENOUGH = 1 << 20
+RECEIVE_S_MAX = 60
 # With fewer queues than it began with, and a table, virtio-net of Linux 6.1 loses packets, whoever asks for that.
 FEWER_RECEIVE = not os.uname().release.startswith("6.1.")
 
@@ -54,7 +55,8 @@ def arrivals() -> dict[int, int]:
 def receive() -> None:
     """Some bytes of the card's source, over a flow of its own."""
     received = 0
-    with socket.create_connection(SOURCE) as source:
+    # Packets that are lost for good are a failure, and not a test without end.
+    with socket.create_connection(SOURCE, timeout=RECEIVE_S_MAX) as source:
         source.sendall(b"0\n")
         while received < ENOUGH:
             received += len(source.recv(1 << 16))

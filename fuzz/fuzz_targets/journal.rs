@@ -120,7 +120,7 @@ impl Kernel for Nothing {
         vanished()
     }
 
-    fn cpuset(&self, _: ThreadId) -> io::Result<Vec<CpuId>> {
+    fn cpuset(&self, _: ThreadId) -> io::Result<Option<Vec<CpuId>>> {
         vanished()
     }
 

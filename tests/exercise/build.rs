@@ -68,7 +68,10 @@ fn sources() -> PathBuf {
         .args(["metadata", "--format-version", "1", "--offline", "--manifest-path"])
         .arg(manifest)
         // Crates that only others need were never fetched.
-        .args(["--filter-platform", &format!("{}-unknown-linux-gnu", std::env::consts::ARCH)]);
+        .args([
+            "--filter-platform",
+            &format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
+        ]);
     let metadata: serde_json::Value = serde_json::from_slice(&tool::run(&mut command).stdout).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
     let package = packages

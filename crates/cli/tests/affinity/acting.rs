@@ -209,7 +209,7 @@ fn on_a_full_disk_nothing_is_moved() {
         "nothing is changed without a journal",
     ];
     assert!(parts.iter().all(|part| warned.contains(part)), "{said}{warned}");
-    assert!(said.ends_with("failed 1\nrest\n"), "{said}");
+    assert!(said.ends_with("failed 1\njournal.lock\nrest\n"), "{said}");
     assert_eq!(load.mask(), before);
 }
 

@@ -1,6 +1,6 @@
 //! Any bytes as one of the files of a recording: read or refused, never a panic.
 //!
-//! Input: the number of a file (with the highest bit: the others do not say how long it was), and its bytes.
+//! Input: the number of a file (with the highest bit: the others have the checksum it had), and its bytes.
 #![no_main]
 
 use homenode_linux::affinity::{record, recorded};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// With the list that has its length, and its name there.
+/// With the list that has its checksum, and its name there.
 const FILES: [(&str, Option<(&str, &str)>); 5] = [
     ("meta", None),
     ("0.files", Some(("meta", "0.files"))),
@@ -19,7 +19,7 @@ const FILES: [(&str, Option<(&str, &str)>); 5] = [
     ("0/proc/interrupts", Some(("0.files", "proc/interrupts"))),
     ("1/proc/interrupts", Some(("1.files", "proc/interrupts"))),
 ];
-const LENGTH_STAYS: u8 = 0x80;
+const CHECKSUM_STAYS: u8 = 0x80;
 
 static RECORDING: LazyLock<PathBuf> = LazyLock::new(|| {
     let scratch = homenode_fuzz::scratch("recording");
@@ -44,29 +44,29 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let directory = &*RECORDING;
-    let (file, list) = FILES[usize::from(number & !LENGTH_STAYS) % FILES.len()];
+    let (file, list) = FILES[usize::from(number & !CHECKSUM_STAYS) % FILES.len()];
     let mut changed = vec![Changed::new(directory, file, bytes)];
-    let mut list = list.filter(|_| number & LENGTH_STAYS == 0);
-    let mut length = bytes.len();
+    let mut list = list.filter(|_| number & CHECKSUM_STAYS == 0);
+    let mut crc = crc32c::crc32c(bytes);
     while let Some((of, name)) = list {
         let text = fs::read_to_string(directory.join(of)).expect("it is one of ours");
         let text: String = text
             .lines()
-            .map(|line| with_length(line, name, length) + "\n")
+            .map(|line| with_checksum(line, name, crc) + "\n")
             .collect();
-        length = text.len();
+        crc = crc32c::crc32c(text.as_bytes());
         changed.push(Changed::new(directory, of, text.as_bytes()));
         list = FILES.iter().find(|(file, _)| *file == of).and_then(|(_, list)| *list);
     }
     let _ = recorded(directory);
 });
 
-/// `BYTES NAME` and `MODE BYTES NAME` with another number of bytes, when it is that file's.
-fn with_length(line: &str, name: &str, length: usize) -> String {
+/// `CRC NAME` and `MODE CRC NAME` with another checksum, when it is that file's.
+fn with_checksum(line: &str, name: &str, crc: u32) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     match words[..] {
-        [_, of] if of == name => format!("{length} {name}"),
-        [mode, _, of] if of == name => format!("{mode} {length} {name}"),
+        [_, of] if of == name => format!("{crc:08x} {name}"),
+        [mode, _, of] if of == name => format!("{mode} {crc:08x} {name}"),
         _ => line.to_owned(),
     }
 }

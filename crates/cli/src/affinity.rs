@@ -1,7 +1,7 @@
 //! `homenode affinity`: which CPUs interrupts, queues and threads are to use: told, done, undone, explained.
 //!
 //! A file per verb. `look` senses one period of this machine or reads a recorded one, `known` is what was set before and
-//! what others set, `settings` the configuration; `words` names what is placed, and `table` aligns columns.
+//! what others set, `settings` the configuration, `signals` what is to end a verb that changes something; `words` names what is placed, and `table` aligns columns.
 
 mod apply;
 mod cards;
@@ -14,6 +14,7 @@ mod record;
 mod revert;
 mod run;
 pub(crate) mod settings;
+mod signals;
 mod table;
 mod target;
 pub(crate) mod words;

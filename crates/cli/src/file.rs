@@ -2,7 +2,7 @@
 
 use crate::argument;
 use crate::control::client::{Connection, on_homenode, unexpected};
-use crate::control::protocol::{OUTPUT_VERSION, Outcome, Request};
+use crate::control::protocol::{NodeBytes, OUTPUT_VERSION, Outcome, Request};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::progress::Progress;
@@ -52,13 +52,6 @@ struct FileMap<'a> {
     path: &'a str,
     /// Ascending; nodes with none left out.
     nodes: Vec<NodeBytes>,
-}
-
-/// What lies on one node.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct NodeBytes {
-    pub(crate) node: u16,
-    pub(crate) bytes: u64,
 }
 
 pub(crate) fn run(command: &FileCommand) -> Result<()> {

@@ -1,5 +1,7 @@
 //! What the server does when a command asks.
 
+mod volumes;
+
 use crate::control::protocol::{
     AccessReport, FuseReport, MemberReport, NodeReport, OUTPUT_VERSION, Outcome, Refusal, Request, SpillReport, State,
     StatusReport,
@@ -124,10 +126,25 @@ impl Handler for PoolHandler {
             Request::PoolAdd { node, size } => self.add(node, &size),
             Request::PoolDrain { member } => self.drain(member, progress),
             Request::PoolRemove { member } => self.remove(member),
+            Request::VolumeCreate {
+                name,
+                size_bytes,
+                policy,
+            } => {
+                let policy = volumes::policy(&policy)?;
+                volumes::create(&self.pool, &name, size_bytes, policy)
+            }
+            Request::VolumeList => Ok(volumes::list(&self.pool, &self.place().0)),
+            Request::VolumeResize {
+                name,
+                size_bytes,
+                force,
+            } => volumes::resize(&self.pool, &name, size_bytes, force),
+            Request::VolumeRemove { name } => volumes::remove(&self.pool, &name),
         };
         done.map_err(|error| Refusal {
             busy: error.errno() == Errno::BUSY.raw_os_error(),
-            message: chain(&error),
+            message: chain(&error) + volumes::remedy(&error),
         })
     }
 }

@@ -68,11 +68,8 @@ fn show(sensed: &Sensed) {
             thread.cpu.0,
             thread.cpu_ns / 1000,
             shares(&thread.disk, |disk| (disk.device.clone(), disk.bytes)),
-            shares(&thread.received, |(cpu, bytes)| (
-                cpu.map(|cpu| cpu.0.to_string()),
-                *bytes
-            )),
-            thread.sent_bytes,
+            shares(&thread.received, |it| (it.cpu.map(|cpu| cpu.0.to_string()), it.bytes)),
+            thread.sent_bytes(),
             list(&thread.allowed),
             list(&thread.cpuset)
         );

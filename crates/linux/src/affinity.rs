@@ -294,10 +294,18 @@ pub enum Error {
     #[error("hwloc cannot write the topology of this machine as XML")]
     Export,
     /// What was named is no directory.
-    #[error("{path} is no recording: name a directory that `homenode affinity record DIR` made", path = path.display())]
+    #[error("{path} {problem}: name a directory that `homenode affinity record DIR` made", path = path.display(), problem = if *is_there { "is no directory" } else { "is not there" })]
     NoRecording {
         /// What was named.
         path: PathBuf,
+        /// Whether there is something of that name.
+        is_there: bool,
+    },
+    /// A directory without what is written last.
+    #[error("{directory} is no whole recording: it has no file meta, which is written last: was `homenode affinity record` stopped before its end? Record the machine again, into another directory", directory = directory.display())]
+    Unfinished {
+        /// The recording.
+        directory: PathBuf,
     },
     /// A recording lacks a file.
     #[error("the recording {directory} is incomplete: {path} is missing: record the machine again", directory = directory.display(), path = path.display())]

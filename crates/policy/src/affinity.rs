@@ -33,7 +33,7 @@ pub use cost::Cost;
 pub use plan::{Action, Plan, Stay, Target};
 pub use previous::Previous;
 pub use reason::{Class, Reason, Why};
-pub use snapshot::{DiskBytes, Interrupt, Queue, QueueBytes, QueueKind, Snapshot, Thread, ThreadId};
+pub use snapshot::{DeviceBytes, Interrupt, Queue, QueueKind, Received, Snapshot, Thread, ThreadId};
 
 /// What is to be done after this period, given what was done before.
 #[must_use]

@@ -1,25 +1,30 @@
 //! `homenode affinity apply`: carries plans out until nothing is left to move but what has just moved.
 
 use super::cards::{arrange, line};
-use super::known::{JournalArgs, Known, failure, of_others};
+use super::known::{JournalArgs, Known, failure, of_others, standing, unopened};
 use super::look::{Look, PeriodArgs};
 use super::plan::text::{cpus, headline};
 use super::plan::{Decided, json};
 use super::settings::{Settings, SettingsArgs};
+use super::signals;
 use super::table::{Side, aligned};
 use super::words::{name, others, plain, unseen};
-use crate::failure::{Result, fail};
+use crate::failure::{Failure, Result, fail};
 use clap::Args;
-use homenode_linux::affinity::act::{Actor, Applied, Live, Outcome};
+use homenode_linux::affinity::act::{Actor, Applied, CardOutcome, CardSetting, Live, Outcome};
 use homenode_policy::affinity::{Plan, Snapshot, Stay, Why};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::signal_name;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 /// Move what `plan` says, and what is seen only then.
 ///
 /// Looks at the machine for a few seconds, decides, writes what it is about to change into the journal, and changes it;
-/// then tells what became of each change. What has moved uses other queues, so it looks again, three times at most, until
-/// nothing is left to move but what has just moved: that stays for `dwell_periods`, and is told. `homenode affinity revert`
-/// takes all of it back. Run again, it goes on from what it finds, and the journal keeps the first values. Exits with 1 when
-/// the kernel refused something.
+/// then tells what became of each change. What has moved uses other queues, and what has just begun is moved when it is
+/// still there, so it looks again, three times at most, until nothing is left to move but what has just moved: that stays
+/// for `dwell_periods`, and is told. `homenode affinity revert` takes all of it back. Run again, it goes on from what it
+/// finds, and the journal keeps the first values. Exits with 1 when the kernel refused something, and when it could not go
+/// on, or SIGINT (Ctrl-C) or SIGTERM ended it: then it tells how many changes stand.
 #[derive(Args, Debug)]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
@@ -38,30 +43,34 @@ pub(crate) struct ApplyArgs {
 const LOOKS_MAX: usize = 3;
 
 /// What was tried so far. Text is printed as it comes; JSON at the end, also when something failed before it.
+#[derive(Default)]
 struct Told {
+    arranged: Vec<(CardSetting, CardOutcome)>,
     looks: Vec<serde_json::Value>,
     changes: usize,
+    /// Of threads, interrupts and queues.
+    made: usize,
     refused: usize,
 }
 
 pub(super) fn run(args: &ApplyArgs) -> Result<()> {
+    // From here on a signal is a message, so that what stands is told.
+    let signals = signals::listen(&[SIGINT, SIGTERM, SIGHUP])?;
     let settings = Settings::read(&args.settings)?;
-    let mut actor = args.journal.open()?;
-    let arranged = arrange(&mut actor, &settings)?;
-    if !args.json {
-        crate::print_text(&arranged.iter().map(|one| line(one) + "\n").collect::<String>())?;
-    }
-    let mut told = Told {
-        looks: Vec::new(),
-        changes: arranged.len(),
-        refused: arranged.iter().filter(|(_, outcome)| !outcome.is_done()).count(),
+    let mut actor = args.journal.open().map_err(unopened)?;
+    let mut told = Told::default();
+    let looked = looks(args, &settings, &mut actor, &signals, &mut told);
+    let printed = if args.json {
+        let cards: Vec<_> = told.arranged.iter().map(json::arranged).collect();
+        crate::print_json(&serde_json::json!({"output_version": 1, "cards": cards, "looks": told.looks}))
+    } else {
+        Ok(())
     };
-    let looked = looks(args, &settings, &mut actor, &mut told);
-    if args.json {
-        let cards: Vec<_> = arranged.iter().map(json::arranged).collect();
-        crate::print_json(&serde_json::json!({"output_version": 1, "cards": cards, "looks": told.looks}))?;
-    }
-    looked?;
+    // Where the machine cannot be read any more, what was made does not seem to be there.
+    let stands = || standing(&actor).max(told.made);
+    looked
+        .and(printed)
+        .map_err(|failure| with_standing(&failure, stands(), &args.journal.revert()))?;
     let place = if args.json {
         "`is_done` is false in what is told of them, and `text` tells why"
     } else {
@@ -73,7 +82,28 @@ pub(super) fn run(args: &ApplyArgs) -> Result<()> {
     }
 }
 
-fn looks(args: &ApplyArgs, settings: &Settings, actor: &mut Actor<Live>, told: &mut Told) -> Result<()> {
+/// Whoever is told that it has failed must not take it for not having begun.
+fn with_standing(failure: &Failure, standing: usize, revert: &str) -> Failure {
+    Failure::new(match standing {
+        0 => format!("{failure}: no change stands"),
+        1 => format!("{failure}; 1 change that was made before stands: {revert} takes it back"),
+        number => format!("{failure}; {number} changes that were made before stand: {revert} takes them back"),
+    })
+}
+
+fn looks(
+    args: &ApplyArgs,
+    settings: &Settings,
+    actor: &mut Actor<Live>,
+    signals: &Receiver<i32>,
+    told: &mut Told,
+) -> Result<()> {
+    told.arranged = arrange(actor, settings)?;
+    told.changes = told.arranged.len();
+    told.refused = told.arranged.iter().filter(|(_, outcome)| !outcome.is_done()).count();
+    if !args.json {
+        crate::print_text(&told.arranged.iter().map(|one| line(one) + "\n").collect::<String>())?;
+    }
     let mut look = Look::begin()?;
     let mut known = Known {
         previous: actor.previous().map_err(failure)?,
@@ -82,7 +112,12 @@ fn looks(args: &ApplyArgs, settings: &Settings, actor: &mut Actor<Live>, told: &
     };
     let failed = |outcome: &Outcome| matches!(outcome, Outcome::Refused(_) | Outcome::NoCpu);
     for number in 1..=LOOKS_MAX {
-        let sensed = look.after(args.period.period)?;
+        match signals.recv_timeout(args.period.period) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(signal) => fail!("ended by {}", signal_name(signal).unwrap_or("a signal")),
+            Err(RecvTimeoutError::Disconnected) => fail!("cannot listen for signals any more"),
+        }
+        let sensed = look.sense()?;
         if number == 1 {
             settings.tell_unknown_devices(&sensed.snapshot);
         }
@@ -92,8 +127,9 @@ fn looks(args: &ApplyArgs, settings: &Settings, actor: &mut Actor<Live>, told: &
             .map_err(failure)?;
         known.previous = applied.next(&known.previous, &plan, &sensed.snapshot);
         told.changes += plan.actions.len();
+        told.made += applied.made();
         told.refused += applied.outcomes.iter().filter(|(_, outcome)| failed(outcome)).count();
-        let is_last = number == LOOKS_MAX || plan.actions.is_empty();
+        let is_last = number == LOOKS_MAX || is_settled(&plan);
         let decided = Decided {
             asked: String::new(),
             sensed,
@@ -105,7 +141,7 @@ fn looks(args: &ApplyArgs, settings: &Settings, actor: &mut Actor<Live>, told: &
             told.looks.push(serde_json::json!(report.with_outcomes(&applied)));
         } else {
             let heading = if number == 1 { "" } else { "\nlooked again: " };
-            crate::print_text(&text(heading, &decided, &applied, is_last))?;
+            crate::print_text(&text(heading, &decided, &applied, is_last, &args.journal.revert()))?;
         }
         if is_last {
             break;
@@ -114,16 +150,24 @@ fn looks(args: &ApplyArgs, settings: &Settings, actor: &mut Actor<Live>, told: &
     Ok(())
 }
 
+/// Whether another look would find nothing else to do.
+fn is_settled(plan: &Plan) -> bool {
+    plan.actions.is_empty() && !plan.stays.iter().any(has_begun)
+}
+
+fn has_begun(stay: &Stay) -> bool {
+    stay.why == Why::New
+}
+
 /// What was decided by a look, and what became of it; after the last one, what there is to know besides.
-fn text(heading: &str, decided: &Decided, applied: &Applied, is_last: bool) -> String {
+fn text(heading: &str, decided: &Decided, applied: &Applied, is_last: bool, revert: &str) -> String {
     let (snapshot, plan) = (&decided.sensed.snapshot, &decided.plan);
     let lately = if is_last { lately(plan) } else { String::new() };
     let mut text = format!("{heading}{}{lately}\n", headline(plan, snapshot.period_ns));
     if !plan.actions.is_empty() {
         text += &format!("\n{}", table(snapshot, plan, applied));
-        let made = applied.outcomes.iter().filter(|(_, outcome)| outcome.is_done()).count();
-        let all = plan.actions.len();
-        text += &format!("\n{made} of {all} changes made; `homenode affinity revert` takes back all that is ours\n");
+        let (made, all) = (applied.made(), plan.actions.len());
+        text += &format!("\n{made} of {all} changes made; {revert} takes back all that is ours\n");
     }
     if !is_last {
         return text;
@@ -135,14 +179,23 @@ fn text(heading: &str, decided: &Decided, applied: &Applied, is_last: bool) -> S
     text
 }
 
-/// `; 3 moved lately and are not to move again yet`: whether they should is not known.
+/// `; 3 moved lately and are not to move again yet; 1 has just begun and is not moved yet`: whether they should is not
+/// known.
 fn lately(plan: &Plan) -> String {
-    let is_held = |stay: &&Stay| matches!(stay.why, Why::Dwell { .. });
-    match plan.stays.iter().filter(is_held).count() {
+    let of = |is: fn(&Stay) -> bool, one: &str, several: &str| match plan.stays.iter().filter(|stay| is(stay)).count() {
         0 => String::new(),
-        1 => "; 1 moved lately and is not to move again yet".to_owned(),
-        number => format!("; {number} moved lately and are not to move again yet"),
-    }
+        1 => format!("; 1 {one}"),
+        number => format!("; {number} {several}"),
+    };
+    of(
+        |stay| matches!(stay.why, Why::Dwell { .. }),
+        "moved lately and is not to move again yet",
+        "moved lately and are not to move again yet",
+    ) + &of(
+        has_begun,
+        "has just begun and is not moved yet",
+        "have just begun and are not moved yet",
+    )
 }
 
 /// In the order of the plan.
@@ -168,7 +221,28 @@ fn table(snapshot: &Snapshot, plan: &Plan, applied: &Applied) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use homenode_linux::affinity::act::Error;
     use homenode_policy::affinity::{Cost, Target};
+
+    #[test]
+    fn a_failure_tells_what_stands_and_how_it_is_taken_back() {
+        let failed = failure(Error::Journal {
+            what: "write",
+            path: "/x".into(),
+            source: std::io::Error::from_raw_os_error(28),
+        });
+        let told = |standing| with_standing(&failed, standing, "`revert`").to_string();
+        let problem = "cannot write /x: No space left on device (os error 28): make room there";
+        assert_eq!(told(0), format!("{problem}: no change stands"));
+        assert_eq!(
+            told(1),
+            format!("{problem}; 1 change that was made before stands: `revert` takes it back")
+        );
+        assert_eq!(
+            told(2),
+            format!("{problem}; 2 changes that were made before stand: `revert` takes them back")
+        );
+    }
 
     #[test]
     fn what_was_moved_lately_is_counted() {
@@ -194,6 +268,10 @@ mod tests {
         assert_eq!(
             told(vec![held(1), stay(2, Why::Best), held(3)]),
             "; 2 moved lately and are not to move again yet"
+        );
+        assert_eq!(
+            told(vec![held(1), stay(2, Why::New)]),
+            "; 1 moved lately and is not to move again yet; 1 has just begun and is not moved yet"
         );
     }
 }

@@ -1,13 +1,15 @@
 //! What decisions know besides a period: what was set before, by the journal, and what other programs set.
 
 use super::settings::Settings;
-use super::words::plain;
+use super::words::{count, plain};
 use crate::failure::{Failure, chain};
+use crate::mountinfo::shown;
 use clap::Args;
 use homenode_linux::affinity::act::conflicts::{Conflict, conflicts, leave_alone};
-use homenode_linux::affinity::act::{Actor, Changed, Error, Live, Store};
+use homenode_linux::affinity::act::{Actor, Changed, Error, Live, Standing, Store, last_journal};
 use homenode_policy::affinity::{Plan, Previous, Snapshot, decide};
 use homenode_policy::doctor::Helper;
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::io;
@@ -35,9 +37,20 @@ impl JournalArgs {
         self.journal.clone().unwrap_or_else(default)
     }
 
-    /// To change what is in it, alone.
-    pub(super) fn open(&self) -> Result<Actor<Live>, Failure> {
-        let actor = Actor::open(Live::new(), &self.path()).map_err(failure)?;
+    /// The command that takes back what is in it.
+    pub(super) fn revert(&self) -> String {
+        match &self.journal {
+            Some(path) => revert_of(path),
+            None => "`homenode affinity revert`".to_owned(),
+        }
+    }
+
+    /// To change what is in it, alone. Changes in other journals are told of.
+    pub(super) fn open(&self) -> Result<Actor<Live>, Error> {
+        // The next line names this journal as the last one. When somebody else acts, it fails.
+        let others = self.others().unwrap_or_default();
+        let actor = Actor::open(Live::new(), &self.path())?;
+        tell_others(&others);
         if actor.has_rebooted() {
             eprintln!(
                 "homenode: the journal {} was of an earlier boot: nothing of it is in force, and it is gone",
@@ -49,6 +62,44 @@ impl JournalArgs {
         }
         Ok(actor)
     }
+
+    /// Other journals with changes that stand, and how many these are, where it is known: of who acted last, and the
+    /// default one.
+    ///
+    /// # Errors
+    /// A program acts now.
+    pub(super) fn others(&self) -> Result<Vec<(PathBuf, usize)>, Error> {
+        let own = fs::canonicalize(self.path()).ok();
+        let default = Self { journal: None }.path();
+        let known = last_journal()?.into_iter().chain([default]);
+        let known: BTreeSet<PathBuf> = known.filter_map(|path| fs::canonicalize(path).ok()).collect();
+        let others = known.into_iter().filter(|path| Some(path) != own.as_ref());
+        let with_changes = others.filter_map(|path| {
+            // One that cannot be read tells of no changes that are known.
+            let actor = Actor::with_store(Live::new(), Glance(path.clone())).ok()?;
+            Some((path, standing(&actor))).filter(|(_, changes)| *changes > 0)
+        });
+        Ok(with_changes.collect())
+    }
+}
+
+/// What is taken back by another command only.
+pub(super) fn tell_others(others: &[(PathBuf, usize)]) {
+    for (path, changes) in others {
+        let (changes, verb) = (
+            count(*changes, "change"),
+            if *changes == 1 { "stands" } else { "stand" },
+        );
+        eprintln!(
+            "homenode: another journal, {}, has {changes} that {verb}: {} takes back what is in it",
+            shown(path),
+            revert_of(path)
+        );
+    }
+}
+
+fn revert_of(journal: &Path) -> String {
+    format!("`homenode affinity revert --journal {}`", shown(journal))
 }
 
 /// All that is known of what is not taken back.
@@ -64,11 +115,27 @@ fn of_cut(journal: &Path, cut: &str) -> String {
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn failure(error: Error) -> Failure {
+    Failure::new(chain(&error))
+}
+
+/// Of a journal in which something is to be written down.
+pub(super) fn unopened(error: Error) -> Failure {
     let why = match &error {
-        Error::Journal { .. } => ": nothing is changed without a journal",
+        Error::Journal { .. } => {
+            ": nothing is changed without a journal, and another one can be named (--journal FILE)"
+        }
         _ => "",
     };
-    Failure::new(chain(&error) + why)
+    Failure::new(format!("{}{why}", failure(error)))
+}
+
+/// How many changes are in a journal and stand; all of them, where that cannot be told.
+pub(super) fn standing<S: Store>(actor: &Actor<Live, S>) -> usize {
+    let stands = |standing: &Standing| matches!(standing, Standing::InForce | Standing::Pending);
+    let targets = actor.verify().map_or(actor.changed().len(), |all| {
+        all.iter().filter(|(_, standing)| stands(standing)).count()
+    });
+    targets + actor.changed_cards().len()
 }
 
 /// Of this machine; nothing of a recorded one.

@@ -59,7 +59,9 @@ impl LookArgs {
 }
 
 pub(super) fn live(period: Duration) -> Result<Sensed> {
-    Look::begin()?.after(period)
+    let mut look = Look::begin()?;
+    thread::sleep(period);
+    look.sense()
 }
 
 /// Looks at this machine, once or again and again.
@@ -76,9 +78,8 @@ impl Look {
         })
     }
 
-    /// What happens in the next period; settings are read anew.
-    pub(super) fn after(&mut self, period: Duration) -> Result<Sensed> {
-        thread::sleep(period);
+    /// What has happened since it was called last, or begun; settings are read anew.
+    pub(super) fn sense(&mut self) -> Result<Sensed> {
         self.sensor.settings_changed();
         self.sensor.sense(&self.topology).map_err(failure)
     }

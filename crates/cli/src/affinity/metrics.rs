@@ -138,10 +138,12 @@ fn class(thread: &Thread, snapshot: &Snapshot, config: &Config) -> &'static str 
         let rate = u128::from(bytes) * 1_000_000_000 / u128::from(snapshot.period_ns.max(1));
         u64::try_from(rate).unwrap_or(u64::MAX)
     };
-    let received = thread.received.iter().map(|(_, bytes)| *bytes);
-    let network = received.fold(thread.sent_bytes, u64::saturating_add);
     let disk = thread.disk.iter().map(|disk| disk.bytes).fold(0, u64::saturating_add);
-    match Class::of(per_second(network), per_second(disk), config.rate_bytes_per_s_min) {
+    match Class::of(
+        per_second(thread.network_bytes()),
+        per_second(disk),
+        config.rate_bytes_per_s_min,
+    ) {
         Class::Network => "network",
         Class::Disk => "disk",
         Class::Both => "both",

@@ -1,8 +1,9 @@
 //! `homenode affinity revert`: everything that is still as it was set gets back what it had before.
 
-use super::known::{JournalArgs, failure};
+use super::known::{JournalArgs, failure, tell_others};
 use super::words::{count, plain};
-use crate::failure::{Result, fail};
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::shown;
 use clap::Args;
 use homenode_linux::affinity::act::{CardRestore, Restore, Reverted};
 use homenode_policy::affinity::Target;
@@ -22,9 +23,12 @@ pub(crate) struct RevertArgs {
 pub(super) fn run(args: &RevertArgs) -> Result<()> {
     let path = args.journal.path();
     if matches!(path.try_exists(), Ok(false)) {
-        return crate::print_line(&format!("nothing to revert: there is no journal {}", path.display()));
+        let missing = format!("there is no journal {}", shown(&path));
+        let others = args.journal.others();
+        tell_others(&others.map_err(|error| Failure::new(format!("{missing}, and {}", failure(error))))?);
+        return crate::print_line(&format!("nothing to revert: {missing}"));
     }
-    let mut actor = args.journal.open()?;
+    let mut actor = args.journal.open().map_err(failure)?;
     let reverted = actor.revert().map_err(failure)?;
     let told: String = lines(&reverted).iter().map(|line| format!("  {line}\n")).collect();
     crate::print_text(&format!("{}\n{told}", summary(&reverted)))?;

@@ -6,20 +6,19 @@
 
 mod daemon;
 
-use super::known::{JournalArgs, failure};
+use super::known::{JournalArgs, failure, unopened};
 use super::metrics::address::Address;
 use super::metrics::{Metrics, Server};
 use super::revert::{end, lines, summary};
 use super::settings::{Settings, SettingsArgs, period};
-use crate::failure::{Failure, Result};
+use super::signals;
+use crate::failure::Result;
 use clap::Args;
 use daemon::Daemon;
 use homenode_linux::affinity::act::{Actor, Live};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// Plan and move once a second, until SIGINT (Ctrl-C) or SIGTERM, which takes all of it back.
@@ -52,9 +51,9 @@ impl RunArgs {
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     // From here on a signal is a message, so that none of them leaves a change behind.
-    let signals = signals()?;
+    let signals = signals::listen(&[SIGINT, SIGTERM, SIGHUP])?;
     let settings = args.settings()?;
-    let mut actor = args.journal.open()?;
+    let mut actor = args.journal.open().map_err(unopened)?;
     if !actor.is_clean() {
         tracing::info!("an earlier run has left changes: taking them back");
         // What fails stays in the journal, with what was there first, and is tried again at the end.
@@ -142,24 +141,6 @@ fn take_back(actor: &mut Actor<Live>) -> Result<()> {
     }
     tracing::info!("{}", summary(&reverted));
     end(&reverted)
-}
-
-fn signals() -> Result<Receiver<i32>> {
-    let cannot = |error| Failure::new(format!("cannot listen for signals: {error}"));
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(cannot)?;
-    let (sender, receiver) = mpsc::channel();
-    let forward = move || {
-        for signal in signals.forever() {
-            if sender.send(signal).is_err() {
-                return;
-            }
-        }
-    };
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(forward)
-        .map_err(cannot)?;
-    Ok(receiver)
 }
 
 /// To systemd, when that started it as a service.

@@ -26,7 +26,11 @@ fn what_is_applied_is_explained_and_reverted() {
         "{text}"
     );
     assert!(
-        text.contains("  done  ") && text.contains("1 of 1 changes made; `homenode affinity revert`"),
+        text.contains("  done  ")
+            && text.contains(&format!(
+                "1 of 1 changes made; `homenode affinity revert --journal {}`",
+                load.journal().display()
+            )),
         "{text}"
     );
     assert!(load.is_moved(), "{}", load.mask());
@@ -114,6 +118,7 @@ fn a_journal_that_is_not_ours_or_damaged_is_refused_and_kept() {
     let path = journal.to_str().unwrap();
     for (text, problem) in [
         ("root:x:0:0:root:/root:/bin/bash\n".to_owned(), "is no journal"),
+        (String::new(), "is empty"),
         (ours.replace("\"to\":[", "\"to\":[7,"), "is damaged: line 2"),
     ] {
         fs::write(&journal, &text).unwrap();
@@ -162,7 +167,11 @@ fn a_journal_that_cannot_be_written_is_told_before_anything_is_done() {
     refused(
         &mut affinity(["apply", BRIEFLY, "--journal=/proc/journal"]),
         1,
-        &["/proc/journal", "nothing is changed without"],
+        &[
+            "/proc/journal",
+            "nothing is changed without",
+            "another one can be named (--journal FILE)",
+        ],
     );
     let Some(output) = as_nobody(&["apply", BRIEFLY, "--journal=/nowhere/journal"]) else {
         return;
@@ -203,11 +212,7 @@ fn on_a_full_disk_nothing_is_moved() {
     let script = "head -c 100000 /dev/zero > rest 2> /dev/null\n\
                   for i in 1 2 3 4 5; do apply || { echo failed $?; break; }; done; ls";
     let (said, warned) = on_a_file_system(&load, script);
-    let parts = [
-        "No space left on device",
-        "make room there",
-        "nothing is changed without a journal",
-    ];
+    let parts = ["No space left on device", "make room there: no change stands"];
     assert!(parts.iter().all(|part| warned.contains(part)), "{said}{warned}");
     assert!(said.ends_with("failed 1\njournal.lock\nrest\n"), "{said}");
     assert_eq!(load.mask(), before);
@@ -231,7 +236,10 @@ fn with_a_journal_that_can_only_be_read_all_is_given_back() {
         "make that file system writable",
     ];
     assert!(parts.iter().all(|part| warned.contains(part)), "{warned}");
-    assert!(!warned.contains("nothing is changed"), "{warned}");
+    assert!(
+        !warned.contains("nothing is changed") && !warned.contains("--journal"),
+        "another journal does not help: {warned}"
+    );
     assert_eq!(load.mask(), before);
 }
 

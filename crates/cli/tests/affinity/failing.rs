@@ -2,9 +2,10 @@
 
 use super::harness::*;
 use super::load::{self, Load};
-use std::fs::{self, OpenOptions};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 const PERIOD: &str = "--period=1";
 
@@ -58,12 +59,100 @@ fn failed_later(load: &Load, arguments: &[&str]) -> (String, String) {
     said.unwrap()
 }
 
+fn one_stands(load: &Load) -> String {
+    let journal = load.journal();
+    let revert = format!("`homenode affinity revert --journal {}`", journal.display());
+    format!("; 1 change that was made before stands: {revert} takes it back\n")
+}
+
+/// What `apply` says that has moved the load, and gets this signal, if any, before it looks again. On a busy machine it may
+/// do nothing for some periods.
+fn ended(load: &Load, arguments: &[&str], signal: Option<Signal>, output: fn() -> Stdio) -> Output {
+    let mut ended = None;
+    load::wait_until("a change that stands", || {
+        let mut apply = load.affinity(arguments);
+        let mut apply = apply.stdout(output()).stderr(Stdio::piped()).spawn().unwrap();
+        while !load.is_moved() && apply.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        if let (Some(signal), None) = (signal, apply.try_wait().unwrap()) {
+            kill_process(Pid::from_child(&apply), signal).unwrap();
+        }
+        let output = apply.wait_with_output().unwrap();
+        let has_failed = load.is_moved() && !output.status.success();
+        if has_failed {
+            ended = Some(output);
+        }
+        shown(&mut load.affinity(&["revert"]));
+        has_failed
+    });
+    ended.unwrap()
+}
+
+#[test]
+fn what_stands_is_told_when_a_signal_ends_it() {
+    let Some(load) = Load::start() else { return };
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let output = ended(&load, &["apply", PERIOD, "--json"], Some(signal), Stdio::piped);
+        let (said, warned) = (text(output.stdout), text(output.stderr));
+        assert_eq!(output.status.code(), Some(1), "{warned}");
+        assert!(
+            warned.ends_with(&one_stands(&load)) && warned.contains("ended by SIG"),
+            "{warned}"
+        );
+        let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let looks = told["looks"].as_array().unwrap();
+        let action = &looks.last().unwrap()["actions"][0];
+        assert_eq!(action["outcome"]["is_done"], true, "{said}");
+    }
+}
+
+#[test]
+fn what_stands_is_told_when_the_output_cannot_be_written() {
+    let Some(load) = Load::start() else { return };
+    let full = || File::create("/dev/full").unwrap().into();
+    for arguments in [&["apply", PERIOD][..], &["apply", PERIOD, "--json"]] {
+        let output = ended(&load, arguments, None, full);
+        let warned = text(output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{warned}");
+        assert!(
+            warned.starts_with("homenode: cannot write the output: No space left on device")
+                && warned.ends_with(&one_stands(&load)),
+            "{warned}"
+        );
+    }
+}
+
+/// What begins in the first period is left for the second.
+#[test]
+fn what_has_just_begun_is_looked_at_again() {
+    let Some(load) = Load::start() else { return };
+    let mut moved = false;
+    load::wait_until("moved", || {
+        let config = fs::read_to_string(load.config()).unwrap();
+        let name = config.lines().last().unwrap().split(' ').next().unwrap().to_owned();
+        let begins = format!("{}b", name.trim_end_matches('b'));
+        fs::write(load.config(), config.replace(&name, &begins)).unwrap();
+        let mut apply = load.affinity(&["apply", "--period=1.5"]);
+        let apply = apply.stdout(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        let another = load.another(&begins);
+        let said = text(apply.wait_with_output().unwrap().stdout);
+        // The first look may come before it begins, on a busy machine.
+        moved = said.starts_with("nothing to move: ") && said.contains("\nlooked again: 1 of ");
+        drop(another);
+        moved
+    });
+    shown(&mut load.affinity(&["revert"]));
+}
+
 #[test]
 fn what_was_changed_is_told_when_a_later_look_fails() {
     let Some(load) = Load::start() else { return };
     wish_for_a_card(&load);
     let before = load.mask();
     let (said, warned) = failed_later(&load, &["apply", PERIOD, "--json"]);
+    assert!(warned.ends_with(&one_stands(&load)), "{warned}");
     let told: serde_json::Value = serde_json::from_str(&said).unwrap();
     let card = serde_json::json!({
         "what": "number of queues of hn-no-card",
@@ -82,7 +171,8 @@ fn what_was_changed_is_told_when_a_later_look_fails() {
     let (said, warned) = failed_later(&load, &["apply", PERIOD]);
     assert!(
         said.starts_with("number of queues of hn-no-card: not done: there is no such card\n")
-            && said.contains("\n1 of 1 changes made; "),
+            && said.contains("\n1 of 1 changes made; ")
+            && warned.ends_with(&one_stands(&load)),
         "{said}{warned}"
     );
     assert_eq!(load.mask(), before);

@@ -5,6 +5,9 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_homenode");
 /// Short, where only the words count.
@@ -51,7 +54,18 @@ pub(crate) fn as_nobody(arguments: &[&str]) -> Option<Output> {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.arg("--").arg(binary).arg("affinity").args(arguments);
-    Some(command.output().unwrap())
+    // Threads that only sleep are not asked for: root has one that runs.
+    let is_over = AtomicBool::new(false);
+    Some(thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let output = command.output();
+        is_over.store(true, Ordering::Relaxed);
+        output.unwrap()
+    }))
 }
 
 /// Only one program may act on a machine: nobody else here does until this is dropped.
@@ -67,7 +81,7 @@ pub(crate) fn make_public(path: &Path) {
 }
 
 pub(crate) fn skipped(needs: &str) {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let test = thread::current().name().unwrap_or("a test").to_owned();
     // Not by a macro: the test harness would keep it to itself.
     let _ = writeln!(std::io::stderr(), "SKIPPED: needs {needs} ({test})");
 }

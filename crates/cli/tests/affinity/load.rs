@@ -22,8 +22,28 @@ while (1) {
 }
 "#;
 
+/// One that writes, until it is dropped.
+pub(crate) struct Writer(Child);
+
+impl Writer {
+    fn start(name: &str, directory: &Path) -> Self {
+        // A session of its own: whoever has its mask in its session counts as a child, and programs that read the hardware
+        // have all kinds of masks for a moment.
+        let mut command = Command::new("setsid");
+        command.args(["perl", "-e", PROGRAM, name]).arg(directory);
+        Self(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 pub(crate) struct Load {
-    process: Child,
+    process: Writer,
     name: String,
     directory: tempfile::TempDir,
     _alone: File,
@@ -46,13 +66,8 @@ impl Load {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("hn{}-{number}", std::process::id());
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        // A session of its own: whoever has its mask in its session counts as a child, and programs that read the hardware
-        // have all kinds of masks for a moment.
-        let mut command = Command::new("setsid");
-        command.args(["perl", "-e", PROGRAM, &name]).arg(directory.path());
-        let process = command.stdin(Stdio::null()).spawn().unwrap();
         let load = Self {
-            process,
+            process: Writer::start(&name, directory.path()),
             name,
             directory,
             _alone: alone,
@@ -78,7 +93,7 @@ impl Load {
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.process.id()
+        self.process.0.id()
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -111,19 +126,17 @@ impl Load {
         !self.mask().contains(['-', ','])
     }
 
+    /// Another one, of that name.
+    pub(crate) fn another(&self, name: &str) -> Writer {
+        Writer::start(name, self.path())
+    }
+
     /// A child that is started now.
     pub(crate) fn fork(&self) -> u32 {
         fs::write(self.path().join("fork"), "").unwrap();
         let child = self.path().join("child");
         wait_until("a child", || child.exists());
         fs::read_to_string(child).unwrap().parse().unwrap()
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -1,7 +1,9 @@
 //! `homenode affinity record`, and what is wrong with recordings.
 
 use super::harness::*;
+use super::load::wait_until;
 use super::machine;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
 
@@ -59,21 +61,62 @@ fn what_a_recording_lacks_is_named() {
         &["is incomplete", missing.to_str().unwrap(), "record the machine again"],
     );
     let nowhere = copy.path().join("nowhere");
-    refused(&mut plan_of(&nowhere), 1, &["is incomplete", "nowhere/meta"]);
+    let made = "name a directory that `homenode affinity record DIR` made";
+    refused(&mut plan_of(&nowhere), 1, &["nowhere is not there: ", made]);
+    refused(
+        &mut plan_of(&copy.path().join("meta")),
+        1,
+        &["meta is no directory: ", made],
+    );
     let meta = copy.path().join("meta");
     let whole = fs::read_to_string(&meta).unwrap();
     fs::write(
         &meta,
-        whole.replacen("homenode-recording 3\n", "homenode-recording 2\n", 1),
+        whole.replacen("homenode-recording 4\n", "homenode-recording 3\n", 1),
     )
     .unwrap();
     let parts = [
-        "is of another version of homenode (\"homenode-recording 2\", not \"homenode-recording 3\"): record",
+        "is of another version of homenode (\"homenode-recording 3\", not \"homenode-recording 4\"): record",
         copy.path().to_str().unwrap(),
     ];
     refused(&mut plan_of(copy.path()), 1, &parts);
     fs::write(&meta, "something else\n").unwrap();
     refused(&mut plan_of(copy.path()), 1, &["is damaged", "/meta"]);
+}
+
+/// A count of an interrupt is as good as another, and the file as long.
+#[test]
+fn a_changed_byte_of_a_recording_is_told_with_its_file() {
+    let copy = machine::copy();
+    let interrupts = copy.path().join("1/proc/interrupts");
+    let whole = fs::read_to_string(&interrupts).unwrap();
+    fs::write(&interrupts, whole.replacen("40000", "50000", 1)).unwrap();
+    let parts = [
+        "is damaged",
+        interrupts.to_str().unwrap(),
+        "it is not as it was recorded",
+        "record the machine again",
+    ];
+    refused(&mut plan_of(copy.path()), 1, &parts);
+}
+
+/// By the signal of Ctrl-C.
+#[test]
+fn a_recording_that_was_stopped_is_told_as_that() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("recording");
+    let mut record = affinity([Path::new("record"), &directory, Path::new("--period=60")]);
+    let mut record = record.spawn().unwrap();
+    wait_until("a recording", || directory.join("0/proc/uptime").exists());
+    kill_process(Pid::from_child(&record), Signal::INT).unwrap();
+    assert!(!record.wait().unwrap().success());
+    let parts = [
+        directory.to_str().unwrap(),
+        "has no file meta",
+        "stopped before its end",
+        "into another directory",
+    ];
+    refused(&mut plan_of(&directory), 1, &parts);
 }
 
 #[test]

@@ -106,6 +106,38 @@ fn what_a_killed_one_left_is_taken_back_by_the_next_or_by_revert() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
+/// Where they are is known of who acted last.
+#[test]
+fn changes_in_another_journal_are_told_of() {
+    let Some(load) = Load::start() else { return };
+    let before = load.mask();
+    let mut daemon = Daemon::start(&load, &[]);
+    wait_until("moved", || load.is_moved());
+    daemon.end(Signal::KILL);
+    let journal = fs::canonicalize(load.journal()).unwrap();
+    let told = format!(
+        "another journal, {0}, has 1 change that stands: `homenode affinity revert --journal {0}` takes back",
+        journal.display()
+    );
+    let output = affinity(["revert", "--journal", "/nowhere/journal"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        text(output.stdout),
+        "nothing to revert: there is no journal /nowhere/journal\n"
+    );
+    let warned = text(output.stderr);
+    assert!(warned.contains(&told), "{warned}");
+
+    fs::write(load.config(), "policy = \"off\"\n").unwrap();
+    let other = load.path().join("other");
+    let arguments = ["run", "--journal", other.to_str().unwrap(), "--config"];
+    let mut daemon = Daemon::of(&load, affinity(arguments).arg(load.config()));
+    assert!(daemon.log().contains(&told), "{}", daemon.log());
+    assert!(daemon.end(Signal::TERM).success());
+    shown(&mut load.affinity(&["revert"]));
+    assert_eq!(load.mask(), before);
+}
+
 #[test]
 fn only_one_at_a_time_and_the_others_are_told() {
     let Some(load) = Load::start() else { return };
@@ -123,6 +155,10 @@ fn only_one_at_a_time_and_the_others_are_told() {
     let other = ["revert", "--journal", other.to_str().unwrap()];
     fs::write(other[2], "").unwrap();
     refused(&mut affinity(other), 1, &[&process, load.journal().to_str().unwrap()]);
+    // Also with one that is not there.
+    let missing = format!("there is no journal /nowhere/journal, and {process}");
+    let revert = ["revert", "--journal", "/nowhere/journal"];
+    refused(&mut affinity(revert), 1, &[&missing, "stop it first"]);
     // Looking is free.
     let text = shown(&mut load.affinity(&["explain", &load.id().to_string(), "--period=0.5"]));
     assert!(text.contains("by homenode affinity to "), "{text}");

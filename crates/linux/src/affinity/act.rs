@@ -52,6 +52,7 @@ use homenode_policy::affinity::{Plan, Previous, Snapshot, Target};
 use journal::Journal;
 pub use kernel::{Kernel, Process};
 pub use live::Live;
+pub use lock::last_journal;
 pub use mask::Mask;
 use mask::is_within;
 pub(super) use mask::within;

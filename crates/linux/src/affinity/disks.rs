@@ -13,7 +13,7 @@ mod open_files;
 
 use super::bpf::{DiskCount, DiskCounts, DiskKey};
 use crate::topology::sysfs::Tree;
-use homenode_policy::affinity::DiskBytes;
+use homenode_policy::affinity::DeviceBytes;
 use homenode_policy::topology::{DeviceKind, Topology};
 use open_files::OpenFiles;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -72,7 +72,7 @@ impl Disks {
         bytes: Bytes,
         counted: Option<&DiskCounts>,
         busy_bytes: u64,
-    ) -> Vec<DiskBytes> {
+    ) -> Vec<DeviceBytes> {
         let mut by_disk = ByDisk::new();
         let mut add = |device: Option<String>, bytes: u64| {
             if bytes > 0 {
@@ -98,7 +98,7 @@ impl Disks {
         }
         let entries = by_disk.into_iter();
         entries
-            .map(|((_, device), bytes)| DiskBytes { device, bytes })
+            .map(|((_, device), bytes)| DeviceBytes { device, bytes })
             .collect()
     }
 

@@ -1,7 +1,7 @@
 //! Recordings: all that sensing read in one period, in a directory, so that it can be decided elsewhere.
 //!
 //! ```text
-//! DIR/meta           the version of this layout, the machine's kernel, and how long the files beside it are
+//! DIR/meta           the version of this layout, the machine's kernel, and checksums of the files beside it
 //! DIR/topology.xml   the hardware, as hwloc writes it
 //! DIR/0, DIR/1       the files of the machine as they were when the period began, and when it ended
 //! DIR/N/proc/bpf     what programs in the kernel had counted by then, or why they had not
@@ -9,15 +9,16 @@
 //! ```
 //!
 //! A recording is made while the machine is sensed, from the very bytes that were sensed: what is read from it is the
-//! same snapshot. `meta` is written last: a recording that was cut short has none, or one without its last line, and a
-//! file that was cut has another length than `meta` says. Such a recording is refused, and so is one of another version:
+//! same snapshot. `meta` is written last: a recording that was cut short has none, or one without its last line. It has
+//! the crc32c of the lists, and these have those of all else: a recording with a byte that was changed is refused, and so
+//! is one of another version:
 //! what programs had counted has no mark of its own that tells how long its entries are. It has names of processes and
 //! threads, and no command lines or environments. What the doctor looks at is recorded with it, among it the places of
 //! mounts of tmpfs.
 
 use super::{Error, Sensed, Sensor};
 use crate::doctor::{Before, Examined};
-use crate::topology::copy::{Broken, Copy, Recorded};
+use crate::topology::copy::{Broken, Copy, Recorded, crc};
 use crate::topology::sysfs::Tree;
 use crate::topology::{self, Source};
 use hwlocality::topology::export::xml::XMLExportFlags;
@@ -28,11 +29,11 @@ use std::thread;
 use std::time::Duration;
 
 const NAME: &str = "homenode-recording ";
-const VERSION: &str = "homenode-recording 3";
+const VERSION: &str = "homenode-recording 4";
 const META: &str = "meta";
 /// The last line of `meta`.
 const END: &str = "end";
-/// The files whose lengths `meta` has; their lists have those of all others.
+/// The files whose checksums `meta` has; their lists have those of all others.
 const FILES: [&str; 3] = [TOPOLOGY, "0.files", "1.files"];
 const TOPOLOGY: &str = "topology.xml";
 
@@ -74,8 +75,8 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration) 
     let mut meta = format!("{VERSION}\nkernel {kernel}\n");
     for name in FILES {
         let path = directory.join(name);
-        let bytes = fs::metadata(&path).map_err(cannot_write(path))?.len();
-        meta += &format!("{bytes} {name}\n");
+        let crc = crc(&path).map_err(cannot_write(path))?;
+        meta += &format!("{crc:08x} {name}\n");
     }
     write(META, format!("{meta}{END}\n").as_bytes())?;
     Ok(sensed)
@@ -114,12 +115,17 @@ fn open(directory: &Path) -> Result<(Sensor, Before), Error> {
 
 /// Looks that the recording is whole, as far as `meta` tells.
 fn check(directory: &Path) -> Result<(), Error> {
-    if directory.exists() && !directory.is_dir() {
-        let path = directory.to_path_buf();
-        return Err(Error::NoRecording { path });
+    if !directory.is_dir() {
+        let (path, is_there) = (directory.to_path_buf(), directory.exists());
+        return Err(Error::NoRecording { path, is_there });
     }
     let meta = directory.join(META);
-    let text = fs::read_to_string(&meta).map_err(|error| broken(directory, Broken::List(error), &meta))?;
+    let text = fs::read_to_string(&meta).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::Unfinished {
+            directory: directory.to_path_buf(),
+        },
+        _ => damaged(directory, meta.clone(), error.to_string()),
+    })?;
     let lines: Vec<&str> = text.lines().collect();
     match lines.first() {
         Some(&VERSION) => {}
@@ -144,16 +150,16 @@ fn check(directory: &Path) -> Result<(), Error> {
     }
     for name in FILES {
         let path = directory.join(name);
-        let of_file = |line: &&str| Some(line.strip_suffix(name)?.strip_suffix(' ')?.parse::<u64>());
+        let of_file = |line: &&str| Some(u32::from_str_radix(line.strip_suffix(name)?.strip_suffix(' ')?, 16));
         let Some(Ok(recorded)) = lines.iter().find_map(of_file) else {
             return Err(damaged(
                 directory,
                 meta,
-                format!("it does not tell the length of {name}"),
+                format!("it does not tell the checksum of {name}"),
             ));
         };
-        let found = fs::metadata(&path).map_err(|error| broken(directory, Broken::List(error), &path))?;
-        if found.len() != recorded {
+        let found = crc(&path).map_err(|error| broken(directory, Broken::List(error), &path))?;
+        if found != recorded {
             return Err(broken(directory, Broken::Changed(path), &meta));
         }
     }
@@ -182,7 +188,7 @@ fn broken(directory: &Path, problem: Broken, list: &Path) -> Error {
         Broken::List(error) if error.kind() == io::ErrorKind::NotFound => missing(directory, list.to_path_buf()),
         Broken::List(error) => damaged(directory, list.to_path_buf(), error.to_string()),
         Broken::Changed(path) => {
-            let problem = "its length is not the one it was recorded with".to_owned();
+            let problem = "it is not as it was recorded".to_owned();
             damaged(directory, path, problem)
         }
     }

@@ -15,7 +15,7 @@ use super::thread_files::valid;
 use super::thread_proc::Files;
 use crate::topology::sysfs::Tree;
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{QueueBytes, Thread, ThreadId};
+use homenode_policy::affinity::{DeviceBytes, Received, Thread, ThreadId};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
@@ -279,14 +279,17 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
         .sockets
         .as_ref()
         .and_then(|sockets| sockets.get(&id.thread));
-    let received = sockets.map(|sockets| sockets.received.iter().map(|(cpu, bytes)| (cpu.map(CpuId), *bytes)));
-    let queues = sockets.into_iter().flat_map(|sockets| &sockets.queues);
-    let queues = queues.filter_map(|((card, index), bytes)| {
-        Some(QueueBytes {
-            device: pass.card_names.get(card)?.clone(),
-            index: *index,
-            bytes: *bytes,
-        })
+    let queue = |(card, index)| Some((pass.card_names.get(&card)?.clone(), index));
+    let received = sockets.into_iter().flat_map(|sockets| &sockets.received);
+    let received = received.map(|((cpu, by), bytes)| Received {
+        cpu: cpu.map(CpuId),
+        queue: by.and_then(queue),
+        bytes: *bytes,
+    });
+    let sent = sockets.into_iter().flat_map(|sockets| &sockets.sent);
+    let sent = sent.map(|(card, bytes)| DeviceBytes {
+        device: pass.card_names.get(card).cloned(),
+        bytes: *bytes,
     });
     Thread {
         id,
@@ -299,9 +302,8 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
             .map_or_else(|| pass.online.to_vec(), |cpus| within(&cpus, pass.online)),
         cpu_ns: did.cpu_ns,
         disk,
-        received: received.map(Iterator::collect).unwrap_or_default(),
-        queues: queues.collect(),
-        sent_bytes: sockets.map_or(0, |sockets| sockets.sent),
+        received: received.collect(),
+        sent: sent.collect(),
         is_new: did.is_new,
         is_unread,
     }

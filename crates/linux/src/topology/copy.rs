@@ -2,9 +2,9 @@
 //!
 //! A copy has the files where they were, behind the same links, and directories and files that were only looked at as
 //! empty ones. What files cannot carry (modes do not survive every archive, and a file that could not be read has no text)
-//! is in a list beside them: a line a file, `MODE BYTES PATH` or `error ERRNO PATH`, the paths as they were asked for.
-//! Reading a copy begins with that list, and a file that has gone missing or changed its length is an error then, not
-//! something that the machine did not have.
+//! is in a list beside them: a line a file, `MODE CRC PATH` or `error ERRNO PATH`, the paths as they were asked for and the
+//! crc32c of what the file has. Reading a copy begins with that list, and a file that has gone missing or changed is an
+//! error then, not something that the machine did not have.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -31,7 +31,7 @@ pub(crate) struct Copy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
-    File { mode: u32, bytes: u64 },
+    File { mode: u32 },
     Error(i32),
 }
 
@@ -51,10 +51,7 @@ impl Copy {
                 let real = self.mirror(root, path);
                 self.keep(&real, fs::write(&real, bytes));
                 let mode = fs::metadata(root.join(path)).map_or(0o644, |file| file.permissions().mode());
-                Entry::File {
-                    mode: mode & MODE_BITS,
-                    bytes: bytes.len() as u64,
-                }
+                Entry::File { mode: mode & MODE_BITS }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => Entry::Error(error.raw_os_error().unwrap_or(0)),
@@ -83,10 +80,18 @@ impl Copy {
     pub(crate) fn finish(self, list: &Path) -> Result<(), (PathBuf, io::Error)> {
         let mut text = String::new();
         for (path, entry) in self.entries.borrow().iter() {
-            let path = path.display();
+            let shown = path.display();
             match entry {
-                Entry::File { mode, bytes } => writeln!(text, "{mode:04o} {bytes} {path}"),
-                Entry::Error(errno) => writeln!(text, "error {errno} {path}"),
+                Entry::File { mode } => {
+                    // Of the copy: several paths may lead to one file, which has what was read last.
+                    let full = self.to.join(path);
+                    let crc = crc(&full).unwrap_or_else(|error| {
+                        self.keep(&full, Err(error));
+                        0
+                    });
+                    writeln!(text, "{mode:04o} {crc:08x} {shown}")
+                }
+                Entry::Error(errno) => writeln!(text, "error {errno} {shown}"),
             }
             .expect("a string takes everything");
         }
@@ -155,7 +160,7 @@ pub(crate) enum Broken {
     List(io::Error),
     /// A file is not there.
     Missing(PathBuf),
-    /// A file has another length than it was copied with.
+    /// A file is not as it was copied.
     Changed(PathBuf),
 }
 
@@ -165,16 +170,16 @@ impl Recorded {
         let text = fs::read_to_string(list).map_err(Broken::List)?;
         let mut entries = BTreeMap::new();
         for line in text.lines() {
-            let (path, entry) = parse(line).ok_or_else(|| {
+            let (path, entry, copied) = parse(line).ok_or_else(|| {
                 Broken::List(io::Error::new(
                     io::ErrorKind::InvalidData,
                     format!("\"{line}\" is no line of it"),
                 ))
             })?;
-            if let Entry::File { bytes, .. } = entry {
+            if let Some(copied) = copied {
                 let full = root.join(path);
-                match fs::metadata(&full) {
-                    Ok(found) if found.len() == bytes => {}
+                match crc(&full) {
+                    Ok(found) if found == copied => {}
                     Ok(_) => return Err(Broken::Changed(full)),
                     Err(_) => return Err(Broken::Missing(full)),
                 }
@@ -194,23 +199,28 @@ impl Recorded {
 
     pub(super) fn mode(&self, path: &Path) -> Option<u32> {
         match self.0.get(path)? {
-            Entry::File { mode, .. } => Some(*mode),
+            Entry::File { mode } => Some(*mode),
             Entry::Error(_) => None,
         }
     }
 }
 
-fn parse(line: &str) -> Option<(&str, Entry)> {
+/// The checksum of a file.
+pub(crate) fn crc(path: &Path) -> io::Result<u32> {
+    fs::read(path).map(|bytes| crc32c::crc32c(&bytes))
+}
+
+/// With the checksum of a file.
+fn parse(line: &str) -> Option<(&str, Entry, Option<u32>)> {
     let mut words = line.splitn(3, ' ');
     let (kind, number, path) = (words.next()?, words.next()?, words.next()?);
-    let entry = match kind {
-        "error" => Entry::Error(number.parse().ok()?),
-        mode => Entry::File {
-            mode: u32::from_str_radix(mode, 8).ok()?,
-            bytes: number.parse().ok()?,
-        },
-    };
-    Some((path, entry))
+    Some(match kind {
+        "error" => (path, Entry::Error(number.parse().ok()?), None),
+        mode => {
+            let mode = u32::from_str_radix(mode, 8).ok()?;
+            (path, Entry::File { mode }, Some(u32::from_str_radix(number, 16).ok()?))
+        }
+    })
 }
 
 #[cfg(test)]
@@ -272,7 +282,7 @@ mod tests {
         let (_root, list) = copy(to.path());
         let copied = to.path().join("tree");
         let queue = copied.join("sys/block/vda/mq/0/cpu_list");
-        fs::write(&queue, "0").unwrap();
+        fs::write(&queue, "0-2\n").unwrap();
         assert!(matches!(Recorded::open(&copied, &list), Err(Broken::Changed(file)) if file == queue));
         fs::remove_file(&queue).unwrap();
         assert!(matches!(Recorded::open(&copied, &list), Err(Broken::Missing(file)) if file == queue));

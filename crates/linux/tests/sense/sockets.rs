@@ -7,6 +7,7 @@ use homenode_linux::topology::Source;
 use homenode_policy::affinity::Thread;
 use homenode_policy::topology::Topology;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -77,13 +78,13 @@ fn bytes_of_sockets_with_the_cpu_that_processed_them() {
         namespaces.steer(1, cpu);
         let sensed = stream(&mut sensor, &topology, address, [in_namespace(1), in_namespace(0)]);
         let receiver = named(&sensed, "receiver");
-        let [(processed, bytes)] = receiver.received[..] else {
+        let [way] = &receiver.received[..] else {
             panic!("not on CPU {} alone: {receiver:?}", cpu.0)
         };
-        assert_eq!(processed, Some(cpu));
-        assert!(within_a_percent(bytes, SENT), "{receiver:?}");
+        assert_eq!((way.cpu, &way.queue), (Some(cpu), &None));
+        assert!(within_a_percent(way.bytes, SENT), "{receiver:?}");
         assert!(
-            within_a_percent(named(&sensed, "sender").sent_bytes, SENT),
+            within_a_percent(named(&sensed, "sender").sent_bytes(), SENT),
             "{sensed:?}"
         );
     }
@@ -92,13 +93,13 @@ fn bytes_of_sockets_with_the_cpu_that_processed_them() {
     let sensed = stream(&mut sensor, &topology, ADDRESSES[0], here);
     for name in ["receiver", "sender"] {
         let thread = named(&sensed, name);
-        assert_eq!((&thread.received[..], thread.sent_bytes), (&[][..], 0), "{thread:?}");
+        assert_eq!((&thread.received[..], thread.sent_bytes()), (&[][..], 0), "{thread:?}");
     }
 }
 
 /// Cards are numbered in each namespace anew: only those of this one are told.
 #[test]
-fn bytes_of_sockets_with_the_queue_they_came_by() {
+fn bytes_of_sockets_with_the_card_and_the_queue_they_came_by() {
     let Some((_alone, mut sensor, topology)) = sensor() else {
         return;
     };
@@ -112,31 +113,46 @@ fn bytes_of_sockets_with_the_queue_they_came_by() {
     let here = || -> Work { Box::new(|| {}) };
     let sensed = stream(&mut sensor, &topology, OWN_ADDRESSES[1], [here(), in_namespace(0)]);
     let receiver = named(&sensed, "receiver");
-    let [queue] = &receiver.queues[..] else {
-        panic!("not by one queue: {receiver:?}")
-    };
-    assert_eq!((&*queue.device, queue.index), (&*card, 0));
-    assert!(within_a_percent(queue.bytes, SENT), "{receiver:?}");
+    assert_eq!(queues(receiver), BTreeSet::from([Some((card.clone(), 0))]));
+    assert!(within_a_percent(received(receiver), SENT), "{receiver:?}");
+    let sender = named(&sensed, "sender");
+    assert!(sender.sent.iter().all(|it| it.device.is_none()), "{sender:?}");
 
     // The same card's other end has a number in its own namespace, which may be that of a card here.
     let sensed = stream(&mut sensor, &topology, OWN_ADDRESSES[0], [in_namespace(0), here()]);
     let receiver = named(&sensed, "receiver");
-    assert_eq!(receiver.queues, [], "{receiver:?}");
+    assert_eq!(queues(receiver), BTreeSet::from([None]));
     assert!(within_a_percent(received(receiver), SENT), "{receiver:?}");
+
+    let sender = named(&sensed, "sender");
+    let [sent] = &sender.sent[..] else {
+        panic!("not by one card: {sender:?}")
+    };
+    assert_eq!(sent.device.as_ref(), Some(&card));
+    assert!(within_a_percent(sent.bytes, SENT), "{sender:?}");
 
     // Where there is no room for another queue, the CPU is known still.
     let fill = || -> Work { Box::new(|| fill(&map("counts_by_queue"))) };
     let sensed = stream(&mut sensor, &topology, OWN_ADDRESSES[1], [fill(), in_namespace(0)]);
     let receiver = named(&sensed, "receiver");
-    assert_eq!(receiver.queues, [], "{receiver:?}");
-    assert!(receiver.received.iter().all(|(cpu, _)| cpu.is_some()), "{receiver:?}");
+    assert_eq!(queues(receiver), BTreeSet::from([None]));
+    assert!(receiver.received.iter().all(|way| way.cpu.is_some()), "{receiver:?}");
     assert!(within_a_percent(received(receiver), SENT), "{receiver:?}");
     let sensed = stream(&mut sensor, &topology, OWN_ADDRESSES[1], [here(), in_namespace(0)]);
-    assert_eq!(named(&sensed, "receiver").queues.len(), 1, "it has been emptied");
+    let receiver = named(&sensed, "receiver");
+    assert_eq!(
+        queues(receiver),
+        BTreeSet::from([Some((card, 0))]),
+        "it has been emptied"
+    );
 }
 
 fn received(thread: &Thread) -> u64 {
-    thread.received.iter().map(|(_, bytes)| bytes).sum()
+    thread.received.iter().map(|way| way.bytes).sum()
+}
+
+fn queues(thread: &Thread) -> BTreeSet<Option<(String, u32)>> {
+    thread.received.iter().map(|way| way.queue.clone()).collect()
 }
 
 /// The map of this name that this process has open.
@@ -202,12 +218,7 @@ fn a_recording_has_what_was_counted() {
         assert_eq!(recorded(directory.path()).unwrap(), sensed);
         let threads = sensed.snapshot.threads.iter();
         let mut receivers = threads.filter(|thread| thread.name == "receiver");
-        receivers.any(|thread| {
-            thread
-                .received
-                .iter()
-                .any(|(cpu, bytes)| cpu.is_some() && *bytes >= 4096)
-        })
+        receivers.any(|thread| thread.received.iter().any(|way| way.cpu.is_some() && way.bytes >= 4096))
     });
     // Relaxed: nothing else is told by it.
     stop.store(true, Ordering::Relaxed);
@@ -230,7 +241,7 @@ fn what_stays_in_the_machine_is_not_of_the_network() {
         let sensed = stream(&mut sensor, &topology, address, [nothing(), nothing()]);
         for name in ["receiver", "sender"] {
             let thread = named(&sensed, name);
-            assert_eq!((&thread.received[..], thread.sent_bytes), (&[][..], 0), "{thread:?}");
+            assert_eq!((&thread.received[..], thread.sent_bytes()), (&[][..], 0), "{thread:?}");
         }
     }
     let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -282,6 +282,15 @@ pub(super) fn by_queue<'a>(channels: &[Channel<'a>]) -> BTreeMap<(&'a str, u32),
         .collect()
 }
 
+/// The channels with such queues, by device, each with the same share.
+pub(super) fn by_device<'a>(channels: &[Channel<'a>], kind: QueueKind) -> BTreeMap<&'a str, Vec<(usize, u64)>> {
+    let mut found: BTreeMap<&str, Vec<(usize, u64)>> = BTreeMap::new();
+    for (index, channel) in channels.iter().enumerate().filter(|(_, it)| it.has(kind)) {
+        found.entry(channel.device).or_default().push((index, 1));
+    }
+    found
+}
+
 /// For each CPU, the channels whose packets are processed there, with how often.
 pub(super) fn by_cpu(channels: &[Channel<'_>], domains: &Domains) -> Vec<Vec<(usize, u64)>> {
     let mut found: Vec<Vec<(usize, u64)>> = vec![Vec::new(); domains.cpu_count()];

@@ -190,14 +190,13 @@ impl Previous {
 }
 
 fn activities(snapshot: &Snapshot) -> BTreeMap<ThreadId, Activity> {
-    let sum = |counts: &mut dyn Iterator<Item = u64>| per_second(counts.fold(0, u64::saturating_add), snapshot);
     // Those that come and go unsettle nothing; who stays is a new load in the next period.
     let lasting = snapshot.threads.iter().filter(|thread| !thread.is_new);
     let threads = lasting.map(|thread| {
-        let received = thread.received.iter().map(|(_, bytes)| *bytes);
+        let disk = thread.disk.iter().map(|disk| disk.bytes);
         let activity = Activity {
-            disk_bytes: sum(&mut thread.disk.iter().map(|disk| disk.bytes)),
-            network_bytes: sum(&mut received.chain([thread.sent_bytes])),
+            disk_bytes: per_second(disk.fold(0, u64::saturating_add), snapshot),
+            network_bytes: per_second(thread.network_bytes(), snapshot),
             busy_ns: per_second(thread.cpu_ns, snapshot),
         };
         (thread.id, activity)

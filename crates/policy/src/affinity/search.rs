@@ -16,7 +16,7 @@ use steps::{Free, Item, domain, force, options, put_back, step, step_channel, st
 /// Rounds of single steps. Two or three are the rule.
 const PASSES: usize = 6;
 /// Evaluations of groups and exchanges: some milliseconds.
-const WORK_MAX: u64 = 400_000;
+const WORK_MAX: u64 = 200_000;
 
 /// Improves the placement of everything that has policy local and is free.
 pub(super) fn improve<'a>(found: State<'a>) -> State<'a> {

@@ -12,6 +12,7 @@
 
 use super::model::Model;
 use super::reason::{Reason, Why};
+use super::report;
 use super::state::State;
 use super::{Config, Policy, Previous, Queue, QueueKind, Target};
 use crate::CpuId;
@@ -62,11 +63,10 @@ fn moved<'a>(state: &State<'a>) -> BTreeMap<&'a str, BTreeSet<usize>> {
         }
     }
     let domains = &model.domains;
-    let tasks = model.tasks.iter().zip(&state.place_of);
-    let used = tasks.flat_map(|(it, place)| {
-        let domain = model.places.all[*place].domain;
-        let flows = it.flows.iter();
-        flows.map(move |(channel, _)| (model.channels[*channel].device, domain))
+    let weights = model.channels.iter().zip(&state.weight);
+    let used = weights.flat_map(|(it, weight)| {
+        let used = (0..domains.len()).filter(|domain| weight[*domain] > 0);
+        used.map(|domain| (it.device, domain))
     });
     let used: BTreeSet<(&str, usize)> = used.collect();
     for (channel, cpu) in state.cpu_of.iter().enumerate() {
@@ -232,9 +232,10 @@ fn changes(model: &Model<'_>, previous: &Previous, channel: usize, queue: &Queue
     let it = &model.channels[channel];
     let held = matches!(it.hold, Some(Why::Off | Why::TakenOver | Why::Dwell { .. }));
     let runs = |cpu| model.domains.index(cpu).is_some();
-    let taken = previous.refused(target) || previous.taken_over(target, &queue.cpus, runs);
+    let taken = previous.taken_over(target, &queue.cpus, runs);
     let local = it.policy == Policy::Local;
-    local && queue.movable && !held && !taken && previous.dwell_left(target, *dwell_periods) == 0
+    let may = report::changes(queue, target, previous);
+    local && may && !held && !taken && previous.dwell_left(target, *dwell_periods) == 0
 }
 
 /// The domains in which a channel's packets are processed.

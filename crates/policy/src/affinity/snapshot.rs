@@ -99,38 +99,50 @@ pub struct Thread {
     /// CPU time it took.
     pub cpu_ns: u64,
     /// Bytes read from and written to disks.
-    pub disk: Vec<DiskBytes>,
-    /// Bytes received from sockets, by the CPU that processed the packets; the last entry may have none, where it is not
-    /// known.
-    pub received: Vec<(Option<CpuId>, u64)>,
-    /// Of these bytes, those of which the queue is known by which they came.
-    pub queues: Vec<QueueBytes>,
-    /// Bytes sent to sockets.
-    pub sent_bytes: u64,
+    pub disk: Vec<DeviceBytes>,
+    /// Bytes received from sockets, by the way they came.
+    pub received: Vec<Received>,
+    /// Bytes sent to sockets, by the card that their route leads to.
+    pub sent: Vec<DeviceBytes>,
     /// It began in this period: the last look has not seen it.
     pub is_new: bool,
     /// Not all of its bytes could be read: what is 0 above may be more.
     pub is_unread: bool,
 }
 
-/// A thread's bytes of one receive queue.
+/// Bytes that a thread received one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueueBytes {
-    /// The card's name in [`Queue::device`].
-    pub device: String,
-    /// The queue's number in the card.
-    pub index: u32,
-    /// Received.
+pub struct Received {
+    /// The CPU that processed the packets, where it is known.
+    pub cpu: Option<CpuId>,
+    /// The receive queue, by its card's name in [`Queue::device`] and its number in the card, where both are known.
+    pub queue: Option<(String, u32)>,
+    /// How many.
     pub bytes: u64,
 }
 
-/// A thread's bytes of one disk.
+/// A thread's bytes of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskBytes {
-    /// The disk's name in [`Topology::devices`]; none where only the sum is known.
+pub struct DeviceBytes {
+    /// The disk's name in [`Topology::devices`], or the card's; none where only the sum is known.
     pub device: Option<String>,
-    /// Read and written together.
+    /// Of a disk, read and written together.
     pub bytes: u64,
+}
+
+impl Thread {
+    /// Bytes received and sent.
+    #[must_use]
+    pub fn network_bytes(&self) -> u64 {
+        let received = self.received.iter().map(|it| it.bytes);
+        received.fold(self.sent_bytes(), u64::saturating_add)
+    }
+
+    /// Bytes sent.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent.iter().map(|it| it.bytes).fold(0, u64::saturating_add)
+    }
 }
 
 impl Snapshot {

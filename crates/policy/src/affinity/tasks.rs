@@ -51,9 +51,11 @@ pub(super) fn all<'a>(
 ) -> Vec<Task<'a>> {
     let mut threads: Vec<&Thread> = snapshot.threads.iter().collect();
     threads.sort_by_key(|thread| thread.id);
-    let receivers = Receivers {
+    let ways = Ways {
         by_cpu: channels::by_cpu(&model.channels, &model.domains),
         by_queue: channels::by_queue(&model.channels),
+        receiving: channels::by_device(&model.channels, QueueKind::Receive),
+        sending: channels::by_device(&model.channels, QueueKind::Transmit),
     };
     let direct: Vec<Vec<u64>> = model
         .channels
@@ -63,9 +65,9 @@ pub(super) fn all<'a>(
     let mut sets = Sets::default();
     let mut tasks = Vec::with_capacity(threads.len());
     for thread in threads {
-        let own = sets.indices(&model.domains, &thread.allowed);
-        let all = sets.indices(&model.domains, &thread.cpuset);
-        let mut bytes = attribute(thread, snapshot, model, &receivers);
+        let own = sets.number(&model.domains, &thread.allowed);
+        let all = sets.number(&model.domains, &thread.cpuset);
+        let mut bytes = attribute(thread, snapshot, model, &ways);
         let total = bytes.network.saturating_add(bytes.disk);
         if total < config.rate_bytes_per_s_min {
             (bytes.flows, bytes.disks) = (BTreeMap::new(), BTreeMap::new());
@@ -76,7 +78,7 @@ pub(super) fn all<'a>(
         for (channel, rate) in &bytes.received {
             model.channels[*channel].process(*rate);
         }
-        let origin = origin(thread, &own, &mut model.places, &model.domains);
+        let origin = origin(thread, &mut sets.all[own], &mut model.places, &model.domains);
         let mut task = Task {
             thread,
             class: Class::of(bytes.network, bytes.disk, config.rate_bytes_per_s_min),
@@ -91,52 +93,76 @@ pub(super) fn all<'a>(
         };
         carry_disks(&task, model);
         task.policy = config.of_thread(&thread.process_name, task.device);
-        let foreign = || previous.foreign(thread.id, &own, &all, |cpus| model.domains.indices(cpus));
+        let set = |number: usize| &sets.all[number].cpus[..];
+        let foreign =
+            || own != all && previous.foreign(thread.id, set(own), set(all), |cpus| model.domains.indices(cpus));
         task.hold = hold(&task, total, config, previous, foreign);
         if task.hold.is_none() {
-            candidates(&mut task, &all, model, &direct);
+            candidates(&mut task, &mut sets.all[all], model, &direct);
         }
         tasks.push(task);
     }
     tasks
 }
 
-/// Which channels received bytes belong to.
-struct Receivers<'a> {
-    /// With how often each is interrupted there.
+/// Which channels bytes of the network belong to.
+struct Ways<'a> {
+    /// Received: with how often each is interrupted there.
     by_cpu: Vec<Vec<(usize, u64)>>,
-    /// By card and queue.
+    /// Received, by card and queue.
     by_queue: BTreeMap<(&'a str, u32), usize>,
+    /// By card, each with the same share.
+    receiving: BTreeMap<&'a str, Vec<(usize, u64)>>,
+    sending: BTreeMap<&'a str, Vec<(usize, u64)>>,
 }
 
-/// Masks as indices; threads mostly have the same ones.
+/// Masks, each once, as threads mostly have the same ones.
 #[derive(Default)]
-struct Sets<'a>(BTreeMap<&'a [CpuId], Vec<usize>>);
+struct Sets<'a> {
+    numbers: BTreeMap<&'a [CpuId], usize>,
+    all: Vec<Set>,
+}
+
+struct Set {
+    /// Indices, ascending.
+    cpus: Vec<usize>,
+    /// By domain: what threads have of it that ran there.
+    origins: BTreeMap<usize, usize>,
+    /// By whether single CPUs are wanted, and by disk: the places it has.
+    candidates: BTreeMap<(bool, Option<usize>), Vec<usize>>,
+}
 
 impl<'a> Sets<'a> {
-    fn indices(&mut self, domains: &Domains, cpus: &'a [CpuId]) -> Vec<usize> {
-        self.0.entry(cpus).or_insert_with(|| domains.indices(cpus)).clone()
+    fn number(&mut self, domains: &Domains, cpus: &'a [CpuId]) -> usize {
+        *self.numbers.entry(cpus).or_insert_with(|| {
+            self.all.push(Set {
+                cpus: domains.indices(cpus),
+                origins: BTreeMap::new(),
+                candidates: BTreeMap::new(),
+            });
+            self.all.len() - 1
+        })
     }
 }
 
 /// What the thread's mask has of the domain in which it ran.
-fn origin(thread: &Thread, own: &[usize], places: &mut Places, domains: &Domains) -> usize {
-    let ran = domains.index(thread.cpu).filter(|cpu| own.binary_search(cpu).is_ok());
-    let ran = ran.or_else(|| own.first().copied()).unwrap_or(0);
+fn origin(thread: &Thread, own: &mut Set, places: &mut Places, domains: &Domains) -> usize {
+    let Set { cpus, origins, .. } = own;
+    let ran = domains.index(thread.cpu).filter(|cpu| cpus.binary_search(cpu).is_ok());
+    let ran = ran.or_else(|| cpus.first().copied()).unwrap_or(0);
     let domain = domains.domain(ran);
-    let mut cpus: Vec<usize> = own
-        .iter()
-        .copied()
-        .filter(|cpu| domains.domain(*cpu) == domain)
-        .collect();
-    if cpus.is_empty() {
-        cpus.push(ran);
-    }
-    places.number(domains, cpus)
+    *origins.entry(domain).or_insert_with(|| {
+        let inside = cpus.iter().copied().filter(|cpu| domains.domain(*cpu) == domain);
+        let mut inside: Vec<usize> = inside.collect();
+        if inside.is_empty() {
+            inside.push(ran);
+        }
+        places.number(domains, inside)
+    })
 }
 
 /// Which channels and disks a thread's bytes belong to.
-fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, receivers: &Receivers<'_>) -> Bytes {
+fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, ways: &Ways<'_>) -> Bytes {
     let mut bytes = Bytes::default();
     for entry in &thread.disk {
         let rate = per_second(entry.bytes, snapshot);
@@ -151,95 +177,58 @@ fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, receivers:
             *bytes.disks.entry(disk).or_default() += rate;
         }
     }
-    let received = thread.received.iter().map(|(_, count)| per_second(*count, snapshot));
-    let received = received.fold(0, u64::saturating_add);
-    let known = by_queue(thread, snapshot, receivers, received, &mut bytes.received);
     let mut unplaced = 0;
-    for (cpu, count) in &thread.received {
-        let rate = per_second(*count, snapshot);
+    for it in &thread.received {
+        let rate = per_second(it.bytes, snapshot);
         bytes.network = bytes.network.saturating_add(rate);
-        // Of which queue the rest is, only the CPU tells.
-        let rate = part(rate, received - known, received);
-        let found = cpu
-            .and_then(|cpu| model.domains.index(cpu))
-            .map(|cpu| &receivers.by_cpu[cpu][..]);
-        match found {
-            None => unplaced += rate,
-            Some(shares) => divide(rate, shares, &mut bytes.received),
+        let queue = it.queue.as_ref().map(|(device, index)| (&device[..], *index));
+        // A queue of a bond or a bridge has no channel: of which the bytes are, only the CPU tells.
+        let channel = queue.and_then(|queue| ways.by_queue.get(&queue));
+        let cpu = it.cpu.and_then(|cpu| model.domains.index(cpu));
+        match (channel, cpu) {
+            (Some(channel), _) => *bytes.received.entry(*channel).or_default() += rate,
+            (None, Some(cpu)) => divide(rate, &ways.by_cpu[cpu], &mut bytes.received),
+            (None, None) => unplaced += rate,
         }
     }
     for (channel, rate) in &bytes.received {
         *bytes.flows.entry(*channel).or_default() += rate;
     }
-    let sent = per_second(thread.sent_bytes, snapshot);
-    bytes.network = bytes.network.saturating_add(sent);
-    if let Some(device) = network_device(&bytes, model) {
-        let sending = of_device(model, device, QueueKind::Transmit);
-        let chosen = sending.iter().copied();
+    let likely = network_device(&bytes, model);
+    let sending = |device: Option<&str>| ways.sending.get(device?);
+    for entry in &thread.sent {
+        let rate = per_second(entry.bytes, snapshot);
+        bytes.network = bytes.network.saturating_add(rate);
+        // A bond or a bridge has no channel: what it sends goes on through a card.
+        let Some(all) = sending(entry.device.as_deref()).or_else(|| sending(likely)) else {
+            continue;
+        };
+        let chosen = all.iter().copied();
         let chosen: Vec<(usize, u64)> = chosen
             .filter(|(channel, _)| model.channels[*channel].sends_from(thread.cpu))
             .collect();
-        divide(
-            sent,
-            if chosen.is_empty() { &sending } else { &chosen },
-            &mut bytes.flows,
-        );
-        divide(
-            unplaced,
-            &of_device(model, device, QueueKind::Receive),
-            &mut bytes.flows,
-        );
+        divide(rate, if chosen.is_empty() { all } else { &chosen }, &mut bytes.flows);
+    }
+    if let Some(receiving) = likely.and_then(|device| ways.receiving.get(device)) {
+        divide(unplaced, receiving, &mut bytes.flows);
     }
     bytes
-}
-
-/// Counts bytes whose queue is known, where its channel is: of a bond or a bridge it is not. How many these are, of those
-/// `received`.
-fn by_queue(
-    thread: &Thread,
-    snapshot: &Snapshot,
-    receivers: &Receivers<'_>,
-    received: u64,
-    to: &mut BTreeMap<usize, u64>,
-) -> u64 {
-    let mut known = 0;
-    for queue in &thread.queues {
-        let Some(channel) = receivers.by_queue.get(&(&queue.device[..], queue.index)) else {
-            continue;
-        };
-        let rate = per_second(queue.bytes, snapshot).min(received - known);
-        *to.entry(*channel).or_default() += rate;
-        known += rate;
-    }
-    known
-}
-
-/// `share` of `all` of a rate.
-fn part(rate: u64, share: u64, all: u64) -> u64 {
-    let part = u128::from(rate) * u128::from(share) / u128::from(all.max(1));
-    u64::try_from(part).expect("a part of a u64")
-}
-
-/// A device's channels with such queues, each with the same share.
-fn of_device(model: &Model<'_>, device: &str, kind: QueueKind) -> Vec<(usize, u64)> {
-    let all = model.channels.iter().enumerate();
-    let of_kind = all.filter(|(_, channel)| channel.device == device && channel.has(kind));
-    of_kind.map(|(index, _)| (index, 1)).collect()
 }
 
 /// Adds a rate to channels, by their shares.
 fn divide(rate: u64, shares: &[(usize, u64)], to: &mut BTreeMap<usize, u64>) {
     let sum = shares.iter().fold(0, |sum: u64, (_, share)| sum.saturating_add(*share));
     for (channel, share) in shares {
-        let part = part(rate, *share, sum);
+        let part = u128::from(rate) * u128::from(*share) / u128::from(sum.max(1));
+        let part = u64::try_from(part).expect("a part of a u64");
         if part > 0 {
             *to.entry(*channel).or_default() += part;
         }
     }
 }
 
-/// The network card a thread sends to: that it receives most from, else the only one with interrupts. Virtual
-/// ones may be of other network namespaces than the thread.
+/// The network card a thread's bytes are of, where it is not known: that it receives most from, else the only one with
+/// interrupts. Virtual ones may be of other network namespaces than the thread.
 fn network_device<'a>(bytes: &Bytes, model: &Model<'a>) -> Option<&'a str> {
     let most = bytes
         .received
@@ -312,35 +301,45 @@ fn hold(
     }
 }
 
-/// The places its cpuset has: of each domain, all CPUs of it; and those of them from which the disk it uses most is
-/// nearest, where that differs. Any single CPU for policies that want one.
-fn candidates(task: &mut Task<'_>, all: &[usize], model: &mut Model<'_>, reach: &[Vec<u64>]) {
-    if task.policy != Policy::Local {
-        for cpu in all {
-            task.candidates.push(model.places.number(&model.domains, vec![*cpu]));
+/// The places its cpuset has.
+fn candidates(task: &mut Task<'_>, all: &mut Set, model: &mut Model<'_>, reach: &[Vec<u64>]) {
+    let is_local = task.policy == Policy::Local;
+    let disk = task.disks.iter().rev().max_by_key(|(_, rate)| *rate);
+    let disk = disk.map(|(disk, _)| *disk).filter(|_| is_local);
+    let Set { cpus, candidates, .. } = all;
+    let places = candidates.entry((is_local, disk)).or_insert_with(|| match is_local {
+        true => near(cpus, disk, model, reach),
+        false => {
+            let singles = cpus.iter().map(|cpu| vec![*cpu]);
+            singles.map(|cpu| model.places.number(&model.domains, cpu)).collect()
         }
-    } else {
-        let disk = task.disks.iter().rev().max_by_key(|(_, rate)| *rate);
-        // The CPUs of a domain need not follow each other.
-        let mut parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for cpu in all {
-            parts.entry(model.domains.domain(*cpu)).or_default().push(*cpu);
-        }
-        for (domain, part) in parts {
-            if let Some((disk, _)) = disk {
-                let cost = |cpu: &usize| reach[model.disks[*disk].channel_of[*cpu]][domain];
-                let least = part.iter().map(cost).min();
-                let nearest: Vec<usize> = part.iter().copied().filter(|cpu| Some(cost(cpu)) == least).collect();
-                if nearest.len() < part.len() {
-                    task.candidates.push(model.places.number(&model.domains, nearest));
-                }
-            }
-            task.candidates.push(model.places.number(&model.domains, part));
-        }
-    }
+    });
+    task.candidates.extend_from_slice(places);
     task.candidates.sort_unstable();
     task.candidates.dedup();
     if task.candidates.len() == 1 {
         task.hold = Some(Why::OnePlace);
     }
+}
+
+/// Of each domain, all CPUs of it; and those of them from which the disk is nearest, where that differs.
+fn near(cpus: &[usize], disk: Option<usize>, model: &mut Model<'_>, reach: &[Vec<u64>]) -> Vec<usize> {
+    // The CPUs of a domain need not follow each other.
+    let mut parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for cpu in cpus {
+        parts.entry(model.domains.domain(*cpu)).or_default().push(*cpu);
+    }
+    let mut places = Vec::new();
+    for (domain, part) in parts {
+        if let Some(disk) = disk {
+            let cost = |cpu: &usize| reach[model.disks[disk].channel_of[*cpu]][domain];
+            let least = part.iter().map(cost).min();
+            let nearest: Vec<usize> = part.iter().copied().filter(|cpu| Some(cost(cpu)) == least).collect();
+            if nearest.len() < part.len() {
+                places.push(model.places.number(&model.domains, nearest));
+            }
+        }
+        places.push(model.places.number(&model.domains, part));
+    }
+    places
 }

@@ -88,7 +88,7 @@ fn place(case: &Case<'_>, interrupt: &Interrupt, device: &str) -> Option<(NodeId
 
 /// Completions arrive near who submitted: it is those threads that are far, or it is not known which they are.
 fn managed(case: &Case<'_>, device: &str) -> Option<Mobility> {
-    let uses = |disk: &crate::affinity::DiskBytes| disk.device.as_deref() == Some(device);
+    let uses = |disk: &crate::affinity::DeviceBytes| disk.device.as_deref() == Some(device);
     let threads = case.snapshot.threads.iter();
     let mut users = threads.filter(|thread| thread.disk.iter().any(uses)).peekable();
     if users.peek().is_none() {

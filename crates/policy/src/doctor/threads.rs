@@ -97,9 +97,7 @@ fn thread<'a>(case: &Case<'a>, target: &Target) -> Option<&'a Thread> {
 /// where the thread is.
 fn main_disk(case: &Case<'_>, thread: &Thread) -> Option<(String, NodeId)> {
     let most = thread.disk.iter().max_by_key(|disk| disk.bytes)?;
-    let received = thread.received.iter().map(|(_, bytes)| bytes);
-    let network = received.fold(thread.sent_bytes, |sum, bytes| sum.saturating_add(*bytes));
-    let device = most.device.as_ref().filter(|_| most.bytes > network)?;
+    let device = most.device.as_ref().filter(|_| most.bytes > thread.network_bytes())?;
     Some((device.clone(), case.snapshot.home(device)?))
 }
 

@@ -4,7 +4,7 @@ use crate::seeded;
 use crate::world::{World, cpus};
 use crate::worlds::middle;
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{Config, Cost, Policy, Previous, QueueBytes, decide};
+use homenode_policy::affinity::{Config, Cost, DeviceBytes, Policy, Previous, Received, decide};
 use proptest::prelude::*;
 
 fn number() -> impl Strategy<Value = u64> {
@@ -28,23 +28,29 @@ fn spoil(world: &mut World, numbers: &[u64], sets: &[Vec<CpuId>]) {
     }
     for thread in &mut snapshot.threads {
         thread.cpu_ns = number();
-        thread.sent_bytes = number();
+        thread.sent.iter_mut().for_each(|sent| sent.bytes = number());
         thread.disk.iter_mut().for_each(|disk| disk.bytes = number());
-        thread.received.iter_mut().for_each(|(_, bytes)| *bytes = number());
+        thread.received.iter_mut().for_each(|way| way.bytes = number());
         if number() % 3 == 1 {
             (thread.allowed, thread.cpuset) = (set(), set());
         }
         if number() % 5 == 1 {
-            thread.received.push((Some(CpuId(u32::MAX)), number()));
-            thread.received.push((None, number()));
+            for cpu in [Some(CpuId(u32::MAX)), None] {
+                for device in [Some("eth0"), Some("br0"), None] {
+                    thread.received.push(Received {
+                        cpu,
+                        queue: device.map(|device| (device.to_owned(), 1)),
+                        bytes: number(),
+                    });
+                }
+            }
+            thread.disk.iter_mut().for_each(|disk| disk.device = None);
             for device in ["eth0", "br0"] {
-                thread.queues.push(QueueBytes {
-                    device: device.to_owned(),
-                    index: 1,
+                thread.sent.push(DeviceBytes {
+                    device: Some(device.to_owned()),
                     bytes: number(),
                 });
             }
-            thread.disk.iter_mut().for_each(|disk| disk.device = None);
         }
     }
     for interrupt in &mut snapshot.interrupts {

@@ -62,7 +62,7 @@ fn choices(world: &World, thread: usize) -> Vec<Vec<CpuId>> {
     let it = &world.snapshot.threads[thread];
     let found = world.placement();
     let mut choices = vec![found.threads[thread].clone()];
-    let moves = it.sent_bytes + it.disk.len() as u64 + it.received.len() as u64;
+    let moves = it.sent_bytes() + it.disk.len() as u64 + it.received.len() as u64;
     if it.allowed != it.cpuset || moves == 0 {
         return choices;
     }

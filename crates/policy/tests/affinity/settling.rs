@@ -72,7 +72,7 @@ fn an_oscillating_load_moves_nothing_twice_in_the_dwell_time() {
                         continue;
                     };
                     thread.disk.clone_from(&like.disk);
-                    thread.sent_bytes = like.sent_bytes;
+                    thread.sent.clone_from(&like.sent);
                     thread.cpu_ns = like.cpu_ns;
                 }
                 for (index, stream) in world.streams.iter_mut().enumerate() {

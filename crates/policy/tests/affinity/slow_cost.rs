@@ -102,7 +102,7 @@ impl World {
         let streams = self.streams.iter().filter(|stream| stream.thread == thread);
         ways.extend(streams.map(|stream| Way::Card(stream.bytes, stream.queue as usize)));
         let queues = self.card_queues().len();
-        let sent = self.snapshot.threads[thread].sent_bytes / queues.max(1) as u64;
+        let sent = self.snapshot.threads[thread].sent_bytes() / queues.max(1) as u64;
         ways.extend((0..queues).map(|queue| Way::Card(sent, queue)));
         ways
     }

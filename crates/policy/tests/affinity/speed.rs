@@ -27,7 +27,8 @@ fn large(busy_percent: u64) -> World {
             index / 16 % 16,
             u64::from(index % 61) * MB,
         );
-        world.snapshot.threads[thread].sent_bytes = u64::from(index % 31) * MB;
+        let card = format!("eth{}", index / 4 % 4);
+        world.add_sent_bytes(thread, Some(&card), u64::from(index % 31) * MB);
     }
     // XPS as kernels set it at first: each queue of a card has its share of the CPUs.
     for queue in &mut world.snapshot.queues {

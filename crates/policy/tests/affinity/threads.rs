@@ -1,7 +1,9 @@
 //! What becomes of single threads, queues and interrupts, worked out by hand on two nodes of two CPUs each.
 
 use crate::world::{MB, World, cpus};
-use homenode_policy::affinity::{Class, Config, Plan, Policy, Previous, Queue, QueueKind, Reason, Target, Why, decide};
+use homenode_policy::affinity::{
+    Class, Config, Plan, Policy, Previous, Queue, QueueKind, Reason, Received, Target, Why, decide,
+};
 use homenode_policy::{CpuId, NodeId};
 
 fn two_nodes() -> World {
@@ -203,7 +205,7 @@ fn why_threads_stay() {
     world.snapshot.threads[caged].allowed = cpus([0, 1]);
     world.snapshot.threads[caged].cpuset = cpus([0, 1]);
     let unknown = world.add_thread("unknown", 0, 10);
-    world.snapshot.threads[unknown].received = vec![(Some(CpuId(1)), 500 * MB)];
+    world.snapshot.threads[unknown].received = received(CpuId(1), 500 * MB);
     let unread = world.add_thread("unread", 0, 90);
     world.snapshot.threads[unread].is_unread = true;
     let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
@@ -429,12 +431,17 @@ fn with_virtual_card(world: &mut World, processed: u32) {
     world.snapshot.queues.push(queue(QueueKind::Transmit, &[]));
 }
 
+fn received(cpu: CpuId, bytes: u64) -> Vec<Received> {
+    let (cpu, queue) = (Some(cpu), None);
+    vec![Received { cpu, queue, bytes }]
+}
+
 #[test]
 fn packets_of_a_virtual_card_go_to_who_reads_them() {
     let mut world = two_nodes();
     with_virtual_card(&mut world, 2);
     let reader = world.add_thread("server", 0, 20);
-    world.snapshot.threads[reader].received = vec![(Some(CpuId(2)), 500 * MB)];
+    world.snapshot.threads[reader].received = received(CpuId(2), 500 * MB);
     let plan = decide(&world.snapshot, &Config::default(), &Previous::default());
     let steering = Target::of_queue("veth0", QueueKind::Receive, 0).unwrap();
     let action = plan.action(&steering).unwrap();
@@ -476,7 +483,7 @@ fn what_is_sent_is_not_taken_for_a_virtual_cards() {
     let mut world = two_nodes();
     with_virtual_card(&mut world, 2);
     let sender = world.add_thread("server", 0, 20);
-    world.snapshot.threads[sender].sent_bytes = 500 * MB;
+    world.add_sent_bytes(sender, None, 500 * MB);
     let config = Config {
         policy: Policy::Spread,
         ..Config::default()
@@ -490,7 +497,7 @@ fn virtual_cards_do_not_hide_the_real_one_from_who_only_sends() {
     let mut world = two_nodes();
     world.add_card("eth0", Some(1), &[2]);
     let sender = world.add_thread("server", 0, 20);
-    world.snapshot.threads[sender].sent_bytes = 500 * MB;
+    world.add_sent_bytes(sender, None, 500 * MB);
     let alone = decide(&world.snapshot, &Config::default(), &Previous::default());
     assert!(alone.cost_before.bytes_per_s() > 0);
     with_virtual_card(&mut world, 0);
@@ -500,4 +507,23 @@ fn virtual_cards_do_not_hide_the_real_one_from_who_only_sends() {
         alone.action(&thread(&world, sender)),
         beside.action(&thread(&world, sender))
     );
+}
+
+/// Its card is known, and so is where it should be; a bridge is not what the bytes leave by, and there are two cards.
+#[test]
+fn who_only_sends_goes_to_the_card_it_sends_by() {
+    for (device, goes) in [(Some("eth1"), true), (Some("br0"), false), (None, false)] {
+        let mut world = two_nodes();
+        world.add_card("eth0", Some(0), &[0]);
+        world.add_card("eth1", Some(1), &[2]);
+        let sender = world.add_thread("server", 0, 20);
+        world.add_sent_bytes(sender, device, 500 * MB);
+        let plan = plan(&mut world);
+        let target = thread(&world, sender);
+        if goes {
+            assert_eq!(plan.action(&target).unwrap().to, cpus([2, 3]), "{plan:?}");
+        } else {
+            assert_eq!(why(&plan, &target), &Why::DeviceUnknown);
+        }
+    }
 }

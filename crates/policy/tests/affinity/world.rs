@@ -1,7 +1,7 @@
 //! A machine whose threads do the same in every period: it shows what a kernel would, and carries out plans.
 
 use homenode_policy::affinity::{
-    DiskBytes, Interrupt, Plan, Queue, QueueBytes, QueueKind, Snapshot, Target, Thread, ThreadId,
+    DeviceBytes, Interrupt, Plan, Queue, QueueKind, Received, Snapshot, Target, Thread, ThreadId,
 };
 use homenode_policy::topology::{
     Cache, CacheKind, Cpu, Device, DeviceKind, Latency, LatencySource, Node, Parts, Topology,
@@ -57,7 +57,7 @@ impl fmt::Debug for World {
                 .iter()
                 .map(|disk| (&disk.device, disk.bytes / MB))
                 .collect::<Vec<_>>();
-            let (name, busy, sent) = (&it.name, it.cpu_ns / 10_000_000, it.sent_bytes / MB);
+            let (name, busy, sent) = (&it.name, it.cpu_ns / 10_000_000, it.sent_bytes() / MB);
             writeln!(
                 f,
                 "{name} on {} of {mask:?} of {set:?} {busy} % disk {disk:?} sent {sent}",
@@ -229,8 +229,7 @@ impl World {
             cpu_ns: busy_percent * 10_000_000,
             disk: Vec::new(),
             received: Vec::new(),
-            queues: Vec::new(),
-            sent_bytes: 0,
+            sent: Vec::new(),
             is_new: false,
             is_unread: false,
         });
@@ -238,8 +237,15 @@ impl World {
     }
 
     pub(crate) fn add_disk_bytes(&mut self, thread: usize, device: &str, bytes: u64) {
-        self.snapshot.threads[thread].disk.push(DiskBytes {
+        self.snapshot.threads[thread].disk.push(DeviceBytes {
             device: Some(device.to_owned()),
+            bytes,
+        });
+    }
+
+    pub(crate) fn add_sent_bytes(&mut self, thread: usize, device: Option<&str>, bytes: u64) {
+        self.snapshot.threads[thread].sent.push(DeviceBytes {
+            device: device.map(str::to_owned),
             bytes,
         });
     }
@@ -258,7 +264,6 @@ impl World {
         let Self { snapshot, streams, .. } = self;
         for thread in &mut snapshot.threads {
             thread.received.clear();
-            thread.queues.clear();
         }
         for interrupt in &mut snapshot.interrupts {
             interrupt.arrivals.clear();
@@ -280,19 +285,12 @@ impl World {
                 None => interrupt.arrivals.push((arrives, stream.bytes / 50_000)),
             }
             let processed = queue.cpus.first().copied().unwrap_or(arrives);
-            let received = &mut snapshot.threads[stream.thread].received;
-            match received.iter_mut().find(|(cpu, _)| *cpu == Some(processed)) {
-                Some((_, bytes)) => *bytes += stream.bytes,
-                None => received.push((Some(processed), stream.bytes)),
-            }
-            received.sort_unstable();
-            if self.tells_queues {
-                snapshot.threads[stream.thread].queues.push(QueueBytes {
-                    device: stream.device.clone(),
-                    index: stream.queue,
-                    bytes: stream.bytes,
-                });
-            }
+            let queue = (stream.device.clone(), stream.queue);
+            snapshot.threads[stream.thread].received.push(Received {
+                cpu: Some(processed),
+                queue: self.tells_queues.then_some(queue),
+                bytes: stream.bytes,
+            });
         }
         snapshot
     }

@@ -129,7 +129,7 @@ fn world(mut world: World, homes: (Option<u16>, u16, u16), places: &[u32], plant
         if !it.allowed.contains(&it.cpu) {
             it.cpu = it.allowed[0];
         }
-        it.sent_bytes = plant.sent_mb * MB;
+        world.add_sent_bytes(thread, None, plant.sent_mb * MB);
         if plant.disk_mb > 0 {
             world.add_disk_bytes(
                 thread,

@@ -8,8 +8,7 @@ use crate::affinity::plan::json::{
 use crate::affinity::target::Found;
 use crate::affinity::words::{UnseenReport, name_alone, unseen_reports};
 use homenode_linux::affinity::Unseen;
-use homenode_policy::CpuId;
-use homenode_policy::affinity::{Interrupt, Queue, Target, Thread};
+use homenode_policy::affinity::{DeviceBytes, Interrupt, Queue, Target, Thread};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -51,10 +50,9 @@ enum Seen<'a> {
         allowed: Vec<u32>,
         cpuset: Vec<u32>,
         cpu_ns: u64,
-        disk: Vec<DiskReport<'a>>,
-        received: Vec<CpuReport>,
-        queues: Vec<QueueReport<'a>>,
-        sent_bytes: u64,
+        disk: Vec<DeviceReport<'a>>,
+        received: Vec<ReceivedReport<'a>>,
+        sent: Vec<DeviceReport<'a>>,
         /// Not all of its bytes are readable: what is 0 may be more.
         is_unread: bool,
     },
@@ -76,22 +74,23 @@ enum Seen<'a> {
 }
 
 #[derive(Serialize)]
-struct DiskReport<'a> {
+struct DeviceReport<'a> {
     device: Option<&'a str>,
     bytes: u64,
 }
 
+/// Null is not known; device and queue are known together.
 #[derive(Serialize)]
-struct QueueReport<'a> {
-    device: &'a str,
-    index: u32,
+struct ReceivedReport<'a> {
+    cpu: Option<u32>,
+    device: Option<&'a str>,
+    queue: Option<u32>,
     bytes: u64,
 }
 
-/// A count on a CPU; null where it is not known on which.
 #[derive(Serialize)]
 struct CpuReport {
-    cpu: Option<u32>,
+    cpu: u32,
     count: u64,
 }
 
@@ -110,15 +109,12 @@ pub(super) fn of<'a>(story: &Story<'a>, found: &Found<'a>, unseen: &'a [Unseen],
 }
 
 fn of_thread<'a>(story: &Story<'a>, thread: &'a Thread) -> FoundReport<'a> {
-    let disk = thread.disk.iter().map(|disk| DiskReport {
-        device: disk.device.as_deref(),
-        bytes: disk.bytes,
-    });
-    let received = thread.received.iter().map(|(cpu, count)| on(*cpu, *count));
-    let queues = thread.queues.iter().map(|queue| QueueReport {
-        device: &queue.device,
-        index: queue.index,
-        bytes: queue.bytes,
+    let devices = |all: &'a [DeviceBytes]| all.iter().map(device).collect();
+    let received = thread.received.iter().map(|it| ReceivedReport {
+        cpu: it.cpu.map(|cpu| cpu.0),
+        device: it.queue.as_ref().map(|(device, _)| &device[..]),
+        queue: it.queue.as_ref().map(|(_, index)| *index),
+        bytes: it.bytes,
     });
     let seen = Seen::Thread {
         cpu: thread.cpu.0,
@@ -126,17 +122,26 @@ fn of_thread<'a>(story: &Story<'a>, thread: &'a Thread) -> FoundReport<'a> {
         allowed: numbers(&thread.allowed),
         cpuset: numbers(&thread.cpuset),
         cpu_ns: thread.cpu_ns,
-        disk: disk.collect(),
+        disk: devices(&thread.disk),
         received: received.collect(),
-        queues: queues.collect(),
-        sent_bytes: thread.sent_bytes,
+        sent: devices(&thread.sent),
         is_unread: thread.is_unread,
     };
     placed(story, &Target::Thread(thread.id), seen)
 }
 
+fn device(it: &DeviceBytes) -> DeviceReport<'_> {
+    DeviceReport {
+        device: it.device.as_deref(),
+        bytes: it.bytes,
+    }
+}
+
 fn of_interrupt<'a>(story: &Story<'a>, interrupt: &'a Interrupt) -> FoundReport<'a> {
-    let arrivals = interrupt.arrivals.iter().map(|(cpu, count)| on(Some(*cpu), *count));
+    let arrivals = interrupt.arrivals.iter().map(|(cpu, count)| CpuReport {
+        cpu: cpu.0,
+        count: *count,
+    });
     let seen = Seen::Interrupt {
         device: interrupt.device.as_deref(),
         home: interrupt.device.as_deref().and_then(|device| home(story, device)),
@@ -186,13 +191,6 @@ fn placed<'a>(story: &Story<'a>, of: &Target, seen: Seen<'a>) -> FoundReport<'a>
         }),
         action: story.plan.action(of).map(|one| action(snapshot, one)),
         stay: story.plan.stay(of).map(|one| stay(snapshot, &known.conflicts, one)),
-    }
-}
-
-fn on(cpu: Option<CpuId>, count: u64) -> CpuReport {
-    CpuReport {
-        cpu: cpu.map(|cpu| cpu.0),
-        count,
     }
 }
 

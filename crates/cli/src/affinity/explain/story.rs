@@ -52,26 +52,25 @@ impl Story<'_> {
             };
             text += &line("moves", &format!("{rate} from and to {from}"));
         }
-        for (cpu, bytes) in &thread.received {
-            let rate = rate(*bytes, self.snapshot.period_ns);
-            let place = match cpu {
+        for it in &thread.received {
+            let rate = rate(it.bytes, self.snapshot.period_ns);
+            let queue = it.queue.as_ref();
+            let queue = queue.map(|(device, index)| format!(" through receive queue {index} of {device}"));
+            let place = match it.cpu {
                 Some(cpu) => format!(
                     "processed on CPU {}{}",
                     cpu.0,
-                    self.apart(here, self.snapshot.node(*cpu))
+                    self.apart(here, self.snapshot.node(cpu))
                 ),
                 None => "processed it is not known where".to_owned(),
             };
-            text += &line("receives", &format!("{rate} from the network, {place}"));
+            let queue = queue.unwrap_or_default();
+            text += &line("receives", &format!("{rate} from the network{queue}, {place}"));
         }
-        for queue in &thread.queues {
-            let rate = rate(queue.bytes, self.snapshot.period_ns);
-            let of = format!("receive queue {} of {}", queue.index, queue.device);
-            text += &line("through", &format!("{rate} of this through {of}"));
-        }
-        if thread.sent_bytes > 0 {
-            let rate = rate(thread.sent_bytes, self.snapshot.period_ns);
-            text += &line("sends", &format!("{rate} to the network"));
+        for it in &thread.sent {
+            let rate = rate(it.bytes, self.snapshot.period_ns);
+            let card = it.device.as_ref().map(|device| format!(" through {device}"));
+            text += &line("sends", &format!("{rate} to the network{}", card.unwrap_or_default()));
         }
         if thread.is_unread {
             text += &line(

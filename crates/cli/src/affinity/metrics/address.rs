@@ -25,6 +25,9 @@ impl FromStr for Address {
             };
         }
         match text.parse::<SocketAddr>() {
+            Ok(address) if address.port() == 0 => Err(format!(
+                "port 0 is any that is free, and nobody would know the port: {EXPECTED}"
+            )),
             Ok(address) if address.ip().is_loopback() => Ok(Self::Loopback(address)),
             Ok(address) => Err(format!(
                 "{} can be reached from other machines: {EXPECTED}",
@@ -58,6 +61,7 @@ mod tests {
         for text in ["0.0.0.0:80", "[::]:80", "10.0.0.1:80", "192.0.2.1:9101"] {
             assert!(of(text).unwrap_err().contains("other machines"), "{text}");
         }
+        assert!(of("[::1]:0").unwrap_err().contains("[::1]:PORT"));
         for text in [
             "",
             "unix:",

@@ -28,7 +28,7 @@ pub(super) struct File {
     busy_percent_max: Option<Key<Percent>>,
     migration_price_bytes_per_s: Option<Key<u64>>,
     devices: Table<Key<Policy>>,
-    processes: Table<Key<Policy>>,
+    processes: Table<Key<Policy>, ProcessName>,
     cards: Table<CardKeys>,
 }
 
@@ -72,6 +72,8 @@ fn plain(message: &str) -> String {
         .and_then(|rest| rest.split_once(", expected "))
     {
         let found = found.split_once(' ').map_or(found, |(_, found)| found);
+        // So much for numbers beyond all others.
+        let found = found.trim_end_matches(" as i128");
         return format!("{found} is no table: {expected}").replace('`', "");
     }
     message.lines().collect::<Vec<_>>().join(": ")
@@ -80,12 +82,11 @@ fn plain(message: &str) -> String {
 impl From<File> for Settings {
     fn from(file: File) -> Self {
         let least = Config::default();
-        let policies = |named: Table<Key<Policy>>| named.0.into_iter().map(|(name, it)| (name, it.0)).collect();
         let price = |bytes: Key<u64>| Cost::new(bytes.0, 100);
         let decide = Config {
             policy: file.policy.map_or(least.policy, |key| key.0),
-            devices: policies(file.devices),
-            processes: policies(file.processes),
+            devices: file.devices.0.into_iter().map(|(name, it)| (name, it.0)).collect(),
+            processes: file.processes.0.into_iter().map(|(name, it)| (name.0, it.0)).collect(),
             dwell_periods: file.dwell_periods.map_or(least.dwell_periods, |key| key.0),
             hysteresis_percent: file.hysteresis_percent.map_or(least.hysteresis_percent, |key| key.0),
             rate_bytes_per_s_min: file
@@ -122,32 +123,34 @@ struct Key<T>(T);
 
 impl<'de, T: Written> Deserialize<'de> for Key<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        T::of(&Value::deserialize(from)?).map(Self).map_err(D::Error::custom)
+        // What the parser cannot hold, as a number beyond all bounds, fits nowhere, and neither does this.
+        let value = Value::deserialize(from).unwrap_or(Value::Boolean(false));
+        T::of(&value).map(Self).map_err(D::Error::custom)
     }
 }
 
 /// Values by name.
 #[derive(Debug)]
-struct Table<T>(BTreeMap<String, T>);
+struct Table<T, N = String>(BTreeMap<N, T>);
 
-impl<T> Default for Table<T> {
+impl<T, N> Default for Table<T, N> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
+impl<'de, T: Deserialize<'de>, N: Deserialize<'de> + Ord> Deserialize<'de> for Table<T, N> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Entries<T>(PhantomData<T>);
+        struct Entries<T, N>(PhantomData<(T, N)>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
-            type Value = Table<T>;
+        impl<'de, T: Deserialize<'de>, N: Deserialize<'de> + Ord> Visitor<'de> for Entries<T, N> {
+            type Value = Table<T, N>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("write a line [devices], [processes] or [cards.CARD] and below it lines NAME = VALUE")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Table<T>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Table<T, N>, A::Error> {
                 let mut entries = BTreeMap::new();
                 while let Some((name, value)) = map.next_entry()? {
                     entries.insert(name, value);
@@ -157,6 +160,24 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
         }
 
         from.deserialize_map(Entries(PhantomData))
+    }
+}
+
+/// As the kernel has it.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ProcessName(String);
+
+impl<'de> Deserialize<'de> for ProcessName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        const BYTES_MAX: usize = 15;
+        let name = String::deserialize(from)?;
+        if name.len() <= BYTES_MAX {
+            return Ok(Self(name));
+        }
+        let kept = &name[..name.floor_char_boundary(BYTES_MAX)];
+        Err(D::Error::custom(format!(
+            "no process has this name, as the kernel keeps {BYTES_MAX} bytes of each: write \"{kept}\""
+        )))
     }
 }
 

@@ -142,6 +142,7 @@ fn mistakes_are_told_with_file_line_and_what_is_expected() {
         ("irqbalance = \"off\"", 1, "write \"respect\" or \"override\""),
         ("irqbalance = true", 1, "write \"respect\" or \"override\""),
         ("metrics = \"0.0.0.0:80\"", 1, "write unix:/PATH, 127.0.0.1:PORT"),
+        ("metrics = \"127.0.0.1:0\"", 1, "nobody would know the port"),
         ("metrics = 80", 1, "this is no address: write unix:/PATH"),
         ("devices = 3", 1, "3 is no table: write a line [devices]"),
         ("[devices]\neth0 = \"fast\"", 2, "single-core"),
@@ -162,6 +163,48 @@ fn mistakes_are_told_with_file_line_and_what_is_expected() {
         ("policy", 1, "="),
         ("policy = \"off\"\npolicy = \"off\"", 2, "duplicate key"),
     ];
+    are_told(&table);
+}
+
+#[test]
+fn what_is_beyond_all_bounds_is_a_mistake_too() {
+    let table = [
+        (
+            "dwell_periods = 9223372036854775808",
+            1,
+            "write a whole number from 0 to 9223372036854775807",
+        ),
+        (
+            "dwell_periods = 99999999999999999999999",
+            1,
+            "write a whole number from 0 to 9223372036854775807",
+        ),
+        (
+            "period_s = 999999999999999999999999999999999999999999999",
+            1,
+            "this is no period",
+        ),
+        (
+            "devices = 99999999999999999999999",
+            1,
+            "99999999999999999999999 is no table: write a line [devices]",
+        ),
+        (
+            "[processes]\nfio = \"off\"\nprometheus-node-exporter = \"off\"",
+            3,
+            "the kernel keeps 15 bytes of each: write \"prometheus-node\"",
+        ),
+        (
+            "[processes]\n\"12345678901234\u{e4}\" = \"off\"",
+            2,
+            "write \"12345678901234\"",
+        ),
+    ];
+    are_told(&table);
+}
+
+/// Text, line, and what is said.
+fn are_told(table: &[(&str, usize, &str)]) {
     for (text, line, expected) in table {
         let message = refused(text);
         let written = text.lines().nth(line - 1).unwrap();
@@ -170,7 +213,7 @@ fn mistakes_are_told_with_file_line_and_what_is_expected() {
         }
         assert_eq!(message.lines().count(), 1, "{message}");
         for word in [
-            "invalid", "u32", "u64", "f64", "struct", "variant", "enum", "integer", "map,",
+            "invalid", "u32", "u64", "f64", "i64", "i128", "struct", "variant", "enum", "integer", "map,",
         ] {
             assert!(!message.contains(word), "{text}: {word}: {message}");
         }

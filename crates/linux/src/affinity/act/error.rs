@@ -21,6 +21,12 @@ pub enum Error {
         /// What it has instead.
         problem: String,
     },
+    /// A file without a byte, which this program never leaves.
+    #[error("the journal {path} is empty, which none is that was written whole: what it told of, if anything, is not taken back. Remove it to begin anew", path = path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
     /// A journal whose middle is not what was written.
     #[error("{path} is damaged: line {line}: {problem}: nothing of it was used; what it tells of old masks can still be read by eye. Move it away to begin anew", path = path.display())]
     Damaged {
@@ -89,14 +95,12 @@ fn with(holder: Option<&(u32, PathBuf)>) -> String {
     })
 }
 
+/// What helps whoever has changes in the journal too: another one would not take them back.
 fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => ": run it as root, or name a journal that may be written (--journal FILE)",
-        Some(libc::EROFS) => ": make that file system writable, or name a journal on another one (--journal FILE)",
-        Some(libc::ENOSPC | libc::EDQUOT) => {
-            ": make room there, or name a journal on another file system (--journal FILE)"
-        }
-        Some(libc::ENOENT | libc::ENOTDIR) => ": name a journal in a directory that can be made (--journal FILE)",
+        Some(libc::EACCES | libc::EPERM) => ": run it as root",
+        Some(libc::EROFS) => ": make that file system writable",
+        Some(libc::ENOSPC | libc::EDQUOT) => ": make room there",
         _ => "",
     }
 }

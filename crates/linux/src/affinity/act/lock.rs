@@ -11,7 +11,7 @@ use super::error::Error;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 
 /// Also the directory of sockets of metrics (packaging/homenode-affinity.service).
 const DIRECTORY: &str = "/run/homenode-affinity";
@@ -72,23 +72,48 @@ impl Lock {
         }
         // On a full disk nobody learns who has it: no reason to leave undone what is to be reverted.
         let _ = file.set_len(0);
+        // Whoever reads it may be in another directory.
+        let journal = path::absolute(journal).unwrap_or_else(|_| journal.to_path_buf());
         let line = format!("{} {}\n", std::process::id(), journal.display());
         let _ = file.write_all(line.as_bytes());
         Ok(Self { _file: file })
     }
 }
 
+/// The journal of the program that acted on this machine last, while none does; none where that is not known. It need not
+/// be there any more.
+///
+/// # Errors
+/// A program acts now.
+pub fn last_journal() -> Result<Option<PathBuf>, Error> {
+    last_in(Path::new(DIRECTORY))
+}
+
+fn last_in(directory: &Path) -> Result<Option<PathBuf>, Error> {
+    let Ok(mut file) = File::open(directory.join(NAME)) else {
+        return Ok(None);
+    };
+    // Shared, so that two that ask do not take each other for one that acts.
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Err(held(&mut file)),
+        _ => Ok(holder(&mut file).map(|(_, journal)| journal)),
+    }
+}
+
 /// Who has it.
 fn held(file: &mut File) -> Error {
+    let lives = |(process, _): &(u32, PathBuf)| Path::new(&format!("/proc/{process}")).exists();
+    Error::Locked {
+        holder: holder(file).filter(lives),
+    }
+}
+
+/// Who took it last. What cannot be read is not known.
+fn holder(file: &mut File) -> Option<(u32, PathBuf)> {
     let mut text = String::new();
-    // What cannot be read is not known.
-    let _ = file.read_to_string(&mut text);
-    let holder = text.trim_end().split_once(' ').and_then(|(process, journal)| {
-        let process: u32 = process.parse().ok()?;
-        let lives = Path::new(&format!("/proc/{process}")).exists();
-        lives.then(|| (process, PathBuf::from(journal)))
-    });
-    Error::Locked { holder }
+    file.read_to_string(&mut text).ok()?;
+    let (process, journal) = text.trim_end().split_once(' ')?;
+    Some((process.parse().ok()?, PathBuf::from(journal)))
 }
 
 /// Who is not root: its own threads are all that it can change.
@@ -122,6 +147,20 @@ mod tests {
         let _second = Lock::in_directory(&directory, Path::new("/c")).unwrap();
         let line = fs::read_to_string(directory.join(NAME)).unwrap();
         assert_eq!(line, format!("{} /c\n", std::process::id()));
+    }
+
+    #[test]
+    fn the_last_journal_is_known_while_nobody_acts() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(last_in(directory.path()).unwrap(), None);
+        let lock = Lock::in_directory(directory.path(), Path::new("journal")).unwrap();
+        assert!(matches!(
+            last_in(directory.path()),
+            Err(Error::Locked { holder: Some(_) })
+        ));
+        drop(lock);
+        let here = std::env::current_dir().unwrap().join("journal");
+        assert_eq!(last_in(directory.path()).unwrap(), Some(here));
     }
 
     /// As by one that has just taken it, over what a killed one left.

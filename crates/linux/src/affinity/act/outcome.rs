@@ -60,6 +60,12 @@ impl Outcome {
 }
 
 impl Applied {
+    /// How many actions were carried out.
+    #[must_use]
+    pub fn made(&self) -> usize {
+        self.outcomes.iter().filter(|(_, outcome)| outcome.is_done()).count()
+    }
+
     /// What the next decision is to know: what was carried out counts as set, what was refused is not planned again, and
     /// where something was left undone everything is looked at anew.
     #[must_use]

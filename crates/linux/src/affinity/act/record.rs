@@ -73,6 +73,7 @@ pub(super) struct Read {
 /// Why a file cannot be used.
 #[derive(Debug)]
 pub(super) enum Broken {
+    Empty,
     Foreign(String),
     Line(usize, String),
 }
@@ -81,6 +82,7 @@ impl Broken {
     pub(super) fn at(self, path: &Path) -> Error {
         let path = path.to_path_buf();
         match self {
+            Self::Empty => Error::Empty { path },
             Self::Foreign(problem) => Error::Foreign { path, problem },
             Self::Line(line, problem) => Error::Damaged { path, line, problem },
         }
@@ -89,6 +91,9 @@ impl Broken {
 
 /// The boot that a file is of, whatever its records say.
 pub(super) fn boot(bytes: &[u8]) -> Result<String, Broken> {
+    if bytes.is_empty() {
+        return Err(Broken::Empty);
+    }
     if !bytes.starts_with(MAGIC.as_bytes()) {
         return Err(Broken::Foreign(format!("it does not begin with \"{MAGIC}\"")));
     }

@@ -27,12 +27,14 @@ pub(in super::super) type Name = [u8; 16];
 /// A thread's bytes of sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct SocketCounts {
-    /// By the CPU that processed them; none where it is not known.
-    pub(in super::super) received: Vec<(Option<u32>, u64)>,
-    /// Of these, by card and queue, where both are known.
-    pub(in super::super) queues: Vec<((u32, u32), u64)>,
-    pub(in super::super) sent: u64,
+    /// By the CPU that processed them, and by card and queue.
+    pub(in super::super) received: Vec<(Way, u64)>,
+    /// By card; 0 is none that is known.
+    pub(in super::super) sent: Vec<(u32, u64)>,
 }
+
+/// The CPU, where it is known, and card and queue, where both are.
+pub(in super::super) type Way = (Option<u32>, Option<(u32, u32)>);
 
 /// A disk or a part of one, as the kernel numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,19 +76,16 @@ pub(super) fn sockets(bytes: &[u8]) -> Option<(u64, HashMap<u32, SocketCounts>)>
         // -1 is no CPU.
         let cpu = Some(rest.int()?).filter(|cpu| i32::try_from(*cpu).is_ok());
         let (card, queue) = (rest.int()?, rest.int()?);
-        let received = rest.long()?;
-        if received > 0 {
-            add(&mut counts.received, cpu, received);
-        }
-        if received > 0 && card > 0 {
-            add(&mut counts.queues, (card, queue), received);
-        }
-        counts.sent = counts.sent.saturating_add(rest.long()?);
+        let way = (cpu, (card > 0).then_some((card, queue)));
+        add(&mut counts.received, way, rest.long()?);
+        add(&mut counts.sent, card, rest.long()?);
     }
     for counts in by_thread.values_mut() {
         // Ascending, and what is not known last.
-        counts.received.sort_by_key(|(cpu, _)| cpu.unwrap_or(u32::MAX));
-        counts.queues.sort_unstable();
+        counts
+            .received
+            .sort_by_key(|((cpu, queue), _)| (cpu.unwrap_or(u32::MAX), queue.is_none(), *queue));
+        counts.sent.sort_unstable();
     }
     Some((missed, by_thread))
 }
@@ -94,7 +93,8 @@ pub(super) fn sockets(bytes: &[u8]) -> Option<(u64, HashMap<u32, SocketCounts>)>
 fn add<K: PartialEq>(counts: &mut Vec<(K, u64)>, key: K, bytes: u64) {
     match counts.iter_mut().find(|(known, _)| *known == key) {
         Some((_, count)) => *count = count.saturating_add(bytes),
-        None => counts.push((key, bytes)),
+        None if bytes > 0 => counts.push((key, bytes)),
+        None => {}
     }
 }
 
@@ -227,22 +227,31 @@ mod tests {
         let parts = [
             9_u64.to_le_bytes().to_vec(),
             entry(&[7, u32::MAX, 0, 0], &[100, 30]),
+            entry(&[7, u32::MAX, 4, 0], &[0, 20]),
+            entry(&[7, u32::MAX, 4, 0], &[0, 1]),
             entry(&[7, 2, 4, 3], &[5, 0]),
             entry(&[7, 2, 4, 1], &[6, 0]),
             entry(&[7, 1, 4, 1], &[2, 0]),
+            entry(&[7, 2, 0, 0], &[9, 0]),
+            entry(&[7, 2, 4, 1], &[8, 0]),
             entry(&[8, 0, 0, 0], &[0, 1]),
         ];
         let bytes = parts.concat();
         let (missed, by_thread) = sockets(&bytes).unwrap();
         assert_eq!(missed, 9);
         let counts = SocketCounts {
-            received: vec![(Some(1), 2), (Some(2), 11), (None, 100)],
-            queues: vec![((4, 1), 8), ((4, 3), 5)],
-            sent: 30,
+            received: vec![
+                ((Some(1), Some((4, 1))), 2),
+                ((Some(2), Some((4, 1))), 14),
+                ((Some(2), Some((4, 3))), 5),
+                ((Some(2), None), 9),
+                ((None, None), 100),
+            ],
+            sent: vec![(0, 30), (4, 21)],
         };
         assert_eq!(by_thread[&7], counts);
         let counts = SocketCounts {
-            sent: 1,
+            sent: vec![(0, 1)],
             ..SocketCounts::default()
         };
         assert_eq!(by_thread[&8], counts);

@@ -92,6 +92,7 @@ struct bpf_iter__task {
 
 struct net_device {
 	unsigned int flags;
+	int ifindex;
 };
 
 struct dst_entry {

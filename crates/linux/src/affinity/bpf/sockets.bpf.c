@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
  * Bytes that threads received from and sent to sockets of the network; and of what was received the CPU that processed
- * it, and the card with the queue it came by.
+ * it, and the card with the queue it came by; of what was sent, the card its route leads to.
  *
  * That CPU is the one that the kernel noted in the socket when packets for it were processed last; it does so in softirq,
  * before packets go to a backlog, so it is never the reader's own by accident. A socket of datagrams without a peer has
  * none: those bytes are counted for CPU -1, as are all bytes sent. Card and queue are those of the last packet too; card 0
- * is none that is known. Cards are numbered in each network namespace anew, so they are told in the loader's only.
+ * is none that is known, as of bytes sent without a route that lasts. Cards are numbered in each network namespace anew, so
+ * they are told in the loader's only.
  *
  * What stays in the machine is left out: sockets whose route leads through a loopback device, and, while no route is known,
  * those between addresses of this machine. Only a socket of datagrams without a peer that is bound to all addresses
@@ -91,14 +92,27 @@ static __always_inline bool stays_in_machine(struct sock *sk, bool v6)
 	       here[3] == there[3];
 }
 
+/* A kernel without CONFIG_NET_NS has no such field, and one numbering of cards. */
+static __always_inline bool is_of_namespace(struct sock *sk)
+{
+	return !bpf_core_field_exists(sk->__sk_common.skc_net.net) || sk->__sk_common.skc_net.net->ns.inum == namespace;
+}
+
+static __always_inline void note_route(struct sock *sk, struct key *key)
+{
+	struct dst_entry *route = sk->sk_dst_cache;
+
+	if (route && is_of_namespace(sk))
+		key->card = route->dev->ifindex;
+}
+
 static __always_inline void note_queue(struct sock *sk, struct key *key)
 {
 	__u16 queue;
 
 	if (!bpf_core_field_exists(sk->__sk_common.skc_rx_queue_mapping) || !bpf_core_field_exists(sk->sk_rx_dst_ifindex))
 		return;
-	/* A kernel without CONFIG_NET_NS has no such field, and one numbering of cards. */
-	if (bpf_core_field_exists(sk->__sk_common.skc_net.net) && sk->__sk_common.skc_net.net->ns.inum != namespace)
+	if (!is_of_namespace(sk))
 		return;
 	queue = sk->__sk_common.skc_rx_queue_mapping;
 	if (queue == NO_QUEUE)
@@ -135,6 +149,8 @@ static __always_inline int count(struct sock *sk, __s64 bytes, bool is_received)
 	if (is_received) {
 		key.cpu = sk->__sk_common.skc_incoming_cpu;
 		note_queue(sk, &key);
+	} else {
+		note_route(sk, &key);
 	}
 	if (key.card)
 		known = count_of(&counts_by_queue, &key);

@@ -1,7 +1,7 @@
 //! What programs in the kernel counted, as a recording has it.
 
 use super::*;
-use homenode_policy::affinity::{DiskBytes, QueueBytes, Thread, ThreadId};
+use homenode_policy::affinity::{DeviceBytes, Received, Thread, ThreadId};
 
 #[derive(Clone, Copy)]
 struct Counts {
@@ -79,6 +79,7 @@ fn threads_with_their_sockets_and_disks() {
             (&[8, 2, 3, 1], &[1000, 0]),
             (&[8, 2, 9, 1], &[10, 0]),
             (&[8, u32::MAX, 0, 0], &[7, 30]),
+            (&[8, u32::MAX, 3, 0], &[0, 20]),
             (&[44, 1, 0, 0], &[9, 9]),
         ],
     );
@@ -100,26 +101,26 @@ fn threads_with_their_sockets_and_disks() {
         cpu_ns,
         disk: vec![],
         received: vec![],
-        queues: vec![],
-        sent_bytes: 0,
+        sent: vec![],
         is_new: false,
         is_unread: false,
     };
+    let sent = |device, bytes| DeviceBytes { device, bytes };
+    let received = |cpu, queue, bytes| Received { cpu, queue, bytes };
     let receiver = Thread {
-        received: vec![(Some(CpuId(2)), 1010), (None, 7)],
-        // The kernel's other card is not one of those that are looked at.
-        queues: vec![QueueBytes {
-            device: "eth0".to_owned(),
-            index: 1,
-            bytes: 1000,
-        }],
-        sent_bytes: 30,
+        received: vec![
+            received(Some(CpuId(2)), Some(("eth0".to_owned(), 1)), 1000),
+            // The kernel's other card is not one of those that are looked at.
+            received(Some(CpuId(2)), None, 10),
+            received(None, None, 7),
+        ],
+        sent: vec![sent(None, 30), sent(Some("eth0".to_owned()), 20)],
         ..thread(8, 50)
     };
     let writer = Thread {
         allowed: cpus(&[1, 2]),
         cpuset: cpus(&[1, 2]),
-        disk: vec![DiskBytes {
+        disk: vec![DeviceBytes {
             device: Some("sda".to_owned()),
             bytes: 4096,
         }],

@@ -1,7 +1,7 @@
 //! Threads: who is in a snapshot, and what is told of them.
 
 use super::*;
-use homenode_policy::affinity::{DiskBytes, Thread, ThreadId};
+use homenode_policy::affinity::{DeviceBytes, Thread, ThreadId};
 
 const KERNEL_THREAD: u32 = 0x0020_8040;
 
@@ -71,13 +71,12 @@ fn those_that_ran() {
         allowed: cpus(&[0, 1, 2]),
         cpuset: cpus(&[0, 1, 2]),
         cpu_ns: 3000,
-        disk: vec![DiskBytes {
+        disk: vec![DeviceBytes {
             device: None,
             bytes: 4096,
         }],
         received: vec![],
-        queues: vec![],
-        sent_bytes: 0,
+        sent: vec![],
         is_new: false,
         // Nothing counts the bytes of its sockets here.
         is_unread: true,

@@ -1,6 +1,6 @@
 //! The filesystem: inodes, directories and the data path over the pool (mbsfs of MBS-LVM, section 3).
 //!
-//! Locks, in this order: the rename lock; directories, ancestors first; an inode's life, xattrs; a file's appending lock,
+//! Locks, in this order: the rename lock, or those of volumes; directories, ancestors first; an inode's life, xattrs; a file's appending lock,
 //! its exclusive lock; then the pool's. Reads and writes of placed blocks take none of them.
 
 mod acl;
@@ -15,6 +15,7 @@ mod namespace;
 mod placement;
 mod rename;
 mod table;
+mod volume;
 mod xattr;
 
 pub use attr::{Attr, NewInode, RenameMode, SetAttr, SetTime, StatFs, Whence, XattrMode};
@@ -22,6 +23,8 @@ pub use error::{Error, Result};
 pub use extents::fallocate_mode;
 pub use inode::Inode;
 pub use namespace::DirEntry;
+pub use placement::{Placement, UnknownPlacement};
+pub use volume::{VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub use xattr::{MAP_XATTR, POLICY_XATTR};
 
 use crate::pool::{Machine, Pool};
@@ -32,6 +35,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use table::Table;
+use volume::Volumes;
 
 /// Threads that can work on one filesystem at a time.
 const SLOTS: usize = 4096;
@@ -76,6 +80,7 @@ pub struct Fs<M: Memory, C: Clock> {
     root: Arc<Inode>,
     /// Held by renames across directories: the tree's shape changes under it only.
     renaming: Mutex<()>,
+    volumes: Volumes,
     /// Files without a link that something pins, or whose blocks are just being freed.
     unlinked: AtomicU64,
 }
@@ -101,6 +106,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             table,
             root,
             renaming: Mutex::new(()),
+            volumes: Volumes::default(),
             unlinked: AtomicU64::new(0),
         }
     }
@@ -120,9 +126,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Arc::clone(&self.root)
     }
 
-    /// The live inode of that number (FUSE's nodeid).
+    /// The live inode of that number (FUSE's nodeid). Volumes are reached by their names only.
     pub fn inode(&self, ino: Ino) -> Option<Arc<Inode>> {
-        self.table.find(ino)
+        self.table.find(ino).filter(|inode| !inode.is_volume())
     }
 
     /// Keeps the inode though it may be unlinked: an open file is one pin, each lookup the kernel remembers is one.
@@ -220,6 +226,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             status.reserved, reserved,
             "blocks reserved in the pool and in files differ"
         );
+        self.check_volumes();
         self.pool.check_invariants();
     }
 }

@@ -1,9 +1,10 @@
-//! Moves bytes: the pool over the memory of every node and the filesystem on it.
+//! Moves bytes: the pool over the memory of every node, the filesystem on it, and the block layer.
 //!
 //! Invariants: no unsafe code, no system call, no thread and no clock of its own. Operations are plain synchronous
 //! functions. Data copied on a node's CPU into that node's memory takes no lock shared with another node.
 #![forbid(unsafe_code)]
 
+pub mod blk;
 pub mod fs;
 mod memory;
 pub mod pool;

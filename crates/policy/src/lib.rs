@@ -10,6 +10,8 @@ pub mod affinity;
 pub mod doctor;
 mod ids;
 pub mod pool;
+mod queue_map;
 pub mod topology;
 
 pub use ids::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId};
+pub use queue_map::queue_map;

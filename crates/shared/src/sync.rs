@@ -45,3 +45,11 @@ impl Backoff {
         }
     }
 }
+
+/// Two cache lines that nothing else is on: adjacent lines are prefetched in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct OwnLine<T>(pub(crate) T);
+
+/// Bytes of one [`OwnLine`].
+pub(crate) const LINE_BYTES: usize = 128;

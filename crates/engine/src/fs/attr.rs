@@ -5,6 +5,7 @@ use super::Ino;
 /// Bits of st_mode that name the type (POSIX `S_IFMT`).
 pub(crate) const TYPE_MASK: u32 = 0o170_000;
 pub(crate) const DIRECTORY: u32 = 0o040_000;
+pub(crate) const BLOCK_DEVICE: u32 = 0o060_000;
 pub(crate) const REGULAR: u32 = 0o100_000;
 pub(crate) const SYMLINK: u32 = 0o120_000;
 pub(crate) const SET_UID: u32 = 0o4000;

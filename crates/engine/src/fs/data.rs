@@ -226,7 +226,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Maps each 2 MiB of the file that a write just came to the end of as one run, where its blocks are one: a file
     /// written in order needs no map node per 2 MiB then, and its blocks are found without missing the cache.
-    fn make_runs(&self, inode: &Inode, file: &FileBody, from: u64, to: u64) {
+    pub(super) fn make_runs(&self, inode: &Inode, file: &FileBody, from: u64, to: u64) {
         const RUN_BYTES: u64 = RUN_BLOCKS * BLOCK;
         let ended = from / RUN_BYTES..to / RUN_BYTES;
         // One before too: while the file had no more than it, the map had no level for runs.

@@ -36,15 +36,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         let _no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
-        let before = file.size.load(Ordering::Relaxed);
-        if size <= before {
-            // The same size frees what was reserved beyond it.
-            self.take_out(&closed, file, size.div_ceil(BLOCK)..BlockMap::LIMIT)?;
-            self.zero_bytes(&closed, file, size..size.next_multiple_of(BLOCK));
-        }
-        file.size.store(size, Ordering::Release);
+        self.cut(&closed, file, size)?;
         drop(closed);
         inode.touch_modified(self.now_ns());
+        Ok(())
+    }
+
+    pub(super) fn cut(&self, closed: &Closed<'_>, file: &FileBody, size: u64) -> Result<()> {
+        if size <= file.size.load(Ordering::Relaxed) {
+            // The same size frees what was reserved beyond it.
+            self.take_out(closed, file, size.div_ceil(BLOCK)..BlockMap::LIMIT)?;
+            self.zero_bytes(closed, file, size..size.next_multiple_of(BLOCK));
+        }
+        file.size.store(size, Ordering::Release);
         Ok(())
     }
 
@@ -181,8 +185,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Blocks placed and reserved, counted in the map. At rest.
     pub(super) fn count_blocks(&self, file: &FileBody) -> (u64, u64) {
         file.map.check_invariants(&self.nodes);
+        let placed = self.placed_from(file, 0);
+        let filled = BlockMap::LIMIT - file.map.holes(&self.nodes, 0..BlockMap::LIMIT);
+        (placed, filled - placed)
+    }
+
+    /// Blocks placed from file block `at` on. At rest, or with the gate closed.
+    pub(super) fn placed_from(&self, file: &FileBody, mut at: u64) -> u64 {
         let mut placed = 0;
-        let mut at = 0;
         while at < BlockMap::LIMIT {
             at += match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
                 Found::Placed { blocks, .. } => {
@@ -192,8 +202,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 Found::Empty { blocks } => blocks,
             };
         }
-        let filled = BlockMap::LIMIT - file.map.holes(&self.nodes, 0..BlockMap::LIMIT);
-        (placed, filled - placed)
+        placed
     }
 
     /// Bytes become zero: whole blocks leave the file, parts of blocks are zeroed.

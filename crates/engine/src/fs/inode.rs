@@ -104,6 +104,11 @@ impl Inode {
         self.mode() & TYPE_MASK == REGULAR
     }
 
+    /// Whether it is a volume: a block device whose bytes are ours.
+    pub(super) fn is_volume(&self) -> bool {
+        matches!(self.body, Body::File(_)) && !self.is_file()
+    }
+
     /// The file's body, or what a data operation on something else answers.
     #[inline]
     pub(super) fn file(&self) -> Result<&FileBody> {

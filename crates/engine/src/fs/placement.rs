@@ -6,6 +6,8 @@ use crate::pool::PoolError;
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, NodeId};
 use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,9 +15,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct Policy(AtomicU32);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placement {
+/// Where new blocks of an inode go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
     /// On the asking node.
+    #[default]
     Local,
     /// On every member in turn, 2 MiB of the file at a time.
     Interleave,
@@ -51,24 +55,37 @@ impl Policy {
     }
 }
 
-impl Placement {
-    /// Parses the value of `user.homenode.policy`: `local`, `interleave` or `node:N`.
-    pub(super) fn parse(text: &[u8]) -> Option<Self> {
-        match text {
-            b"local" => Some(Self::Local),
-            b"interleave" => Some(Self::Interleave),
-            _ => {
-                let number = std::str::from_utf8(text.strip_prefix(b"node:")?).ok()?;
-                number.parse().ok().map(|node| Self::Node(NodeId(node)))
-            }
+/// `local`, `interleave` or `node:N`, as in `user.homenode.policy`.
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Interleave => f.write_str("interleave"),
+            Self::Node(node) => write!(f, "node:{}", node.0),
         }
     }
+}
 
-    pub(super) fn to_text(self) -> String {
-        match self {
-            Self::Local => "local".into(),
-            Self::Interleave => "interleave".into(),
-            Self::Node(node) => format!("node:{}", node.0),
+/// Text that is no placement policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no policy: write local, interleave or node:N")]
+pub struct UnknownPlacement(String);
+
+impl FromStr for Placement {
+    type Err = UnknownPlacement;
+
+    fn from_str(text: &str) -> std::result::Result<Self, UnknownPlacement> {
+        let unknown = || UnknownPlacement(text.to_owned());
+        match text {
+            "local" => Ok(Self::Local),
+            "interleave" => Ok(Self::Interleave),
+            _ => {
+                let number = text.strip_prefix("node:").ok_or_else(unknown)?;
+                number
+                    .parse()
+                    .map(|node| Self::Node(NodeId(node)))
+                    .map_err(|_| unknown())
+            }
         }
     }
 }

@@ -29,7 +29,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             POLICY_XATTR => inode
                 .policy
                 .load()
-                .map(|p| p.to_text().into_bytes())
+                .map(|placement| placement.to_string().into_bytes())
                 .ok_or(Error::NoAttribute),
             MAP_XATTR if inode.is_file() => {
                 let map: Vec<_> = self
@@ -88,7 +88,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             POLICY_XATTR => {
                 let is_set = inode.policy.load().is_some();
                 check_mode(is_set, mode)?;
-                let placement = Placement::parse(value).ok_or(Error::Invalid)?;
+                let text = std::str::from_utf8(value).map_err(|_| Error::Invalid)?;
+                let placement = text.parse().map_err(|_| Error::Invalid)?;
                 if let Placement::Node(node) = placement
                     && !self.pool.has_member_on(node)
                 {

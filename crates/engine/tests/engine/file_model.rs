@@ -1,6 +1,6 @@
 //! Files against a slow, obvious model: random operations, then bytes, holes and the space they take must agree.
 
-mod model;
+pub(crate) mod model;
 mod operations;
 
 use crate::support::{

@@ -3,9 +3,12 @@
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test")]
 
 mod attributes;
+#[cfg(test)]
+mod blk;
 mod file_model;
 mod namespace_model;
 mod namespace_races;
 mod pool;
 mod stamped;
 mod support;
+mod volumes;

@@ -186,7 +186,7 @@ impl File {
         }
     }
 
-    fn punch(&mut self, start: u64, end: u64) {
+    pub(crate) fn punch(&mut self, start: u64, end: u64) {
         let whole = start.div_ceil(BLOCK)..end / BLOCK;
         if whole.start > whole.end {
             self.zero(start, end);
@@ -199,7 +199,7 @@ impl File {
     }
 
     /// Bytes of one block.
-    fn zero(&mut self, start: u64, end: u64) {
+    pub(crate) fn zero(&mut self, start: u64, end: u64) {
         if start < end
             && let Some(page) = self.placed.get_mut(&(start / BLOCK))
         {

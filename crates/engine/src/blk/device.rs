@@ -1,0 +1,356 @@
+//! The device, as all its cores see it: limits, the map of software to hardware queues, freezing, accounts.
+//!
+//! What is shared is written rarely: the map and the freeze by whoever rules the device, a core's business only when it
+//! begins or ends having requests under way. Locks are taken when a core joins, or is mapped to another hardware queue, only.
+
+use super::accounts::{HardwareCounts, OpenHardware, OpenSoftware, SoftwareCounts};
+use super::core::Core;
+use super::driver::{Driver, DriverQueue, Limits};
+use super::hardware::{Hardware, Patience};
+use super::link::Inbound;
+use super::request::{Operation, Refusal, Request};
+use super::scheduler::{Scheduling, Waiting};
+use homenode_policy::NodeId;
+use homenode_policy::queue_map;
+use homenode_shared::{Freeze, TagSpace};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// How a device is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Requests that can be under way or staged per hardware queue: its tags. At least [`Limits::depth`], below 65,535.
+    pub tags: u16,
+    /// Requests that are let accumulate before they are given to the driver together: 1 to 32.
+    pub plug: usize,
+    /// The order of what waits.
+    pub scheduling: Scheduling,
+    /// A request that has been with the driver for so long is late.
+    pub timeout: Duration,
+    /// How often a request is tried again after an error that may pass: up to 100.
+    pub retries_max: u8,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            tags: 256,
+            plug: 32,
+            scheduling: Scheduling::None,
+            timeout: Duration::from_secs(30),
+            retries_max: 5,
+        }
+    }
+}
+
+/// The most that are let accumulate.
+const PLUG_MAX: usize = 32;
+const RETRIES_LIMIT: u8 = 100;
+
+/// A device that several cores use. Each has its [`Core`].
+#[derive(Debug)]
+pub struct Device<Q> {
+    pub(super) limits: Limits,
+    pub(super) options: Options,
+    /// Of each core's requests, the hardware queue.
+    map: Box<[AtomicUsize]>,
+    pub(super) hardware: Box<[SharedHardware]>,
+    pub(super) cores: Box<[SharedCore]>,
+    pub(super) freezing: Freeze,
+    pub(super) waiting: Arc<Waiting>,
+    /// Queues whose core has not come yet.
+    unclaimed: Mutex<Vec<Option<Q>>>,
+}
+
+/// What cores share of a hardware queue.
+#[derive(Debug)]
+pub(super) struct SharedHardware {
+    /// The core that owns it.
+    pub(super) owner: usize,
+    pub(super) tags: Arc<TagSpace>,
+    /// Cores that are to be linked to it; none once its core has gone.
+    inbox: Mutex<Option<Vec<Inbound>>>,
+    /// How many ever were.
+    arrivals: AtomicUsize,
+    pub(super) counts: OpenHardware,
+}
+
+/// What is known of a core.
+#[derive(Debug)]
+pub(super) struct SharedCore {
+    is_claimed: AtomicBool,
+    pub(super) counts: OpenSoftware,
+}
+
+/// Why a core cannot join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The device was not set up for so many.
+    #[error("the device has no core {0}")]
+    NoCore(usize),
+    /// It is there already.
+    #[error("core {0} has joined the device already")]
+    Twice(usize),
+}
+
+/// Why the map cannot be like that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// There is no such core.
+    #[error("the device has no core {0}")]
+    NoCore(usize),
+    /// There is no such hardware queue.
+    #[error("the device has no hardware queue {0}")]
+    NoQueue(usize),
+}
+
+impl<Q: DriverQueue> Device<Q> {
+    /// Sets a device up for cores on these nodes: each is one thread's. Cores get hardware queues by node first;
+    /// a hardware queue is owned by the first core of its node that is mapped to it, or else by the first one that is, or
+    /// else by the first one of its node.
+    ///
+    /// # Errors
+    /// The driver cannot make its queues.
+    ///
+    /// # Panics
+    /// When there is no core, or limits and options contradict each other.
+    pub fn new<D: Driver<Queue = Q>>(
+        driver: &D,
+        cores: &[NodeId],
+        latency: impl Fn(NodeId, NodeId) -> u32,
+        options: Options,
+    ) -> std::io::Result<Arc<Self>> {
+        let limits = driver.limits();
+        limits.check();
+        assert!(!cores.is_empty(), "a device has at least one core");
+        assert!(
+            (1..=PLUG_MAX).contains(&options.plug),
+            "1 to {PLUG_MAX} requests accumulate"
+        );
+        assert!(
+            options.tags >= limits.depth && options.tags < u16::MAX,
+            "there is a tag for each request under way"
+        );
+        assert!(options.retries_max <= RETRIES_LIMIT, "at most {RETRIES_LIMIT} retries");
+        let homes = driver.queue_homes();
+        let map = queue_map(cores, &homes, latency);
+        let queues = (0..homes.len()).map(|index| driver.queue(index).map(Some));
+        let unclaimed = queues.collect::<std::io::Result<Vec<_>>>()?;
+        let owner = |queue: usize| {
+            let is_mapped = |core: &usize| map[*core] == queue;
+            let is_near = |core: &usize| homes[queue] == Some(cores[*core]);
+            let all = 0..cores.len();
+            let best = all.clone().find(|core| is_mapped(core) && is_near(core));
+            best.or_else(|| all.clone().find(is_mapped))
+                .or_else(|| all.clone().find(is_near))
+                .unwrap_or(0)
+        };
+        let hardware = (0..homes.len()).map(|queue| {
+            let users = map.iter().filter(|mapped| **mapped == queue).count();
+            SharedHardware {
+                owner: owner(queue),
+                tags: TagSpace::new(options.tags, users, cores.len() - users),
+                inbox: Mutex::new(Some(Vec::new())),
+                arrivals: AtomicUsize::new(0),
+                counts: OpenHardware::new(),
+            }
+        });
+        let shared_core = || SharedCore {
+            is_claimed: AtomicBool::new(false),
+            counts: OpenSoftware::new(),
+        };
+        Ok(Arc::new(Self {
+            limits,
+            hardware: hardware.collect(),
+            map: map.into_iter().map(AtomicUsize::new).collect(),
+            cores: cores.iter().map(|_| shared_core()).collect(),
+            freezing: Freeze::new(cores.len()),
+            waiting: Waiting::new(),
+            unclaimed: Mutex::new(unclaimed),
+            options,
+        }))
+    }
+
+    /// The part of the device that core `index` uses. It is to be one thread's.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join(self: &Arc<Self>, index: usize) -> Result<Core<Q>, JoinError> {
+        let core = self.cores.get(index).ok_or(JoinError::NoCore(index))?;
+        // Acquire: see `leave`.
+        if core.is_claimed.swap(true, Ordering::Acquire) {
+            return Err(JoinError::Twice(index));
+        }
+        let mut unclaimed = self.unclaimed.lock();
+        let own = self
+            .hardware
+            .iter()
+            .enumerate()
+            .filter(|(_, hardware)| hardware.owner == index);
+        let patience = Patience {
+            timeout: u64::try_from(self.options.timeout.as_nanos()).unwrap_or(u64::MAX),
+            retries_max: self.options.retries_max,
+        };
+        let hardware = own.map(|(queue, _)| {
+            let driver_queue = unclaimed[queue]
+                .take()
+                .expect("its only core has come for the first time");
+            (
+                queue,
+                Hardware::new(driver_queue, self.limits, self.options.tags, patience),
+            )
+        });
+        let hardware = hardware.collect();
+        drop(unclaimed);
+        Ok(Core::new(Arc::clone(self), index, hardware))
+    }
+
+    /// Maps a core's requests to another hardware queue, while it is at work: what it submits after its next run goes there.
+    /// Nothing waits: what is under way ends where it is.
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing has changed then.
+    pub fn remap(&self, core: usize, queue: usize) -> Result<(), MapError> {
+        let mapped = self.map.get(core).ok_or(MapError::NoCore(core))?;
+        if queue >= self.hardware.len() {
+            return Err(MapError::NoQueue(queue));
+        }
+        // Relaxed: a number; what the core needs to go there is behind a lock.
+        mapped.store(queue, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The hardware queue of a core's requests.
+    #[inline]
+    pub(super) fn mapped(&self, core: usize) -> usize {
+        self.map[core].load(Ordering::Relaxed)
+    }
+
+    /// The hardware queue that each core is mapped to.
+    #[must_use]
+    pub fn map(&self) -> Vec<usize> {
+        (0..self.map.len()).map(|core| self.mapped(core)).collect()
+    }
+
+    /// From now on no core starts anything; what is under way goes on. [`Device::is_drained`] tells when that has ended. Requests
+    /// are still taken, while there are tags. Freezing twice takes thawing twice.
+    pub fn freeze(&self) {
+        self.freezing.freeze();
+    }
+
+    /// Whether no core has a request under way. Cores tell when they run.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.freezing.is_drained()
+    }
+
+    /// Undoes one [`Device::freeze`].
+    ///
+    /// # Panics
+    /// When it is not frozen.
+    pub fn thaw(&self) {
+        self.freezing.thaw();
+    }
+
+    /// What a core may be asked for.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// What each software queue has done, by core, as of its last run.
+    #[must_use]
+    pub fn software_counts(&self) -> Vec<SoftwareCounts> {
+        self.cores.iter().map(|core| core.counts.read()).collect()
+    }
+
+    /// What each hardware queue has done, as of its core's last run.
+    #[must_use]
+    pub fn hardware_counts(&self) -> Vec<HardwareCounts> {
+        self.hardware.iter().map(|hardware| hardware.counts.read()).collect()
+    }
+
+    /// A core has gone; another thread may have it if no hardware queue has gone with it.
+    pub(super) fn leave(&self, core: usize, may_return: bool) {
+        self.freezing.end(core);
+        // Release: whoever joins next has what this core counted.
+        self.cores[core].is_claimed.store(!may_return, Ordering::Release);
+    }
+
+    pub(super) fn streams(&self) -> u16 {
+        match &self.options.scheduling {
+            Scheduling::Fair(streams, _) => u16::try_from(streams.len()).expect("there are few streams"),
+            _ => u16::MAX,
+        }
+    }
+}
+
+impl SharedHardware {
+    /// Links a core to it. Where the queue is gone the link is cut at once.
+    pub(super) fn send(&self, link: Inbound) {
+        if let Some(inbox) = &mut *self.inbox.lock() {
+            inbox.push(link);
+            // Relaxed: the lock orders it with the link.
+            self.arrivals.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Links that have come, if others than `seen` have.
+    #[inline]
+    pub(super) fn arrived(&self, seen: &mut usize) -> Option<Vec<Inbound>> {
+        // Relaxed: only tells to look; the lock orders.
+        if self.arrivals.load(Ordering::Relaxed) == *seen {
+            return None;
+        }
+        let mut inbox = self.inbox.lock();
+        *seen = self.arrivals.load(Ordering::Relaxed);
+        inbox.as_mut().map(std::mem::take)
+    }
+
+    /// Its core has gone.
+    pub(super) fn end(&self) {
+        *self.inbox.lock() = None;
+    }
+}
+
+impl Limits {
+    /// Whether a request of that kind needs the driver at all.
+    #[inline]
+    pub(super) fn needs_driver(&self, operation: Operation) -> bool {
+        operation != Operation::Flush || self.has_cache
+    }
+
+    /// Whether the device can be asked for that.
+    #[inline]
+    pub(super) fn admits(&self, request: &Request) -> Result<(), Refusal> {
+        let bytes = u64::from(request.bytes);
+        let is_known = match request.operation {
+            Operation::Read | Operation::Write => true,
+            Operation::Flush => {
+                return if bytes == 0 && request.offset == 0 {
+                    Ok(())
+                } else {
+                    Err(Refusal::Misaligned)
+                };
+            }
+            Operation::Discard => self.can_discard,
+            Operation::WriteZeroes => self.can_zero,
+        };
+        if !is_known {
+            return Err(Refusal::NotSupported);
+        }
+        let mask = u64::from(self.block_bytes) - 1;
+        if (request.offset | bytes) & mask != 0 || bytes == 0 || request.bytes >> 31 != 0 {
+            return Err(Refusal::Misaligned);
+        }
+        // The length of the device is at least that of any request, or it is refused.
+        if bytes > self.device_bytes || request.offset > self.device_bytes - bytes {
+            return Err(Refusal::OutOfRange);
+        }
+        Ok(())
+    }
+}

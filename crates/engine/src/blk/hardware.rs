@@ -1,0 +1,348 @@
+//! The hardware queue: what the driver has, what it has refused, and what other cores have sent.
+//!
+//! Invariants: one thread owns it; the driver has at most `depth` requests; a request that was refused, or is to be tried
+//! again, is on the dispatch list, and that is served before anything new. A request leaves it once: to the core that
+//! submitted it.
+
+use super::accounts::HardwareCounts;
+use super::driver::{Done, DriverQueue, Late, Limits, is_transient};
+use super::link::Inbound;
+use super::request::{Errno, Outcome};
+use super::slot::{OWN, Slot, Slots, State, Tag};
+use std::collections::VecDeque;
+
+/// Requests given to the driver, or taken from another core, at a time.
+pub(super) const BATCH: usize = 32;
+
+/// Units of [`Slot::started`]: about a millisecond.
+const STARTED_SHIFT: u32 = 20;
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "it wraps, and is only compared with others of the same weeks"
+)]
+const fn units(now: u64) -> u32 {
+    (now >> STARTED_SHIFT) as u32
+}
+
+/// What is done about requests that fail or are late.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// ns.
+    pub(super) timeout: u64,
+    pub(super) retries_max: u8,
+}
+
+#[derive(Debug)]
+pub(super) struct Hardware<Q> {
+    queue: Q,
+    pub(super) slots: Slots,
+    limits: Limits,
+    patience: Patience,
+    /// The dispatch list.
+    waiting: VecDeque<Tag>,
+    in_flight: usize,
+    /// Cores that send their requests here. Some have gone.
+    links: Vec<Option<Inbound>>,
+    /// Whether requests of other cores have been left where they are, for want of room.
+    pub(super) is_contended: bool,
+    /// Whose turn it is.
+    turn: usize,
+    next_look: u64,
+    pub(super) counts: HardwareCounts,
+}
+
+impl<Q: DriverQueue> Hardware<Q> {
+    pub(super) fn new(queue: Q, limits: Limits, tags: u16, patience: Patience) -> Self {
+        Self {
+            queue,
+            slots: Slots::new(tags, limits.transfer_bytes_max),
+            limits,
+            patience,
+            waiting: VecDeque::with_capacity(usize::from(tags)),
+            in_flight: 0,
+            links: Vec::new(),
+            is_contended: false,
+            turn: 0,
+            next_look: 0,
+            counts: HardwareCounts::default(),
+        }
+    }
+
+    /// How many more requests it takes without putting them on the dispatch list.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        usize::from(self.limits.depth).saturating_sub(self.in_flight + self.waiting.len())
+    }
+
+    /// Whether nothing is in it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.waiting.is_empty() && self.links.iter().flatten().all(Inbound::is_empty)
+    }
+
+    /// Looks whether other cores' requests are left.
+    #[inline]
+    pub(super) fn end_turns(&mut self) {
+        self.is_contended = self.links.iter().flatten().any(|link| !link.is_empty());
+    }
+
+    pub(super) fn link(&mut self, link: Inbound) {
+        match self.links.iter().position(Option::is_none) {
+            Some(free) => self.links[free] = Some(link),
+            None => self.links.push(Some(link)),
+        }
+    }
+
+    /// Gives requests to the driver, behind those it has refused.
+    #[inline]
+    pub(super) fn start(&mut self, batch: &[Tag], now: u64) {
+        self.serve_waiting(now);
+        let taken = if self.waiting.is_empty() {
+            self.give(batch, now)
+        } else {
+            0
+        };
+        if taken < batch.len() {
+            self.put_off(&batch[taken..]);
+        }
+    }
+
+    #[cold]
+    fn put_off(&mut self, refused: &[Tag]) {
+        for tag in refused {
+            self.slots.at_mut(*tag).state = State::Waiting;
+        }
+        self.waiting.extend(refused);
+    }
+
+    /// Gives the driver what it has refused before.
+    #[inline]
+    pub(super) fn serve_waiting(&mut self, now: u64) {
+        if !self.waiting.is_empty() {
+            self.serve_some(now);
+        }
+    }
+
+    #[cold]
+    fn serve_some(&mut self, now: u64) {
+        while !self.waiting.is_empty() {
+            let mut batch = [Tag::NONE; BATCH];
+            let mut count = 0;
+            for (to, tag) in batch.iter_mut().zip(&self.waiting) {
+                *to = *tag;
+                count += 1;
+            }
+            let taken = self.give(&batch[..count], now);
+            self.waiting.drain(..taken);
+            if taken < count {
+                return;
+            }
+        }
+    }
+
+    /// How many of them the driver has taken.
+    #[inline]
+    fn give(&mut self, batch: &[Tag], now: u64) -> usize {
+        let room = usize::from(self.limits.depth) - self.in_flight;
+        let batch = &batch[..batch.len().min(room)];
+        if batch.is_empty() {
+            return 0;
+        }
+        let started = units(now);
+        for tag in batch {
+            let slot = self.slots.at_mut(*tag);
+            slot.state = State::Started;
+            slot.started = started;
+        }
+        let taken = self.queue.queue_batch(batch, &mut self.slots, now);
+        assert!(taken <= batch.len(), "a driver takes no more than it is given");
+        for tag in &batch[taken..] {
+            self.slots.at_mut(*tag).state = State::Waiting;
+        }
+        self.in_flight += taken;
+        self.counts.batches += 1;
+        self.counts.requests += taken as u64;
+        self.counts.refused += (batch.len() - taken) as u64;
+        taken
+    }
+
+    /// How many cores have turns: the one that owns it, and those that are linked to it.
+    pub(super) fn sources(&self) -> usize {
+        self.links.len() + 1
+    }
+
+    /// Whose turn it is: a link's, or that of the core itself.
+    pub(super) fn next_turn(&mut self) -> Option<usize> {
+        let turn = self.turn % self.sources();
+        self.turn = (turn + 1) % self.sources();
+        turn.checked_sub(1)
+    }
+
+    /// Starts requests of another core, at most a batch. Whether there were any.
+    pub(super) fn take_from_link(&mut self, index: usize, now: u64) -> bool {
+        let room = self.room().min(BATCH);
+        let Some(link) = &mut self.links[index] else {
+            return false;
+        };
+        let mut batch = [Tag::NONE; BATCH];
+        let origin = u16::try_from(index).expect("there are fewer cores");
+        let taken = link.take(&mut batch[..room], &mut self.slots, origin);
+        if link.is_over() {
+            self.links[index] = None;
+        }
+        self.start(&batch[..taken], now);
+        taken > 0
+    }
+
+    /// Takes what the driver has finished. `finished` gets requests of this core: what is in its slot, and what became of it;
+    /// other cores are sent theirs.
+    #[inline]
+    pub(super) fn poll(&mut self, now: u64, done: &mut Done, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
+        if self.in_flight == 0 {
+            return;
+        }
+        self.queue.poll(&mut self.slots, now, done);
+        for (tag, outcome) in done.all() {
+            self.finish(*tag, *outcome, finished);
+        }
+        done.clear();
+        if now >= self.next_look {
+            self.look_for_late(now, finished);
+        }
+    }
+
+    /// Sends the other cores what is finished of theirs.
+    pub(super) fn publish(&mut self) {
+        for link in self.links.iter_mut().flatten() {
+            link.publish();
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, head: Tag, outcome: Outcome, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
+        let slot = self.slots.at_mut(head);
+        assert!(slot.state == State::Started, "a driver gives each tag once");
+        self.in_flight -= 1;
+        if let Ok(got) = outcome
+            && slot.is_plain()
+            && got == slot.request.bytes - slot.done
+            && slot.link == OWN
+        {
+            slot.state = State::Free;
+            return finished(head, slot, Ok(slot.request.bytes));
+        }
+        match outcome {
+            Ok(got) => self.advance(head, got, finished),
+            Err(errno) => self.fail(head, errno, finished),
+        }
+    }
+
+    /// Less than all of it is done, or it is a chain, or there is more to do for it.
+    fn advance(&mut self, head: Tag, got: u32, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
+        let asked = self.slots.bytes(head);
+        assert!(got <= asked, "a driver does no more than it is asked for");
+        let slot = self.slots.at_mut(head);
+        let bytes = slot.request.bytes;
+        if slot.request.durability.has_flush_before() {
+            slot.request.durability = slot.request.durability.flushed();
+            return self.again(head);
+        }
+        if slot.done == bytes {
+            return self.leave(head, Ok(bytes), finished);
+        }
+        if got == 0 && asked > 0 {
+            return self.fail(head, Errno::IO, finished);
+        }
+        if got < asked {
+            self.counts.short += 1;
+        }
+        let mut left = got;
+        let mut next = head;
+        while next != Tag::NONE {
+            let tag = next;
+            let slot = self.slots.at_mut(tag);
+            next = std::mem::replace(&mut slot.next, Tag::NONE);
+            let bytes = slot.request.bytes;
+            let step = left.min(bytes - slot.done);
+            left -= step;
+            slot.done += step;
+            let is_to_flush = slot.request.durability.is_forced() && !self.limits.can_force;
+            if slot.done < bytes || is_to_flush {
+                self.again(tag);
+            } else {
+                self.leave(tag, Ok(bytes), finished);
+            }
+        }
+    }
+
+    fn fail(&mut self, head: Tag, errno: Errno, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
+        self.counts.errors += 1;
+        if self.slots.at(head).next != Tag::NONE {
+            // Only one of them may be at fault: each is tried alone.
+            let mut next = head;
+            while next != Tag::NONE {
+                let tag = next;
+                next = std::mem::replace(&mut self.slots.at_mut(tag).next, Tag::NONE);
+                self.again(tag);
+            }
+            return;
+        }
+        let slot = self.slots.at_mut(head);
+        if is_transient(errno) && slot.retries < self.patience.retries_max {
+            slot.retries += 1;
+            self.counts.retries += 1;
+            return self.again(head);
+        }
+        self.leave(head, Err(errno), finished);
+    }
+
+    fn again(&mut self, tag: Tag) {
+        self.slots.at_mut(tag).state = State::Waiting;
+        self.waiting.push_back(tag);
+    }
+
+    #[inline]
+    fn leave(&mut self, tag: Tag, outcome: Outcome, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
+        let slot = self.slots.at_mut(tag);
+        slot.state = State::Free;
+        if slot.link == OWN {
+            finished(tag, slot, outcome);
+        } else {
+            let link = &mut self.links[usize::from(slot.link)];
+            link.as_mut()
+                .expect("a link stays until its requests have left")
+                .give_back(tag, outcome);
+        }
+    }
+
+    fn look_for_late(&mut self, now: u64, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
+        self.next_look = now.saturating_add(self.patience.timeout / 4);
+        let limit = units(self.patience.timeout).max(1);
+        for tag in (0..self.slots.tags()).map(Tag) {
+            let slot = self.slots.at(tag);
+            if slot.state != State::Started || units(now).wrapping_sub(slot.started) < limit {
+                continue;
+            }
+            self.counts.timeouts += 1;
+            match self.queue.timeout(tag, &mut self.slots) {
+                Late::Wait => self.slots.at_mut(tag).started = units(now),
+                Late::GivenUp => self.finish(tag, Err(Errno::TIMED_OUT), finished),
+            }
+        }
+    }
+
+    /// What must hold between two calls.
+    pub(super) fn check_invariants(&self) {
+        let with = |state| {
+            (0..self.slots.tags())
+                .filter(|tag| self.slots.at(Tag(*tag)).state == state)
+                .count()
+        };
+        assert_eq!(with(State::Started), self.in_flight);
+        assert_eq!(with(State::Waiting), self.waiting.len());
+        assert!(self.in_flight <= usize::from(self.limits.depth));
+        for tag in &self.waiting {
+            assert_eq!(self.slots.at(*tag).state, State::Waiting);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! How a core's requests get to a hardware queue that another core owns, and back: two rings, one each way.
+//!
+//! Messages carry all that the driver needs, so that no slot is shared: a cache line moves for two or three requests one
+//! way, for eight the other. Tags bound both rings: they are never full.
+
+use super::request::{Durability, Errno, Operation, Outcome, Request};
+use super::slot::{Slots, State, Tag};
+use homenode_shared::{Receiver, Sender, ring};
+
+/// The submitting core's end.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    pub(super) slots: Slots,
+    requests: Sender<3>,
+    completions: Receiver<1>,
+}
+
+/// The hardware queue's end.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    requests: Receiver<3>,
+    completions: Sender<1>,
+    /// A message that was taken out of the ring, and for which there was no room.
+    next: Option<[u64; 3]>,
+    /// Requests taken and not given back.
+    pending: usize,
+}
+
+pub(super) fn link(tags: u16, piece_bytes: u32) -> (Outbound, Inbound) {
+    let (requests, requests_in) = ring(usize::from(tags));
+    let (completions, completions_in) = ring(usize::from(tags));
+    let outbound = Outbound {
+        slots: Slots::new(tags, piece_bytes),
+        requests,
+        completions: completions_in,
+    };
+    let inbound = Inbound {
+        requests: requests_in,
+        completions,
+        next: None,
+        pending: 0,
+    };
+    (outbound, inbound)
+}
+
+// The third word of a request: bytes in the low half, then the tag, the operation and three flags.
+const TAG_SHIFT: u32 = 32;
+const OPERATION_SHIFT: u32 = 48;
+const FLUSH_BEFORE: u64 = 1 << 56;
+const FORCED: u64 = 1 << 57;
+/// The next message is merged into this one.
+const MORE: u64 = 1 << 58;
+
+impl Outbound {
+    /// Sends a request and those that were merged into it; how many these are.
+    pub(super) fn send(&mut self, head: Tag) -> usize {
+        let mut count = 0;
+        let mut next = head;
+        while next != Tag::NONE {
+            let tag = next;
+            let slot = self.slots.at_mut(tag);
+            slot.state = State::Sent;
+            next = slot.next;
+            let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
+            let request = &slot.request;
+            let word = u64::from(request.bytes)
+                | u64::from(tag.0) << TAG_SHIFT
+                | (request.operation as u64) << OPERATION_SHIFT
+                | flag(request.durability.has_flush_before(), FLUSH_BEFORE)
+                | flag(request.durability.is_forced(), FORCED)
+                | flag(next != Tag::NONE, MORE);
+            let sent = self.requests.push([request.offset, request.buffer, word]);
+            sent.expect("there is room for as many requests as there are tags");
+            count += 1;
+        }
+        count
+    }
+
+    pub(super) fn publish(&mut self) {
+        self.requests.publish();
+    }
+
+    /// The next one that has come back.
+    #[inline]
+    pub(super) fn receive(&mut self) -> Option<(Tag, Outcome)> {
+        let [word] = self.completions.pop()?;
+        let (tag, outcome) = outcome_of(word);
+        self.slots.at_mut(tag).state = State::Free;
+        Some((tag, outcome))
+    }
+
+    /// A request that will not come back, because the hardware queue is gone.
+    pub(super) fn lost(&mut self) -> Option<Tag> {
+        if !self.completions.is_closed() {
+            return None;
+        }
+        let mut tags = (0..self.slots.tags()).map(Tag);
+        let lost = tags.find(|tag| self.slots.at(*tag).state == State::Sent)?;
+        self.slots.at_mut(lost).state = State::Free;
+        Some(lost)
+    }
+}
+
+impl Inbound {
+    /// Takes requests, as many as `batch` has room for, and chains what is merged. Gives how many.
+    pub(super) fn take(&mut self, batch: &mut [Tag], slots: &mut Slots, origin: u16) -> usize {
+        let mut count = 0;
+        while count < batch.len() {
+            let Some(mut message) = self.next.take().or_else(|| self.requests.pop()) else {
+                break;
+            };
+            let head = self.enter(message, slots, origin);
+            let mut tail = head;
+            while message[2] & MORE != 0 {
+                // They were published together.
+                message = self.requests.pop().expect("a chain is sent whole");
+                let tag = self.enter(message, slots, origin);
+                slots.at_mut(tag).state = State::Merged;
+                slots.at_mut(tail).next = tag;
+                tail = tag;
+            }
+            batch[count] = head;
+            count += 1;
+        }
+        if self.next.is_none() {
+            self.next = self.requests.pop();
+        }
+        count
+    }
+
+    fn enter(&mut self, message: [u64; 3], slots: &mut Slots, origin: u16) -> Tag {
+        let [offset, buffer, word] = message;
+        let operation = Operation::ALL[usize::try_from(word >> OPERATION_SHIFT & 0xff).expect("it is one byte")];
+        let request = Request {
+            operation,
+            durability: match (word & FLUSH_BEFORE != 0, word & FORCED != 0) {
+                (false, false) => Durability::Later,
+                (true, false) => Durability::FlushBefore,
+                (false, true) => Durability::Forced,
+                (true, true) => Durability::FlushBeforeAndForced,
+            },
+            stream: 0,
+            bytes: low(word),
+            offset,
+            buffer,
+            user: 0,
+        };
+        let tag = Tag(tag_of(word >> TAG_SHIFT));
+        slots.at_mut(tag).fill(&request, 0, origin);
+        self.pending += 1;
+        tag
+    }
+
+    /// Whether nothing has come that was not taken. As of the last look.
+    pub(super) fn is_empty(&self) -> bool {
+        self.next.is_none()
+    }
+
+    /// Whether the other core has gone and has all of its requests back.
+    pub(super) fn is_over(&self) -> bool {
+        self.pending == 0 && self.next.is_none() && self.requests.is_closed()
+    }
+
+    #[inline]
+    pub(super) fn give_back(&mut self, tag: Tag, outcome: Outcome) {
+        self.pending -= 1;
+        // A core that has gone does not want it any more.
+        let _ = self.completions.push([word_of(tag, outcome)]);
+    }
+
+    pub(super) fn publish(&mut self) {
+        self.completions.publish();
+    }
+}
+
+/// As the kernel tells results: bytes, or the negative number of the error.
+fn word_of(tag: Tag, outcome: Outcome) -> u64 {
+    let result = match outcome {
+        Ok(bytes) => u64::from(bytes),
+        Err(Errno(number)) => u64::from(number.unsigned_abs()) | 1 << 31,
+    };
+    result | u64::from(tag.0) << TAG_SHIFT
+}
+
+fn outcome_of(word: u64) -> (Tag, Outcome) {
+    let result = low(word);
+    let number = i32::try_from(result & !(1 << 31)).expect("31 bits");
+    let outcome = if result & 1 << 31 == 0 {
+        Ok(result)
+    } else {
+        Err(Errno(number))
+    };
+    (Tag(tag_of(word >> TAG_SHIFT)), outcome)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
+const fn low(word: u64) -> u32 {
+    word as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low quarter is meant")]
+const fn tag_of(word: u64) -> u16 {
+    word as u16
+}

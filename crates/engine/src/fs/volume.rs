@@ -1,0 +1,261 @@
+//! Volumes: block devices of the pool, thin, with a name and a size of their own.
+//!
+//! A volume is an inode with a file's body that no directory names: its one link is its entry in the table here. So its blocks
+//! come from the same monitor and grants as a file's, lie where its policy says, move when a member is drained, and are
+//! counted by statfs; and nobody reaches it through the tree, nor by its number.
+//!
+//! Invariants: its size is whole blocks, and changes only in [`Fs::resize_volume`] and [`Fs::remove_volume`]; it has no block
+//! beyond it; a removed one has size 0 for ever, so who still holds it reads and writes nothing. Locks: the table's, then a
+//! volume's state, then those of its inode.
+
+mod data;
+mod error;
+
+pub use error::VolumeError;
+
+use super::directory::NAME_BYTES_MAX;
+use super::inode::{Body, FileBody};
+use super::{Fs, Inode, NewInode, Placement, attr};
+use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Largest volume, in bytes: a larger one has bytes that no signed 64-bit offset reaches. The pool's own size is no limit:
+/// a volume takes space when it is written, and members may be added until then.
+pub const VOLUME_BYTES_MAX: u64 = i64::MAX as u64 / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+
+/// All volumes by name.
+pub(super) type Volumes = Mutex<BTreeMap<Box<str>, Arc<Volume>>>;
+
+/// A volume. It is there until it is removed; who holds this afterwards holds one of no bytes.
+#[derive(Debug)]
+pub struct Volume {
+    name: Box<str>,
+    inode: Arc<Inode>,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    /// Somebody relies on its size.
+    Attached,
+    Removed,
+}
+
+/// What a volume is and takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeStatus {
+    /// Its name.
+    pub name: Box<str>,
+    /// Its size, in bytes.
+    pub size_bytes: u64,
+    /// The pool's space that it takes, in bytes.
+    pub used_bytes: u64,
+    /// Where new blocks of it go.
+    pub placement: Placement,
+    /// Bytes on each node, ascending by node; nodes with none left out.
+    pub map: Vec<(NodeId, u64)>,
+    /// Whether it is attached.
+    pub attached: bool,
+}
+
+impl Volume {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// For [`Fs::read_whole`] and [`Fs::write_whole`], which keep within its size.
+    #[must_use]
+    #[inline]
+    pub fn inode(&self) -> &Inode {
+        &self.inode
+    }
+
+    /// Its size now, in bytes.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        // Acquire: as whoever reads below it.
+        self.file().size.load(Ordering::Acquire)
+    }
+
+    fn file(&self) -> &FileBody {
+        self.inode.file().expect("a volume has a file's body")
+    }
+}
+
+impl<M: Memory, C: Clock> Fs<M, C> {
+    /// Makes a volume of `size_bytes` bytes, all zero. It takes no space until it is written.
+    ///
+    /// # Errors
+    /// A name or a size that a volume cannot have, a name that is taken, a node without a member, or too many inodes.
+    pub fn create_volume(&self, name: &str, size_bytes: u64, placement: Placement) -> Result<Arc<Volume>, VolumeError> {
+        check_name(name)?;
+        check_size(size_bytes)?;
+        if let Placement::Node(node) = placement
+            && !self.pool.has_member_on(node)
+        {
+            return Err(VolumeError::NoMemberOn(node));
+        }
+        let mut volumes = self.volumes.lock();
+        let Entry::Vacant(entry) = volumes.entry(name.into()) else {
+            return Err(VolumeError::Exists);
+        };
+        let new = NewInode {
+            mode: attr::BLOCK_DEVICE,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+        };
+        let inode = self
+            .table
+            .add(new, Body::File(FileBody::default()), self.clock.now_ns())?;
+        inode.policy.store(Some(placement));
+        let volume = Arc::new(Volume {
+            name: name.into(),
+            inode,
+            state: Mutex::new(State::Idle),
+        });
+        volume.file().size.store(size_bytes, Ordering::Release);
+        entry.insert(Arc::clone(&volume));
+        Ok(volume)
+    }
+
+    /// The volume of that name.
+    ///
+    /// # Errors
+    /// [`VolumeError::Unknown`].
+    pub fn volume(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
+        self.volumes.lock().get(name).cloned().ok_or(VolumeError::Unknown)
+    }
+
+    /// All volumes, by name.
+    pub fn volumes(&self) -> Vec<VolumeStatus> {
+        let volumes: Vec<_> = self.volumes.lock().values().cloned().collect();
+        let status = volumes.iter().map(|volume| self.volume_status(volume));
+        // One of no bytes was removed meanwhile.
+        status.filter(|status| status.size_bytes > 0).collect()
+    }
+
+    /// What a volume is and takes now. Exact while nobody writes to it.
+    pub fn volume_status(&self, volume: &Volume) -> VolumeStatus {
+        VolumeStatus {
+            name: volume.name.clone(),
+            size_bytes: volume.size_bytes(),
+            used_bytes: volume.file().blocks.sum() * BLOCK_BYTES as u64,
+            placement: volume.inode.policy.load().unwrap_or(Placement::Local),
+            map: self.map(&volume.inode),
+            attached: *volume.state.lock() == State::Attached,
+        }
+    }
+
+    /// Sets a volume's size. What is added reads as zeros; what is cut off is free at once, and gone: where that has data, only
+    /// if it `may_discard`.
+    ///
+    /// # Errors
+    /// [`VolumeError::HoldsData`], [`VolumeError::Attached`], [`VolumeError::Unknown`] when it is removed, or a size that a volume
+    /// cannot have. Nothing is changed then.
+    pub fn resize_volume(&self, volume: &Volume, size_bytes: u64, may_discard: bool) -> Result<(), VolumeError> {
+        check_size(size_bytes)?;
+        let state = volume.state.lock();
+        state.require_idle()?;
+        let file = volume.file();
+        let closed = volume.inode.close(file, &self.slots);
+        if !may_discard {
+            let bytes = self.placed_from(file, size_bytes / BLOCK_BYTES as u64) * BLOCK_BYTES as u64;
+            if bytes > 0 {
+                return Err(VolumeError::HoldsData { bytes });
+            }
+        }
+        self.cut(&closed, file, size_bytes)?;
+        Ok(())
+    }
+
+    /// Removes a volume. Its space is free at once.
+    ///
+    /// # Errors
+    /// [`VolumeError::Attached`], [`VolumeError::Unknown`] when it is removed already.
+    pub fn remove_volume(&self, volume: &Volume) -> Result<(), VolumeError> {
+        let mut volumes = self.volumes.lock();
+        let mut state = volume.state.lock();
+        state.require_idle()?;
+        *state = State::Removed;
+        volumes.remove(&*volume.name);
+        self.change_life(&volume.inode, |life| life.links = 0);
+        Ok(())
+    }
+
+    /// Keeps a volume, and its size, as they are until [`Fs::detach_volume`]. One may at a time.
+    ///
+    /// # Errors
+    /// [`VolumeError::Attached`], [`VolumeError::Unknown`] when it is removed.
+    pub fn attach_volume(&self, volume: &Volume) -> Result<(), VolumeError> {
+        let mut state = volume.state.lock();
+        state.require_idle()?;
+        *state = State::Attached;
+        Ok(())
+    }
+
+    /// Undoes [`Fs::attach_volume`]; by the one who attached it.
+    ///
+    /// # Panics
+    /// When it is not attached.
+    pub fn detach_volume(&self, volume: &Volume) {
+        let mut state = volume.state.lock();
+        assert_eq!(*state, State::Attached, "who detaches has attached");
+        *state = State::Idle;
+    }
+
+    /// Panics when the table and the volumes do not agree. At rest only.
+    pub(super) fn check_volumes(&self) {
+        for (name, volume) in &*self.volumes.lock() {
+            assert_eq!(*name, volume.name);
+            assert_ne!(*volume.state.lock(), State::Removed, "{name} is removed");
+            assert_eq!(volume.inode.life.lock().links, 1, "{name} has one link");
+            let size_bytes = volume.size_bytes();
+            check_size(size_bytes).expect("every size was checked");
+            let beyond = self.placed_from(volume.file(), size_bytes / BLOCK_BYTES as u64);
+            assert_eq!(beyond, 0, "{name} has blocks beyond its end");
+        }
+    }
+}
+
+impl State {
+    fn require_idle(self) -> Result<(), VolumeError> {
+        match self {
+            Self::Idle => Ok(()),
+            Self::Attached => Err(VolumeError::Attached),
+            Self::Removed => Err(VolumeError::Unknown),
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), VolumeError> {
+    let problem = match name {
+        "" => "is empty",
+        "." | ".." => "is `.` or `..`",
+        _ if name.len() > NAME_BYTES_MAX => "is longer than 255 bytes",
+        _ if name.contains('/') => "contains a slash",
+        _ if name.contains(char::is_control) => "contains a control character",
+        _ => return Ok(()),
+    };
+    Err(VolumeError::Name(problem))
+}
+
+fn check_size(bytes: u64) -> Result<(), VolumeError> {
+    if bytes > VOLUME_BYTES_MAX {
+        Err(VolumeError::TooLarge(bytes))
+    } else if bytes == 0 {
+        Err(VolumeError::NoSize)
+    } else if !bytes.is_multiple_of(BLOCK_BYTES as u64) {
+        Err(VolumeError::Misaligned(bytes))
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,8 @@
+//! The block layer.
+
+mod conforming;
+mod interleaved;
+mod memory;
+mod requirements;
+mod single;
+mod traced;

@@ -1,0 +1,312 @@
+//! What the paper asks of a block layer (section 3), by name; and what one queue per device keeps from being: scheduling
+//! across devices (section 4.1).
+
+use super::memory::{Memory, MemoryQueue};
+use homenode_engine::NodeId;
+use homenode_engine::blk::{
+    Core, Delay, DelayQueue, Device, Distribution, Limits, Operation, Options, Request, Scheduling, Shares, Stream,
+};
+use homenode_shared::Bucket;
+use std::sync::Arc;
+
+const BLOCK: u32 = 4096;
+const STEP: u64 = 10_000;
+
+type SlowQueue = DelayQueue<MemoryQueue>;
+
+/// A device that does `depth` requests in 100 µs.
+fn slow(depth: u16, cores: usize, scheduling: Scheduling) -> (Memory, Arc<Device<SlowQueue>>) {
+    let limits = Limits {
+        depth,
+        ..Limits::of_bytes(16 << 20)
+    };
+    let memory = Memory::new(limits, &[Some(NodeId(0))], 1 << 20);
+    let driver = Delay::new(memory.clone(), Distribution::Constant(100_000), 0);
+    let options = Options {
+        scheduling,
+        tags: 256,
+        plug: 4,
+        ..Options::default()
+    };
+    let device = Device::new(&driver, &vec![NodeId(0); cores], |_, _| 10, options).unwrap();
+    (memory, device)
+}
+
+/// A program that always has so many requests under way.
+struct Load {
+    stream: u16,
+    depth: usize,
+    pending: usize,
+    done: u64,
+    next: u64,
+}
+
+impl Load {
+    fn new(stream: u16, depth: usize) -> Self {
+        Self {
+            stream,
+            depth,
+            pending: 0,
+            done: 0,
+            next: u64::from(stream) * 100,
+        }
+    }
+
+    fn submit(&mut self, core: &mut Core<SlowQueue>) {
+        while self.pending < self.depth {
+            self.next = (self.next + 7) % 4096;
+            let request = Request::read(self.next * u64::from(BLOCK), BLOCK, 0);
+            if core
+                .submit(request.stream(self.stream).user(u64::from(self.stream)))
+                .is_err()
+            {
+                return;
+            }
+            self.pending += 1;
+        }
+    }
+}
+
+/// Lets them run on these cores; `loads[i]` are those on core `i`.
+fn run(cores: &mut [Core<SlowQueue>], loads: &mut [Vec<Load>], steps: std::ops::Range<u64>) {
+    for step in steps {
+        for (core, loads) in cores.iter_mut().zip(loads.iter_mut()) {
+            loads.iter_mut().for_each(|load| load.submit(core));
+            core.run(step * STEP, |completion| {
+                let load = loads.iter_mut().find(|load| u64::from(load.stream) == completion.user);
+                let load = load.expect("there is only what was submitted");
+                load.pending -= 1;
+                load.done += 1;
+            });
+            core.check_invariants();
+        }
+    }
+}
+
+fn streams(weights: &[u16]) -> Vec<Stream> {
+    let stream = |weight: &u16| Stream {
+        weight: *weight,
+        ..Stream::default()
+    };
+    weights.iter().map(stream).collect()
+}
+
+fn share(loads: &[&Load], stream: usize) -> f64 {
+    let all: u64 = loads.iter().map(|load| load.done).sum();
+    loads[stream].done as f64 / all as f64
+}
+
+/// Single device fairness: a greedy stream, with ten times the requests of the other, does not take its share.
+#[test]
+fn device_fairness() {
+    let (_, device) = slow(8, 1, Scheduling::Fair(streams(&[1, 1]), Shares::new()));
+    let mut cores = [device.join(0).unwrap()];
+    let mut loads = [vec![Load::new(0, 160), Load::new(1, 16)]];
+    run(&mut cores, &mut loads, 1..10_000);
+    let modest = share(&loads[0].iter().collect::<Vec<_>>(), 1);
+    assert!((0.45..=0.55).contains(&modest), "{modest}");
+    // First come, first served is what the greedy one wants.
+    let (_, device) = slow(8, 1, Scheduling::None);
+    let mut cores = [device.join(0).unwrap()];
+    let mut loads = [vec![Load::new(0, 160), Load::new(1, 16)]];
+    run(&mut cores, &mut loads, 1..10_000);
+    let modest = share(&loads[0].iter().collect::<Vec<_>>(), 1);
+    assert!(modest < 0.2, "{modest}");
+}
+
+/// Also when the greedy one is on another core, and without any scheduler: cores have turns.
+#[test]
+fn device_fairness_between_cores() {
+    for scheduling in [Scheduling::None, Scheduling::Fair(streams(&[1, 1]), Shares::new())] {
+        let (_, device) = slow(8, 2, scheduling);
+        let mut cores = [device.join(0).unwrap(), device.join(1).unwrap()];
+        let mut loads = [vec![Load::new(0, 120)], vec![Load::new(1, 12)]];
+        run(&mut cores, &mut loads, 1..10_000);
+        let modest = share(&[&loads[0][0], &loads[1][0]], 1);
+        assert!((0.45..=0.55).contains(&modest), "{modest}");
+    }
+}
+
+/// A thread that has stopped with requests waiting holds nobody up for long.
+#[test]
+fn nobody_waits_for_a_core_that_has_stopped() {
+    let (_, device) = slow(8, 2, Scheduling::Fair(streams(&[1, 1]), Shares::new()));
+    let mut cores = [device.join(0).unwrap(), device.join(1).unwrap()];
+    let mut loads = [vec![Load::new(0, 120)], vec![Load::new(1, 120)]];
+    run(&mut cores, &mut loads, 1..1_000);
+    let before = loads[0][0].done;
+    run(&mut cores[..1], &mut loads[..1], 1_000..10_000);
+    let alone = loads[0][0].done - before;
+    // 90 ms at 8 in 100 us, but for the ten ms and the millisecond of the lead.
+    assert!(alone > 6_000, "{alone}");
+}
+
+#[test]
+fn shares_follow_weights() {
+    let (_, device) = slow(8, 1, Scheduling::Fair(streams(&[3, 1]), Shares::new()));
+    let mut cores = [device.join(0).unwrap()];
+    let mut loads = [vec![Load::new(0, 60), Load::new(1, 60)]];
+    run(&mut cores, &mut loads, 1..10_000);
+    let heavy = share(&loads[0].iter().collect::<Vec<_>>(), 0);
+    assert!((0.7..=0.8).contains(&heavy), "{heavy}");
+}
+
+/// Nobody waits for a stream that has nothing to do, and it has saved nothing up when it comes back.
+#[test]
+fn a_device_is_not_idle_for_fairness() {
+    let (_, device) = slow(8, 1, Scheduling::Fair(streams(&[1, 1]), Shares::new()));
+    let mut cores = [device.join(0).unwrap()];
+    let mut loads = [vec![Load::new(0, 60), Load::new(1, 0)]];
+    run(&mut cores, &mut loads, 1..5_000);
+    let alone = loads[0][0].done;
+    loads[0][1].depth = 60;
+    run(&mut cores, &mut loads, 5_000..10_000);
+    let again = loads[0][1].done;
+    let (late, early) = (again as f64, (loads[0][0].done - alone) as f64);
+    assert!((0.8..=1.25).contains(&(late / early)), "{late} {early}");
+}
+
+/// A stream that works on two devices has no more, of both together, than one that works on one of them.
+#[test]
+fn scheduling_across_devices() {
+    let shares = Shares::new();
+    let both: Vec<_> = (0..2)
+        .map(|_| slow(8, 1, Scheduling::Fair(streams(&[1, 1]), Arc::clone(&shares))).1)
+        .collect();
+    let mut first = [both[0].join(0).unwrap()];
+    let mut second = [both[1].join(0).unwrap()];
+    let mut on_first = [vec![Load::new(0, 60), Load::new(1, 60)]];
+    let mut on_second = [vec![Load::new(0, 60)]];
+    let mut now = 0;
+    for _ in 0..200 {
+        for (cores, loads) in [(&mut first, &mut on_first), (&mut second, &mut on_second)] {
+            for step in 1..=50 {
+                for load in &mut loads[0] {
+                    load.submit(&mut cores[0]);
+                }
+                cores[0].run(now + step * STEP, |completion| {
+                    let load = loads[0]
+                        .iter_mut()
+                        .find(|load| u64::from(load.stream) == completion.user)
+                        .unwrap();
+                    load.pending -= 1;
+                    load.done += 1;
+                });
+            }
+        }
+        now += 50 * STEP;
+    }
+    let of_two = on_first[0][0].done + on_second[0][0].done;
+    let of_one = on_first[0][1].done;
+    let ratio = of_one as f64 / of_two as f64;
+    assert!((0.85..=1.15).contains(&ratio), "{of_one} {of_two}");
+}
+
+/// One limit spans two devices.
+#[test]
+fn limits_across_devices() {
+    let limit = Arc::new(Bucket::new(10_000, 10));
+    let limited = Stream {
+        requests: Some(Arc::clone(&limit)),
+        ..Stream::default()
+    };
+    let mut done = 0;
+    let devices: Vec<_> = (0..2)
+        .map(|_| slow(64, 1, Scheduling::Fair(vec![limited.clone()], Shares::new())).1)
+        .collect();
+    let mut cores: Vec<_> = devices.iter().map(|device| device.join(0).unwrap()).collect();
+    let mut loads = [Load::new(0, 60), Load::new(0, 60)];
+    let steps = 20_000;
+    for step in 1..=steps {
+        for (core, load) in cores.iter_mut().zip(&mut loads) {
+            load.submit(core);
+            done += core.run(step * STEP, |_| load.pending -= 1);
+        }
+    }
+    // 0.2 s at 10,000 a second.
+    assert!((1980..=2010).contains(&done), "{done}");
+    let of_each = loads.iter().map(|load| load.pending).max();
+    assert_eq!(of_each, Some(60));
+}
+
+/// Accounting, single device and per application's core: each request is counted where it was submitted and where it was
+/// done.
+#[test]
+fn accounting() {
+    let (memory, device) = slow(8, 2, Scheduling::None);
+    let mut cores = [device.join(0).unwrap(), device.join(1).unwrap()];
+    cores[0].submit(Request::write(0, BLOCK, 0)).unwrap();
+    cores[0].submit(Request::write(4096, BLOCK, 4096)).unwrap();
+    cores[1].submit(Request::read(40_960, 2 * BLOCK, 0)).unwrap();
+    for step in 1..40 {
+        cores.iter_mut().for_each(|core| {
+            core.run(step * STEP, |_| {});
+        });
+    }
+    assert!(cores.iter().all(Core::is_idle));
+    let software = device.software_counts();
+    let of = |core: usize, operation: Operation| software[core].operations[operation as usize];
+    assert_eq!(
+        (of(0, Operation::Write).requests, of(0, Operation::Write).bytes),
+        (2, 8192)
+    );
+    assert_eq!(
+        (of(1, Operation::Read).requests, of(1, Operation::Read).bytes),
+        (1, 8192)
+    );
+    assert_eq!((software[0].merged, software[1].sent), (1, 1));
+    // Ten steps in the device; from the other core, the steps of the messages as well.
+    assert!(
+        (100_000..=150_000).contains(&of(1, Operation::Read).time_ns),
+        "{software:?}"
+    );
+    let hardware = device.hardware_counts();
+    assert_eq!((hardware[0].requests, hardware[0].errors), (2, 0));
+    assert_eq!(memory.calls().len(), 2);
+}
+
+/// The staging area: requests accumulate, are merged and put in order before the device sees them.
+#[test]
+fn staging_area() {
+    let (memory, device) = slow(1, 1, Scheduling::Deadline);
+    let mut core = device.join(0).unwrap();
+    // One occupies the device; the others wait.
+    core.submit(Request::read(0, BLOCK, 0)).unwrap();
+    core.run(STEP, |_| {});
+    for block in [9, 7, 30, 8, 3, 20, 31] {
+        core.submit(Request::read(block * 4096, BLOCK, block * 4096)).unwrap();
+    }
+    let mut now = STEP;
+    while core.pending() > 0 {
+        now += STEP;
+        core.run(now, |_| {});
+    }
+    let calls: Vec<(u64, u32)> = memory
+        .calls()
+        .iter()
+        .map(|(_, offset, bytes)| (offset / 4096, bytes / BLOCK))
+        .collect();
+    assert_eq!(calls, [(0, 1), (3, 1), (7, 3), (20, 1), (30, 2)]);
+}
+
+/// Reads go first, but writes are not passed over for ever, and nothing waits for much longer than its deadline.
+#[test]
+fn deadlines() {
+    let (memory, device) = slow(1, 1, Scheduling::Deadline);
+    let mut core = device.join(0).unwrap();
+    core.submit(Request::write(4000 * 4096, BLOCK, 0).user(1)).unwrap();
+    let mut reads = Load::new(0, 100);
+    let mut written = None;
+    for step in 1..2000 {
+        reads.submit(&mut core);
+        core.run(step * STEP, |completion| match completion.user {
+            1 => written = Some(step * STEP),
+            _ => reads.pending -= 1,
+        });
+    }
+    let written = written.expect("a write is served though reads go on");
+    assert!(written > 1_000_000 && written < 10_000_000, "{written} ns");
+    // A read far below where the elevator goes upwards.
+    let first = memory.calls().len();
+    assert!(first > 50);
+}

@@ -1,0 +1,337 @@
+//! One core and one hardware queue, step by step.
+
+use super::memory::{Memory, MemoryQueue};
+use homenode_engine::NodeId;
+use homenode_engine::blk::conformance::Buffers;
+use homenode_engine::blk::{
+    Completion, Core, Device, Durability, Errno, JoinError, Limits, MapError, Operation, Options, Outcome, Refusal,
+    Request, Scheduling,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+const BLOCK: u32 = 512;
+
+fn limits() -> Limits {
+    Limits {
+        depth: 8,
+        ..Limits::of_bytes(1 << 20)
+    }
+}
+
+struct World {
+    memory: Memory,
+    device: Arc<Device<MemoryQueue>>,
+    core: Core<MemoryQueue>,
+    now: u64,
+}
+
+impl World {
+    fn new(limits: Limits, options: Options) -> Self {
+        let memory = Memory::new(limits, &[Some(NodeId(0))], 1 << 20);
+        let device = Device::new(&memory, &[NodeId(0)], |_, _| 10, options).unwrap();
+        let core = device.join(0).unwrap();
+        Self {
+            memory,
+            device,
+            core,
+            now: 0,
+        }
+    }
+
+    fn submit(&mut self, request: Request) {
+        self.core.submit(request).unwrap();
+    }
+
+    fn run(&mut self) -> Vec<(u64, Outcome)> {
+        self.now += 1_000_000;
+        let mut all = Vec::new();
+        self.core
+            .run(self.now, |Completion { user, outcome }| all.push((user, outcome)));
+        self.core.check_invariants();
+        all
+    }
+
+    /// Until nothing is pending.
+    fn finish(&mut self) -> Vec<(u64, Outcome)> {
+        let mut all = Vec::new();
+        while self.core.pending() > 0 {
+            all.extend(self.run());
+        }
+        all
+    }
+}
+
+fn write(block: u64) -> Request {
+    Request::write(block * u64::from(BLOCK), BLOCK, block * u64::from(BLOCK)).user(block)
+}
+
+fn options(plug: usize) -> Options {
+    Options {
+        plug,
+        tags: 16,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn neighbours_are_merged_and_complete_one_by_one() {
+    let mut world = World::new(limits(), options(4));
+    for block in [3, 4, 5, 9, 10] {
+        world.memory.fill(
+            block * u64::from(BLOCK),
+            &[u8::try_from(block).unwrap(); BLOCK as usize],
+        );
+        world.submit(write(block));
+    }
+    let done = world.finish();
+    assert_eq!(done, [3, 4, 5, 9, 10].map(|block| (block, Ok(BLOCK))));
+    let calls = world.memory.calls();
+    assert_eq!(calls, [(Operation::Write, 1536, 1536), (Operation::Write, 4608, 1024)]);
+    assert_eq!(world.memory.device(10 * 512, 512), [10; 512]);
+    assert_eq!(world.device.software_counts()[0].merged, 3);
+    assert_eq!(world.device.hardware_counts()[0].requests, 2);
+}
+
+#[test]
+fn merges_stay_within_the_limits() {
+    let limits = Limits {
+        segments_max: 3,
+        transfer_bytes_max: 4 * BLOCK,
+        ..limits()
+    };
+    let mut world = World::new(limits, options(8));
+    (0..7).for_each(|block| world.submit(write(block)));
+    world.submit(Request::write(7 * 512, 3 * BLOCK, 0).user(7));
+    world.submit(Request::write(10 * 512, 2 * BLOCK, 0).user(8));
+    assert_eq!(world.finish().len(), 9);
+    let calls: Vec<u32> = world.memory.calls().iter().map(|(_, _, bytes)| bytes / BLOCK).collect();
+    assert_eq!(calls, [3, 3, 4, 2]);
+}
+
+#[test]
+fn what_was_refused_is_served_first() {
+    for scheduling in [Scheduling::None, Scheduling::Deadline] {
+        let options = Options {
+            scheduling,
+            ..options(2)
+        };
+        let mut world = World::new(limits(), options);
+        world.memory.set_credit(1);
+        for block in [20, 30] {
+            world.submit(write(block));
+        }
+        world.run();
+        assert_eq!(world.memory.calls().len(), 1);
+        for block in [0, 10] {
+            world.submit(write(block));
+        }
+        world.run();
+        assert_eq!(world.memory.calls(), []);
+        world.memory.set_credit(usize::MAX);
+        world.finish();
+        let offsets: Vec<u64> = world.memory.calls().iter().map(|(_, offset, _)| offset / 512).collect();
+        assert_eq!(offsets, [30, 0, 10]);
+        assert!(world.device.hardware_counts()[0].refused > 0);
+    }
+}
+
+#[test]
+fn a_request_that_is_not_taken_comes_back() {
+    let mut world = World::new(limits(), options(32));
+    for block in 0..16 {
+        world.submit(write(block * 2));
+    }
+    let one_more = write(100);
+    let rejected = world.core.submit(one_more).unwrap_err();
+    assert_eq!((rejected.request, rejected.why), (one_more, Refusal::NoTag));
+    assert_eq!(world.finish().len(), 16);
+    world.submit(one_more);
+    assert_eq!(world.finish(), [(100, Ok(BLOCK))]);
+    assert_eq!(world.device.software_counts()[0].no_tag, 1);
+}
+
+#[test]
+fn what_the_device_cannot_do_is_not_taken() {
+    let mut world = World::new(limits(), options(1));
+    let end = 1 << 20;
+    for (request, why) in [
+        (Request::read(1, BLOCK, 0), Refusal::Misaligned),
+        (Request::read(0, 100, 0), Refusal::Misaligned),
+        (Request::read(0, 0, 0), Refusal::Misaligned),
+        (Request::read(end, BLOCK, 0), Refusal::OutOfRange),
+        (Request::read(end - 512, 1024, 0), Refusal::OutOfRange),
+        (Request::read(u64::MAX - 511, BLOCK, 0), Refusal::OutOfRange),
+        (Request::discard(0, BLOCK), Refusal::NotSupported),
+        (Request::write_zeroes(0, BLOCK), Refusal::NotSupported),
+    ] {
+        let rejected = world.core.submit(request).unwrap_err();
+        assert_eq!((rejected.request, rejected.why), (request, why));
+    }
+    assert_eq!(world.core.pending(), 0);
+}
+
+#[test]
+fn long_requests_are_done_piece_by_piece() {
+    let limits = Limits {
+        transfer_bytes_max: 4 * BLOCK,
+        ..limits()
+    };
+    let mut world = World::new(limits, options(1));
+    let bytes: Vec<u8> = (0..10 * BLOCK)
+        .map(|byte| u8::try_from(byte / 7 % 256).unwrap())
+        .collect();
+    world.memory.fill(4096, &bytes);
+    world.submit(Request::write(512, 10 * BLOCK, 4096).user(1));
+    assert_eq!(world.finish(), [(1, Ok(10 * BLOCK))]);
+    let calls: Vec<u32> = world.memory.calls().iter().map(|(_, _, bytes)| bytes / BLOCK).collect();
+    assert_eq!(calls, [4, 4, 2]);
+    assert_eq!(world.memory.device(512, 5120), bytes);
+}
+
+#[test]
+fn a_flush_makes_durable_what_was_complete() {
+    let limits = Limits {
+        has_cache: true,
+        ..limits()
+    };
+    let mut world = World::new(limits, options(4));
+    world.memory.fill(0, &[7; 512]);
+    world.submit(write(0));
+    world.finish();
+    assert_eq!(world.memory.durable(0, 512), [0; 512]);
+    world.submit(Request::flush().user(9));
+    assert_eq!(world.finish(), [(9, Ok(0))]);
+    assert_eq!(world.memory.durable(0, 512), [7; 512]);
+}
+
+/// Forced where the device can do that, with a flush behind it where not; and a flush before it if that is asked for.
+#[test]
+fn forced_writes_are_durable_when_they_are_complete() {
+    for can_force in [false, true] {
+        let limits = Limits {
+            has_cache: true,
+            can_force,
+            ..limits()
+        };
+        let mut world = World::new(limits, options(4));
+        world.memory.fill(0, &[7; 512]);
+        world.memory.fill(512, &[8; 512]);
+        world.submit(write(0));
+        world.finish();
+        world.memory.calls();
+        let durability = Durability::FlushBeforeAndForced;
+        world.submit(write(1).durability(durability));
+        assert_eq!(world.finish(), [(1, Ok(BLOCK))]);
+        let durable = [[7; 512], [8; 512]].concat();
+        assert_eq!(world.memory.durable(0, 1024), durable);
+        let calls: Vec<Operation> = world
+            .memory
+            .calls()
+            .into_iter()
+            .map(|(operation, ..)| operation)
+            .collect();
+        let (flush, write) = (Operation::Flush, Operation::Write);
+        let expected: &[Operation] = if can_force {
+            &[flush, write]
+        } else {
+            &[flush, write, flush]
+        };
+        assert_eq!(calls, expected);
+    }
+}
+
+/// The driver hears nothing of it.
+#[test]
+fn without_a_cache_there_is_nothing_to_flush() {
+    let mut world = World::new(limits(), options(4));
+    world.submit(Request::flush().user(1));
+    let forced = Durability::FlushBeforeAndForced;
+    world.submit(write(2).durability(forced));
+    let mut done = world.finish();
+    done.sort_unstable_by_key(|(user, _)| *user);
+    assert_eq!(done, [(1, Ok(0)), (2, Ok(BLOCK))]);
+    assert_eq!(world.memory.calls(), [(Operation::Write, 1024, BLOCK)]);
+}
+
+#[test]
+fn errors_that_may_pass_are_tried_again() {
+    let mut world = World::new(limits(), options(1));
+    world.memory.set_errors(&[Errno::AGAIN; 5]);
+    world.submit(write(1));
+    assert_eq!(world.finish(), [(1, Ok(BLOCK))]);
+    assert_eq!(world.device.hardware_counts()[0].retries, 5);
+    world.memory.set_errors(&[Errno::AGAIN; 6]);
+    world.submit(write(1));
+    assert_eq!(world.finish(), [(1, Err(Errno::AGAIN))]);
+    world.memory.set_errors(&[Errno::IO]);
+    world.submit(write(1));
+    assert_eq!(world.finish(), [(1, Err(Errno::IO))]);
+    assert_eq!(world.device.software_counts()[0].operations[1].errors, 2);
+}
+
+/// Each is tried alone.
+#[test]
+fn of_merged_requests_only_those_fail_that_do() {
+    let mut world = World::new(limits(), options(4));
+    world.memory.set_errors(&[Errno::NO_SPACE, Errno::IO]);
+    (0..4).for_each(|block| world.submit(write(block)));
+    let mut done = world.finish();
+    done.sort_unstable_by_key(|(user, _)| *user);
+    let expected = [
+        (0, Err(Errno::NO_SPACE)),
+        (1, Ok(BLOCK)),
+        (2, Ok(BLOCK)),
+        (3, Ok(BLOCK)),
+    ];
+    assert_eq!(done, expected);
+}
+
+#[test]
+fn late_requests_are_asked_about() {
+    let options = Options {
+        timeout: Duration::from_millis(10),
+        ..options(1)
+    };
+    let mut world = World::new(limits(), options);
+    world.memory.hold(true);
+    world.submit(write(1));
+    for _ in 0..50 {
+        assert_eq!(world.run(), []);
+    }
+    let timeouts = world.device.hardware_counts()[0].timeouts;
+    assert!((2..=5).contains(&timeouts), "{timeouts}");
+    world.memory.hold(false);
+    assert_eq!(world.finish(), [(1, Ok(BLOCK))]);
+}
+
+#[test]
+fn a_frozen_device_starts_nothing_and_ends_what_it_has() {
+    let mut world = World::new(limits(), options(1));
+    world.memory.hold(true);
+    world.submit(write(1));
+    world.run();
+    world.device.freeze();
+    world.submit(write(5));
+    world.run();
+    assert!(!world.device.is_drained());
+    world.memory.hold(false);
+    assert_eq!(world.run(), [(1, Ok(BLOCK))]);
+    assert!(world.device.is_drained());
+    assert_eq!(world.memory.calls().len(), 1);
+    world.submit(write(9));
+    assert_eq!(world.run(), []);
+    world.device.thaw();
+    assert_eq!(world.finish().len(), 2);
+}
+
+#[test]
+fn nobody_joins_twice_or_maps_to_nowhere() {
+    let mut world = World::new(limits(), options(1));
+    assert_eq!(world.device.join(0).unwrap_err(), JoinError::Twice(0));
+    assert_eq!(world.device.join(1).unwrap_err(), JoinError::NoCore(1));
+    assert_eq!(world.device.remap(0, 1), Err(MapError::NoQueue(1)));
+    assert_eq!(world.device.remap(1, 0), Err(MapError::NoCore(1)));
+    world.submit(write(1));
+    assert_eq!(world.finish(), [(1, Ok(BLOCK))]);
+}

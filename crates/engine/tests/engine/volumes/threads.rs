@@ -1,0 +1,148 @@
+//! Threads that write and read a volume while others shrink, grow, discard and replace it, and write files: nobody reads a
+//! byte that was not written for that place, and in the end the books agree.
+
+use crate::support::pattern::Random;
+use crate::support::{BLOCK, Caller, TestFs, assert_empty, filesystem, new_file, seeded, threads};
+use homenode_engine::fs::{Placement, SetAttr, Volume, VolumeError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SIZE: u64 = 6 << 20;
+const RUN_FOR: Duration = Duration::from_secs(3);
+const VOLUME_STAMP: u64 = 0xb10c << 48;
+const FILE_STAMP: u64 = 0xf11e << 48;
+
+struct World {
+    fs: TestFs,
+    end: Instant,
+}
+
+/// One round of a thread; whether it did anything.
+type Work = fn(&World, &Caller, &mut Random) -> bool;
+type Job = Box<dyn FnOnce() -> u64 + Send>;
+
+#[test]
+fn nobody_reads_or_writes_beyond_a_size_that_changes() {
+    let seed = seeded::seed();
+    let (fs, _) = filesystem(2, 16 << 8);
+    fs.create_volume("v", SIZE, Placement::Local).expect("it is new");
+    let world = Arc::new(World {
+        fs,
+        end: Instant::now() + RUN_FOR,
+    });
+    let works: [Work; 6] = [write, write, read, resize, discard, recycle];
+    let job = |(number, work): (usize, Work)| -> Job {
+        let world = Arc::clone(&world);
+        let mut random = Random::new(seed ^ (number as u64) << 32);
+        Box::new(move || {
+            let caller = Caller::on_cpu(&world.fs, number as u32);
+            let mut rounds = 0;
+            while Instant::now() < world.end {
+                rounds += u64::from(work(&world, &caller, &mut random));
+            }
+            rounds
+        })
+    };
+    let rounds = threads::run_all(works.into_iter().enumerate().map(job).collect());
+    println!("rounds of each thread: {rounds:?}");
+    assert!(rounds.iter().all(|rounds| *rounds > 5), "hardly anything: {rounds:?}");
+    let fs = &world.fs;
+    fs.check_invariants();
+    fs.remove_volume(&volume(&world)).expect("it is there");
+    assert_empty(fs);
+}
+
+fn volume(world: &World) -> Arc<Volume> {
+    loop {
+        // Another thread is just replacing it.
+        if let Ok(volume) = world.fs.volume("v") {
+            return volume;
+        }
+    }
+}
+
+/// Some words, in place.
+fn stretch(random: &mut Random) -> (u64, Vec<u8>) {
+    let words = if random.below(10) == 0 {
+        512 * 512
+    } else {
+        1 + random.below(3000)
+    };
+    let first = random.below(SIZE / 8 - words);
+    let stamped = (first..first + words).flat_map(|place| (VOLUME_STAMP | place).to_le_bytes());
+    (first * 8, stamped.collect())
+}
+
+fn within<T: std::fmt::Debug>(result: Result<T, VolumeError>) -> bool {
+    match result {
+        Ok(_) => true,
+        Err(VolumeError::OutOfRange { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn write(world: &World, caller: &Caller, random: &mut Random) -> bool {
+    let (at, bytes) = stretch(random);
+    within(world.fs.write_volume(&caller.asking(), &volume(world), at, &bytes))
+}
+
+fn read(world: &World, caller: &Caller, random: &mut Random) -> bool {
+    let (at, mut bytes) = stretch(random);
+    let done = within(world.fs.read_volume(&caller.asking(), &volume(world), at, &mut bytes));
+    for (word, place) in bytes.as_chunks().0.iter().zip(at / 8..) {
+        let word = u64::from_le_bytes(*word);
+        assert!(
+            word == 0 || word == VOLUME_STAMP | place,
+            "{word:#x} at word {place:#x} of the volume"
+        );
+    }
+    done
+}
+
+fn resize(world: &World, _: &Caller, random: &mut Random) -> bool {
+    let (fs, volume) = (&world.fs, volume(world));
+    if random.below(4) == 0 {
+        fs.remove_volume(&volume).expect("nobody else does");
+        fs.create_volume("v", SIZE, Placement::Interleave)
+            .expect("nobody else does");
+        assert_eq!(volume.size_bytes(), 0);
+    } else {
+        let size = (1 + random.below(SIZE / BLOCK)) * BLOCK;
+        fs.resize_volume(&volume, size, true).expect("nobody else does");
+        fs.resize_volume(&volume, SIZE, false).expect("it grows");
+    }
+    std::thread::sleep(Duration::from_micros(random.below(2000)));
+    true
+}
+
+fn discard(world: &World, caller: &Caller, random: &mut Random) -> bool {
+    let (at, bytes) = stretch(random);
+    let (asking, volume, bytes) = (&caller.asking(), volume(world), bytes.len() as u64);
+    if random.below(2) == 0 {
+        within(world.fs.discard_volume(asking, &volume, at, bytes))
+    } else {
+        within(world.fs.zero_volume(asking, &volume, at, bytes))
+    }
+}
+
+/// A file takes blocks that were the volume's, and gives them back.
+fn recycle(world: &World, caller: &Caller, random: &mut Random) -> bool {
+    let (fs, asking) = (&world.fs, &caller.asking());
+    let inode = new_file(fs, "recycled");
+    let words = 1 + random.below(100_000);
+    let bytes: Vec<u8> = (0..words)
+        .flat_map(|place| (FILE_STAMP | place).to_le_bytes())
+        .collect();
+    assert_eq!(fs.append(asking, &inode, &bytes, false), Ok((0, bytes.len())));
+    let mut back = vec![0; bytes.len()];
+    assert_eq!(fs.read(asking, &inode, 0, &mut back), Ok(bytes.len()));
+    assert!(back == bytes, "the file has other bytes");
+    let set = SetAttr {
+        size: Some(0),
+        ..SetAttr::default()
+    };
+    fs.set_attr(&inode, &set).expect("a file");
+    fs.unlink(&fs.root(), b"recycled").expect("it is there");
+    fs.unpin(&inode, 1);
+    true
+}

@@ -1,0 +1,414 @@
+//! The tags of a hardware queue, split among the cores that submit to it (of the blk-mq paper: tags).
+//!
+//! Each core has a share of the tags on a stack of its own. What no share holds is common: a bitmap in groups of up to 32
+//! tags, a word a group. A core whose stack is empty takes all that is in one word; a core with a group more than its share
+//! gives what is above the share back.
+//! Invariants: a tag is on one stack, or in the bitmap, or with whoever took it. A core keeps at least as many tags as its
+//! share has, on its stack or taken; so no other core can keep it from its share.
+//! Cost: a load and a store while the stack lasts; then an atomic swap, on a word that cores come to in different orders.
+//! Nothing is allocated after [`TagSpace::new`].
+
+use crate::sync::{AtomicU64, LINE_BYTES, Mutex, Ordering, OwnLine};
+use std::sync::Arc;
+
+/// Most tags that move between a core and the bitmap in one atomic operation.
+const GROUP_MAX: usize = 32;
+
+/// Fewest tags a group should have: with fewer, a core would look through many words to find none.
+const GROUP_MIN: usize = 8;
+
+/// All tags of one hardware queue.
+#[derive(Debug)]
+pub struct TagSpace {
+    /// Bit `b` of word `w`: tag `(w << group_bits) + b` is common and free. Empty when shares hold all tags.
+    common: Box<[OwnLine<AtomicU64>]>,
+    /// Tags below this exist.
+    tags: u16,
+    /// Tags of a group, as a power of two.
+    group_bits: u32,
+    /// Tags of a share.
+    share: usize,
+    /// Shares that no core has.
+    shares: Mutex<Vec<Share>>,
+}
+
+/// What a core takes tags from.
+#[derive(Debug, Default)]
+struct Share {
+    /// Never more than `share` and a group.
+    stack: Vec<u16>,
+    /// The word of the bitmap to look at first: where the last find was.
+    word: usize,
+}
+
+/// One core's tags. When dropped with all taken tags put, the share may go to another core; else it is lost, as those tags are.
+#[derive(Debug)]
+pub struct Tags {
+    space: Arc<TagSpace>,
+    own: Share,
+    /// How many are not given back: a share, or none.
+    keep: usize,
+}
+
+impl TagSpace {
+    /// The tags below `tags`, for `cores` cores and up to `guests` others. Half of them go in equal shares to the cores, but at
+    /// least one to each; all of them if there is one core and no guest. If there are not enough tags for that, all are common.
+    /// Guests have no share: what they have is common.
+    #[must_use]
+    pub fn new(tags: u16, cores: usize, guests: usize) -> Arc<Self> {
+        let count = usize::from(tags);
+        let share = match cores {
+            0 => 0,
+            1 if guests == 0 => count,
+            _ if cores > count => 0,
+            _ => (count / 2 / cores).max(1),
+        };
+        let common = count - share * cores;
+        let group = (common / (cores + guests).max(1))
+            .clamp(GROUP_MIN, GROUP_MAX)
+            .next_power_of_two();
+        let words = if common == 0 { 0 } else { count.div_ceil(group) };
+        let space = Self {
+            common: (0..words).map(|_| OwnLine::default()).collect(),
+            tags,
+            group_bits: group.trailing_zeros(),
+            share,
+            shares: Mutex::default(),
+        };
+        let number = |tag: usize| u16::try_from(tag).expect("below a number of 16 bits");
+        for tag in share * cores..count {
+            let (word, bit) = space.place(number(tag));
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        let shares = (0..cores).rev().map(|core| {
+            // No two stacks are on one line, wherever they are allocated.
+            let mut stack = Vec::with_capacity(share + group + 1 + LINE_BYTES / size_of::<u16>());
+            stack.extend((core * share..(core + 1) * share).rev().map(number));
+            // Where the common tags are at first, the cores begin as far from each other as can be.
+            let word = (share * cores + core * common / cores) / group;
+            Share { stack, word }
+        });
+        space.shares.lock().extend(shares);
+        Arc::new(space)
+    }
+
+    /// The tags of the calling core: with a share while there is one that nobody has, else as a guest.
+    #[must_use]
+    pub fn share(self: &Arc<Self>) -> Tags {
+        let (own, keep) = match self.shares.lock().pop() {
+            Some(share) => (share, self.share),
+            None => (
+                Share {
+                    stack: Vec::with_capacity((1 << self.group_bits) + 1 + LINE_BYTES / size_of::<u16>()),
+                    word: 0,
+                },
+                0,
+            ),
+        };
+        Tags {
+            space: Arc::clone(self),
+            own,
+            keep,
+        }
+    }
+
+    /// The word and the bit of a tag.
+    fn place(&self, tag: u16) -> (&AtomicU64, u64) {
+        let tag = usize::from(tag);
+        let bit = tag & ((1 << self.group_bits) - 1);
+        (&self.common[tag >> self.group_bits].0, 1 << bit)
+    }
+
+    /// Checks the shares and the bitmap while no core has a share.
+    ///
+    /// # Panics
+    /// When a tag is missing, or free twice, or a share is not whole.
+    pub fn check_invariants(&self) {
+        let shares = self.shares.lock();
+        let mut free: Vec<u16> = (0..self.tags)
+            .filter(|_| !self.common.is_empty())
+            .filter(|tag| {
+                let (word, bit) = self.place(*tag);
+                // Acquire: as in `borrow`.
+                word.load(Ordering::Acquire) & bit != 0
+            })
+            .collect();
+        for share in shares.iter() {
+            assert_eq!(share.stack.len(), self.share, "a share that is not whole");
+            free.extend(&share.stack);
+        }
+        free.sort_unstable();
+        assert!(free.iter().copied().eq(0..self.tags), "each tag is free once: {free:?}");
+    }
+}
+
+impl Tags {
+    /// A tag that nobody else has; `None` when the share is used up and nothing common is left.
+    #[inline]
+    #[must_use]
+    pub fn take(&mut self) -> Option<u16> {
+        match self.own.stack.pop() {
+            Some(tag) => Some(tag),
+            None => self.borrow(),
+        }
+    }
+
+    /// Gives back a tag that this core took.
+    #[inline]
+    pub fn put(&mut self, tag: u16) {
+        debug_assert!(tag < self.space.tags, "tag {tag} of {}", self.space.tags);
+        debug_assert!(!self.own.stack.contains(&tag), "tag {tag} is put twice");
+        self.own.stack.push(tag);
+        if self.own.stack.len() > self.keep + (1 << self.space.group_bits) {
+            self.rest();
+        }
+    }
+
+    /// Gives what is above the share to the other cores: for a core that has nothing to do.
+    #[inline]
+    pub fn rest(&mut self) {
+        if self.own.stack.len() > self.keep {
+            self.give_back();
+        }
+    }
+
+    #[cold]
+    fn borrow(&mut self) -> Option<u16> {
+        let space = &*self.space;
+        let words = space.common.len();
+        for step in 0..words {
+            let index = (self.own.word + step) % words;
+            let word = &space.common[index].0;
+            // Relaxed: only whether it is worth a try.
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            // Acquire pairs with the release in `give_back`: what their last users did to these tags' requests is seen.
+            let mut free = word.swap(0, Ordering::Acquire);
+            if free == 0 {
+                continue;
+            }
+            self.own.word = index;
+            while free != 0 {
+                let bit = 63 - free.leading_zeros();
+                free ^= 1 << bit;
+                let tag = index << space.group_bits | bit as usize;
+                self.own.stack.push(u16::try_from(tag).expect("bits are those of tags"));
+            }
+            return self.own.stack.pop();
+        }
+        None
+    }
+
+    #[cold]
+    fn give_back(&mut self) {
+        let surplus = self.own.stack.len() - self.keep;
+        // The lowest on the stack have not been used for the longest time. Sorted, those of one word come together.
+        let given = &mut self.own.stack[..surplus];
+        given.sort_unstable();
+        let group_bits = self.space.group_bits;
+        for group in given.chunk_by(|a, b| a >> group_bits == b >> group_bits) {
+            let (word, _) = self.space.place(group[0]);
+            let bits = group.iter().fold(0, |bits, tag| bits | self.space.place(*tag).1);
+            // Release: whoever takes these tags sees what was done to their requests. The swaps and ors of others in
+            // between continue the release sequence.
+            let before = word.fetch_or(bits, Ordering::Release);
+            debug_assert_eq!(before & bits, 0, "a tag is free twice");
+        }
+        self.own.stack.drain(..surplus);
+    }
+}
+
+impl Drop for Tags {
+    fn drop(&mut self) {
+        self.rest();
+        // Tags that were not put may still be in use: what is left of this share is nobody's then.
+        if self.own.stack.len() == self.keep && self.keep == self.space.share {
+            // There is room: as many shares come back as went out.
+            self.space.shares.lock().push(std::mem::take(&mut self.own));
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn take_all(tags: &mut Tags) -> Vec<u16> {
+        std::iter::from_fn(|| tags.take()).collect()
+    }
+
+    #[test]
+    fn one_core_has_all_tags() {
+        let space = TagSpace::new(100, 1, 0);
+        let mut tags = space.share();
+        assert!(space.share().take().is_none());
+        let taken = take_all(&mut tags);
+        assert!(taken.iter().copied().eq(0..100));
+        taken.into_iter().for_each(|tag| tags.put(tag));
+        drop(tags);
+        space.check_invariants();
+    }
+
+    #[test]
+    fn a_guest_has_what_is_common_and_gives_all_of_it_back() {
+        let space = TagSpace::new(32, 1, 1);
+        let mut core = space.share();
+        let mut guest = space.share();
+        assert_eq!(take_all(&mut guest).len(), 16);
+        let taken = take_all(&mut core);
+        assert_eq!(taken.len(), 16);
+        taken.into_iter().for_each(|tag| core.put(tag));
+        drop(guest);
+        // The guest left with its tags in use: they are lost, and nobody's share is.
+        assert_eq!(take_all(&mut core).len(), 16);
+        let mut guest = space.share();
+        assert!(guest.take().is_none());
+    }
+
+    #[test]
+    fn a_core_takes_what_is_common_and_never_anothers_share() {
+        let space = TagSpace::new(1000, 4, 0);
+        let mut first = space.share();
+        let mut second = space.share();
+        let taken = take_all(&mut first);
+        assert_eq!(taken.len(), 625);
+        let shares = take_all(&mut second);
+        assert_eq!(shares.len(), 125);
+        taken.into_iter().for_each(|tag| first.put(tag));
+        assert_eq!(
+            first.own.stack.len(),
+            125 + 5,
+            "what came above a group went back, a group at a time"
+        );
+        let more = take_all(&mut second);
+        first.rest();
+        let rest = take_all(&mut second);
+        assert_eq!((more.len(), rest.len()), (495, 5));
+        shares.iter().chain(&more).chain(&rest).for_each(|tag| second.put(*tag));
+        drop((first, second));
+        space.check_invariants();
+    }
+
+    #[test]
+    fn a_busy_core_keeps_a_group_and_idles_without() {
+        let space = TagSpace::new(256, 2, 0);
+        let mut tags = space.share();
+        let taken: Vec<u16> = (0..65).filter_map(|_| tags.take()).collect();
+        assert_eq!(taken.len(), 65);
+        taken.into_iter().for_each(|tag| tags.put(tag));
+        assert_eq!(tags.own.stack.len(), 96);
+        tags.rest();
+        assert_eq!(tags.own.stack.len(), 64);
+    }
+
+    #[test]
+    fn every_number_of_tags_and_cores() {
+        for count in [0, 1, 2, 3, 7, 8, 9, 31, 32, 33, 64, 100, 128, 1023, 4096, u16::MAX] {
+            for cores in [0, 1, 2, 3, 5, 16, 33, 128] {
+                let space = TagSpace::new(count, cores, 0);
+                space.check_invariants();
+                let mut all: Vec<Tags> = (0..cores).map(|_| space.share()).collect();
+                assert_eq!(all.len(), cores);
+                let capacity: Vec<usize> = all.iter().map(|tags| tags.own.stack.capacity()).collect();
+                let taken: Vec<Vec<u16>> = all.iter_mut().map(take_all).collect();
+                let total: usize = taken.iter().map(Vec::len).sum();
+                assert_eq!(total, if cores == 0 { 0 } else { usize::from(count) });
+                assert!(taken.iter().all(|own| own.len() >= space.share));
+                assert!(cores > usize::from(count) || taken.iter().all(|own| !own.is_empty()));
+                for (tags, own) in all.iter_mut().zip(taken) {
+                    own.into_iter().for_each(|tag| tags.put(tag));
+                }
+                assert!(
+                    all.iter().map(|tags| tags.own.stack.capacity()).eq(capacity),
+                    "nothing is allocated"
+                );
+                drop(all);
+                space.check_invariants();
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "put twice")]
+    #[cfg(debug_assertions)]
+    fn putting_twice_is_a_bug() {
+        let space = TagSpace::new(8, 1, 0);
+        let mut tags = space.share();
+        let tag = tags.take().expect("eight");
+        tags.put(tag);
+        tags.put(tag);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+
+    /// The request of each tag, which only who has the tag may touch.
+    type Requests = Arc<Vec<UnsafeCell<u32>>>;
+
+    fn world(tags: u16, cores: usize) -> (Arc<TagSpace>, Requests) {
+        let requests = (0..tags).map(|_| UnsafeCell::new(0)).collect();
+        (TagSpace::new(tags, cores, 0), Arc::new(requests))
+    }
+
+    /// Takes up to `count` tags at once, uses their requests, and puts them back.
+    fn use_tags(tags: &mut Tags, requests: &Requests, count: usize) -> usize {
+        let taken: Vec<u16> = (0..count).map_while(|_| tags.take()).collect();
+        for tag in &taken {
+            // SAFETY: loom checks that nobody else touches the request meanwhile: that is the test.
+            requests[usize::from(*tag)].with_mut(|at| unsafe { *at += 1 });
+        }
+        taken.iter().for_each(|tag| tags.put(*tag));
+        taken.len()
+    }
+
+    /// Two cores borrow the common tags and give them back; each has its share at all times.
+    #[test]
+    fn two_cores_borrow_and_give_back() {
+        loom::model(|| {
+            let (space, requests) = world(4, 2);
+            let (mut first, mut second) = (space.share(), space.share());
+            let other = {
+                let requests = Arc::clone(&requests);
+                loom::thread::spawn(move || {
+                    for _ in 0..2 {
+                        assert!(use_tags(&mut second, &requests, 3) >= 1);
+                        second.rest();
+                    }
+                })
+            };
+            for _ in 0..2 {
+                assert!(use_tags(&mut first, &requests, 3) >= 1);
+                first.rest();
+            }
+            other.join().expect("no panic");
+            drop(first);
+            space.check_invariants();
+        });
+    }
+
+    /// A core leaves and another takes its share, while a third borrows.
+    #[test]
+    fn a_share_changes_hands() {
+        loom::model(|| {
+            let (space, requests) = world(4, 2);
+            let mut first = space.share();
+            let other = {
+                let (space, requests) = (Arc::clone(&space), Arc::clone(&requests));
+                loom::thread::spawn(move || {
+                    for _ in 0..2 {
+                        let mut second = space.share();
+                        assert!(use_tags(&mut second, &requests, 2) >= 1);
+                    }
+                })
+            };
+            assert!(use_tags(&mut first, &requests, 2) >= 1);
+            drop(first);
+            other.join().expect("no panic");
+            space.check_invariants();
+        });
+    }
+}

@@ -26,7 +26,8 @@ use x86 as processor;
 /// Copies `bytes` out of the pool at `from`.
 ///
 /// # Safety
-/// `from` is readable and `to` writable for `bytes`; they do not overlap, and no other thread uses the bytes at `to`.
+/// `from` is readable and `to` writable for `bytes`; they do not overlap, and who else uses the bytes at `to` at the same
+/// time does so by this module or is the kernel.
 #[inline]
 pub unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
     // SAFETY: the caller promises the same.
@@ -36,8 +37,8 @@ pub unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
 /// Copies `bytes` into the pool at `to`.
 ///
 /// # Safety
-/// `from` is readable and `to` writable for `bytes`; they do not overlap, and no other thread changes the bytes at
-/// `from`.
+/// `from` is readable and `to` writable for `bytes`; they do not overlap, and who else changes the bytes at `from` at the
+/// same time does so by this module or is the kernel.
 #[inline]
 pub unsafe fn store(to: *mut u8, from: *const u8, bytes: usize) {
     // SAFETY: the caller promises the same.

@@ -6,6 +6,7 @@ pub mod copy;
 pub mod cpu;
 pub mod discover;
 pub mod doctor;
+pub mod driver;
 pub mod memory;
 pub mod process;
 pub mod topology;

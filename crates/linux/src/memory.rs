@@ -12,7 +12,7 @@ mod backing;
 mod cgroup;
 mod error;
 mod headroom;
-mod mapping;
+pub(crate) mod mapping;
 mod table;
 
 pub use backing::{Backing, Swap};

@@ -9,13 +9,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 /// Bytes of a huge page: what every mapping starts and ends at.
-pub(super) const HUGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
 /// Mappings of at least this size start at a multiple of it, so that they fill whole page-table pages.
 const GIGABYTE: usize = 1 << 30;
 
 /// Reserved addresses, with or without memory behind them.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     base: *mut u8,
     bytes: usize,
 }
@@ -27,7 +27,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Reserves addresses for `bytes` (a multiple of [`HUGE_BYTES`]), without memory behind them.
-    pub(super) fn reserve(bytes: usize) -> io::Result<Self> {
+    pub(crate) fn reserve(bytes: usize) -> io::Result<Self> {
         let align = if bytes >= GIGABYTE { GIGABYTE } else { HUGE_BYTES };
         let all = bytes.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -45,17 +45,23 @@ impl Mapping {
     }
 
     /// Where the range starts.
-    pub(super) fn base(&self) -> *mut u8 {
+    pub(crate) fn base(&self) -> *mut u8 {
         self.base
     }
 
     /// Puts the start of `file` behind the whole range.
-    pub(super) fn attach(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn attach(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.replace(libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd())
     }
 
+    /// Puts new memory of this process behind the whole range, zeros.
+    pub(crate) fn fill(&self) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        self.replace(libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+    }
+
     /// Takes the memory away; the addresses stay reserved.
-    pub(super) fn vacate(&self) -> io::Result<()> {
+    pub(crate) fn vacate(&self) -> io::Result<()> {
         self.replace(
             libc::PROT_NONE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -75,13 +81,13 @@ impl Mapping {
     }
 
     /// `madvise` over the whole range.
-    pub(super) fn advise(&self, advice: i32) -> io::Result<()> {
+    pub(crate) fn advise(&self, advice: i32) -> io::Result<()> {
         // SAFETY: the range is ours, and callers give advice that keeps its bytes.
         check(unsafe { libc::madvise(self.base.cast(), self.bytes, advice) })
     }
 
     /// Makes the bytes from `offset` on present, writable and zero where they are new.
-    pub(super) fn populate(&self, offset: usize, bytes: usize) -> io::Result<()> {
+    pub(crate) fn populate(&self, offset: usize, bytes: usize) -> io::Result<()> {
         assert!(
             offset <= self.bytes && bytes <= self.bytes - offset,
             "populating {bytes} bytes at {offset}"
@@ -97,7 +103,16 @@ impl Mapping {
     }
 
     /// Binds the pages still to come to `node`, for everyone who maps the same file.
-    pub(super) fn bind(&self, node: NodeId) -> io::Result<()> {
+    pub(crate) fn bind(&self, node: NodeId) -> io::Result<()> {
+        self.set_policy(libc::MPOL_BIND, node)
+    }
+
+    /// Has the pages still to come come from `node` while it has any.
+    pub(crate) fn prefer(&self, node: NodeId) -> io::Result<()> {
+        self.set_policy(libc::MPOL_PREFERRED, node)
+    }
+
+    fn set_policy(&self, mode: i32, node: NodeId) -> io::Result<()> {
         const WORD_BITS: usize = libc::c_ulong::BITS as usize;
         let mut nodes = [0 as libc::c_ulong; 1024 / WORD_BITS];
         let word = nodes
@@ -108,7 +123,7 @@ impl Mapping {
         let bits = nodes.len() * WORD_BITS + 1;
         let (base, mask) = (self.base, nodes.as_ptr());
         // SAFETY: the range is ours; the mask is readable for the bits given.
-        let status = unsafe { libc::syscall(libc::SYS_mbind, base, self.bytes, libc::MPOL_BIND, mask, bits, 0) };
+        let status = unsafe { libc::syscall(libc::SYS_mbind, base, self.bytes, mode, mask, bits, 0) };
         if status == 0 {
             Ok(())
         } else {
@@ -117,7 +132,7 @@ impl Mapping {
     }
 
     /// Bytes of the range that the page tables reach through huge pages.
-    pub(super) fn huge_bytes(&self) -> Option<u64> {
+    pub(crate) fn huge_bytes(&self) -> Option<u64> {
         let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
         let start = format!("{:x}-", self.base.addr());
         let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&start)).skip(1);
@@ -127,7 +142,7 @@ impl Mapping {
     }
 
     /// Keeps pages from being swapped out once they are present.
-    pub(super) fn lock(&self) -> io::Result<()> {
+    pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: locking changes no byte of the range.
         check(unsafe { libc::mlock2(self.base.cast(), self.bytes, libc::MLOCK_ONFAULT) })
     }

@@ -1,0 +1,173 @@
+//! One ring of io_uring, its files and buffers.
+//!
+//! Invariants: the thread that submits first is the only one that can; what is pushed stays until the kernel takes it;
+//! when [`Ring::close`] is back the kernel has ended all it had, whichever thread calls that.
+
+use super::RingError;
+use crate::driver::Arena;
+use io_uring::types::Fixed;
+use io_uring::{IoUring, squeue};
+use std::fs::File;
+use std::io::{self, PipeReader, Read};
+use std::os::fd::AsRawFd;
+use std::{fmt, ptr};
+
+/// The file, among those registered.
+pub(super) const FILE: Fixed = Fixed(0);
+/// The kernel takes no larger buffers.
+pub(super) const CHUNK_BYTES: usize = 1 << 30;
+
+/// A ring.
+pub(super) struct Ring {
+    ring: IoUring,
+    /// The other end is registered with the ring and nowhere else, so this one ends when the kernel has let go of the ring,
+    /// which it does when all requests have ended.
+    end: PipeReader,
+    is_enabled: bool,
+    is_polled: bool,
+    /// Whether the arena is registered.
+    pub(super) has_buffers: bool,
+    /// Pushed, and not taken out.
+    pub(super) in_flight: usize,
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("in_flight", &self.in_flight)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ring {
+    /// A ring for `depth` requests at a time to `file`.
+    pub(super) fn new(depth: u16, file: &File, buffers: &Arena, is_polled: bool) -> Result<Self, RingError> {
+        let ring =
+            make(u32::from(depth).next_power_of_two(), is_polled).map_err(|source| RingError::Make { source })?;
+        let files = |source| RingError::Files { source };
+        let (end, held) = io::pipe().map_err(files)?;
+        let numbers = [file.as_raw_fd(), held.as_raw_fd()];
+        ring.submitter().register_files(&numbers).map_err(files)?;
+        let chunks = chunks(buffers);
+        // SAFETY: the arena's bytes, which stay mapped while the arena lives; the queue has it for longer than the ring.
+        let registered = unsafe { ring.submitter().register_buffers(&chunks) };
+        Ok(Self {
+            ring,
+            end,
+            is_enabled: false,
+            is_polled,
+            // A user who may lock less memory has slower requests.
+            has_buffers: registered.is_ok(),
+            in_flight: 0,
+        })
+    }
+
+    /// Whether the kernel has taken all that was pushed.
+    pub(super) fn is_clear(&mut self) -> bool {
+        self.ring.submission().is_empty()
+    }
+
+    /// Puts one request behind the others; whether there was room.
+    ///
+    /// # Safety
+    /// The memory that it names stays valid: that of its data until it has come out, that of its vectors until
+    /// [`Ring::is_clear`].
+    pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: the caller promises the same.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        self.in_flight += usize::from(pushed.is_ok());
+        pushed.is_ok()
+    }
+
+    /// Gives the kernel what was pushed, and lets it work for the ring. What it does not take for now stays.
+    ///
+    /// # Errors
+    /// It will never take any: another thread began with the ring, for example.
+    pub(super) fn enter(&mut self) -> io::Result<()> {
+        if !self.is_enabled {
+            self.ring.submitter().register_enable_rings()?;
+            self.is_enabled = true;
+        }
+        match self.ring.submit() {
+            Err(error) if !is_passing(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes out up to `room` results: what each was pushed with, and what became of it. A system call only if there are none
+    /// and the kernel has something to do.
+    ///
+    /// # Errors
+    /// See [`Ring::enter`].
+    pub(super) fn take(&mut self, room: usize, mut finished: impl FnMut(u64, i32)) -> io::Result<()> {
+        if self.in_flight == 0 {
+            return Ok(());
+        }
+        if self.ring.completion().is_empty() {
+            let queue = self.ring.submission();
+            if self.is_polled || queue.taskrun() || queue.cq_overflow() || !queue.is_empty() {
+                drop(queue);
+                self.enter()?;
+            }
+        }
+        for entry in self.ring.completion().take(room) {
+            self.in_flight -= 1;
+            finished(entry.user_data(), entry.result());
+        }
+        Ok(())
+    }
+
+    /// Cancels what the kernel has, and waits until it has ended: its memory is not touched any more.
+    pub(super) fn close(self) {
+        let Self {
+            ring,
+            mut end,
+            in_flight,
+            ..
+        } = self;
+        drop(ring);
+        if in_flight > 0 {
+            // Nothing is ever written to it: this ends with the pipe. An interruption is tried again by `read_exact`.
+            let _ = end.read_exact(&mut [0]);
+        }
+    }
+}
+
+/// Whether the kernel may take it the next time.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR))
+}
+
+/// Made here and enabled by the thread that uses it, which alone may submit. The kernel works for it only when that thread
+/// asks, and an error of one request does not keep the rest of a batch back; before Linux 6.1 there are plainer ones only.
+fn make(entries: u32, is_polled: bool) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.setup_r_disabled();
+    if is_polled {
+        builder.setup_iopoll();
+    }
+    let plain = builder.clone();
+    builder
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .setup_submit_all();
+    builder.build(entries).or_else(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => plain.build(entries),
+        _ => Err(error),
+    })
+}
+
+/// The arena in pieces that the kernel takes.
+fn chunks(buffers: &Arena) -> Vec<libc::iovec> {
+    let all = usize::try_from(buffers.bytes()).expect("it is mapped");
+    let chunk = |start: usize| {
+        let bytes = CHUNK_BYTES.min(all - start);
+        let base = buffers.range(start as u64, bytes).unwrap_or(ptr::null_mut());
+        libc::iovec {
+            iov_base: base.cast(),
+            iov_len: bytes,
+        }
+    };
+    (0..all).step_by(CHUNK_BYTES).map(chunk).collect()
+}

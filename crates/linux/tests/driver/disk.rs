@@ -1,0 +1,113 @@
+//! Disks by io_uring: loop devices, which need root.
+
+use crate::file::{buffers, disk, keeps, make, skip};
+use crate::whole;
+use homenode_engine::blk::{Driver, Outcome, Request};
+use homenode_linux::driver::{OpenError, UringFile, UringOptions};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+
+/// A loop device over a file, which ends with the test.
+struct Loop {
+    path: PathBuf,
+    _directory: TempDir,
+}
+
+impl Loop {
+    fn new(arguments: &[&str]) -> Option<Self> {
+        let (directory, file) = make(&disk(), 8 * MIB);
+        let mut command = Command::new("losetup");
+        let output = command
+            .args(["--find", "--show"])
+            .args(arguments)
+            .arg(file)
+            .output()
+            .ok()?;
+        if !output.status.success() {
+            skip("needs permission to make a loop device");
+            return None;
+        }
+        Some(Self {
+            path: String::from_utf8(output.stdout).unwrap().trim().into(),
+            _directory: directory,
+        })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
+    }
+}
+
+fn open(path: &Path, direct: bool) -> Result<UringFile, OpenError> {
+    let options = UringOptions {
+        direct,
+        // No loop device has it.
+        poll: true,
+        queues: 2,
+        depth: 32,
+    };
+    UringFile::open(path, buffers(), options)
+}
+
+#[test]
+fn it_keeps_the_contract() {
+    for sector in ["512", "4096"] {
+        for direct in [false, true] {
+            let Some(disk) = Loop::new(&["--sector-size", sector]) else {
+                return;
+            };
+            let memory = buffers();
+            let options = UringOptions {
+                direct,
+                queues: 2,
+                depth: 32,
+                ..UringOptions::default()
+            };
+            let file = UringFile::open(&disk.path, Arc::clone(&memory), options).unwrap();
+            let limits = file.limits();
+            assert_eq!(limits.device_bytes, 8 * MIB);
+            assert!(limits.block_bytes.to_string() == sector, "{limits:?}");
+            assert!(limits.can_zero);
+            keeps(&file, &memory);
+            whole::two_cores(&file, &memory, 2000);
+        }
+    }
+}
+
+#[test]
+fn everything_that_it_says_it_can_do() {
+    let Some(disk) = Loop::new(&[]) else {
+        return;
+    };
+    let file = open(&disk.path, true).unwrap();
+    let mut requests = vec![Request::write_zeroes(0, 65_536), Request::flush()];
+    let mut expected: Vec<Outcome> = vec![Ok(65_536), Ok(0)];
+    if file.limits().can_discard {
+        requests.push(Request::discard(0, 65_536));
+        expected.push(Ok(65_536));
+    }
+    assert_eq!(whole::carry_out(&file, &requests), expected);
+}
+
+#[test]
+fn disks_in_use_and_read_only_ones_are_refused_with_the_reason() {
+    let (Some(disk), Some(read_only)) = (Loop::new(&[]), Loop::new(&["--read-only"])) else {
+        return;
+    };
+    let first = open(&disk.path, false).unwrap();
+    let text = open(&disk.path, false).unwrap_err().to_string();
+    assert!(
+        text.ends_with("it is mounted, or another program has it; choose another one, or end that"),
+        "{text}"
+    );
+    drop(first);
+    assert!(open(&disk.path, false).is_ok());
+    let text = open(&read_only.path, false).unwrap_err().to_string();
+    assert!(text.contains("read-only") || text.contains("Read-only"), "{text}");
+}

@@ -5,7 +5,7 @@
 //! comparison and the CPU's number; no lock, no allocation, no system call.
 
 use crate::pool::Inner;
-use homenode_engine::fs::{Asking, Error as FsError};
+use homenode_engine::fs::Asking;
 use homenode_shared::{Slot, SlotNumber};
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -41,10 +41,7 @@ impl Inner {
     /// The result leaves in parts: moved as a whole through the layers below, it would be copied in pieces that overlap,
     /// and reading those right after they were written costs more than everything else here.
     #[inline]
-    pub(crate) fn asking<R: Default>(
-        &self,
-        mut operation: impl FnMut(&Asking<'_>) -> Result<R, FsError>,
-    ) -> Result<R, FsError> {
+    pub(crate) fn asking<R: Default, E>(&self, mut operation: impl FnMut(&Asking<'_>) -> Result<R, E>) -> Result<R, E> {
         let mut value = R::default();
         let mut error = None;
         self.run_with_slot(&mut |slot| {

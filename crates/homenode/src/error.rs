@@ -1,7 +1,7 @@
 //! What can go wrong at the library's surface. Every error names what was done and to what; Linux's number is kept.
 
 use crate::{MemberId, NodeId, SizeError};
-use homenode_engine::fs::Error as FsError;
+use homenode_engine::fs::{Error as FsError, VolumeError};
 use homenode_engine::pool::PoolError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,6 +37,16 @@ pub enum Error {
         operation: &'static str,
         /// The file's inode number.
         inode: u64,
+    },
+    /// An operation on a volume.
+    #[error("cannot {operation} the volume {}: {source}", name.escape_debug())]
+    Volume {
+        /// What was to be done.
+        operation: &'static str,
+        /// The volume's name.
+        name: Box<str>,
+        /// Why not.
+        source: VolumeError,
     },
     /// A size that does not parse.
     #[error(transparent)]
@@ -148,6 +158,7 @@ impl Error {
         match self {
             Self::Path { source, .. } => source.errno(),
             Self::File { source, .. } => source.errno(),
+            Self::Volume { source, .. } => source.errno(),
             Self::NotOpenedFor { .. } => EBADF,
             Self::UnknownNode { .. } | Self::NoMemberOn { .. } | Self::Topology(_) => ENODEV,
             Self::OtherPool { .. } => EXDEV,

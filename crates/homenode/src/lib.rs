@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod asking;
+pub mod blk;
 mod error;
 mod file;
 mod machine;
@@ -35,10 +36,13 @@ mod populate;
 mod read_dir;
 mod size;
 mod status;
+mod volume;
 
 pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};
-pub use homenode_engine::fs::{Error as FsError, StatFs};
+pub use homenode_engine::fs::{
+    Error as FsError, Placement, StatFs, UnknownPlacement, VOLUME_BYTES_MAX, VolumeError, VolumeStatus,
+};
 pub use homenode_engine::pool::PoolError;
 pub use homenode_engine::{BLOCK_BYTES, CpuId, MemberId, NodeId};
 pub use homenode_fuse::{
@@ -55,3 +59,4 @@ pub use pool::Pool;
 pub use read_dir::{DirEntry, ReadDir};
 pub use size::{Size, SizeError};
 pub use status::{Access, MemberStatus, Spill, Status};
+pub use volume::{Volume, VolumeDriver, VolumeQueue};

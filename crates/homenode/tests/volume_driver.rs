@@ -1,0 +1,117 @@
+//! A volume under the block layer.
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use homenode::blk::conformance::{Data, check};
+use homenode::blk::{Arena, Core, Device, Errno, Options, Outcome, Request};
+use homenode::{NodeId, Placement, Pool, PoolOptions, Size, Volume, VolumeDriver, VolumeQueue};
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+const EBUSY: i32 = 16;
+
+fn pool(mib: u64) -> Pool {
+    Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(mib * MIB)).node(NodeId(0))).unwrap()
+}
+
+fn attach(volume: &Volume, buffers: &Arc<Arena>) -> VolumeDriver {
+    volume.attach(Arc::clone(buffers), &[Some(NodeId(0))]).unwrap()
+}
+
+fn core(driver: &VolumeDriver) -> Core<VolumeQueue> {
+    let device = Device::new(driver, &[NodeId(0)], |_, _| 1, Options::default()).unwrap();
+    device.join(0).unwrap()
+}
+
+/// Nothing of it takes longer than the call.
+fn carry_out(core: &mut Core<VolumeQueue>, request: Request) -> Outcome {
+    core.submit(request).unwrap();
+    let mut outcome = None;
+    for now in 0..1000 {
+        core.run(now, |completion| outcome = Some(completion.outcome));
+        if let Some(outcome) = outcome {
+            return outcome;
+        }
+    }
+    panic!("{request:?} hangs");
+}
+
+#[test]
+fn it_keeps_the_contract_of_drivers() {
+    let pool = pool(64);
+    let buffers = Arena::new(32 * MIB, None).unwrap();
+    for size in [64 * MIB, homenode::VOLUME_BYTES_MAX] {
+        let volume = pool.create_volume("v", size, Placement::Local).unwrap();
+        let mut now = 0;
+        let settle = || {
+            now += 1000;
+            now
+        };
+        check(&attach(&volume, &buffers), &*buffers, Data::Kept, settle).unwrap();
+        volume.remove().unwrap();
+    }
+    assert_eq!(pool.status().used_bytes, 0);
+}
+
+#[test]
+fn it_stays_as_it_is_while_it_is_attached() {
+    let pool = pool(4);
+    let buffers = Arena::new(MIB, None).unwrap();
+    let volume = pool.create_volume("v", MIB, Placement::Local).unwrap();
+    let driver = attach(&volume, &buffers);
+    let core = core(&driver);
+    drop(driver);
+    // Its queue is there still.
+    let errors = [
+        volume.attach(Arc::clone(&buffers), &[None]).map(drop).unwrap_err(),
+        volume.resize(2 * MIB).unwrap_err(),
+        volume.resize_discarding(4096).unwrap_err(),
+        volume.clone().remove().unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.errno(), EBUSY);
+        assert!(error.to_string().contains("volume v: it is attached"), "{error}");
+    }
+    assert!(volume.status().attached);
+    drop(core);
+    assert!(!volume.status().attached);
+    volume.resize(2 * MIB).unwrap();
+    assert_eq!(core_bytes(&attach(&volume, &buffers)), 2 * MIB);
+    volume.remove().unwrap();
+}
+
+fn core_bytes(driver: &VolumeDriver) -> u64 {
+    core(driver).device().limits().device_bytes
+}
+
+#[test]
+fn a_full_pool_fails_one_writer_and_a_wrong_buffer_one_request() {
+    let pool = pool(4);
+    let buffers = Arena::new(8 * MIB, None).unwrap();
+    let volumes = ["greedy", "modest"].map(|name| pool.create_volume(name, 64 * MIB, Placement::Local).unwrap());
+    let [mut greedy, mut modest] = volumes.each_ref().map(|volume| core(&attach(volume, &buffers)));
+    let block = vec![7; 4096];
+    buffers.write(0, &block);
+    assert_eq!(carry_out(&mut modest, Request::write(MIB, 4096, 0)), Ok(4096));
+    let all = u32::try_from(8 * MIB).unwrap();
+    assert_eq!(carry_out(&mut greedy, Request::write(0, all, 0)), Err(Errno::NO_SPACE));
+    assert_eq!(pool.status().free_bytes(), 0);
+    assert_eq!(carry_out(&mut modest, Request::write(MIB, 4096, 0)), Ok(4096));
+    assert_eq!(
+        carry_out(&mut modest, Request::write(2 * MIB, 512, 0)),
+        Err(Errno::NO_SPACE)
+    );
+    assert_eq!(carry_out(&mut modest, Request::read(MIB, 4096, 4096)), Ok(4096));
+    let mut back = vec![0; 4096];
+    buffers.read(4096, &mut back);
+    assert_eq!(back, block);
+    for buffer in [8 * MIB - 4095, 8 * MIB, u64::MAX] {
+        assert_eq!(carry_out(&mut modest, Request::read(MIB, 4096, buffer)), Err(Errno(14)));
+    }
+    // What one gives up the other one gets.
+    assert_eq!(carry_out(&mut greedy, Request::discard(0, all)), Ok(all));
+    assert_eq!(carry_out(&mut modest, Request::write(2 * MIB, 512, 0)), Ok(512));
+    assert_eq!(carry_out(&mut modest, Request::write_zeroes(MIB, 4096)), Ok(4096));
+    volumes[1].read_at(&mut back, MIB).unwrap();
+    assert_eq!(back, [0; 4096]);
+    assert_eq!(volumes[1].status().used_bytes, 8192);
+}

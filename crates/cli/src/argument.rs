@@ -1,7 +1,7 @@
 //! How arguments are read, and what is said about those that are wrong.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use homenode::{MountOptions, Size, Transport};
+use homenode::{MountOptions, Placement, Size, Transport};
 use std::time::Duration;
 
 /// `--node`, where it may be given several times.
@@ -42,6 +42,11 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         Size::Bytes(bytes) => Ok(bytes),
         Size::Share(_) => Err("a share of nothing: write bytes, as 64M or 1G".to_owned()),
     }
+}
+
+/// Where bytes are to go.
+pub(crate) fn policy(text: &str) -> Result<Placement, String> {
+    text.parse::<Placement>().map_err(|problem| problem.to_string())
 }
 
 /// How requests travel. Completions offer the names.

@@ -6,6 +6,7 @@
 
 mod affinity;
 mod argument;
+mod blk;
 mod control;
 mod demo;
 mod directory;
@@ -26,6 +27,7 @@ mod serve;
 mod status;
 mod topology;
 mod up;
+mod volume;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::{Failure, Result, fail};
@@ -50,10 +52,14 @@ enum Verb {
     File(file::FileCommand),
     #[command(subcommand)]
     Pool(pool::PoolCommand),
+    #[command(subcommand)]
+    Volume(volume::VolumeCommand),
     Topology(topology::Args),
     #[command(subcommand)]
     Affinity(affinity::AffinityCommand),
     Doctor(doctor::DoctorArgs),
+    #[command(subcommand)]
+    Blk(blk::BlkCommand),
     Demo(demo::DemoArgs),
     #[command(subcommand)]
     Member(MemberCommand),
@@ -90,9 +96,11 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Status(args) => status::run(args),
         Verb::File(command) => file::run(command),
         Verb::Pool(command) => pool::run(command),
+        Verb::Volume(command) => volume::run(command),
         Verb::Topology(args) => topology::run(args).map_err(boxed),
         Verb::Affinity(command) => affinity::run(command),
         Verb::Doctor(args) => doctor::run(args),
+        Verb::Blk(command) => blk::run(command),
         Verb::Demo(args) => demo::run(args),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
         Verb::Generate(args) => generate::run(args, Cli::command()),

@@ -13,4 +13,5 @@ mod command {
     mod mounting;
     mod sockets;
     mod up_and_down;
+    mod volumes;
 }

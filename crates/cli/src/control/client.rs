@@ -12,8 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a running server needs at most to tell its status.
-const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+/// What a running server needs at most for what it has at hand.
+const QUICK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An open connection to a server.
 #[derive(Debug)]
@@ -86,11 +86,7 @@ impl Connection {
                 "the server broke off: {error}; its log is beside its socket"
             )))
         };
-        let timeout = if *request == Request::Status {
-            Some(STATUS_TIMEOUT)
-        } else {
-            None
-        };
+        let timeout = request.is_quick().then_some(QUICK_TIMEOUT);
         self.stream.get_ref().set_read_timeout(timeout).map_err(broken)?;
         let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
         line.push(b'\n');
@@ -143,7 +139,7 @@ impl Connection {
 
     /// The server did not answer in time: what may have become of it, and what to do.
     fn silent(&self) -> Failure {
-        let seconds = STATUS_TIMEOUT.as_secs();
+        let seconds = QUICK_TIMEOUT.as_secs();
         let Some(pid) = self.server().map(Pid::as_raw_nonzero) else {
             return Failure::new(format!("the server has not answered for {seconds} s"));
         };

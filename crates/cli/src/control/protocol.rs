@@ -32,6 +32,28 @@ pub(crate) enum Request {
     PoolRemove {
         member: u16,
     },
+    VolumeCreate {
+        name: String,
+        size_bytes: u64,
+        policy: String,
+    },
+    VolumeList,
+    VolumeResize {
+        name: String,
+        size_bytes: u64,
+        /// Also where what is cut off has data.
+        force: bool,
+    },
+    VolumeRemove {
+        name: String,
+    },
+}
+
+impl Request {
+    /// Whether a running server has the answer at once.
+    pub(crate) fn is_quick(&self) -> bool {
+        matches!(self, Self::Status | Self::VolumeList | Self::VolumeCreate { .. })
+    }
 }
 
 /// What a server says: any number of `progress`, then one of the others.
@@ -49,10 +71,26 @@ pub(crate) enum Reply {
 pub(crate) enum Outcome {
     Status(Box<StatusReport>),
     Down,
-    Moved { bytes: u64 },
-    Added { member: u16, bytes: u64 },
-    Drained { bytes: u64 },
+    Moved {
+        bytes: u64,
+    },
+    Added {
+        member: u16,
+        bytes: u64,
+    },
+    Drained {
+        bytes: u64,
+    },
     Removed,
+    /// It was made, or has its new size.
+    VolumeSized {
+        capacity_bytes: u64,
+    },
+    Volumes {
+        directory: String,
+        volumes: Vec<VolumeReport>,
+    },
+    VolumeRemoved,
 }
 
 /// Why nothing came of it.
@@ -108,6 +146,26 @@ pub(crate) struct MemberReport {
     pub(crate) capacity_bytes: u64,
     pub(crate) populated_bytes: u64,
     pub(crate) used_bytes: u64,
+}
+
+/// A volume, as `homenode volume list --json` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VolumeReport {
+    pub(crate) name: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) used_bytes: u64,
+    /// Ascending; nodes with none left out.
+    pub(crate) nodes: Vec<NodeBytes>,
+    /// `local`, `node:N` or `interleave`.
+    pub(crate) policy: String,
+    pub(crate) attached: bool,
+}
+
+/// What lies on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeBytes {
+    pub(crate) node: u16,
+    pub(crate) bytes: u64,
 }
 
 /// What the monitor thinks of a member, or of all members of a node.
@@ -196,6 +254,27 @@ mod tests {
                 Request::PoolRemove { member: 3 },
                 r#"{"request":"pool_remove","member":3}"#,
             ),
+            (
+                Request::VolumeCreate {
+                    name: "a\"b".into(),
+                    size_bytes: 4096,
+                    policy: "node:1".into(),
+                },
+                r#"{"request":"volume_create","name":"a\"b","size_bytes":4096,"policy":"node:1"}"#,
+            ),
+            (Request::VolumeList, r#"{"request":"volume_list"}"#),
+            (
+                Request::VolumeResize {
+                    name: "a".into(),
+                    size_bytes: 4096,
+                    force: true,
+                },
+                r#"{"request":"volume_resize","name":"a","size_bytes":4096,"force":true}"#,
+            ),
+            (
+                Request::VolumeRemove { name: "a".into() },
+                r#"{"request":"volume_remove","name":"a"}"#,
+            ),
         ];
         for (request, line) in requests {
             assert_eq!(serde_json::to_string(&request).unwrap(), line);
@@ -214,6 +293,8 @@ mod tests {
             r#"{"request":"down"}"#,
             r#"{"request":"file_move","inode":-1,"node":0}"#,
             r#"{"request":"pool_drain","member":70000}"#,
+            r#"{"request":"volume_create","name":"a","size_bytes":-1,"policy":"local"}"#,
+            r#"{"request":"volume_remove"}"#,
             r#"{"request":"down","lazy":true,"force":true}"#,
         ];
         for line in refused {

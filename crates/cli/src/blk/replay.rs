@@ -1,0 +1,133 @@
+//! `homenode blk replay`: submits what a trace says again, when it says, each core's requests by a thread of its own.
+
+mod outcome;
+mod player;
+mod trace;
+
+use crate::failure::{Failure, Result, chain, fail};
+use crate::{print_json, print_text};
+use homenode::NodeId;
+use homenode::blk::{
+    Arena, Device, Driver, Limits, Null, Options, Ram, Scheduling, Shares, Storage, Stream, UringFile, UringOptions,
+};
+use outcome::Outcome;
+use player::Player;
+use std::path::PathBuf;
+use std::sync::Arc;
+use trace::Trace;
+
+/// Submits the requests of a trace again, to a device of your choice.
+///
+/// Each core's requests are submitted by a thread of its own, when the trace says or as fast as the device takes them. What was written is
+/// not in a trace: writes write zeros.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The trace.
+    trace: PathBuf,
+    /// `null` does nothing, `ram` is memory of the device's size, anything else is a file or a disk.
+    #[arg(long, value_name = "null|ram|FILE", default_value = "null")]
+    device: String,
+    /// Let writes, discards and zeros of the trace destroy what is on FILE.
+    #[arg(long)]
+    overwrite: bool,
+    /// Go past the page cache of FILE.
+    #[arg(long)]
+    direct: bool,
+    /// Do not wait for the times of the trace.
+    #[arg(long)]
+    asap: bool,
+    /// The order of what waits.
+    #[arg(long, value_enum, default_value_t = SchedulerName::None)]
+    scheduler: SchedulerName,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum SchedulerName {
+    /// First come, first served.
+    None,
+    /// By offset, reads first, within deadlines.
+    Deadline,
+    /// Streams share alike.
+    Fair,
+}
+
+/// Requests of a core that are under way at a time.
+const DEPTH: u16 = 128;
+/// Memory for the requests of all cores.
+const BUFFERS_MAX: u64 = 1 << 30;
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let trace = Trace::read(&args.trace)?;
+    let cores = trace.cores.len();
+    let depth = (BUFFERS_MAX / u64::from(trace.bytes_max) / cores as u64).min(u64::from(DEPTH));
+    if depth == 0 {
+        fail!(
+            "{}: one request for each of {cores} cores takes more than {} MiB: the trace asks for {} bytes at once",
+            args.trace.display(),
+            BUFFERS_MAX >> 20,
+            trace.bytes_max
+        );
+    }
+    let arena = |bytes: u64| Arena::new(bytes, None).map_err(|error| Failure::new(chain(&error)));
+    let buffers = arena(depth * u64::from(trace.bytes_max) * cores as u64)?;
+    let homes = vec![None; cores];
+    let outcome = match args.device.as_str() {
+        "null" => {
+            let limits = Limits {
+                has_cache: true,
+                can_discard: true,
+                can_zero: true,
+                ..Limits::of_bytes(trace.device_bytes)
+            };
+            play(&Null::new(limits, &homes), &trace, args, depth)?
+        }
+        "ram" => {
+            let storage = Storage::Arena(arena(trace.device_bytes)?);
+            play(&Ram::new(storage, buffers, &homes), &trace, args, depth)?
+        }
+        file => {
+            if trace.has_changes && !args.overwrite {
+                fail!("{file}: the trace writes to its device: say --overwrite if what is on {file} may be lost");
+            }
+            let options = UringOptions {
+                direct: args.direct,
+                queues: cores,
+                ..UringOptions::default()
+            };
+            let opened = UringFile::open(file.as_ref(), buffers, options);
+            let file = opened.map_err(|error| Failure::new(chain(&error)))?;
+            play(&file, &trace, args, depth)?
+        }
+    };
+    if args.json {
+        print_json(&outcome)
+    } else {
+        print_text(&outcome.to_string())
+    }
+}
+
+fn play<D: Driver>(driver: &D, trace: &Trace, args: &Args, depth: u64) -> Result<Outcome> {
+    let scheduling = match args.scheduler {
+        SchedulerName::None => Scheduling::None,
+        SchedulerName::Deadline => Scheduling::Deadline,
+        SchedulerName::Fair => Scheduling::Fair(vec![Stream::default(); 64], Shares::new()),
+    };
+    let options = Options {
+        scheduling,
+        ..Options::default()
+    };
+    let nodes = vec![NodeId(0); trace.cores.len()];
+    let set_up = Device::new(driver, &nodes, |_, _| 10, options);
+    let device: Arc<Device<D::Queue>> = set_up.map_err(|error| Failure::new(format!("{}: {error}", args.device)))?;
+    let player = Player {
+        begin: trace.begin,
+        asap: args.asap,
+        depth,
+        bytes_max: trace.bytes_max,
+    };
+    let played = player.play(&device, &trace.cores);
+    Ok(Outcome::new(&device, played, trace.lost))
+}

@@ -1,0 +1,111 @@
+//! What is told of a trace that was played.
+
+use super::player::Played;
+use crate::topology::human_bytes;
+use homenode::blk::{Device, DriverQueue, Operation, SoftwareCounts};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    output_version: u32,
+    operations: Vec<OfOperation>,
+    merged: u64,
+    elapsed_s: f64,
+    /// By how much the latest request was submitted too late.
+    late_ms: f64,
+    /// Requests that are missing from the trace.
+    lost: u64,
+    refused: BTreeMap<String, u64>,
+    failed: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct OfOperation {
+    operation: &'static str,
+    requests: u64,
+    bytes: u64,
+    errors: u64,
+    mean_us: f64,
+}
+
+fn name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Read => "read",
+        Operation::Write => "write",
+        Operation::Flush => "flush",
+        Operation::Discard => "discard",
+        Operation::WriteZeroes => "write zeros",
+    }
+}
+
+impl Outcome {
+    pub(super) fn new<Q: DriverQueue>(device: &Device<Q>, played: Played, lost: u64) -> Self {
+        let mut counts = SoftwareCounts::default();
+        device.software_counts().into_iter().for_each(|core| counts += core);
+        let of_operation = |operation: Operation| {
+            let of_it = counts.operations[operation as usize];
+            #[expect(clippy::cast_precision_loss, reason = "a mean of microseconds")]
+            let mean_us = of_it.time_ns as f64 / 1e3 / of_it.requests.max(1) as f64;
+            OfOperation {
+                operation: name(operation),
+                requests: of_it.requests,
+                bytes: of_it.bytes,
+                errors: of_it.errors,
+                mean_us,
+            }
+        };
+        let operations = Operation::ALL.map(of_operation).into_iter();
+        Self {
+            output_version: 1,
+            operations: operations.filter(|of_it| of_it.requests > 0).collect(),
+            merged: counts.merged,
+            elapsed_s: played.elapsed.as_secs_f64(),
+            late_ms: played.late.as_secs_f64() * 1e3,
+            lost,
+            refused: played.refused,
+            failed: played.failed,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = ["requests", "bytes", "errors", "mean us"];
+        writeln!(
+            f,
+            "{:<12}{:>12}{:>12}{:>10}{:>12}",
+            "operation", head[0], head[1], head[2], head[3]
+        )?;
+        for of_it in &self.operations {
+            let (name, requests, errors) = (of_it.operation, of_it.requests, of_it.errors);
+            let (bytes, mean) = (human_bytes(of_it.bytes), of_it.mean_us);
+            writeln!(f, "{name:<12}{requests:>12}{bytes:>12}{errors:>10}{mean:>12.1}")?;
+        }
+        let Self {
+            elapsed_s,
+            late_ms,
+            merged,
+            ..
+        } = self;
+        writeln!(
+            f,
+            "{elapsed_s:.3} s, the latest request {late_ms:.3} ms late; {merged} were merged"
+        )?;
+        if self.lost > 0 {
+            let lost = self.lost;
+            writeln!(
+                f,
+                "{lost} requests are missing from the trace: there was no room for them when it was made"
+            )?;
+        }
+        for (why, count) in &self.refused {
+            writeln!(f, "{count} requests were not taken: {why}")?;
+        }
+        for (why, count) in &self.failed {
+            writeln!(f, "{count} requests failed: {why}")?;
+        }
+        Ok(())
+    }
+}

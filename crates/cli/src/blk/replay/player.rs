@@ -1,0 +1,148 @@
+//! The threads that submit.
+
+use homenode::blk::trace::Entry;
+use homenode::blk::{Core, Device, DriverQueue, Refusal, Request};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How a trace is played.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Player {
+    pub(super) begin: u64,
+    pub(super) asap: bool,
+    /// Requests of a core under way at a time.
+    pub(super) depth: u64,
+    pub(super) bytes_max: u32,
+}
+
+/// What became of it.
+#[derive(Debug, Default)]
+pub(super) struct Played {
+    pub(super) elapsed: Duration,
+    /// By how much the latest request came late.
+    pub(super) late: Duration,
+    /// Requests that the device does not take, by the reason.
+    pub(super) refused: BTreeMap<String, u64>,
+    /// Requests that failed, by the reason.
+    pub(super) failed: BTreeMap<String, u64>,
+}
+
+/// One core at work.
+struct Lane<Q: DriverQueue> {
+    core: Core<Q>,
+    /// Numbers of the buffers that nobody uses.
+    free: Vec<u64>,
+    played: Played,
+    clock: Instant,
+}
+
+/// Before a request is due by so much, the thread spins.
+const SPIN: Duration = Duration::from_micros(50);
+
+impl Player {
+    pub(super) fn play<Q: DriverQueue>(&self, device: &Arc<Device<Q>>, cores: &[Vec<Entry>]) -> Played {
+        let clock = Instant::now();
+        let parts: Vec<Played> = std::thread::scope(|scope| {
+            // Each core has its own hardware queue: it needs no other thread.
+            let threads: Vec<_> = cores
+                .iter()
+                .enumerate()
+                .map(|(index, entries)| scope.spawn(move || self.play_core(device, index, entries, clock)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("it does not panic"))
+                .collect()
+        });
+        let mut all = Played {
+            elapsed: clock.elapsed(),
+            ..Played::default()
+        };
+        for part in parts {
+            all.late = all.late.max(part.late);
+            part.refused
+                .into_iter()
+                .for_each(|(why, count)| *all.refused.entry(why).or_default() += count);
+            part.failed
+                .into_iter()
+                .for_each(|(why, count)| *all.failed.entry(why).or_default() += count);
+        }
+        all
+    }
+
+    fn play_core<Q: DriverQueue>(
+        &self,
+        device: &Arc<Device<Q>>,
+        index: usize,
+        entries: &[Entry],
+        clock: Instant,
+    ) -> Played {
+        let first = index as u64 * self.depth;
+        let mut lane = Lane {
+            core: device.join(index).expect("each core has one thread"),
+            free: (first..first + self.depth).collect(),
+            played: Played::default(),
+            clock,
+        };
+        for entry in entries {
+            if !self.asap {
+                lane.wait_until(Duration::from_nanos(entry.time_ns.saturating_sub(self.begin)));
+            }
+            lane.submit(&entry.request, self.bytes_max);
+        }
+        while lane.core.pending() > 0 {
+            lane.run();
+        }
+        lane.played
+    }
+}
+
+impl<Q: DriverQueue> Lane<Q> {
+    fn run(&mut self) {
+        let now = u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let (free, failed) = (&mut self.free, &mut self.played.failed);
+        self.core.run(now, |completion| {
+            free.push(completion.user);
+            if let Err(errno) = completion.outcome {
+                *failed.entry(errno.to_string()).or_default() += 1;
+            }
+        });
+    }
+
+    fn wait_until(&mut self, due: Duration) {
+        loop {
+            self.run();
+            let now = self.clock.elapsed();
+            if now >= due {
+                self.played.late = self.played.late.max(now - due);
+                return;
+            }
+            if self.core.pending() == 0 && due - now > SPIN {
+                std::thread::sleep(due - now - SPIN);
+            }
+        }
+    }
+
+    fn submit(&mut self, request: &Request, bytes_max: u32) {
+        let buffer = loop {
+            match self.free.pop() {
+                Some(buffer) => break buffer,
+                None => self.run(),
+            }
+        };
+        let request = Request {
+            buffer: buffer * u64::from(bytes_max),
+            user: buffer,
+            ..*request
+        };
+        while let Err(rejected) = self.core.submit(request) {
+            if rejected.why != Refusal::NoTag {
+                *self.played.refused.entry(rejected.why.to_string()).or_default() += 1;
+                self.free.push(buffer);
+                return;
+            }
+            self.run();
+        }
+    }
+}

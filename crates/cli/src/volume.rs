@@ -1,0 +1,259 @@
+//! `homenode volume`: block volumes of a mounted pool.
+//!
+//! A volume is named as its pool's directory, a slash, and its name. There is no such file: the directory is where the pool is
+//! mounted, and the server knows the rest.
+
+mod table;
+
+use crate::argument;
+use crate::control::client::{ConnectError, Connection, unexpected};
+use crate::control::protocol::{Outcome, Request, VolumeReport};
+use crate::control::{self, root_hint, socket_path};
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::{locate, shown};
+use clap::{Args, Subcommand};
+use homenode::Placement;
+use indicatif::HumanBytes;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Create, list, resize and remove block volumes of a mounted pool.
+///
+/// A volume is named POOL/NAME: the directory where its pool is mounted, a slash, and a name that no directory shows. It is
+/// thin: it takes space of the pool as it is written, and may be larger than the pool; who writes when the pool is full gets "no
+/// space left on device", and volumes that overwrite what they have go on. What the pool holds goes with its server.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    Create(CreateArgs),
+    List(ListArgs),
+    Resize(ResizeArgs),
+    Remove(RemoveArgs),
+}
+
+/// Make a volume. All of it reads as zeros.
+#[derive(Args, Debug)]
+pub(crate) struct CreateArgs {
+    /// Where its pool is mounted, a slash, and its name: 1 to 255 bytes without slashes and control characters.
+    #[arg(value_name = "POOL/NAME")]
+    volume: PathBuf,
+    /// Its size (512M, 1.5G, 2T): whole blocks of 4 KiB, below 8192P. It takes no space yet.
+    #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
+    size: u64,
+    /// Where its bytes go: local (the node of the CPU that writes), node:N, or interleave.
+    #[arg(long, value_parser = argument::policy, default_value_t)]
+    policy: Placement,
+}
+
+/// Tell the volumes of a pool, or of all: size, what they take, where it lies.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Where the pool is mounted, or anything on it. Default: every pool of this machine.
+    #[arg(value_name = "POOL")]
+    pool: Option<PathBuf>,
+    /// As JSON; sizes in bytes.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Set a volume's size. What is added reads as zeros; what is cut off is free at once.
+#[derive(Args, Debug)]
+pub(crate) struct ResizeArgs {
+    /// Where its pool is mounted, a slash, and its name.
+    #[arg(value_name = "POOL/NAME")]
+    volume: PathBuf,
+    /// Its new size (512M, 1.5G, 2T): whole blocks of 4 KiB, below 8192P.
+    #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
+    size: u64,
+    /// Also where there is data in what is cut off, which is lost then.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Remove a volume and all that is on it.
+#[derive(Args, Debug)]
+pub(crate) struct RemoveArgs {
+    /// Where its pool is mounted, a slash, and its name.
+    #[arg(value_name = "POOL/NAME")]
+    volume: PathBuf,
+}
+
+/// A volume and where it is.
+pub(super) struct Listed {
+    /// The directory of its pool.
+    pool: String,
+    volume: VolumeReport,
+}
+
+pub(crate) fn run(command: &VolumeCommand) -> Result<()> {
+    match command {
+        VolumeCommand::Create(args) => create(args),
+        VolumeCommand::List(args) => list(args),
+        VolumeCommand::Resize(args) => resize(args),
+        VolumeCommand::Remove(args) => remove(args),
+    }
+}
+
+fn create(args: &CreateArgs) -> Result<()> {
+    let (mut connection, name) = find(&args.volume)?;
+    let request = Request::VolumeCreate {
+        name,
+        size_bytes: args.size,
+        policy: args.policy.to_string(),
+    };
+    tell_size(
+        &args.volume,
+        "created",
+        args.size,
+        connection.request(&request, &mut |_, _| {})?,
+    )
+}
+
+fn resize(args: &ResizeArgs) -> Result<()> {
+    let (mut connection, name) = find(&args.volume)?;
+    let request = Request::VolumeResize {
+        name,
+        size_bytes: args.size,
+        force: args.force,
+    };
+    tell_size(
+        &args.volume,
+        "resized",
+        args.size,
+        connection.request(&request, &mut |_, _| {})?,
+    )
+}
+
+fn remove(args: &RemoveArgs) -> Result<()> {
+    let (mut connection, name) = find(&args.volume)?;
+    match connection.request(&Request::VolumeRemove { name }, &mut |_, _| {})? {
+        Outcome::VolumeRemoved => crate::print_line(&format!("removed {}", shown(&args.volume))),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn list(args: &ListArgs) -> Result<()> {
+    let mut volumes = Vec::new();
+    if let Some(pool) = &args.pool {
+        ask(&mut Connection::to_server_of(pool)?.0, &mut volumes)?;
+    } else {
+        for device in control::devices()? {
+            let told = match Connection::open(device) {
+                Ok(mut connection) => ask(&mut connection, &mut volumes),
+                // What a server left that was killed: `status` tells of it, and clears it.
+                Err(ConnectError::Dead) => Ok(()),
+                Err(ConnectError::Other(error)) => Err(Failure::new(format!("{error}{}", root_hint(&error)))),
+            };
+            // One that does not answer hides no others.
+            if let Err(failure) = told {
+                eprintln!("homenode: {}: {failure}", socket_path(device).display());
+            }
+        }
+    }
+    if args.json {
+        return crate::print_json(&table::json(volumes));
+    }
+    if volumes.is_empty() {
+        return crate::print_line("no volumes");
+    }
+    crate::print_text(&table::text(&volumes))
+}
+
+fn ask(connection: &mut Connection, volumes: &mut Vec<Listed>) -> Result<()> {
+    match connection.request(&Request::VolumeList, &mut |_, _| {})? {
+        Outcome::Volumes {
+            directory,
+            volumes: found,
+        } => {
+            let listed = |volume| Listed {
+                pool: directory.clone(),
+                volume,
+            };
+            volumes.extend(found.into_iter().map(listed));
+            Ok(())
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn tell_size(volume: &Path, done: &str, size_bytes: u64, outcome: Outcome) -> Result<()> {
+    let Outcome::VolumeSized { capacity_bytes } = outcome else {
+        return Err(unexpected(&outcome));
+    };
+    let name = shown(volume);
+    if size_bytes > capacity_bytes {
+        eprintln!(
+            "homenode: {name} is larger than its pool ({}): who writes when that is full is told that no space is left",
+            HumanBytes(capacity_bytes)
+        );
+    }
+    crate::print_line(&format!("{done} {name}: {}", HumanBytes(size_bytes)))
+}
+
+/// The server of a volume's pool, and the volume's name there.
+fn find(volume: &Path) -> Result<(Connection, String)> {
+    let (directory, name) = split(volume)?;
+    let (connection, located) = Connection::to_server_of(directory).map_err(|failure| {
+        // Only now: a pool's own directory asks no server, but a name in it does.
+        if locate(volume).is_ok_and(|it| it.mount.is_homenode() && it.is_mount_point()) {
+            no_name(volume)
+        } else {
+            failure
+        }
+    })?;
+    if !located.is_mount_point() {
+        let pool = shown(&located.mount.mount_point);
+        fail!(
+            "{} lies inside the pool: volumes are in no directory, write {pool}/{name}",
+            shown(directory)
+        );
+    }
+    Ok((connection, name))
+}
+
+/// What is before and behind the last slash. The server judges the name.
+fn split(volume: &Path) -> Result<(&Path, String)> {
+    let bytes = volume.as_os_str().as_bytes();
+    let (directory, name) = match bytes.iter().rposition(|byte| *byte == b'/') {
+        None => (&b"."[..], bytes),
+        Some(0) => (&b"/"[..], &bytes[1..]),
+        Some(at) => (&bytes[..at], &bytes[at + 1..]),
+    };
+    match std::str::from_utf8(name) {
+        Ok("") => Err(no_name(volume)),
+        Ok(name) => Ok((Path::new(OsStr::from_bytes(directory)), name.to_owned())),
+        Err(_) => fail!("{} names no volume: the name is not UTF-8", shown(volume)),
+    }
+}
+
+fn no_name(volume: &Path) -> Failure {
+    Failure::new(format!(
+        "{} names no volume: write POOL/NAME, where the pool is mounted and the volume's name, as /srv/pool/disk",
+        shown(volume)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_what_is_behind_the_last_slash() {
+        let split = |text: &str| {
+            let (directory, name) = split(Path::new(text))?;
+            Ok::<_, Failure>((directory.to_str().unwrap().to_owned(), name))
+        };
+        for (text, directory, name) in [
+            ("/srv/pool/disk", "/srv/pool", "disk"),
+            ("/disk", "/", "disk"),
+            ("disk", ".", "disk"),
+            ("pool/.", "pool", "."),
+            ("a//b", "a/", "b"),
+        ] {
+            assert_eq!(split(text), Ok((directory.to_owned(), name.to_owned())));
+        }
+        for text in ["", "/", "/srv/pool/"] {
+            assert!(split(text).unwrap_err().to_string().contains("POOL/NAME"), "{text}");
+        }
+    }
+}

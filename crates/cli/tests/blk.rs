@@ -1,0 +1,180 @@
+//! `homenode blk replay` on traces of the block layer.
+
+use homenode::NodeId;
+use homenode::blk::trace::{header, recorder};
+use homenode::blk::{Device, Durability, Limits, Null, Options, Request};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+const DEVICE_BYTES: u64 = 1 << 20;
+
+/// Four reads, two writes of which one is forced, and a flush; recorded as they are submitted.
+fn record(file: &Path) {
+    let limits = Limits {
+        has_cache: true,
+        ..Limits::of_bytes(DEVICE_BYTES)
+    };
+    let null = Null::new(limits, &[None]);
+    let device = Device::new(&null, &[NodeId(0)], |_, _| 10, Options::default()).expect("a null device is made");
+    let mut core = device.join(0).expect("the first to join");
+    let (recorder, mut recorded) = recorder(3, 64);
+    core.record(Some(recorder));
+    for index in 0..4 {
+        core.run(1000 + index * 1_000_000, |_| {});
+        core.submit(Request::read(index * 8192, 4096, 0))
+            .expect("it is within the limits");
+    }
+    core.submit(Request::write(0, 512, 0)).expect("it is within the limits");
+    let forced = Request::write(512, 512, 512).durability(Durability::Forced);
+    core.submit(forced).expect("it is within the limits");
+    core.submit(Request::flush()).expect("it is within the limits");
+    core.run(5_000_000, |_| {});
+    let mut bytes = header(DEVICE_BYTES).to_vec();
+    while let Some(entry) = recorded.next_bytes() {
+        bytes.extend(entry);
+    }
+    fs::write(file, bytes).expect("the trace is written");
+}
+
+struct World {
+    directory: TempDir,
+    trace: PathBuf,
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = TempDir::new().expect("a temporary directory");
+        let trace = directory.path().join("trace");
+        record(&trace);
+        Self { directory, trace }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.directory
+            .path()
+            .join(name)
+            .to_str()
+            .expect("a name in UTF-8")
+            .to_owned()
+    }
+
+    fn replay(&self, more: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_homenode"));
+        command.args(["blk", "replay"]).arg(&self.trace).args(more);
+        command.output().expect("the command runs")
+    }
+
+    fn failure(&self, more: &[&str]) -> String {
+        let output = self.replay(more);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).expect("messages are text")
+    }
+
+    fn requests(&self, more: &[&str]) -> Vec<(String, u64, u64)> {
+        let output = self.replay(&[more, &["--json"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        let number = |of: &serde_json::Value, name: &str| of[name].as_u64().expect("a number");
+        let of_each = json["operations"].as_array().expect("a list");
+        let one = |of: &serde_json::Value| {
+            assert_eq!(number(of, "errors"), 0);
+            let name = of["operation"].as_str().expect("a name");
+            (name.to_owned(), number(of, "requests"), number(of, "bytes"))
+        };
+        of_each.iter().map(one).collect()
+    }
+}
+
+fn expected() -> Vec<(String, u64, u64)> {
+    [("read", 4, 16384), ("write", 2, 1024), ("flush", 1, 0)]
+        .map(|(name, count, bytes)| (name.to_owned(), count, bytes))
+        .into()
+}
+
+#[test]
+fn everything_in_a_trace_is_done_again() {
+    let world = World::new();
+    let file = world.file("disk");
+    fs::write(&file, vec![0xff; 1 << 20]).expect("the file is written");
+    assert_eq!(world.requests(&[]), expected());
+    assert_eq!(world.requests(&["--device", "ram", "--asap"]), expected());
+    assert_eq!(world.requests(&["--scheduler", "deadline"]), expected());
+    assert_eq!(world.requests(&["--scheduler", "fair"]), expected());
+    assert_eq!(
+        world.requests(&["--device", &file, "--overwrite", "--asap"]),
+        expected()
+    );
+    let bytes = fs::read(&file).expect("the file is there");
+    assert!(bytes[..1024].iter().all(|byte| *byte == 0) && bytes[1024..].iter().all(|byte| *byte == 0xff));
+    let text = String::from_utf8(world.replay(&[]).stdout).expect("it is text");
+    assert!(text.contains("read") && text.contains("16 KiB"), "{text}");
+}
+
+#[test]
+fn nothing_is_overwritten_unasked() {
+    let world = World::new();
+    let file = world.file("disk");
+    fs::write(&file, vec![7; 1 << 20]).expect("the file is written");
+    let message = world.failure(&["--device", &file]);
+    assert!(message.contains(&file) && message.contains("--overwrite"), "{message}");
+    assert!(
+        fs::read(&file)
+            .expect("the file is there")
+            .iter()
+            .all(|byte| *byte == 7)
+    );
+}
+
+#[test]
+fn what_is_no_trace_or_no_device_is_told() {
+    let mut world = World::new();
+    let absent = world.file("absent");
+    let message = world.failure(&["--device", &absent, "--overwrite"]);
+    assert!(message.contains(&absent), "{message}");
+    let good = fs::read(&world.trace).expect("the trace is there");
+    let mut wrong = good.clone();
+    wrong[32 + 22] = 9;
+    let mut odd = good.clone();
+    odd[16] = 1;
+    let crowd: Vec<u8> = (0..2000_u16)
+        .flat_map(|core| {
+            let mut entry = good[32..64].to_vec();
+            entry[24..26].copy_from_slice(&core.to_le_bytes());
+            entry
+        })
+        .collect();
+    let crowded = [&good[..32], &crowd].concat();
+    for (bytes, told) in [
+        (&[][..], "shorter than a trace's header"),
+        (&[7; 100][..], "does not begin as a trace does"),
+        (&good[..32], "no request in it"),
+        (&odd[..], "devices are whole blocks of 512"),
+        (&crowded[..], "of 2000 cores"),
+        (&wrong[..], "entry 1: an entry has the operation 9"),
+    ] {
+        fs::write(&world.trace, bytes).expect("the trace is written");
+        let message = world.failure(&[]);
+        assert!(message.contains(told), "{message}");
+    }
+    // Whoever made it was stopped within an entry.
+    fs::write(&world.trace, &good[..good.len() - 10]).expect("the trace is written");
+    assert_eq!(world.requests(&[]), expected()[..2]);
+    world.trace = PathBuf::from(&absent);
+    assert!(world.failure(&[]).contains(&absent));
+}
+
+/// A device that is smaller than the one of the trace does what it can.
+#[test]
+fn requests_beyond_the_device_are_counted() {
+    let world = World::new();
+    let file = world.file("small");
+    fs::write(&file, vec![0; 8192]).expect("the file is written");
+    let output = world.replay(&["--device", &file, "--overwrite"]);
+    let text = String::from_utf8(output.stdout).expect("it is text");
+    assert!(
+        text.contains("3 requests were not taken: it goes beyond the end of the device"),
+        "{text}"
+    );
+}

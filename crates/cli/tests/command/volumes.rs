@@ -1,0 +1,194 @@
+//! Volumes by the command: each verb, and each mistake.
+
+use super::harness::*;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+
+fn volume(verb: &str, path: impl AsRef<OsStr>, options: &[&str]) -> Command {
+    let mut command = homenode(["volume", verb]);
+    command.arg(path).args(options);
+    command
+}
+
+fn list(pool: &Path) -> Value {
+    let listed: Value = serde_json::from_str(&succeed(&mut volume("list", pool, &["--json"]))).unwrap();
+    assert_eq!(listed["output_version"], 1);
+    listed["volumes"].clone()
+}
+
+#[test]
+fn volumes_come_change_and_go() {
+    need_mounts!();
+    let scratch = Scratch::new("volumes");
+    let pool = scratch.dir("pool");
+    up(&pool);
+    let free_before = status(&pool)["free_bytes"].clone();
+    let disk = pool.join("disk");
+    assert_eq!(succeed(&mut volume("list", &pool, &[])), "no volumes\n");
+    let told = succeed(&mut volume("create", &disk, &["--size", "8M"]));
+    assert_eq!(told, format!("created {}: 8.00 MiB\n", disk.display()));
+    succeed(&mut volume(
+        "create",
+        pool.join("other"),
+        &["--size=4K", "--policy=node:0"],
+    ));
+
+    let entry = |name: &str, size_bytes: u64, policy: &str| {
+        json!({
+            "pool": pool.to_str(), "name": name, "size_bytes": size_bytes, "used_bytes": 0, "nodes": [],
+            "policy": policy, "attached": false,
+        })
+    };
+    let expected = json!([entry("disk", 8 << 20, "local"), entry("other", 4096, "node:0")]);
+    assert_eq!(list(&pool), expected);
+    // From anywhere on the pool, and among those of all pools.
+    fs::create_dir(pool.join("sub")).unwrap();
+    assert_eq!(list(&pool.join("sub")), expected);
+    let all = succeed(&mut homenode(["volume", "list"]));
+    assert!(all.contains(disk.to_str().unwrap()), "{all}");
+    let names: Vec<_> = fs::read_dir(&pool)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["sub"], "no directory shows them");
+    assert!(!disk.exists());
+
+    succeed(volume("resize", "disk", &["--size", "16K"]).current_dir(&pool));
+    succeed(&mut volume("resize", &disk, &["--size", "4M", "--force"]));
+    assert_eq!(list(&pool)[0]["size_bytes"], 4 << 20);
+    assert_eq!(status(&pool)["free_bytes"], free_before, "thin: nothing was written");
+
+    let told = succeed(&mut volume("remove", &disk, &[]));
+    assert_eq!(told, format!("removed {}\n", disk.display()));
+    // The name of a volume says nothing about files.
+    fs::write(&disk, "a file").unwrap();
+    succeed(&mut volume(
+        "create",
+        &disk,
+        &["--size", "4K", "--policy", "interleave"],
+    ));
+    assert_eq!(fs::read_to_string(&disk).unwrap(), "a file");
+    assert_eq!(list(&pool)[0]["policy"], "interleave");
+    down(&pool);
+}
+
+#[test]
+fn a_volume_larger_than_its_pool_is_told_of() {
+    need_mounts!();
+    let scratch = Scratch::new("thin");
+    let pool = scratch.dir("pool");
+    up(&pool);
+    for (verb, size) in [("create", "1T"), ("resize", "8191P")] {
+        let output = volume(verb, pool.join("v"), &["--size", size]).output().unwrap();
+        assert!(output.status.success(), "{}", describe(&output));
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            message.contains("larger than its pool") && message.contains("no space"),
+            "{message}"
+        );
+    }
+    down(&pool);
+}
+
+#[test]
+fn sizes_and_policies_that_do_not_parse_are_usage_errors() {
+    let usages: [(&[&str], &str); 8] = [
+        (&["--size=0"], "is nothing"),
+        (&["--size=1GB"], "1GiB"),
+        (&["--size=25%"], "64M"),
+        (&["--size=8192P"], "larger"),
+        (&["--size=-1"], "units"),
+        (&["--size=1M", "--policy=near"], "node:N"),
+        (&["--size=1M", "--policy=node:"], "node:N"),
+        (&["--size=1M", "--policy=node:70000"], "node:N"),
+    ];
+    for (options, part) in usages {
+        let message = fail(2, &mut volume("create", "/x/v", options));
+        assert!(message.contains(part), "{options:?}: {message}");
+    }
+    fail(2, &mut homenode(["volume", "create", "/x/v"]));
+    fail(2, &mut homenode(["volume", "remove"]));
+    fail(2, &mut homenode(["volume", "frobnicate"]));
+}
+
+#[test]
+fn each_mistake_has_its_message() {
+    need_mounts!();
+    let scratch = Scratch::new("mistakes");
+    let pool = scratch.dir("pool");
+    up(&pool);
+    let name = pool.to_str().unwrap();
+    let create = |path: &OsStr| volume("create", path, &["--size=4M"]);
+    succeed(&mut create(pool.join("v").as_os_str()));
+
+    let wrong = |path: &str, parts: &[&str]| refused(&mut create(OsStr::new(path)), parts);
+    wrong(&format!("{name}/v"), &["create the volume v", "already"]);
+    wrong(&format!("{name}/"), &[name, "POOL/NAME"]);
+    wrong(name, &[name, "POOL/NAME"]);
+    wrong(&format!("{name}/.."), &["`.` or `..`"]);
+    wrong(&format!("{name}/a\nb"), &[r"a\nb", "control character"]);
+    wrong(&format!("{name}/{}", "n".repeat(256)), &["255 bytes"]);
+    wrong(&format!("{name}/missing/v"), &["missing", "No such file"]);
+    wrong(
+        scratch.path().join("v").to_str().unwrap(),
+        &["not on a homenode mount", "homenode status"],
+    );
+    fs::create_dir(pool.join("sub")).unwrap();
+    wrong(&format!("{name}/sub/v2"), &["inside the pool", &format!("{name}/v2")]);
+    let odd = [name.as_bytes(), b"/\xff"].concat();
+    refused(&mut create(OsStr::from_bytes(&odd)), &["UTF-8"]);
+
+    let sized = |verb: &str, volume_name: &str, options: &[&str]| volume(verb, pool.join(volume_name), options);
+    refused(
+        &mut sized("create", "w", &["--size=5000"]),
+        &["create the volume w", "5000", "take 8192"],
+    );
+    refused(
+        &mut sized("create", "w", &["--size=9223372036854775807"]),
+        &["at most 9223372036854771712"],
+    );
+    refused(
+        &mut sized("create", "w", &["--size=4K", "--policy=node:999"]),
+        &["node 999", "node 0"],
+    );
+    refused(
+        &mut sized("resize", "v", &["--size=5000"]),
+        &["resize the volume v", "take 8192"],
+    );
+    refused(
+        &mut sized("resize", "w", &["--size=4K"]),
+        &["volume w", "no such volume", "homenode volume list"],
+    );
+    refused(
+        &mut sized("remove", "w", &[]),
+        &["volume w", "no such volume", "homenode volume list"],
+    );
+    refused(&mut volume("list", scratch.path(), &[]), &["not on a homenode mount"]);
+    assert_eq!(list(&pool).as_array().unwrap().len(), 1, "nothing was made");
+    down(&pool);
+}
+
+#[test]
+fn a_server_that_is_gone_or_stopped_is_told_of() {
+    need_mounts!();
+    let scratch = Scratch::new("gone");
+    let pool = scratch.dir("pool");
+    up(&pool);
+    let pid = server_pid(&pool).unwrap();
+    let create = || volume("create", pool.join("v"), &["--size=4M"]);
+    signal(pid, Signal::STOP);
+    refused(&mut create(), &["is stopped", "kill -CONT"]);
+    signal(pid, Signal::KILL);
+    wait_for_end(pid);
+    refused(&mut create(), &["dead", "homenode down"]);
+    refused(&mut volume("remove", pool.join("v"), &[]), &["dead", "homenode down"]);
+    refused(&mut volume("list", &pool, &[]), &["dead", "homenode down"]);
+    // Of those that live.
+    succeed(&mut homenode(["volume", "list"]));
+    down(&pool);
+}

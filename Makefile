@@ -34,6 +34,7 @@ bench: setup
 	@$(bench) fs --json $(CARGO_TARGET_DIR)/bench-fs.json
 	@$(bench) metadata --json $(CARGO_TARGET_DIR)/bench-metadata.json
 	@$(bench) mount --json $(CARGO_TARGET_DIR)/bench-mount.json
+	@$(bench) blk --json $(CARGO_TARGET_DIR)/bench-blk.json --figure $(CARGO_TARGET_DIR)/bench-blk.svg
 	@$(bench) affinity --only daemon --json $(CARGO_TARGET_DIR)/bench-affinity.json
 
 fuzz: setup

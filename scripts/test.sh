@@ -54,13 +54,15 @@ CARGO_TARGET_DIR="$target/fuzz" cargo check --quiet --locked --manifest-path fuz
 step "build"
 cargo build --workspace --examples --bins
 
-step "the library's example"
+step "the library's examples"
 "$target/debug/examples/placement"
+"$target/debug/examples/blk"
 
 step "benches, small: they work; their numbers mean nothing here"
 "$target/debug/homenode-bench" fs --smoke
 "$target/debug/homenode-bench" metadata --smoke
 "$target/debug/homenode-bench" mount --smoke
+"$target/debug/homenode-bench" blk --smoke
 if [ "$(id -u)" -eq 0 ]; then
     "$target/debug/homenode-bench" affinity --smoke --only daemon
 else

@@ -5,6 +5,7 @@
 
 mod affinity;
 mod arguments;
+mod blk;
 mod cpu_time;
 mod cpus;
 mod error;
@@ -41,6 +42,8 @@ enum Bench {
     Metadata(metadata::Arguments),
     /// The mount: rings against the classic device and tmpfs, and what the server's CPU time is.
     Mount(Arguments),
+    /// The block layer: against one lock and a bare memcpy; schedulers, latency, fairness.
+    Blk(blk::Arguments),
     /// Guests with several nodes: the share of local accesses, counted by the emulator; needs make lab.
     Locality(locality::Arguments),
     /// The part of `locality` in a guest.
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Bench::Fs(arguments) => fs::run(&arguments),
         Bench::Metadata(arguments) => metadata::run(&arguments),
         Bench::Mount(arguments) => mount::run(&arguments),
+        Bench::Blk(arguments) => blk::run(&arguments),
         Bench::Locality(arguments) => locality::run(&arguments),
         Bench::MeasureLocality(arguments) => locality::guest::run(&arguments),
         Bench::Affinity(arguments) => affinity::run(&arguments),

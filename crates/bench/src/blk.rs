@@ -1,0 +1,153 @@
+//! `homenode-bench blk`: the block layer against itself behind one lock, and against the floor that its drivers have.
+//!
+//! Everything the layer has is on: tags, merging, accounts at both levels, timeouts. A case is
+//! `DRIVER-SIZE/plugN/qdN/CORES`; a contestant keeps N requests under way on each core, at random places, and lets N
+//! accumulate before they are given to the driver.
+
+mod case;
+mod crossing;
+mod fairness;
+mod figure;
+mod latency;
+mod load;
+mod memcpy;
+mod requirements;
+mod schedulers;
+mod single_lock;
+
+use crate::error::Error;
+use crate::interleave::{Samples, interleave};
+use crate::report::{Report, Row, Table};
+use crate::required;
+use crate::{cpus, interrupt};
+use case::{CASES, Case, Peer};
+use indicatif::{ProgressBar, ProgressStyle};
+use memcpy::Memcpy;
+use std::path::PathBuf;
+
+/// What `homenode-bench blk` takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Few requests and rounds: shows that the bench works, not how fast anything is.
+    #[arg(long, conflicts_with = "check")]
+    smoke: bool,
+    /// Write the rows to FILE as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw requests per second by cores to FILE (SVG).
+    #[arg(long, value_name = "FILE")]
+    figure: Option<PathBuf>,
+    /// Run only cases whose name holds SUBSTRING (may be given again: any of them).
+    #[arg(long, value_name = "SUBSTRING")]
+    case: Vec<String>,
+    /// Rounds that count.
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Exit with 1 unless every required number of the cases that ran is reached.
+    #[arg(long)]
+    check: bool,
+}
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    /// Of what is asked for in earnest, one part in so many.
+    divisor: u64,
+    rounds: usize,
+}
+
+impl Arguments {
+    fn wants(&self, name: &str) -> bool {
+        self.case.is_empty() || self.case.iter().any(|part| name.contains(part.as_str()))
+    }
+}
+
+/// Runs the bench.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let scale = Scale {
+        divisor: if arguments.smoke { 1000 } else { 1 },
+        rounds: if arguments.smoke { 1 } else { arguments.rounds as usize },
+    };
+    interrupt::watch()?;
+    let cpus = cpus::choose()?;
+    let mut report = Report::new("blk");
+    let table = Table::new(&["single-lock", "memcpy"]).with_case_width(32);
+    println!("CPUs {cpus:?}, {} rounds", scale.rounds);
+    table.print_head("M IOPS");
+    let add = |report: &mut Report, row: Row| {
+        table.print_row(&row);
+        report.rows.push(row);
+    };
+    for case in CASES.iter().filter(|case| arguments.wants(&case.name())) {
+        if case.cores > cpus.len() {
+            println!("SKIPPED: {}: this machine has fewer cores", case.name());
+            continue;
+        }
+        let row = measure(case, &cpus, scale)?;
+        add(&mut report, row);
+    }
+    type Rest = fn(&[usize], Scale) -> Result<Vec<Row>, Error>;
+    let rest: [(&str, Rest); 4] = [
+        ("crossing", crossing::rows),
+        ("scheduler", schedulers::rows),
+        ("latency", latency::rows),
+        ("fairness", fairness::rows),
+    ];
+    for (name, rows) in rest {
+        if arguments.wants(name) {
+            for row in rows(&cpus, scale)? {
+                add(&mut report, row);
+            }
+        }
+    }
+    if report.rows.is_empty() {
+        return Err(Error::NoCase(arguments.case.join(", ")));
+    }
+    if let Some(file) = &arguments.json {
+        report.write_json(file)?;
+    }
+    if let Some(file) = &arguments.figure {
+        figure::write(file, &report)?;
+    }
+    if arguments.smoke {
+        Ok(())
+    } else {
+        required::judge(&requirements::findings(&report), arguments.check)
+    }
+}
+
+/// Homenode and the case's peers in turns.
+fn measure(case: &Case, cpus: &[usize], scale: Scale) -> Result<Row, Error> {
+    let cpus = &cpus[..case.cores];
+    let peers = case.peers();
+    let target = case.target()?;
+    let mut memcpy = case
+        .peers()
+        .contains(&Peer::Memcpy)
+        .then(|| Memcpy::new(case))
+        .transpose()?;
+    let progress = ProgressBar::new(((scale.rounds + 1) * (1 + peers.len())) as u64);
+    progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
+    progress.set_message(case.name());
+    let samples = interleave(1, 1 + peers.len(), scale.rounds, |_, _, contestant| {
+        interrupt::check()?;
+        let value = match contestant.checked_sub(1).map(|peer| peers[peer]) {
+            None => case.run(&target, cpus, scale.divisor)?,
+            Some(Peer::SingleLock) => single_lock::run(case, &target, cpus, scale.divisor)?,
+            Some(Peer::Memcpy) => {
+                let memcpy = memcpy.as_mut().expect("it is one of the peers");
+                memcpy.run(case, cpus, scale.divisor)?
+            }
+        };
+        progress.inc(1);
+        Ok::<_, Error>(value)
+    })?;
+    progress.finish_and_clear();
+    let samples: &[Samples] = &samples[0];
+    let named: Vec<_> = peers
+        .iter()
+        .zip(&samples[1..])
+        .map(|(peer, samples)| (peer.name(), samples))
+        .collect();
+    Ok(Row::more_is_better(case.name(), "M IOPS", &samples[0], &named))
+}

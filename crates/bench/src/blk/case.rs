@@ -1,0 +1,156 @@
+//! The cases, and how homenode runs them.
+
+use super::load::{Load, null, play, together};
+use super::memcpy::{BUFFER_BYTES, DEVICE_BYTES};
+use crate::error::Error;
+use homenode::NodeId;
+use homenode::blk::{Arena, ArenaError, Device, Driver, Null, Options, Ram, Storage};
+use std::sync::Arc;
+
+/// What does the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Noop,
+    Ram,
+}
+
+/// Whom homenode is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// The same layer, with one queue behind one lock.
+    SingleLock,
+    /// A loop of copies over the same kind of memory, with nothing around it.
+    Memcpy,
+}
+
+impl Peer {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::SingleLock => "single-lock",
+            Self::Memcpy => "memcpy",
+        }
+    }
+}
+
+/// What is prepared for a case once.
+#[derive(Debug)]
+pub(super) enum Target {
+    Noop(Null),
+    Ram(Ram),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) kind: Kind,
+    pub(super) bytes: u32,
+    pub(super) plug: usize,
+    pub(super) depth: u16,
+    pub(super) cores: usize,
+}
+
+const fn case(kind: Kind, bytes: u32, plug: usize, depth: u16, cores: usize) -> Case {
+    Case {
+        kind,
+        bytes,
+        plug,
+        depth,
+        cores,
+    }
+}
+
+pub(super) const CASES: [Case; 10] = [
+    case(Kind::Noop, 512, 32, 128, 1),
+    case(Kind::Noop, 512, 1, 128, 1),
+    case(Kind::Noop, 512, 1, 1, 1),
+    case(Kind::Ram, 512, 32, 128, 1),
+    case(Kind::Ram, 4096, 32, 128, 1),
+    case(Kind::Ram, 4096, 1, 1, 1),
+    case(Kind::Noop, 512, 32, 128, 2),
+    case(Kind::Noop, 512, 1, 128, 2),
+    case(Kind::Ram, 512, 32, 128, 2),
+    case(Kind::Ram, 4096, 32, 128, 2),
+];
+
+impl Case {
+    pub(super) fn name(&self) -> String {
+        let kind = match self.kind {
+            Kind::Noop => "noop",
+            Kind::Ram => "ram",
+        };
+        let size = match self.bytes {
+            bytes if bytes < 1024 => bytes.to_string(),
+            bytes => format!("{}k", bytes / 1024),
+        };
+        format!("{kind}-{size}/plug{}/qd{}/{}c", self.plug, self.depth, self.cores)
+    }
+
+    pub(super) fn peers(&self) -> Vec<Peer> {
+        match self.kind {
+            Kind::Noop => vec![Peer::SingleLock],
+            Kind::Ram => vec![Peer::SingleLock, Peer::Memcpy],
+        }
+    }
+
+    pub(super) fn load(&self, divisor: u64) -> Load {
+        let requests = match (self.kind, self.bytes) {
+            (Kind::Noop, _) => 6_000_000,
+            (Kind::Ram, 512) => 2_000_000,
+            (Kind::Ram, _) => 500_000,
+        };
+        Load {
+            bytes: self.bytes,
+            depth: usize::from(self.depth),
+            requests: requests / divisor,
+        }
+    }
+
+    pub(super) fn options(&self) -> Options {
+        Options {
+            plug: self.plug,
+            tags: self.depth.max(128),
+            ..Options::default()
+        }
+    }
+
+    /// What the requests are given to, of this machine's memory if it has bytes.
+    pub(super) fn target(&self) -> Result<Target, Error> {
+        let homes = vec![Some(NodeId(0)); self.cores];
+        Ok(match self.kind {
+            Kind::Noop => Target::Noop(null(self.cores)),
+            Kind::Ram => {
+                let arena = |bytes| {
+                    let failed = |error: ArenaError| Error::Unavailable {
+                        contestant: "ram",
+                        reason: error.to_string(),
+                    };
+                    Arena::new(bytes, None).map_err(failed)
+                };
+                let storage = Storage::Arena(arena(DEVICE_BYTES)?);
+                Target::Ram(Ram::new(storage, arena(BUFFER_BYTES)?, &homes))
+            }
+        })
+    }
+
+    /// With the layer's two levels: a hardware queue for each core. M IOPS.
+    pub(super) fn run(&self, target: &Target, cpus: &[usize], divisor: u64) -> Result<f64, Error> {
+        match target {
+            Target::Noop(null) => self.run_on(null, cpus, divisor),
+            Target::Ram(ram) => self.run_on(ram, cpus, divisor),
+        }
+    }
+
+    fn run_on<D: Driver>(&self, driver: &D, cpus: &[usize], divisor: u64) -> Result<f64, Error> {
+        let device = device(driver, cpus.len(), self.options())?;
+        let load = self.load(divisor);
+        together(cpus, |index| {
+            let mut core = device.join(index).expect("each core comes once");
+            move |clock| play(&mut core, clock, &load, index as u64)
+        })
+    }
+}
+
+/// A device with a hardware queue for each core, if its driver has so many.
+pub(super) fn device<D: Driver>(driver: &D, cores: usize, options: Options) -> Result<Arc<Device<D::Queue>>, Error> {
+    let nodes = vec![NodeId(0); cores];
+    Device::new(driver, &nodes, |_, _| 10, options).map_err(|error| Error::system("setting up the device", error))
+}

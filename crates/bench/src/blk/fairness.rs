@@ -1,0 +1,76 @@
+//! A device that is too slow for two streams, of which one is greedy: what the other one keeps.
+
+use super::Scale;
+use super::case::device;
+use super::load::{Clock, NOOP_BYTES, Places};
+use crate::cpus;
+use crate::error::Error;
+use crate::interleave::interleave;
+use crate::report::Row;
+use homenode::NodeId;
+use homenode::blk::{Delay, Distribution, Limits, Null, Options, Request, Scheduling, Shares, Stream};
+
+/// Requests under way of the greedy and the modest stream. The device takes eight at a time, 100 µs each.
+const DEPTHS: [usize; 2] = [160, 16];
+const DEVICE_DEPTH: u16 = 8;
+const DEVICE_NS: u64 = 100_000;
+
+/// The modest stream's share of all requests, in percent; the peer has no scheduler.
+pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+    let requests = (20_000 / scale.divisor).max(200);
+    let samples = interleave(1, 2, scale.rounds.min(3), |_, _, contestant| {
+        let scheduling = match contestant {
+            0 => Scheduling::Fair(vec![Stream::default(); 2], Shares::new()),
+            _ => Scheduling::None,
+        };
+        share(cpus[0], scheduling, requests)
+    })?;
+    let case = "fairness/modest-share".to_owned();
+    let [fair, none] = [&samples[0][0], &samples[0][1]];
+    Ok(vec![Row::more_is_better(case, "%", fair, &[("none", none)])])
+}
+
+fn share(cpu: usize, scheduling: Scheduling, requests: u64) -> Result<f64, Error> {
+    let limits = Limits {
+        depth: DEVICE_DEPTH,
+        ..Limits::of_bytes(NOOP_BYTES)
+    };
+    let slow = Delay::new(
+        Null::new(limits, &[Some(NodeId(0))]),
+        Distribution::Constant(DEVICE_NS),
+        0,
+    );
+    let options = Options {
+        scheduling,
+        ..Options::default()
+    };
+    let device = device(&slow, 1, options)?;
+    let mut core = device.join(0).expect("it is the first");
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            cpus::pin(cpu)?;
+            let clock = Clock::new();
+            let mut places = Places::new(NOOP_BYTES, 4096, 0);
+            let (mut pending, mut done) = ([0_usize; 2], [0_u64; 2]);
+            while done.iter().sum::<u64>() < requests {
+                for (stream, depth) in (0..).zip(DEPTHS) {
+                    while pending[usize::from(stream)] < depth {
+                        let request = Request::read(places.next(), 4096, 0)
+                            .stream(stream)
+                            .user(u64::from(stream));
+                        core.submit(request).expect("there are tags for all that are under way");
+                        pending[usize::from(stream)] += 1;
+                    }
+                }
+                core.run(clock.now(), |completion| {
+                    let stream = usize::from(completion.user == 1);
+                    pending[stream] -= 1;
+                    done[stream] += 1;
+                });
+            }
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+            Ok(done[1] as f64 * 100.0 / done.iter().sum::<u64>() as f64)
+        });
+        thread.join().expect("it does not panic")
+    })
+}

@@ -1,0 +1,126 @@
+//! What a contestant does: so many requests, so many of them under way at a time, at random places.
+
+use crate::cpus;
+use crate::error::Error;
+use homenode::NodeId;
+use homenode::blk::{Core, DriverQueue, Limits, Null, Request};
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Size of the no-op device: all of it is random places.
+pub(super) const NOOP_BYTES: u64 = 1 << 40;
+
+/// Of one core.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) bytes: u32,
+    /// Requests under way.
+    pub(super) depth: usize,
+    /// Requests in all.
+    pub(super) requests: u64,
+}
+
+/// The no-op device with so many hardware queues.
+pub(super) fn null(queues: usize) -> Null {
+    Null::new(Limits::of_bytes(NOOP_BYTES), &vec![Some(NodeId(0)); queues])
+}
+
+/// Nanoseconds since it was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    #[inline]
+    pub(super) fn now(self) -> u64 {
+        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Random places (xorshift64*, Vigna 2016): a few cycles each.
+#[derive(Clone, Debug)]
+pub(super) struct Places {
+    state: u64,
+    /// A power of two.
+    count: u64,
+    bytes: u64,
+}
+
+impl Places {
+    pub(super) fn new(device_bytes: u64, bytes: u32, seed: u64) -> Self {
+        let count = device_bytes / u64::from(bytes);
+        assert!(count.is_power_of_two());
+        Self {
+            state: seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            count,
+            bytes: u64::from(bytes),
+        }
+    }
+
+    /// The next one, in bytes from the start.
+    #[inline]
+    pub(super) fn next(&mut self) -> u64 {
+        self.state ^= self.state >> 12;
+        self.state ^= self.state << 25;
+        self.state ^= self.state >> 27;
+        (self.state & (self.count - 1)) * self.bytes
+    }
+}
+
+/// Reads at random places; gives how many requests were completed.
+pub(super) fn play<Q: DriverQueue>(core: &mut Core<Q>, clock: Clock, load: &Load, seed: u64) -> u64 {
+    let limits = *core.device().limits();
+    let mut places = Places::new(limits.device_bytes, load.bytes, seed);
+    // Twice as many buffers as requests: none is used by two.
+    let buffers = (load.depth as u64 * 2).next_power_of_two();
+    let base = seed * buffers * u64::from(load.bytes);
+    let (mut submitted, mut done, mut failed) = (0, 0, 0_u64);
+    while done < load.requests {
+        while submitted < load.requests && core.pending() < load.depth {
+            let buffer = base + submitted % buffers * u64::from(load.bytes);
+            let request = Request::read(places.next(), load.bytes, buffer).user(submitted);
+            core.submit(request).expect("there are tags for all that are under way");
+            submitted += 1;
+        }
+        done += core.run(clock.now(), |completion| {
+            failed += u64::from(completion.outcome.is_err())
+        }) as u64;
+    }
+    assert_eq!(failed, 0, "no request fails");
+    done
+}
+
+/// Runs what `prepare` gives for each CPU, each in a thread pinned to it, all from the same moment. M requests per second of
+/// all together.
+pub(super) fn together<P, F>(cpus: &[usize], mut prepare: P) -> Result<f64, Error>
+where
+    P: FnMut(usize) -> F,
+    F: FnOnce(Clock) -> u64 + Send,
+{
+    let start = Barrier::new(cpus.len());
+    let clock = Clock::new();
+    let parts: Vec<F> = (0..cpus.len()).map(&mut prepare).collect();
+    let results = std::thread::scope(|scope| {
+        let run = |(part, cpu): (F, usize)| {
+            let start = &start;
+            scope.spawn(move || {
+                let pinned = cpus::pin(cpu);
+                start.wait();
+                let begin = clock.now();
+                let done = part(clock);
+                pinned.map(|()| (begin, clock.now(), done))
+            })
+        };
+        let threads: Vec<_> = parts.into_iter().zip(cpus.iter().copied()).map(run).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("it does not panic");
+        threads.into_iter().map(join).collect::<Result<Vec<_>, Error>>()
+    })?;
+    let begin = results.iter().map(|(begin, ..)| *begin).min().unwrap_or(0);
+    let end = results.iter().map(|(_, end, _)| *end).max().unwrap_or(1);
+    let done: u64 = results.iter().map(|(.., done)| *done).sum();
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    Ok(done as f64 * 1e3 / (end - begin) as f64)
+}

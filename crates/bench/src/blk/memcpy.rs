@@ -1,0 +1,61 @@
+//! The floor of a device in memory: the same copies, at the same random places, with nothing around them.
+
+use super::case::Case;
+use super::load::{Places, together};
+use crate::error::Error;
+use memmap2::{Advice, MmapMut};
+use std::sync::{Mutex, PoisonError};
+
+/// Of all cores together. More than any cache has.
+pub(super) const DEVICE_BYTES: u64 = 256 << 20;
+pub(super) const BUFFER_BYTES: u64 = 16 << 20;
+
+/// Memory for each core.
+#[derive(Debug)]
+pub(super) struct Memcpy {
+    device: MmapMut,
+    buffers: Vec<Mutex<MmapMut>>,
+}
+
+impl Memcpy {
+    /// Maps and touches it.
+    pub(super) fn new(case: &Case) -> Result<Self, Error> {
+        Ok(Self {
+            device: map(DEVICE_BYTES)?,
+            buffers: (0..case.cores)
+                .map(|_| map(BUFFER_BYTES).map(Mutex::new))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// M copies per second of all cores.
+    pub(super) fn run(&mut self, case: &Case, cpus: &[usize], divisor: u64) -> Result<f64, Error> {
+        let load = case.load(divisor);
+        let bytes = load.bytes as usize;
+        let (device, buffers) = (&self.device, &self.buffers);
+        together(cpus, |index| {
+            move |_| {
+                let mut places = Places::new(DEVICE_BYTES, load.bytes, index as u64);
+                let mut buffers = buffers[index].lock().unwrap_or_else(PoisonError::into_inner);
+                let count = (load.depth as u64 * 2).next_power_of_two();
+                for request in 0..load.requests {
+                    let from = usize::try_from(places.next()).expect("a place in memory");
+                    let to = usize::try_from(request % count).expect("few buffers") * bytes;
+                    buffers[to..to + bytes].copy_from_slice(&device[from..from + bytes]);
+                }
+                load.requests
+            }
+        })
+    }
+}
+
+fn map(bytes: u64) -> Result<MmapMut, Error> {
+    let length = usize::try_from(bytes).expect("addresses have 64 bits");
+    let mapped = MmapMut::map_anon(length);
+    let mut memory =
+        mapped.map_err(|error| Error::system(format!("mapping {bytes} bytes of anonymous memory"), error))?;
+    // A kernel without huge pages refuses; its floor is then one of small pages.
+    let _ = memory.advise(Advice::HugePage);
+    memory.fill(1);
+    Ok(memory)
+}

@@ -1,0 +1,67 @@
+//! What is promised of the block layer, and what was found.
+
+use crate::report::Report;
+use crate::required::{Bound, Finding};
+
+/// M IOPS at least.
+const RATES: [(&str, f64); 5] = [
+    ("noop-512/plug32/qd128/1c", 60.0),
+    ("noop-512/plug1/qd128/1c", 25.0),
+    ("ram-512/plug32/qd128/1c", 15.0),
+    ("ram-4k/plug32/qd128/1c", 3.3),
+    ("crossing/noop-512/plug32/qd128", 15.0),
+];
+/// From one core to two.
+const SCALING_MIN: f64 = 1.9;
+/// Of the memcpy loop.
+const MEMCPY_MIN: f64 = 0.7;
+/// On two cores.
+const SINGLE_LOCK_MIN: f64 = 10.0;
+/// µs of one request from core to core.
+const CROSSING_MAX: f64 = 1.0;
+/// Percent that the modest stream keeps.
+const SHARE_MIN: f64 = 45.0;
+
+pub(super) fn findings(report: &Report) -> Vec<Finding> {
+    let finding = |what: String, found: Option<f64>, bound: Bound| found.map(|found| Finding { what, found, bound });
+    let value = |case: &str| report.row(case).map(|row| row.homenode);
+    let ratio = |case: &str, peer: &str| report.row(case)?.ratio.get(peer).copied();
+    let rates = RATES
+        .iter()
+        .map(|(case, least)| finding(format!("{case}, M IOPS"), value(case), Bound::AtLeast(*least)));
+    let scaling = [
+        "noop-512/plug32/qd128",
+        "noop-512/plug1/qd128",
+        "ram-512/plug32/qd128",
+        "ram-4k/plug32/qd128",
+    ];
+    let scaling = scaling.iter().map(|case| {
+        let of = |cores: u8| value(&format!("{case}/{cores}c"));
+        let found = of(1).zip(of(2)).map(|(one, two)| two / one);
+        finding(format!("{case}, two cores to one"), found, Bound::AtLeast(SCALING_MIN))
+    });
+    let single_lock = "noop-512/plug32/qd128/2c";
+    let rest = [
+        finding(
+            "ram-4k/plug32/qd128/1c to memcpy".into(),
+            ratio("ram-4k/plug32/qd128/1c", "memcpy"),
+            Bound::AtLeast(MEMCPY_MIN),
+        ),
+        finding(
+            format!("{single_lock} to single-lock"),
+            ratio(single_lock, "single-lock"),
+            Bound::AtLeast(SINGLE_LOCK_MIN),
+        ),
+        finding(
+            "crossing/noop-512/qd1, us".into(),
+            value("crossing/noop-512/qd1"),
+            Bound::AtMost(CROSSING_MAX),
+        ),
+        finding(
+            "fairness/modest-share, %".into(),
+            value("fairness/modest-share"),
+            Bound::AtLeast(SHARE_MIN),
+        ),
+    ];
+    rates.chain(scaling).chain(rest).flatten().collect()
+}

@@ -1,0 +1,42 @@
+//! What each scheduler costs a request: the no-op device, one core, plug 32, 128 under way. All requests go through it.
+
+use super::Scale;
+use super::case::device;
+use super::load::{Load, null, play, together};
+use crate::error::Error;
+use crate::interleave::interleave;
+use crate::report::Row;
+use homenode::blk::{Options, Scheduling, Shares, Stream};
+
+const NAMES: [&str; 3] = ["none", "deadline", "fair"];
+
+fn scheduling(index: usize) -> Scheduling {
+    match index {
+        0 => Scheduling::None,
+        1 => Scheduling::Deadline,
+        _ => Scheduling::Fair(vec![Stream::default(); 2], Shares::new()),
+    }
+}
+
+/// ns for each request, the whole layer's.
+pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+    let load = Load {
+        bytes: 512,
+        depth: 128,
+        requests: (3_000_000 / scale.divisor).max(1),
+    };
+    let samples = interleave(1, NAMES.len(), scale.rounds, |_, _, index| {
+        let options = Options {
+            scheduling: scheduling(index),
+            ..Options::default()
+        };
+        let device = device(&null(1), 1, options)?;
+        let rate = together(&cpus[..1], |index| {
+            let mut core = device.join(index).expect("it is the first");
+            move |clock| play(&mut core, clock, &load, 0)
+        })?;
+        Ok::<_, Error>(1e3 / rate)
+    })?;
+    let row = |(name, samples): (&str, _)| Row::new(format!("scheduler/{name}"), "ns", samples, &[]);
+    Ok(NAMES.into_iter().zip(&samples[0]).map(row).collect())
+}

@@ -1,0 +1,68 @@
+//! The paper's baseline: one request queue behind one lock (its section 2: every insertion, every removal and every
+//! completion takes it). The same layer otherwise, with the same features and the same driver.
+
+use super::case::{Case, Target, device};
+use super::load::{Clock, Load, Places, together};
+use crate::error::Error;
+use homenode::blk::{Core, Driver, DriverQueue, Request};
+use std::sync::{Mutex, PoisonError};
+
+/// The queue, and what is finished of each thread's.
+struct Queue<Q: DriverQueue> {
+    core: Core<Q>,
+    done: Vec<u64>,
+}
+
+/// M IOPS of all cores.
+pub(super) fn run(case: &Case, target: &Target, cpus: &[usize], divisor: u64) -> Result<f64, Error> {
+    match target {
+        Target::Noop(null) => run_on(case, null, cpus, divisor),
+        Target::Ram(ram) => run_on(case, ram, cpus, divisor),
+    }
+}
+
+fn run_on<D: Driver>(case: &Case, driver: &D, cpus: &[usize], divisor: u64) -> Result<f64, Error> {
+    let mut options = case.options();
+    // As many as all cores have under way.
+    options.tags *= u16::try_from(cpus.len()).unwrap_or(u16::MAX);
+    let core = device(driver, 1, options)?.join(0).expect("it is the first");
+    let queue = Mutex::new(Queue {
+        core,
+        done: vec![0; cpus.len()],
+    });
+    // A tenth for more than one core: it is so much slower.
+    let mut load = case.load(divisor);
+    load.requests = (load.requests / if cpus.len() > 1 { 10 } else { 1 }).max(1);
+    together(cpus, |index| {
+        let queue = &queue;
+        move |clock| play(queue, clock, &load, index)
+    })
+}
+
+fn play<Q: DriverQueue>(queue: &Mutex<Queue<Q>>, clock: Clock, load: &Load, index: usize) -> u64 {
+    let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
+    let device_bytes = lock().core.device().limits().device_bytes;
+    let mut places = Places::new(device_bytes, load.bytes, index as u64);
+    let buffers = (load.depth as u64 * 2).next_power_of_two();
+    let base = index as u64 * buffers * u64::from(load.bytes);
+    let (mut submitted, mut done) = (0, 0);
+    while done < load.requests {
+        while submitted < load.requests && submitted - done < load.depth as u64 {
+            let buffer = base + submitted % buffers * u64::from(load.bytes);
+            let request = Request::read(places.next(), load.bytes, buffer).user(index as u64);
+            lock()
+                .core
+                .submit(request)
+                .expect("there are tags for all that are under way");
+            submitted += 1;
+        }
+        let mut queue = lock();
+        let Queue { core, done: finished } = &mut *queue;
+        core.run(clock.now(), |completion| {
+            let of_thread = usize::try_from(completion.user).expect("the number of a thread");
+            finished[of_thread] += 1;
+        });
+        done = finished[index];
+    }
+    done
+}

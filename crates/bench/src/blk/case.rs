@@ -107,7 +107,8 @@ impl Case {
     pub(super) fn options(&self) -> Options {
         Options {
             plug: self.plug,
-            tags: self.depth.max(128),
+            // So many that a core's share, half of them, is enough: no core borrows tags.
+            tags: self.depth.max(128) * 2,
             ..Options::default()
         }
     }

@@ -93,28 +93,28 @@ pub(super) fn play<Q: DriverQueue>(core: &mut Core<Q>, clock: Clock, load: &Load
     done
 }
 
-/// Runs what `prepare` gives for each CPU, each in a thread pinned to it, all from the same moment. M requests per second of
-/// all together.
-pub(super) fn together<P, F>(cpus: &[usize], mut prepare: P) -> Result<f64, Error>
+/// Runs what `prepare` gives for each CPU, each in a thread pinned to it, which prepares it too so that its memory is its own,
+/// all from the same moment. M requests per second of all together.
+pub(super) fn together<P, F>(cpus: &[usize], prepare: P) -> Result<f64, Error>
 where
-    P: FnMut(usize) -> F,
-    F: FnOnce(Clock) -> u64 + Send,
+    P: Fn(usize) -> F + Sync,
+    F: FnOnce(Clock) -> u64,
 {
     let start = Barrier::new(cpus.len());
     let clock = Clock::new();
-    let parts: Vec<F> = (0..cpus.len()).map(&mut prepare).collect();
     let results = std::thread::scope(|scope| {
-        let run = |(part, cpu): (F, usize)| {
-            let start = &start;
+        let run = |(index, cpu): (usize, usize)| {
+            let (start, prepare) = (&start, &prepare);
             scope.spawn(move || {
                 let pinned = cpus::pin(cpu);
+                let part = prepare(index);
                 start.wait();
                 let begin = clock.now();
                 let done = part(clock);
                 pinned.map(|()| (begin, clock.now(), done))
             })
         };
-        let threads: Vec<_> = parts.into_iter().zip(cpus.iter().copied()).map(run).collect();
+        let threads: Vec<_> = cpus.iter().copied().enumerate().map(run).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("it does not panic");
         threads.into_iter().map(join).collect::<Result<Vec<_>, Error>>()
     })?;

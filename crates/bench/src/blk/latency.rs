@@ -60,7 +60,7 @@ fn play<Q: DriverQueue>(core: &mut Core<Q>, case: &Case, requests: u64) -> Histo
     let mut histogram = Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are right");
     let clock = Clock::new();
     let mut places = Places::new(core.device().limits().device_bytes, case.bytes, 0);
-    let buffers = (u64::from(case.depth) * 2).next_power_of_two();
+    let buffers = u64::from(case.depth);
     let (mut submitted, mut done) = (0, 0);
     while done < requests {
         while submitted < requests && core.pending() < usize::from(case.depth) {

@@ -20,6 +20,15 @@ pub(super) struct Load {
     pub(super) requests: u64,
 }
 
+impl Load {
+    /// Where the buffers of the core with this index are: one for each request under way.
+    pub(super) fn buffers(&self, index: u64) -> Vec<u64> {
+        let depth = self.depth as u64;
+        let number = index * depth..(index + 1) * depth;
+        number.rev().map(|number| number * u64::from(self.bytes)).collect()
+    }
+}
+
 /// The no-op device with so many hardware queues.
 pub(super) fn null(queues: usize) -> Null {
     Null::new(Limits::of_bytes(NOOP_BYTES), &vec![Some(NodeId(0)); queues])
@@ -74,19 +83,19 @@ impl Places {
 pub(super) fn play<Q: DriverQueue>(core: &mut Core<Q>, clock: Clock, load: &Load, seed: u64) -> u64 {
     let limits = *core.device().limits();
     let mut places = Places::new(limits.device_bytes, load.bytes, seed);
-    // Twice as many buffers as requests: none is used by two.
-    let buffers = (load.depth as u64 * 2).next_power_of_two();
-    let base = seed * buffers * u64::from(load.bytes);
+    let mut buffers = load.buffers(seed);
     let (mut submitted, mut done, mut failed) = (0, 0, 0_u64);
     while done < load.requests {
-        while submitted < load.requests && core.pending() < load.depth {
-            let buffer = base + submitted % buffers * u64::from(load.bytes);
-            let request = Request::read(places.next(), load.bytes, buffer).user(submitted);
+        while submitted < load.requests
+            && let Some(buffer) = buffers.pop()
+        {
+            let request = Request::read(places.next(), load.bytes, buffer).user(buffer);
             core.submit(request).expect("there are tags for all that are under way");
             submitted += 1;
         }
         done += core.run(clock.now(), |completion| {
-            failed += u64::from(completion.outcome.is_err())
+            failed += u64::from(completion.outcome.is_err());
+            buffers.push(completion.user);
         }) as u64;
     }
     assert_eq!(failed, 0, "no request fails");

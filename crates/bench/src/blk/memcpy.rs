@@ -37,10 +37,10 @@ impl Memcpy {
             move |_| {
                 let mut places = Places::new(DEVICE_BYTES, load.bytes, index as u64);
                 let mut buffers = buffers[index].lock().unwrap_or_else(PoisonError::into_inner);
-                let count = (load.depth as u64 * 2).next_power_of_two();
-                for request in 0..load.requests {
+                let requests = usize::try_from(load.requests).expect("addresses have 64 bits");
+                for to in load.buffers(0).into_iter().cycle().take(requests) {
                     let from = usize::try_from(places.next()).expect("a place in memory");
-                    let to = usize::try_from(request % count).expect("few buffers") * bytes;
+                    let to = usize::try_from(to).expect("a place in memory");
                     buffers[to..to + bytes].copy_from_slice(&device[from..from + bytes]);
                 }
                 load.requests

@@ -43,12 +43,12 @@ fn play<Q: DriverQueue>(queue: &Mutex<Queue<Q>>, clock: Clock, load: &Load, inde
     let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
     let device_bytes = lock().core.device().limits().device_bytes;
     let mut places = Places::new(device_bytes, load.bytes, index as u64);
-    let buffers = (load.depth as u64 * 2).next_power_of_two();
-    let base = index as u64 * buffers * u64::from(load.bytes);
+    // Both devices finish requests in their order, so that the oldest buffer is the next one that is free.
+    let mut buffers = load.buffers(index as u64).into_iter().cycle();
     let (mut submitted, mut done) = (0, 0);
     while done < load.requests {
         while submitted < load.requests && submitted - done < load.depth as u64 {
-            let buffer = base + submitted % buffers * u64::from(load.bytes);
+            let buffer = buffers.next().expect("it begins again");
             let request = Request::read(places.next(), load.bytes, buffer).user(index as u64);
             lock()
                 .core

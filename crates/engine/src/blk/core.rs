@@ -79,10 +79,9 @@ impl<Q: DriverQueue> Core<Q> {
     ///
     /// # Errors
     /// [`Rejected`], with the request: when there is no tag, take completions and try again.
-    #[inline]
+    #[inline(always)]
     pub fn submit(&mut self, mut request: Request) -> Result<(), Rejected> {
-        let limits = &self.limits;
-        if let Err(why) = limits.admits(&request) {
+        if let Err(why) = self.limits.admits(&request) {
             return Err(Rejected { request, why });
         }
         if request.stream >= self.streams {
@@ -94,24 +93,36 @@ impl<Q: DriverQueue> Core<Q> {
             let why = Refusal::NoTag;
             return Err(Rejected { request, why });
         };
-        if let Some(recorder) = &mut self.recorder {
-            recorder.record(request, self.now);
+        if self.recorder.is_some() {
+            self.note(request);
         }
-        if request.operation != Operation::Write || !limits.has_cache {
+        if request.operation != Operation::Write || !self.limits.has_cache {
             request.durability = Durability::Later;
         }
         let slots = slots_of(&mut self.current.outlet, &mut self.hardware);
         slots.at_mut(tag).fill(&request, self.now, OWN);
         self.counts.submitted += 1;
         self.current.pending += 1;
-        if !limits.needs_driver(request.operation) {
-            self.instant.push(tag);
+        if !self.limits.needs_driver(request.operation) {
+            self.instant(tag);
         } else if self.current.stage.add(tag, &request, slots) {
             self.counts.merged += 1;
         } else if self.current.stage.plug.len() == self.plug {
             self.unplug();
         }
         Ok(())
+    }
+
+    #[cold]
+    fn instant(&mut self, tag: Tag) {
+        self.instant.push(tag);
+    }
+
+    #[cold]
+    fn note(&mut self, request: Request) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(request, self.now);
+        }
     }
 
     /// Does what there is to do, and never waits: requests go to the driver, `finished` is told what has come back. Gives

@@ -36,13 +36,13 @@ impl Operation {
 pub enum Durability {
     /// Durable after the next flush.
     #[default]
-    Later,
+    Later = 0,
     /// That too; but as if a flush had been asked for, and been complete, before it.
-    FlushBefore,
+    FlushBefore = 1,
     /// It is durable itself (force unit access).
-    Forced,
+    Forced = 2,
     /// Both.
-    FlushBeforeAndForced,
+    FlushBeforeAndForced = 3,
 }
 
 impl Durability {
@@ -53,14 +53,14 @@ impl Durability {
     #[must_use]
     #[inline]
     pub const fn has_flush_before(self) -> bool {
-        matches!(self, Self::FlushBefore | Self::FlushBeforeAndForced)
+        self as u8 & Self::FlushBefore as u8 != 0
     }
 
     /// Whether it is durable when it is complete.
     #[must_use]
     #[inline]
     pub const fn is_forced(self) -> bool {
-        matches!(self, Self::Forced | Self::FlushBeforeAndForced)
+        self as u8 & Self::Forced as u8 != 0
     }
 
     /// When the flush before it is done.

@@ -105,16 +105,10 @@ impl Slot {
         self.next == Tag::NONE && self.request.durability == Durability::Later
     }
 
-    /// Whether a flush is to be done for it now: before it, or after it.
+    /// Whether a flush is to be done for it now: before it, or after it, or because it is one and has no bytes.
     #[inline]
     fn is_flush(&self) -> bool {
-        let Request {
-            operation,
-            durability,
-            bytes,
-            ..
-        } = self.request;
-        operation == Operation::Flush || durability.has_flush_before() || self.done == bytes
+        self.request.durability.has_flush_before() || self.done == self.request.bytes
     }
 
     /// Bytes that are to be done still.

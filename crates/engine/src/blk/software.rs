@@ -70,7 +70,7 @@ impl Stage {
     }
 
     /// Takes a request whose slot is filled; whether it was merged into the one before it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn add(&mut self, tag: Tag, request: &Request, slots: &mut Slots) -> bool {
         self.count += 1;
         let can_merge = request.operation.has_data() && request.durability == Durability::Later;
@@ -93,7 +93,7 @@ impl Stage {
     }
 
     /// Whether a request begins where the last one ends, and can be one with it.
-    #[inline]
+    #[inline(always)]
     fn continues(&self, request: &Request, slots: &Slots) -> bool {
         let last = slots.at(self.last.tail);
         last.end() == request.offset

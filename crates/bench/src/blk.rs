@@ -14,6 +14,7 @@ mod memcpy;
 mod requirements;
 mod schedulers;
 mod single_lock;
+mod uring;
 
 use crate::error::Error;
 use crate::interleave::{Samples, interleave};
@@ -37,6 +38,9 @@ pub(crate) struct Arguments {
     /// Draw requests per second by cores to FILE (SVG).
     #[arg(long, value_name = "FILE")]
     figure: Option<PathBuf>,
+    /// Where the file is made that is read by io_uring.
+    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
+    directory: PathBuf,
     /// Run only cases whose name holds SUBSTRING (may be given again: any of them).
     #[arg(long, value_name = "SUBSTRING")]
     case: Vec<String>,
@@ -71,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     interrupt::watch()?;
     let cpus = cpus::choose()?;
     let mut report = Report::new("blk");
-    let table = Table::new(&["single-lock", "memcpy"]).with_case_width(32);
+    let table = Table::new(&["single-lock", "memcpy", "fio"]).with_case_width(32);
     println!("CPUs {cpus:?}, {} rounds", scale.rounds);
     table.print_head("M IOPS");
     let add = |report: &mut Report, row: Row| {
@@ -98,6 +102,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             for row in rows(&cpus, scale)? {
                 add(&mut report, row);
             }
+        }
+    }
+    if arguments.wants("uring") {
+        for row in uring::rows(&cpus, scale, &arguments.directory)? {
+            add(&mut report, row);
         }
     }
     if report.rows.is_empty() {

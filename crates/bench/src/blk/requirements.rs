@@ -17,6 +17,8 @@ const SCALING_MIN: f64 = 1.9;
 const MEMCPY_MIN: f64 = 0.7;
 /// On two cores.
 const SINGLE_LOCK_MIN: f64 = 10.0;
+/// Of fio's engine.
+const FIO_MIN: f64 = 0.95;
 /// µs of one request from core to core.
 const CROSSING_MAX: f64 = 1.0;
 /// Percent that the modest stream keeps.
@@ -63,5 +65,14 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
             Bound::AtLeast(SHARE_MIN),
         ),
     ];
-    rates.chain(scaling).chain(rest).flatten().collect()
+    let of_fio = report.rows.iter().filter_map(|row| {
+        let found = row.ratio.get("fio").copied()?;
+        finding(format!("{} to fio", row.case), Some(found), Bound::AtLeast(FIO_MIN))
+    });
+    rates
+        .chain(scaling)
+        .chain(rest)
+        .chain(of_fio.map(Some))
+        .flatten()
+        .collect()
 }

@@ -93,8 +93,8 @@ impl<Q: DriverQueue> Core<Q> {
             let why = Refusal::NoTag;
             return Err(Rejected { request, why });
         };
-        if self.recorder.is_some() {
-            self.note(request);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(request, self.now);
         }
         if request.operation != Operation::Write || !self.limits.has_cache {
             request.durability = Durability::Later;
@@ -116,13 +116,6 @@ impl<Q: DriverQueue> Core<Q> {
     #[cold]
     fn instant(&mut self, tag: Tag) {
         self.instant.push(tag);
-    }
-
-    #[cold]
-    fn note(&mut self, request: Request) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.record(request, self.now);
-        }
     }
 
     /// Does what there is to do, and never waits: requests go to the driver, `finished` is told what has come back. Gives

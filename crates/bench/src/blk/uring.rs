@@ -1,0 +1,147 @@
+//! A file by io_uring, beside fio's engine for it: the same file, the same requests, the same depth, the same CPU.
+//!
+//! fio has its best settings: file and buffers registered, batches of the same size, no map of what was read, no clock for
+//! each request.
+
+use super::Scale;
+use super::case::device;
+use super::load::{Load, play, together};
+use crate::error::Error;
+use crate::interleave::interleave;
+use crate::interrupt;
+use crate::report::Row;
+use homenode::blk::{Arena, Options, UringFile, UringOptions};
+use serde_json::Value;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::Command;
+
+const FILE_BYTES: u64 = 256 << 20;
+const REQUEST_BYTES: u32 = 4096;
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    /// Past the page cache.
+    direct: bool,
+    plug: usize,
+    depth: u16,
+}
+
+const CASES: [Case; 4] = [
+    case(true, 1, 1),
+    case(true, 32, 128),
+    case(false, 1, 1),
+    case(false, 32, 128),
+];
+
+const fn case(direct: bool, plug: usize, depth: u16) -> Case {
+    Case { direct, plug, depth }
+}
+
+impl Case {
+    fn name(&self) -> String {
+        let kind = if self.direct { "direct" } else { "cached" };
+        format!("uring-{kind}-4k/plug{}/qd{}/1c", self.plug, self.depth)
+    }
+
+    /// Enough for about a second.
+    fn requests(&self, divisor: u64) -> u64 {
+        let requests = match (self.direct, self.depth) {
+            (true, 1) => 10_000,
+            (true, _) => 50_000,
+            (false, _) => 500_000,
+        };
+        (requests / divisor).max(1)
+    }
+}
+
+/// Random reads of a file in `directory`, thousands per second.
+pub(super) fn rows(cpus: &[usize], scale: Scale, directory: &Path) -> Result<Vec<Row>, Error> {
+    if let Err(error) = Command::new("fio").arg("--version").output() {
+        println!("SKIPPED: uring: no fio to compare with: {error}");
+        return Ok(Vec::new());
+    }
+    let file = tempfile::Builder::new().prefix("homenode-bench").tempfile_in(directory);
+    let mut file = file.map_err(|error| Error::system(format!("making a file in {}", directory.display()), error))?;
+    fill(file.as_file_mut()).map_err(|error| Error::system(format!("filling {}", file.path().display()), error))?;
+    let pass = |_, case: usize, contestant| {
+        interrupt::check()?;
+        match contestant {
+            0 => homenode(&CASES[case], file.path(), cpus[0], scale.divisor).map(|millions| millions * 1e3),
+            _ => fio(&CASES[case], file.path(), cpus[0], scale.divisor),
+        }
+    };
+    let samples = interleave(CASES.len(), 2, scale.rounds, pass)?;
+    let row = |(case, samples): (&Case, &Vec<_>)| {
+        Row::more_is_better(case.name(), "k IOPS", &samples[0], &[("fio", &samples[1])])
+    };
+    Ok(CASES.iter().zip(&samples).map(row).collect())
+}
+
+fn fill(file: &mut File) -> io::Result<()> {
+    let piece = vec![0x5a; 1 << 20];
+    for _ in 0..FILE_BYTES >> 20 {
+        file.write_all(&piece)?;
+    }
+    file.sync_all()
+}
+
+fn homenode(case: &Case, file: &Path, cpu: usize, divisor: u64) -> Result<f64, Error> {
+    let unavailable = |reason: String| Error::Unavailable {
+        contestant: "uring_file",
+        reason,
+    };
+    let load = Load {
+        bytes: REQUEST_BYTES,
+        depth: usize::from(case.depth),
+        requests: case.requests(divisor),
+    };
+    let buffers = Arena::new(u64::from(REQUEST_BYTES) * u64::from(case.depth), None);
+    let buffers = buffers.map_err(|error| unavailable(error.to_string()))?;
+    let options = UringOptions {
+        direct: case.direct,
+        depth: case.depth,
+        ..UringOptions::default()
+    };
+    let driver = UringFile::open(file, buffers, options).map_err(|error| unavailable(error.to_string()))?;
+    let options = Options {
+        plug: case.plug,
+        tags: case.depth,
+        ..Options::default()
+    };
+    let device = device(&driver, 1, options)?;
+    together(&[cpu], |_| {
+        let mut core = device.join(0).expect("it is the first");
+        move |clock| play(&mut core, clock, &load, 0)
+    })
+}
+
+fn fio(case: &Case, file: &Path, cpu: usize, divisor: u64) -> Result<f64, Error> {
+    let mut command = Command::new("fio");
+    command
+        .args(["--name=job", "--rw=randread", "--ioengine=io_uring", "--thread"])
+        .args(["--registerfiles", "--fixedbufs", "--norandommap", "--gtod_reduce=1"])
+        .args(["--output-format=json", "--eta=never", "--invalidate=0"])
+        .arg(format!("--filename={}", file.display()))
+        .arg(format!("--direct={}", u8::from(case.direct)))
+        .arg(format!("--bs={REQUEST_BYTES}"))
+        .arg(format!("--iodepth={}", case.depth))
+        .arg(format!("--iodepth_batch_submit={}", case.plug))
+        .arg(format!("--iodepth_batch_complete_max={}", case.depth))
+        .arg(format!("--number_ios={}", case.requests(divisor)))
+        // The file once and again, until there were as many requests.
+        .arg(format!(
+            "--io_size={}",
+            case.requests(divisor) * u64::from(REQUEST_BYTES)
+        ))
+        .arg(format!("--cpus_allowed={cpu}"));
+    let output = command.output().map_err(|error| Error::system("starting fio", error))?;
+    let iops = serde_json::from_slice::<Value>(&output.stdout)
+        .ok()
+        .and_then(|told| told["jobs"][0]["read"]["iops"].as_f64())
+        .filter(|iops| output.status.success() && *iops > 0.0);
+    let said = || String::from_utf8_lossy(&output.stderr).into_owned();
+    iops.map(|iops| iops / 1e3)
+        .ok_or_else(|| Error::system("fio", io::Error::other(format!("{}: {}", output.status, said()))))
+}

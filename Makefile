@@ -64,7 +64,7 @@ lab:
 
 lab-test: setup lab
 	@cargo build --release -p homenode-cli -p homenode-bench
-	@cargo build --release -p homenode --example pinned_writers
+	@cargo build --release -p homenode --example pinned_writers --example disks
 	@lab/test-lab
 
 clean:

@@ -35,6 +35,23 @@ pub struct Core<Q: DriverQueue> {
     limits: Limits,
     counts: SoftwareCounts,
     recorder: Option<Recorder>,
+    // Dropped when everything that is under way has ended, and the tags are back.
+    seat: Seat<Q>,
+}
+
+/// The place of a core in its device, which is free again when this is dropped.
+#[derive(Debug)]
+struct Seat<Q: DriverQueue> {
+    device: Arc<Device<Q>>,
+    index: usize,
+    /// Whether another thread may have it.
+    may_return: bool,
+}
+
+impl<Q: DriverQueue> Drop for Seat<Q> {
+    fn drop(&mut self) {
+        self.device.leave(self.index, self.may_return);
+    }
 }
 
 #[derive(Debug)]
@@ -69,8 +86,13 @@ impl<Q: DriverQueue> Core<Q> {
             now: 0,
             instant: Vec::with_capacity(usize::from(device.options.tags)),
             has_begun: false,
-            counts: SoftwareCounts::default(),
+            counts: device.cores[index].counts.read(),
             recorder: None,
+            seat: Seat {
+                device: Arc::clone(&device),
+                index,
+                may_return: false,
+            },
             device,
         }
     }
@@ -127,8 +149,9 @@ impl<Q: DriverQueue> Core<Q> {
         if !self.instant.is_empty() {
             count += self.end_instant(&mut finished);
         }
-        if self.device.mapped(self.index) != self.current.queue {
-            self.follow_map();
+        let mapped = self.device.mapped(self.index);
+        if mapped != self.current.queue {
+            self.follow_map(mapped);
         }
         self.unplug();
         self.dispatch();
@@ -326,10 +349,9 @@ impl<Q: DriverQueue> Core<Q> {
     }
 
     /// It was mapped to another hardware queue.
-    fn follow_map(&mut self) {
+    fn follow_map(&mut self, queue: usize) {
         let slots = slots_of(&mut self.current.outlet, &mut self.hardware);
         self.counts.merged += self.current.stage.schedule(slots, self.now);
-        let queue = self.device.mapped(self.index);
         let back = self.former.iter().position(|software| software.queue == queue);
         let next = match back {
             Some(index) => self.former.swap_remove(index),
@@ -360,8 +382,7 @@ impl<Q: DriverQueue> Drop for Core<Q> {
         for own in &self.hardware {
             self.device.hardware[own.queue].end();
         }
-        let may_return = self.hardware.is_empty() && self.pending() == 0;
-        self.device.leave(self.index, may_return);
+        self.seat.may_return = self.hardware.is_empty() && self.pending() == 0;
     }
 }
 

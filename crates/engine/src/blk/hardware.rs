@@ -317,7 +317,9 @@ impl<Q: DriverQueue> Hardware<Q> {
 
     fn look_for_late(&mut self, now: u64, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
         self.next_look = now.saturating_add(self.patience.timeout / 4);
-        let limit = units(self.patience.timeout).max(1);
+        let limit = u32::try_from(self.patience.timeout >> STARTED_SHIFT)
+            .unwrap_or(u32::MAX)
+            .max(1);
         for tag in (0..self.slots.tags()).map(Tag) {
             let slot = self.slots.at(tag);
             if slot.state != State::Started || units(now).wrapping_sub(slot.started) < limit {

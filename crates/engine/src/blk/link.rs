@@ -1,7 +1,7 @@
 //! How a core's requests get to a hardware queue that another core owns, and back: two rings, one each way.
 //!
 //! Messages carry all that the driver needs, so that no slot is shared: a cache line moves for two or three requests one
-//! way, for eight the other. Tags bound both rings: they are never full.
+//! way, for eight the other. Tags bound both rings: a ring is full only when nobody takes out of it any more.
 
 use super::request::{Durability, Errno, Operation, Outcome, Request};
 use super::slot::{Slots, State, Tag};
@@ -24,6 +24,8 @@ pub(super) struct Inbound {
     next: Option<[u64; 3]>,
     /// Requests taken and not given back.
     pending: usize,
+    /// Whether room of messages may not have gone back to the other core.
+    has_taken: bool,
 }
 
 pub(super) fn link(tags: u16, piece_bytes: u32) -> (Outbound, Inbound) {
@@ -39,6 +41,7 @@ pub(super) fn link(tags: u16, piece_bytes: u32) -> (Outbound, Inbound) {
         completions,
         next: None,
         pending: 0,
+        has_taken: false,
     };
     (outbound, inbound)
 }
@@ -69,8 +72,8 @@ impl Outbound {
                 | flag(request.durability.has_flush_before(), FLUSH_BEFORE)
                 | flag(request.durability.is_forced(), FORCED)
                 | flag(next != Tag::NONE, MORE);
-            let sent = self.requests.push([request.offset, request.buffer, word]);
-            sent.expect("there is room for as many requests as there are tags");
+            // There is room for as many requests as there are tags, unless the hardware queue is gone: then it is among the lost.
+            let _ = self.requests.push([request.offset, request.buffer, word]);
             count += 1;
         }
         count
@@ -125,6 +128,7 @@ impl Inbound {
         if self.next.is_none() {
             self.next = self.requests.pop();
         }
+        self.has_taken |= count > 0;
         count
     }
 
@@ -168,7 +172,11 @@ impl Inbound {
         let _ = self.completions.push([word_of(tag, outcome)]);
     }
 
+    /// First the room of requests, then their ends: whoever has a tag back has the room for its next request too.
     pub(super) fn publish(&mut self) {
+        if std::mem::take(&mut self.has_taken) {
+            self.requests.release();
+        }
         self.completions.publish();
     }
 }
@@ -201,4 +209,59 @@ const fn low(word: u64) -> u32 {
 #[expect(clippy::cast_possible_truncation, reason = "the low quarter is meant")]
 const fn tag_of(word: u64) -> u16 {
     word as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn send(outbound: &mut Outbound, tags: [u16; 2]) {
+        let [head, tail] = tags.map(Tag);
+        for tag in [head, tail] {
+            let request = Request::read(u64::from(tag.0) * 512, 512, 0);
+            outbound.slots.at_mut(tag).fill(&request, 0, 0);
+        }
+        outbound.slots.at_mut(head).next = tail;
+        assert_eq!(outbound.send(head), 2);
+        outbound.publish();
+    }
+
+    /// The hardware queue takes one chain of two while another waits; its tags come back and are sent again.
+    #[test]
+    fn who_has_a_tag_back_has_room_for_it() {
+        let (mut outbound, mut inbound) = link(4, 1 << 20);
+        let mut slots = Slots::new(4, 1 << 20);
+        send(&mut outbound, [0, 1]);
+        send(&mut outbound, [2, 3]);
+        let mut order = Vec::new();
+        for _ in 0..3 {
+            let mut batch = [Tag::NONE; 1];
+            assert_eq!(inbound.take(&mut batch, &mut slots, 0), 1);
+            let [head] = batch;
+            let tail = slots.at(head).next;
+            order.extend([head, tail]);
+            for tag in [head, tail] {
+                inbound.give_back(tag, Ok(512));
+            }
+            inbound.publish();
+            assert_eq!(outbound.receive(), Some((head, Ok(512))));
+            assert_eq!(outbound.receive(), Some((tail, Ok(512))));
+            send(&mut outbound, [head.0, tail.0]);
+        }
+        assert_eq!(order, [0, 1, 2, 3, 0, 1].map(Tag));
+    }
+
+    #[test]
+    fn what_is_sent_to_nobody_is_lost() {
+        let (mut outbound, inbound) = link(4, 1 << 20);
+        drop(inbound);
+        for _ in 0..4 {
+            send(&mut outbound, [0, 1]);
+            assert_eq!(outbound.receive(), None);
+            assert_eq!(
+                [outbound.lost(), outbound.lost(), outbound.lost()],
+                [Some(Tag(0)), Some(Tag(1)), None]
+            );
+        }
+    }
 }

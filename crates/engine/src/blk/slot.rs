@@ -160,6 +160,19 @@ impl Slots {
         &mut self.all[tag.index()]
     }
 
+    /// How many requests were merged into it, itself among them, and all their bytes, however they are given to the driver.
+    pub(super) fn chain(&self, head: Tag) -> (u64, u64) {
+        let (mut requests, mut bytes) = (0, 0);
+        let mut next = head;
+        while next != Tag::NONE {
+            let slot = self.at(next);
+            requests += 1;
+            bytes += u64::from(slot.request.bytes);
+            next = slot.next;
+        }
+        (requests, bytes)
+    }
+
     /// What the driver is to do.
     #[must_use]
     #[inline]

@@ -99,7 +99,13 @@ impl Deadline {
     }
 
     fn begin_batch(&mut self, now: u64) {
-        let writes_are_due = self.read_batches >= READ_BATCHES_MAX || self.writes.oldest_late(now).is_some();
+        let are_late = [&self.reads, &self.writes].map(|direction| direction.oldest_late(now).is_some());
+        let writes_are_late = match are_late {
+            // By turns.
+            [true, true] => self.reads_now,
+            [_, writes] => writes,
+        };
+        let writes_are_due = self.read_batches >= READ_BATCHES_MAX || writes_are_late;
         self.reads_now = match (self.reads.sorted.is_empty(), self.writes.sorted.is_empty()) {
             (false, false) => !writes_are_due,
             (is_without_reads, _) => !is_without_reads,

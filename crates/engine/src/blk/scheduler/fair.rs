@@ -216,8 +216,8 @@ impl Fair {
             if lane.head == Tag::NONE {
                 break;
             }
-            let bytes = u64::from(slots.bytes(lane.head));
-            if !lane.may_start(bytes, now) {
+            let (requests, bytes) = slots.chain(lane.head);
+            if !lane.may_start(requests, bytes, now) {
                 break;
             }
             *to = lane.head;
@@ -245,10 +245,10 @@ impl Drop for Fair {
 }
 
 impl Lane {
-    fn may_start(&mut self, bytes: u64, now: u64) -> bool {
+    fn may_start(&mut self, requests: u64, bytes: u64, now: u64) -> bool {
         let within =
             |limit: &Option<Arc<Bucket>>, units| limit.as_ref().is_none_or(|limit| limit.take(now, units).is_ok());
-        self.is_counted = self.is_counted || within(&self.stream.requests, 1);
+        self.is_counted = self.is_counted || within(&self.stream.requests, requests);
         let may_start = self.is_counted && within(&self.stream.bytes, bytes);
         self.is_counted &= !may_start;
         may_start

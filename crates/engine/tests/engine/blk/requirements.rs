@@ -4,7 +4,8 @@
 use super::memory::{Memory, MemoryQueue};
 use homenode_engine::NodeId;
 use homenode_engine::blk::{
-    Core, Delay, DelayQueue, Device, Distribution, Limits, Operation, Options, Request, Scheduling, Shares, Stream,
+    Core, Delay, DelayQueue, Device, Distribution, Durability, Limits, Null, Operation, Options, Request, Scheduling,
+    Shares, Stream,
 };
 use homenode_shared::Bucket;
 use std::sync::Arc;
@@ -289,10 +290,10 @@ fn staging_area() {
     assert_eq!(calls, [(0, 1), (3, 1), (7, 3), (20, 1), (30, 2)]);
 }
 
-/// Reads go first, but writes are not passed over for ever, and nothing waits for much longer than its deadline.
+/// Reads go first, but writes are not passed over for ever.
 #[test]
-fn deadlines() {
-    let (memory, device) = slow(1, 1, Scheduling::Deadline);
+fn writes_are_not_passed_over() {
+    let (_, device) = slow(1, 1, Scheduling::Deadline);
     let mut core = device.join(0).unwrap();
     core.submit(Request::write(4000 * 4096, BLOCK, 0).user(1)).unwrap();
     let mut reads = Load::new(0, 100);
@@ -306,7 +307,99 @@ fn deadlines() {
     }
     let written = written.expect("a write is served though reads go on");
     assert!(written > 1_000_000 && written < 10_000_000, "{written} ns");
-    // A read far below where the elevator goes upwards.
-    let first = memory.calls().len();
-    assert!(first > 50);
+}
+
+/// A read that the elevator has passed, which goes on upwards without an end, waits for its deadline and a batch.
+#[test]
+fn a_read_waits_for_its_deadline_at_most() {
+    let (_, device) = slow(1, 1, Scheduling::Deadline);
+    let mut core = device.join(0).unwrap();
+    let (mut next, mut pending) = (10, 0);
+    let mut low = None;
+    // A read in each millisecond.
+    for step in 1..1000 {
+        while pending < 20 {
+            core.submit(Request::read(next * 4096, BLOCK, 0)).unwrap();
+            (next, pending) = (next + 2, pending + 1);
+        }
+        if step == 100 {
+            core.submit(Request::read(0, BLOCK, 0).user(1)).unwrap();
+        }
+        core.run(step * 1_000_000, |completion| match completion.user {
+            1 => low = Some(step - 100),
+            _ => pending -= 1,
+        });
+    }
+    let low = low.expect("it is not passed over for ever");
+    assert!((500..550).contains(&low), "{low} ms");
+}
+
+/// On a device so slow that all its writes are late, a read does not wait for all of them.
+#[test]
+fn late_writes_leave_turns_to_reads() {
+    let (_, device) = slow(1, 1, Scheduling::Deadline);
+    let mut core = device.join(0).unwrap();
+    for write in 0..100 {
+        core.submit(Request::write(write * 2 * 4096, BLOCK, 0)).unwrap();
+    }
+    let (mut read, mut writes) = (None, 0);
+    // A request in each 100 ms.
+    for step in 1..200 {
+        if step == 52 {
+            assert!(writes < 60, "the others are late");
+            core.submit(Request::read(0, BLOCK, 0).user(1)).unwrap();
+        }
+        core.run(step * 100_000_000, |completion| match completion.user {
+            1 => read = Some(step),
+            _ => writes += 1,
+        });
+    }
+    let read = read.expect("it is served");
+    assert!(read < 80, "{read}: its deadline, and a batch of writes");
+    assert_eq!(writes, 100);
+}
+
+/// What a limit counts is what was submitted, however the driver gets it: piece by piece, merged, or behind a flush.
+#[test]
+fn limits_count_what_was_submitted() {
+    let bytes = |burst| Some(Arc::new(Bucket::new(1 << 20, burst)));
+    let limits = Limits {
+        transfer_bytes_max: 64 << 10,
+        has_cache: true,
+        ..Limits::of_bytes(64 << 20)
+    };
+    let long = Request::write(0, 1 << 20, 0);
+    let behind_a_flush = Request::write(0, 64 << 10, 0).durability(Durability::FlushBefore);
+    let short = |index: u64| Request::write(index * 4096, 4096, 0);
+    let counted = Stream {
+        requests: Some(Arc::new(Bucket::new(10, 1))),
+        ..Stream::default()
+    };
+    let bytes = |burst| Stream {
+        bytes: bytes(burst),
+        ..Stream::default()
+    };
+    // In ten seconds at 1 MiB, or ten requests, a second.
+    for (stream, requests, most) in [
+        (bytes(1 << 20), vec![long; 40], 12),
+        (bytes(64 << 10), vec![behind_a_flush; 200], 162),
+        (counted, (0..200).map(short).collect(), 101 + 32),
+    ] {
+        let null = Null::new(limits, &[Some(NodeId(0))]);
+        let options = Options {
+            scheduling: Scheduling::Fair(vec![stream], Shares::new()),
+            plug: 32,
+            ..Options::default()
+        };
+        let device = Device::new(&null, &[NodeId(0)], |_, _| 10, options).unwrap();
+        let mut core = device.join(0).unwrap();
+        for request in requests {
+            core.submit(request).unwrap();
+        }
+        let mut done = 0;
+        for step in 0..100_000 {
+            done += core.run(step * 100_000, |completion| assert!(completion.outcome.is_ok()));
+        }
+        assert!((most * 8 / 10..=most).contains(&done), "{done} of {most}");
+    }
 }

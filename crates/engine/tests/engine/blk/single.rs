@@ -335,3 +335,79 @@ fn nobody_joins_twice_or_maps_to_nowhere() {
     world.submit(write(1));
     assert_eq!(world.finish(), [(1, Ok(BLOCK))]);
 }
+
+/// Two cores on one hardware queue, which the first one owns.
+fn shared(limits: Limits, tags: u16) -> Arc<Device<MemoryQueue>> {
+    let memory = Memory::new(limits, &[Some(NodeId(0))], 1 << 20);
+    let options = Options { tags, ..options(32) };
+    Device::new(&memory, &[NodeId(0); 2], |_, _| 10, options).unwrap()
+}
+
+/// Alone and merged, four times as many as there are tags, while what is lost is taken back.
+#[test]
+fn requests_to_a_core_that_has_gone_end() {
+    for distance in [1, 2] {
+        let device = shared(limits(), 64);
+        let (owner, mut core) = (device.join(0).unwrap(), device.join(1).unwrap());
+        core.submit(read(0)).unwrap();
+        core.run(1, |_| {});
+        drop(owner);
+        let (mut submitted, mut lost) = (1, 0);
+        for step in 2..1000 {
+            while submitted < 256 && core.submit(read(submitted * distance % 2048)).is_ok() {
+                submitted += 1;
+            }
+            core.run(step, |completion| {
+                assert_eq!(completion.outcome, Err(Errno::NO_DEVICE));
+                lost += 1;
+            });
+            core.check_invariants();
+        }
+        assert_eq!((submitted, lost, core.pending()), (256, 256, 0));
+    }
+}
+
+/// Chains of which the owner takes a few at a time, because its device has room for no more; their tags come again.
+#[test]
+fn chains_of_more_requests_than_the_device_takes() {
+    let device = shared(limits(), 256);
+    let (mut owner, mut core) = (device.join(0).unwrap(), device.join(1).unwrap());
+    let (mut submitted, mut done) = (0, 0);
+    let mut now = 0;
+    while done < 20_000 {
+        while submitted < 20_000 && core.submit(read(submitted % 2048)).is_ok() {
+            submitted += 1;
+        }
+        now += 1;
+        done += core.run(now, |completion| assert!(completion.outcome.is_ok()));
+        if now % 3 == 0 {
+            owner.run(now, |_| {});
+        }
+        core.check_invariants();
+        owner.check_invariants();
+    }
+}
+
+#[test]
+fn a_core_that_comes_again_goes_on_counting() {
+    let device = shared(limits(), 64);
+    let mut owner = device.join(0).unwrap();
+    for round in 1..=3 {
+        let mut core = device.join(1).unwrap();
+        core.submit(read(0)).unwrap();
+        let mut now = round * 100;
+        while core.pending() > 0 {
+            now += 1;
+            core.run(now, |_| {});
+            owner.run(now, |_| {});
+        }
+        drop(core);
+        assert!(device.is_drained());
+        let counts = device.software_counts()[1];
+        assert_eq!((counts.submitted, counts.operations[0].requests), (round, round));
+    }
+}
+
+fn read(block: u64) -> Request {
+    Request::read(block * u64::from(BLOCK), BLOCK, 0)
+}

@@ -22,7 +22,7 @@ pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
         let one = cross(cpus, 1, 1, (200_000 / scale.divisor).max(1))?;
         let many = cross(cpus, 32, 128, (5_000_000 / scale.divisor).max(1))?;
         if round > 0 {
-            alone.push(1e3 / one / 1e3);
+            alone.push(1.0 / one);
             batches.push(many);
         }
     }

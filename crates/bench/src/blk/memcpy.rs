@@ -1,4 +1,5 @@
-//! The floor of a device in memory: the same copies, at the same random places, with nothing around them.
+//! A bare loop of memcpy: the same copies as a device in memory makes, at the same random places, with nothing around them. No floor: a
+//! device that knows its next requests has the processor fetch them meanwhile.
 
 use super::case::Case;
 use super::load::{Places, together};

@@ -1,11 +1,13 @@
 //! The paper's baseline: one request queue behind one lock (its section 2: every insertion, every removal and every
-//! completion takes it). The same layer otherwise, with the same features and the same driver.
+//! completion takes it). The same layer otherwise, with the same features and the same driver. Whoever waits for the lock spins, as in
+//! the kernel.
 
 use super::case::{Case, Target, device};
 use super::load::{Clock, Load, Places, together};
 use crate::error::Error;
 use homenode::blk::{Core, Driver, DriverQueue, Request};
-use std::sync::{Mutex, PoisonError};
+use std::hint::spin_loop;
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// The queue, and what is finished of each thread's.
 struct Queue<Q: DriverQueue> {
@@ -40,8 +42,7 @@ fn run_on<D: Driver>(case: &Case, driver: &D, cpus: &[usize], divisor: u64) -> R
 }
 
 fn play<Q: DriverQueue>(queue: &Mutex<Queue<Q>>, clock: Clock, load: &Load, index: usize) -> u64 {
-    let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
-    let device_bytes = lock().core.device().limits().device_bytes;
+    let device_bytes = lock(queue).core.device().limits().device_bytes;
     let mut places = Places::new(device_bytes, load.bytes, index as u64);
     // Both devices finish requests in their order, so that the oldest buffer is the next one that is free.
     let mut buffers = load.buffers(index as u64).into_iter().cycle();
@@ -50,14 +51,13 @@ fn play<Q: DriverQueue>(queue: &Mutex<Queue<Q>>, clock: Clock, load: &Load, inde
         while submitted < load.requests && submitted - done < load.depth as u64 {
             let buffer = buffers.next().expect("it begins again");
             let request = Request::read(places.next(), load.bytes, buffer).user(index as u64);
-            lock()
+            lock(queue)
                 .core
                 .submit(request)
                 .expect("there are tags for all that are under way");
             submitted += 1;
         }
-        let mut queue = lock();
-        let Queue { core, done: finished } = &mut *queue;
+        let Queue { core, done: finished } = &mut *lock(queue);
         core.run(clock.now(), |completion| {
             let of_thread = usize::try_from(completion.user).expect("the number of a thread");
             finished[of_thread] += 1;
@@ -65,4 +65,15 @@ fn play<Q: DriverQueue>(queue: &Mutex<Queue<Q>>, clock: Clock, load: &Load, inde
         done = finished[index];
     }
     done
+}
+
+/// A mutex of the standard library that nobody sleeps for.
+fn lock<T>(queue: &Mutex<T>) -> MutexGuard<'_, T> {
+    loop {
+        match queue.try_lock() {
+            Ok(guard) => return guard,
+            Err(TryLockError::WouldBlock) => spin_loop(),
+            Err(TryLockError::Poisoned(_)) => panic!("another thread has panicked"),
+        }
+    }
 }

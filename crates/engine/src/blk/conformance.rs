@@ -26,7 +26,8 @@ pub enum Data {
 
 /// Checks hardware queue 0 of a driver whose device may be overwritten. `settle` is called where a device may need time:
 /// it lets some pass and gives the present, ns. The device needs room for twice its depth of its largest transfers, and as
-/// much memory; a smaller `transfer_bytes_max` will do for the suite.
+/// much memory; a smaller `transfer_bytes_max` will do for the suite. What is durable cannot be seen from here: of sentence 8 it
+/// is checked that flushes end.
 ///
 /// # Errors
 /// The driver cannot make its queue.

@@ -140,6 +140,12 @@ impl<Q: DriverQueue> Core<Q> {
         self.instant.push(tag);
     }
 
+    /// From now on it is `now`, in ns, for what is submitted: for a core that has slept since its last run, which else is the time.
+    #[inline]
+    pub fn wake(&mut self, now: u64) {
+        self.now = now;
+    }
+
     /// Does what there is to do, and never waits: requests go to the driver, `finished` is told what has come back. Gives
     /// how many that were. `now`: ns of a clock that does not go back, the same one for all cores.
     #[inline]

@@ -139,7 +139,9 @@ fn shape(queues: u64) -> (u16, u32) {
     while io_bytes > IO_BYTES_LEAST && of_queue / u64::from(io_bytes) < DEPTH_LEAST {
         io_bytes /= 2;
     }
-    let depth = (of_queue / u64::from(io_bytes)).clamp(DEPTH_LEAST, DEPTH_MAX);
+    // Such multiples make a queue's part whole huge pages.
+    let depth = of_queue / u64::from(io_bytes) / DEPTH_LEAST * DEPTH_LEAST;
+    let depth = depth.clamp(DEPTH_LEAST, DEPTH_MAX);
     (u16::try_from(depth).expect("at most DEPTH_MAX"), io_bytes)
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Parts<'a, Q: DriverQueue> {
     pub(super) core: Core<Q>,
     pub(super) bell: &'a Ear,
     pub(super) cpus: &'a [CpuId],
-    /// Where to be while those are offline.
+    /// Where its thread is to be while those are offline.
     pub(super) near: &'a [CpuId],
     /// Zero of the block layer's time.
     pub(super) began: Instant,
@@ -74,10 +74,8 @@ impl<Q: DriverQueue> fmt::Debug for Queue<'_, Q> {
 }
 
 impl<'a, Q: DriverQueue> Queue<'a, Q> {
-    /// Offers the kernel all tags. To be called by the thread that serves: it is bound to its CPU first, so that what is made here
-    /// is of that CPU's node.
+    /// Offers the kernel all tags. To be called by the thread that serves, on its CPU: what is made here is of that CPU's node.
     pub(super) fn new(parts: Parts<'a, Q>) -> io::Result<Self> {
-        stay(parts.cpus, parts.near);
         let depth = usize::from(parts.depth);
         let ring = make(u32::from(parts.depth) + 1)?;
         let files = [parts.device.as_raw_fd(), parts.bell.as_raw_fd()];
@@ -288,8 +286,16 @@ fn make(entries: u32) -> io::Result<IoUring> {
     Ok(made.map_err(|source| RingError::Make { source })?)
 }
 
-/// Where neither may be used the thread stays where it is: that is slower, not wrong.
-fn stay(cpus: &[CpuId], near: &[CpuId]) {
+/// Tells the kernel that others' writes wait for this thread: when memory is short, it is not to wait for them. Only root may.
+pub(super) fn serve_writes() {
+    /// Since Linux 5.6; libc has no name for it.
+    const PR_SET_IO_FLUSHER: libc::c_int = 57;
+    // SAFETY: takes numbers only.
+    let _ = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
+}
+
+/// Binds this thread to `cpus`, or else `near` them. Where neither may be used it stays where it is: that is slower, not wrong.
+pub(super) fn stay(cpus: &[CpuId], near: &[CpuId]) {
     if cpu::pin_to_node_cpus(cpus).is_err() {
         let _ = cpu::pin_to_node_cpus(near);
     }

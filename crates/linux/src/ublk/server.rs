@@ -3,7 +3,7 @@
 use super::bell::{self, Bell, Ear, RingAtEnd};
 use super::control::Control;
 use super::error::Error;
-use super::queue::{Parts, Queue};
+use super::queue::{Parts, Queue, serve_writes, stay};
 use super::{Added, disk_path, file_path};
 use crate::driver::Arena;
 use homenode_engine::CpuId;
@@ -226,6 +226,10 @@ impl<Q: DriverQueue> Shared<Q> {
             device: disk_path(self.added.device),
             source,
         };
+        let (cpus, near) = (&self.added.queue_cpus[index], &self.near[index]);
+        // First, so that whatever is made from here on is of their node.
+        stay(cpus, near);
+        serve_writes();
         let mut core = self.layer.join(index).map_err(io::Error::other).map_err(failed)?;
         core.record(recorder);
         let parts = Parts {
@@ -237,8 +241,8 @@ impl<Q: DriverQueue> Shared<Q> {
             buffers: &self.buffers,
             core,
             bell: &self.ear,
-            cpus: &self.added.queue_cpus[index],
-            near: &self.near[index],
+            cpus,
+            near,
             began: self.began,
         };
         let mut queue = Queue::new(parts).map_err(failed)?;

@@ -46,10 +46,9 @@ const NO_QUEUE: u16 = u16::MAX;
 /// A device without a disk: not started, stopped, or its server is gone.
 pub(super) const STATE_DEAD: u16 = 0;
 
-/// Where the descriptors of the first queue are in the device's file; those of each next one lie so much behind.
-pub(super) const DESCRIPTORS_STRIDE_BYTES: usize = (DEPTH_LIMIT * size_of::<IoDescriptor>()).next_multiple_of(4096);
-/// The most requests that a queue may have in the driver's eyes.
-const DEPTH_LIMIT: usize = 4096;
+/// The most requests that a queue may have in the driver's eyes. In the device's file there is room for the descriptors of as many
+/// for each queue, in whole pages.
+pub(super) const DEPTH_LIMIT: usize = 4096;
 
 const SECTOR_SHIFT: u32 = 9;
 /// What is discarded or zeroed at once.
@@ -247,7 +246,6 @@ mod tests {
         assert_eq!((START_DEV, STOP_DEV), (0xc020_7506, 0xc020_7507));
         assert_eq!((SET_PARAMS, DEL_DEV_ASYNC), (0xc020_7508, 0x8020_7514));
         assert_eq!((FETCH_REQ, COMMIT_AND_FETCH_REQ), (0xc010_7520, 0xc010_7521));
-        assert_eq!(DESCRIPTORS_STRIDE_BYTES, 98_304);
     }
 
     #[test]

@@ -37,3 +37,24 @@ impl Ear {
         self.0.as_raw_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn it_rings_when_a_thread_ends_however_it_does() {
+        let (bell, mut ear) = new().unwrap();
+        let panicked = std::thread::scope(|scope| {
+            let run = || {
+                let _ring = RingAtEnd(&bell);
+                panic!("told to");
+            };
+            scope.spawn(run).join()
+        });
+        assert!(panicked.is_err());
+        assert_eq!(ear.0.read(&mut [0]).unwrap(), 0, "the other end is closed");
+        bell.ring();
+    }
+}

@@ -1,12 +1,11 @@
 //! The descriptors of one queue: memory of the kernel, in which it says by tag what is asked for.
 
-use super::abi::{DESCRIPTORS_STRIDE_BYTES, IoDescriptor};
+use super::abi::{DEPTH_LIMIT, IoDescriptor};
+use rustix::param::page_size;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::{io, ptr};
-
-const PAGE_BYTES: usize = 4096;
 
 /// Descriptors by tag, mapped for reading.
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub(super) struct Descriptors {
 impl Descriptors {
     /// Maps those of `queue`, whose tags are below `depth`, out of the device's file.
     pub(super) fn map(device: &File, queue: u16, depth: usize) -> io::Result<Self> {
-        let offset = usize::from(queue) * DESCRIPTORS_STRIDE_BYTES;
+        let offset = usize::from(queue) * bytes_of(DEPTH_LIMIT);
         let offset = libc::off_t::try_from(offset).expect("there are at most 65,535 queues");
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         let (bytes, fd) = (bytes_of(depth), device.as_raw_fd());
@@ -52,5 +51,5 @@ impl Drop for Descriptors {
 }
 
 fn bytes_of(depth: usize) -> usize {
-    (depth * size_of::<IoDescriptor>()).next_multiple_of(PAGE_BYTES)
+    (depth * size_of::<IoDescriptor>()).next_multiple_of(page_size())
 }

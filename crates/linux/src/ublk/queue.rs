@@ -99,10 +99,13 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
         }
         queue.ring.submit()?;
         queue.take_completions()?;
-        if queue.live == depth && !queue.is_over {
-            Ok(queue)
-        } else {
+        if queue.is_over {
+            // Another one's error is why.
+            Err(io::Error::from_raw_os_error(libc::ECANCELED))
+        } else if queue.live < depth {
             Err(io::Error::from_raw_os_error(libc::ENODEV))
+        } else {
+            Ok(queue)
         }
     }
 
@@ -119,15 +122,24 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
 
     /// Gives what has come to the block layer, and what is finished back to the kernel.
     fn work(&mut self) {
-        for next in 0..self.held.len() {
-            let request = self.held[next];
-            self.begin(request);
+        let mut next = 0;
+        while next < self.held.len() {
+            if self.begin(self.held[next]) {
+                self.held.swap_remove(next);
+            } else {
+                next += 1;
+            }
         }
         for next in 0..self.arrived.len() {
             let tag = self.arrived[next];
             let (buffer, io_bytes) = (self.parts.buffer(tag), self.parts.io_bytes);
             match self.descriptors.read(tag).request(buffer, io_bytes) {
-                Ok(request) => self.begin(request.user(u64::from(tag))),
+                Ok(request) => {
+                    let request = request.user(u64::from(tag));
+                    if !self.begin(request) {
+                        self.held.push(request);
+                    }
+                }
                 Err(errno) => self.end(tag, Err(errno)),
             }
         }
@@ -141,21 +153,15 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
         });
     }
 
-    fn begin(&mut self, request: Request) {
-        let tag = u16::try_from(request.user).expect("it is a tag");
-        let is_held = self.held.iter().position(|held| held.user == request.user);
+    /// Whether the block layer has it, or has refused it for good; else it has no tag for it now.
+    fn begin(&mut self, request: Request) -> bool {
         match self.parts.core.submit(request) {
-            Ok(()) => {
-                is_held.map(|index| self.held.swap_remove(index));
-            }
-            Err(rejected) if rejected.why == Refusal::NoTag => {
-                if is_held.is_none() {
-                    self.held.push(request);
-                }
-            }
+            Ok(()) => true,
+            Err(rejected) if rejected.why == Refusal::NoTag => false,
             Err(rejected) => {
-                is_held.map(|index| self.held.swap_remove(index));
+                let tag = u16::try_from(request.user).expect("it is a tag");
                 self.end(tag, Err(errno_of(rejected.why)));
+                true
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::driver::Arena;
 use homenode_engine::CpuId;
 use homenode_engine::blk::trace::Recorder;
 use homenode_engine::blk::{Device, DriverQueue};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ impl Added {
         check_map(&setup.device, queues);
         self.set_limits(setup.device.limits())?;
         let path = file_path(self.info.device);
-        let file = open(&path, File::options().read(true).write(true))?;
+        let file = wait_for(&path, || File::options().read(true).write(true).open(&path))?;
         let (bell, ear) = bell::new().map_err(|source| Error::Open { path, source })?;
         let shared = Arc::new(Shared {
             layer: setup.device,
@@ -110,7 +110,7 @@ impl Added {
         server.begin(shared, setup.recorders)?;
         // Dropped, the server takes all of it away again.
         server.control.start(server.device)?;
-        open(&server.disk, File::options().read(true))?;
+        wait_for(&server.disk, || fs::metadata(&server.disk))?;
         Ok(server)
     }
 }
@@ -194,18 +194,15 @@ impl Server {
     }
 
     fn join(&mut self) -> Result<(), Error> {
-        let device = &self.disk;
-        let mut first = Ok(());
-        for (queue, thread) in self.threads.drain(..).enumerate() {
-            let ended = thread.join().unwrap_or_else(|_| {
-                Err(Error::Panicked {
-                    queue,
-                    device: device.clone(),
-                })
-            });
-            first = first.and(ended);
-        }
-        first
+        let threads = self.threads.drain(..).enumerate();
+        let ended = threads.map(|(queue, thread)| {
+            let device = self.disk.clone();
+            thread.join().unwrap_or_else(|_| Err(Error::Panicked { queue, device }))
+        });
+        // All of them have ended before one is looked at. Those that another one has ended do not know why.
+        let mut errors: Vec<Error> = ended.collect::<Vec<_>>().into_iter().filter_map(Result::err).collect();
+        errors.sort_by_key(|error| error.errno() == libc::ECANCELED);
+        errors.into_iter().next().map_or(Ok(()), Err)
     }
 }
 
@@ -262,12 +259,12 @@ fn check_map<Q: DriverQueue>(device: &Device<Q>, queues: usize) {
     );
 }
 
-/// Opens a file that is there in a moment.
-fn open(path: &Path, options: &std::fs::OpenOptions) -> Result<File, Error> {
+/// What `look` gives of a file that is there in a moment.
+fn wait_for<T>(path: &Path, look: impl Fn() -> io::Result<T>) -> Result<T, Error> {
     let start = Instant::now();
     loop {
-        match options.open(path) {
-            Ok(file) => return Ok(file),
+        match look() {
+            Ok(found) => return Ok(found),
             Err(error) if error.kind() == io::ErrorKind::NotFound && start.elapsed() < FILE_TIMEOUT => {
                 thread::sleep(FILE_PAUSE);
             }

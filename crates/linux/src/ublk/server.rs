@@ -197,7 +197,7 @@ impl Server {
         let threads = self.threads.drain(..).enumerate();
         let ended = threads.map(|(queue, thread)| {
             let device = self.disk.clone();
-            thread.join().unwrap_or_else(|_| Err(Error::Panicked { queue, device }))
+            thread.join().unwrap_or(Err(Error::Panicked { queue, device }))
         });
         // All of them have ended before one is looked at. Those that another one has ended do not know why.
         let mut errors: Vec<Error> = ended.collect::<Vec<_>>().into_iter().filter_map(Result::err).collect();

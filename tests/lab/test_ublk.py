@@ -22,7 +22,7 @@ LINES = (16 << 20) // 64 * 98 // 100
 SCRIPT = r"""
 mkdir /tmp/pool
 "$1" up --size-per-node 64M /tmp/pool
-"$1" volume create /tmp/pool/disk --size 64M
+"$1" volume create /tmp/pool/disk --size 64M >/dev/null
 disk=$("$1" volume attach /tmp/pool/disk)
 for cpu in 0 2 4 6; do
     taskset -c $cpu sh -c "mark dd if=/dev/zero of=$disk bs=512k count=32 seek=$((16 * cpu)) oflag=direct status=none; exit \$?"

@@ -133,7 +133,7 @@ class FourNodes(Attached):
         cpus = {node: cpus[0] for node, cpus in inside.node_cpus().items()}
         jobs = [(f"node{node}", (f"--cpus_allowed={cpu}", f"--offset={node * 16}m")) for node, cpu in cpus.items()]
         before = self.accesses()
-        options = ("--size=16m", "--rw=randwrite", "--bsrange=4k-128k", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1")
+        options = ("--size=16m", "--rw=randwrite", "--bsrange=512-512k", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1")
         self.run_well(*fio(disk, *options, jobs=jobs))
         local, remote = (after - earlier for after, earlier in zip(self.accesses(), before, strict=True))
         share = local / (local + remote)
@@ -300,6 +300,25 @@ class Ends(Attached):
         self.done("down", self.pool.directory)
         soon(lambda: not Path(f"/proc/{self.pool.pid}").exists(), "the server is gone")
         self.assertEqual(list(Path("/dev").glob("ublk[bc]*")), [])
+
+    def test_a_queue_that_fails_ends_the_device(self):
+        disk = self.disk("disk", "32M")
+        other = self.disk("other", "32M")
+        tasks = Path(f"/proc/{self.pool.pid}/task").iterdir()
+        queue = f"ublk{disk.name.removeprefix('ublkb')}q"
+        thread = next(task.name for task in tasks if (task / "comm").read_text().startswith(queue))
+        program = self.busy(disk)
+        # The kernel serves this thread's ring no more, as far as the thread can tell.
+        words = ["strace", "-p", thread, "-o", "/dev/null", "-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:error=EBADF"]
+        failing = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(failing.wait)
+        self.addCleanup(failing.kill)
+        self.failed(program)
+        soon(lambda: not disk.exists(), "the disk is gone")
+        self.assertFalse(self.listed("disk")["attached"])
+        self.run_well("dd", "if=/dev/zero", f"of={other}", "bs=1M", "count=4", "oflag=direct", "status=none")
+        disk = self.attached(self.pool.directory / "disk")
+        self.run_well("dd", "if=/dev/zero", f"of={disk}", "bs=1M", "count=4", "oflag=direct", "status=none")
 
     def test_stopped_by_its_unmounting(self):
         self.disk("disk", "32M")

@@ -15,6 +15,8 @@ libelf-dev       what loads those programs reads their object files with it
 zlib1g-dev       libelf and the loader need it
 git              the repository is one of the trees copied into the filesystem
 fio              throughput in "make run" (homenode demo), verified I/O in the tests
+e2fsprogs        mkfs.ext4 and fsck.ext4, on block volumes in guests
+xfsprogs         mkfs.xfs and xfs_repair, likewise
 rsync            copies trees in "make run" and verifies them, as an outside judge
 acl              setfacl and getfacl, for the tests of POSIX ACLs
 attr             setfattr and getfattr, for the tests of extended attributes

@@ -24,7 +24,8 @@ const FREEING_TIMEOUT: Duration = Duration::from_secs(120);
 const BUSY_ATTEMPTS_MAX: u32 = 5;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Unmount DIR and end its server. What the pool held is gone then.
+/// Unmount DIR and end its server. What the pool held is gone then. Attached volumes are detached, unless they are in use: then
+/// nothing is done.
 #[derive(Args, Debug)]
 pub(crate) struct DownArgs {
     /// Where it is mounted.
@@ -94,6 +95,7 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, lazy: bool)
                     return told;
                 }
             }
+            Err(RequestError::Refused(refusal)) if refusal.device_busy => fail!("{}", refusal.message),
             // Its own directory went by another way, this one is what is left: without it, the server ends too.
             Err(RequestError::Refused(_)) => return unmount(located, lazy),
             Err(other) => return Err(other.into()),

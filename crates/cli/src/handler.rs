@@ -1,6 +1,9 @@
 //! What the server does when a command asks.
 
+mod exports;
 mod volumes;
+
+pub(crate) use exports::Exports;
 
 use crate::control::protocol::{
     AccessReport, FuseReport, MemberReport, NodeReport, OUTPUT_VERSION, Outcome, Refusal, Request, SpillReport, State,
@@ -12,7 +15,7 @@ use crate::mountinfo::{Device, mounts};
 use homenode::{ChosenTransport, Error, MemberId, Mount, NodeId, Pool, Size, Status};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A pool and its mount.
@@ -20,11 +23,27 @@ pub(crate) struct PoolHandler {
     pool: Pool,
     mount: Arc<Mount>,
     device: Device,
+    exports: Arc<Exports>,
 }
 
 impl PoolHandler {
-    pub(crate) fn new(pool: Pool, mount: Arc<Mount>, device: Device) -> Self {
-        Self { pool, mount, device }
+    pub(crate) fn new(pool: Pool, mount: Arc<Mount>, device: Device, exports: Arc<Exports>) -> Self {
+        Self {
+            pool,
+            mount,
+            device,
+            exports,
+        }
+    }
+
+    /// Attached volumes go with the pool, unless somebody uses them: then all stays as it is.
+    fn down(&self, lazy: bool) -> Result<Outcome, Refusal> {
+        // Until it is unmounted nobody else begins to use them.
+        let claims = self.exports.claim_all()?;
+        self.mount.unmount(lazy).map_err(|error| refusal(&error))?;
+        self.exports.detach_all();
+        drop(claims);
+        Ok(Outcome::Down)
     }
 
     /// Where the pool is mounted now, and whether it is at all. A bind mount, or a directory above that got another name,
@@ -53,10 +72,8 @@ impl PoolHandler {
             return Ok(());
         }
         let known: Vec<String> = members.iter().map(|known| known.id.to_string()).collect();
-        Err(Refusal {
-            message: format!("the pool has no member {member}, only {}", known.join(", ")),
-            busy: false,
-        })
+        let known = known.join(", ");
+        Err(Refusal::new(format!("the pool has no member {member}, only {known}")))
     }
 
     fn add(&self, node: u16, size: &str) -> Result<Outcome, Error> {
@@ -121,7 +138,7 @@ impl Handler for PoolHandler {
         }
         let done = match request {
             Request::Status => Ok(Outcome::Status(Box::new(self.status()))),
-            Request::Down { lazy } => self.mount.unmount(lazy).map(|()| Outcome::Down),
+            Request::Down { lazy } => return self.down(lazy),
             Request::FileMove { inode, node } => self.move_file(inode, node, progress),
             Request::PoolAdd { node, size } => self.add(node, &size),
             Request::PoolDrain { member } => self.drain(member, progress),
@@ -134,18 +151,27 @@ impl Handler for PoolHandler {
                 let policy = volumes::policy(&policy)?;
                 volumes::create(&self.pool, &name, size_bytes, policy)
             }
-            Request::VolumeList => Ok(volumes::list(&self.pool, &self.place().0)),
+            Request::VolumeList => Ok(volumes::list(&self.pool, &self.exports, &self.place().0)),
             Request::VolumeResize {
                 name,
                 size_bytes,
                 force,
             } => volumes::resize(&self.pool, &name, size_bytes, force),
             Request::VolumeRemove { name } => volumes::remove(&self.pool, &name),
+            Request::VolumeAttach { name, trace } => {
+                let trace = trace.as_deref().map(Path::new);
+                return self.exports.attach(&self.pool, &name, trace, self.device);
+            }
+            Request::VolumeDetach { name, force } => return self.exports.detach(&self.pool, &name, force),
         };
-        done.map_err(|error| Refusal {
-            busy: error.errno() == Errno::BUSY.raw_os_error(),
-            message: chain(&error) + volumes::remedy(&error),
-        })
+        done.map_err(|error| refusal(&error))
+    }
+}
+
+fn refusal(error: &Error) -> Refusal {
+    Refusal {
+        busy: error.errno() == Errno::BUSY.raw_os_error(),
+        ..Refusal::new(chain(error) + volumes::remedy(error))
     }
 }
 

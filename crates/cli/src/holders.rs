@@ -1,4 +1,5 @@
-//! Who keeps a mount busy: processes with a file, directory, program or mapping there, and other mount namespaces.
+//! Who keeps a mount busy: processes with a file, directory, program or mapping there, and other mount namespaces. And who has a
+//! device open.
 
 use crate::mountinfo::{Device, Located, mounts_of};
 use std::collections::BTreeMap;
@@ -11,6 +12,16 @@ const NAMED_MAX: usize = 5;
 /// The processes that hold something on the mount, as `name (pid)`.
 pub(crate) fn of(located: &Located) -> Vec<String> {
     some_named(processes().into_iter().filter(|pid| holds(*pid, located)).collect())
+}
+
+/// The processes that have this very file open, a block device say, as `name (pid)`.
+pub(crate) fn of_file(path: &Path) -> Vec<String> {
+    let has = |pid: &u32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+        let mut targets = files.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        targets.any(|target| target == path)
+    };
+    some_named(processes().into_iter().filter(has).collect())
 }
 
 /// The other mount namespaces that have `device` mounted, each as `name (pid)` of its first process.

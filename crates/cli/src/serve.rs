@@ -1,12 +1,13 @@
 //! The server: one pool, one mount, one control socket, until someone ends it.
 //!
-//! However it ends (unmount(8), `homenode down`, SIGTERM, SIGINT, an error while it starts), no mount is left. After
-//! SIGKILL the mount point is dead; the next `up` or `down` clears it.
+//! However it ends (unmount(8), `homenode down`, SIGTERM, SIGINT, an error while it starts), no mount and no block device is left.
+//! After SIGKILL the mount point is dead, and block devices have ended with errors; the next `up` or `down` clears the mount point,
+//! and the next `up` what is left of the devices.
 
 use crate::control::{self, server::Socket};
 use crate::directory;
 use crate::failure::{Failure, Result, fail};
-use crate::handler::PoolHandler;
+use crate::handler::{Exports, PoolHandler};
 use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::up::UpArgs;
 use homenode::{ChosenTransport, Mount, NodeId, Owner, Pool, PoolOptions};
@@ -30,8 +31,9 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Serving {
     directory: PathBuf,
     device: Device,
-    // Dropped in this order: no more commands, then the mount, then the pool.
+    // Dropped in this order: no more commands, then the volumes' devices, then the mount, then the pool.
     socket: Socket,
+    exports: Exported,
     mount: Mounted,
     signals: Signals,
 }
@@ -45,6 +47,16 @@ impl Drop for Mounted {
         if let Err(error) = self.0.stop() {
             tracing::warn!("{error}");
         }
+    }
+}
+
+/// The volumes that are block devices, shared likewise.
+#[derive(Debug)]
+struct Exported(Arc<Exports>);
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        self.0.detach_all();
     }
 }
 
@@ -73,6 +85,7 @@ impl Serving {
             root_mode: Some(directory.mode),
             ..PoolOptions::default()
         };
+        clear_dead_devices(notice);
         let pool = Pool::create(&options)?;
         if let Some(signal) = signals.pending().next() {
             fail!(
@@ -89,12 +102,14 @@ impl Serving {
         let located = locate(&directory.path);
         let located = located.map_err(|error| Failure::new(format!("cannot find the new mount: {error}")))?;
         let device = located.mount.device;
-        let handler = PoolHandler::new(pool, Arc::clone(&mount.0), device);
+        let exports = Exported(Arc::default());
+        let handler = PoolHandler::new(pool, Arc::clone(&mount.0), device, Arc::clone(&exports.0));
         let socket = Socket::open(device, Arc::new(handler))?;
         Ok(Self {
             directory: directory.path.clone(),
             device,
             socket,
+            exports,
             mount,
             signals,
         })
@@ -114,6 +129,7 @@ impl Serving {
             directory,
             device,
             socket,
+            exports,
             mount,
             mut signals,
         } = self;
@@ -137,6 +153,8 @@ impl Serving {
         let event = next
             .recv()
             .map_err(|_| Failure::new("the threads that watch the mount are gone"))?;
+        // Their users get errors. Before the mount: a volume's filesystem may be mounted inside it.
+        exports.0.detach_all();
         let result = match event {
             Event::Signal(signal) => {
                 tracing::info!("signal {signal}: taking {} down", shown(&directory));
@@ -153,6 +171,21 @@ impl Serving {
             let _ = std::fs::remove_file(control::log_path(device));
         }
         result
+    }
+}
+
+/// What servers left that were killed. Without it a pool is as good.
+fn clear_dead_devices(notice: &mut dyn FnMut(&str)) {
+    match homenode::clear_dead_exports() {
+        Ok(devices) => {
+            for device in devices {
+                notice(&format!(
+                    "cleared the dead block device {}: its server had been killed",
+                    device.display()
+                ));
+            }
+        }
+        Err(error) => notice(&error.to_string()),
     }
 }
 

@@ -3,6 +3,7 @@
 //! A volume is named as its pool's directory, a slash, and its name. There is no such file: the directory is where the pool is
 //! mounted, and the server knows the rest.
 
+mod attach;
 mod table;
 
 use crate::argument;
@@ -18,7 +19,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Create, list, resize and remove block volumes of a mounted pool.
+/// Create, list, resize, remove, attach and detach block volumes of a mounted pool.
 ///
 /// A volume is named POOL/NAME: the directory where its pool is mounted, a slash, and a name that no directory shows. It is
 /// thin: it takes space of the pool as it is written, and may be larger than the pool; who writes when the pool is full gets "no
@@ -29,6 +30,8 @@ pub(crate) enum VolumeCommand {
     List(ListArgs),
     Resize(ResizeArgs),
     Remove(RemoveArgs),
+    Attach(attach::AttachArgs),
+    Detach(attach::DetachArgs),
 }
 
 /// Make a volume. All of it reads as zeros.
@@ -45,7 +48,7 @@ pub(crate) struct CreateArgs {
     policy: Placement,
 }
 
-/// Tell the volumes of a pool, or of all: size, what they take, where it lies.
+/// Tell the volumes of a pool, or of all: size, what they take, as which device they are attached, where they lie.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
     /// Where the pool is mounted, or anything on it. Default: every pool of this machine.
@@ -91,6 +94,8 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<()> {
         VolumeCommand::List(args) => list(args),
         VolumeCommand::Resize(args) => resize(args),
         VolumeCommand::Remove(args) => remove(args),
+        VolumeCommand::Attach(args) => attach::attach(args),
+        VolumeCommand::Detach(args) => attach::detach(args),
     }
 }
 

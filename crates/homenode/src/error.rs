@@ -48,6 +48,27 @@ pub enum Error {
         /// Why not.
         source: VolumeError,
     },
+    /// A volume cannot be made a block device of the kernel, or did not end well as one.
+    #[error("cannot {operation} the volume {}: {source}", name.escape_debug())]
+    Export {
+        /// What was to be done.
+        operation: &'static str,
+        /// The volume's name.
+        name: Box<str>,
+        /// Why not.
+        source: Box<homenode_linux::ublk::Error>,
+    },
+    /// A volume's requests could not be recorded, or not all of them. The volume itself has not suffered.
+    #[error("the trace of the volume {} is not whole: {source}", name.escape_debug())]
+    Trace {
+        /// The volume's name.
+        name: Box<str>,
+        /// What writing it ended in.
+        source: io::Error,
+    },
+    /// A block device that a killed process left cannot be removed.
+    #[error("cannot remove a block device that a killed server left: {0}")]
+    Leftover(#[source] Box<homenode_linux::ublk::Error>),
     /// A size that does not parse.
     #[error(transparent)]
     Size(#[from] SizeError),
@@ -159,6 +180,7 @@ impl Error {
             Self::Path { source, .. } => source.errno(),
             Self::File { source, .. } => source.errno(),
             Self::Volume { source, .. } => source.errno(),
+            Self::Export { source, .. } | Self::Leftover(source) => source.errno(),
             Self::NotOpenedFor { .. } => EBADF,
             Self::UnknownNode { .. } | Self::NoMemberOn { .. } | Self::Topology(_) => ENODEV,
             Self::OtherPool { .. } => EXDEV,
@@ -168,7 +190,7 @@ impl Error {
             Self::Pool(PoolError::NotEmpty(..) | PoolError::Last(_)) => EBUSY,
             Self::Pool(PoolError::NoSpace(_)) => ENOSPC,
             Self::Pool(_) => EINVAL,
-            Self::Thread(source) => source.raw_os_error().unwrap_or(EINVAL),
+            Self::Thread(source) | Self::Trace { source, .. } => source.raw_os_error().unwrap_or(EINVAL),
             Self::Mount(source) => source.errno().unwrap_or(EINVAL),
         }
     }

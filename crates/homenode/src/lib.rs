@@ -51,6 +51,7 @@ pub use homenode_fuse::{
 };
 pub use homenode_linux::memory::Error as MemoryError;
 pub use homenode_linux::topology::Error as TopologyError;
+pub use homenode_linux::ublk::Error as ExportError;
 pub use metadata::{FileType, Metadata};
 pub use mount::Mount;
 pub use open::OpenOptions;
@@ -59,4 +60,4 @@ pub use pool::Pool;
 pub use read_dir::{DirEntry, ReadDir};
 pub use size::{Size, SizeError};
 pub use status::{Access, MemberStatus, Spill, Status};
-pub use volume::{Volume, VolumeDriver, VolumeQueue};
+pub use volume::{Claim, Export, Volume, VolumeDriver, VolumeQueue, clear_dead_exports};

@@ -1,8 +1,10 @@
 //! Volumes: block devices of a pool, thin.
 
 mod driver;
+mod export;
 
 pub use driver::{VolumeDriver, VolumeQueue};
+pub use export::{Claim, Export, clear_dead_exports};
 
 use crate::pool::{Inner, Pool};
 use crate::{Error, FsError, NodeId, Placement, VolumeError, VolumeStatus};

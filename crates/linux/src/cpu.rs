@@ -114,10 +114,20 @@ pub fn allowed_cpus() -> io::Result<Vec<CpuId>> {
 /// How many CPUs this machine can ever have, offline ones and empty sockets included; at least those there are.
 #[must_use]
 pub fn possible_cpus() -> usize {
-    let present = || std::thread::available_parallelism().map_or(1, usize::from);
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible");
+    count_of("/sys/devices/system/cpu/possible")
+}
+
+/// How many CPUs are in this machine, offline ones included; at least those this thread may use.
+#[must_use]
+pub fn present_cpus() -> usize {
+    count_of("/sys/devices/system/cpu/present")
+}
+
+fn count_of(list: &str) -> usize {
+    let allowed = || std::thread::available_parallelism().map_or(1, usize::from);
+    let list = std::fs::read_to_string(list);
     let count = |list: String| parse_list(&list).map(|cpus| cpus.len());
-    list.ok().and_then(count).unwrap_or_else(present)
+    list.ok().and_then(count).unwrap_or_else(allowed)
 }
 
 /// The CPU that thread `tid` last ran on; none when there is no such thread (any more). No heap, three system calls.
@@ -160,7 +170,8 @@ fn read_file(path: &CStr, to: &mut [u8]) -> Option<usize> {
 }
 
 /// A set of CPUs in the form of the affinity calls. The kernel's own limit (`NR_CPUS`) is 8192.
-struct CpuMask {
+#[repr(transparent)]
+pub(crate) struct CpuMask {
     words: [libc::c_ulong; Self::CPUS / Self::WORD_BITS],
 }
 
@@ -169,7 +180,7 @@ impl CpuMask {
     const WORD_BITS: usize = libc::c_ulong::BITS as usize;
     const BYTES: usize = Self::CPUS / Self::WORD_BITS * size_of::<libc::c_ulong>();
 
-    fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self {
             words: [0; Self::CPUS / Self::WORD_BITS],
         }
@@ -184,7 +195,7 @@ impl CpuMask {
         Ok(())
     }
 
-    fn cpus(&self) -> Vec<CpuId> {
+    pub(crate) fn cpus(&self) -> Vec<CpuId> {
         (0..)
             .zip(self.words)
             .flat_map(|(index, word)| {
@@ -203,7 +214,8 @@ mod tests {
 
     #[test]
     fn possible_cpus_include_those_we_may_use() {
-        assert!(possible_cpus() >= allowed_cpus().unwrap().len());
+        assert!(possible_cpus() >= present_cpus());
+        assert!(present_cpus() >= allowed_cpus().unwrap().len());
     }
 
     #[test]

@@ -10,3 +10,4 @@ pub mod driver;
 pub mod memory;
 pub mod process;
 pub mod topology;
+pub mod ublk;

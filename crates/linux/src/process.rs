@@ -1,4 +1,4 @@
-//! What a process passes on to the programs it starts.
+//! What a process passes on to the programs it starts, and what tells it from another one of its number.
 
 use std::io;
 
@@ -17,11 +17,31 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     }
 }
 
+/// When process `pid` was started, in clock ticks since the machine was; none when there is no such process.
+#[must_use]
+pub fn start_ticks(pid: u32) -> Option<u64> {
+    const START: usize = 22;
+    const FIRST_AFTER_NAME: usize = 3;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold spaces and parentheses, but the last `)` is its end.
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    let field = behind_name.split_whitespace().nth(START - FIRST_AFTER_NAME)?;
+    field.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
     use std::process::Command;
+
+    #[test]
+    fn a_process_is_told_from_a_later_one() {
+        let own = start_ticks(std::process::id()).unwrap();
+        assert_eq!(start_ticks(std::process::id()), Some(own));
+        assert!(start_ticks(1).unwrap() <= own);
+        assert_eq!(start_ticks(u32::MAX), None);
+    }
 
     #[test]
     fn a_descriptor_is_not_passed_on() {

@@ -76,8 +76,8 @@ def stamped(tag: str, first: int, count: int) -> bytes:
 class Pool:
     """A pool with a member on each node, mounted. What is written and read passes the page cache."""
 
-    def __init__(self, size: str, *options: str):
-        self.directory = Path("/tmp/pool")
+    def __init__(self, size: str, *options: str, directory: str = "/tmp/pool"):
+        self.directory = Path(directory)
         self.directory.mkdir(exist_ok=True)
         done = homenode("up", "--size-per-node", size, *options, self.directory)
         if done.returncode:

@@ -47,6 +47,16 @@ pub(crate) enum Request {
     VolumeRemove {
         name: String,
     },
+    VolumeAttach {
+        name: String,
+        /// An absolute path, for a record of each request.
+        trace: Option<String>,
+    },
+    VolumeDetach {
+        name: String,
+        /// Also under its users.
+        force: bool,
+    },
 }
 
 impl Request {
@@ -91,6 +101,11 @@ pub(crate) enum Outcome {
         volumes: Vec<VolumeReport>,
     },
     VolumeRemoved,
+    VolumeAttached {
+        /// The block device.
+        device: String,
+    },
+    VolumeDetached,
 }
 
 /// Why nothing came of it.
@@ -100,6 +115,20 @@ pub(crate) struct Refusal {
     /// The mount is in use.
     #[serde(default)]
     pub(crate) busy: bool,
+    /// The block device of an attached volume is in use.
+    #[serde(default)]
+    pub(crate) device_busy: bool,
+}
+
+impl Refusal {
+    /// For a reason that a command has no remedy for but to tell it.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            busy: false,
+            device_busy: false,
+        }
+    }
 }
 
 /// A pool and its mount, as `homenode status --json` prints it.
@@ -159,6 +188,9 @@ pub(crate) struct VolumeReport {
     /// `local`, `node:N` or `interleave`.
     pub(crate) policy: String,
     pub(crate) attached: bool,
+    /// As which block device.
+    #[serde(default)]
+    pub(crate) device: Option<String>,
 }
 
 /// What lies on one node.
@@ -275,6 +307,20 @@ mod tests {
                 Request::VolumeRemove { name: "a".into() },
                 r#"{"request":"volume_remove","name":"a"}"#,
             ),
+            (
+                Request::VolumeAttach {
+                    name: "a".into(),
+                    trace: Some("/t".into()),
+                },
+                r#"{"request":"volume_attach","name":"a","trace":"/t"}"#,
+            ),
+            (
+                Request::VolumeDetach {
+                    name: "a".into(),
+                    force: false,
+                },
+                r#"{"request":"volume_detach","name":"a","force":false}"#,
+            ),
         ];
         for (request, line) in requests {
             assert_eq!(serde_json::to_string(&request).unwrap(), line);
@@ -314,6 +360,7 @@ mod tests {
             Reply::Failed(Refusal {
                 message: "a\nb".into(),
                 busy: true,
+                device_busy: false,
             }),
         ];
         for reply in replies {

@@ -196,7 +196,7 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<
         Err(error) => {
             let version = env!("CARGO_PKG_VERSION");
             let message = format!("the server (version {version}) does not understand the request: {error}");
-            return send(stream, &Reply::Failed(Refusal { message, busy: false }));
+            return send(stream, &Reply::Failed(Refusal::new(message)));
         }
     };
     tracing::debug!("asked: {request:?}");
@@ -227,7 +227,7 @@ fn refusal_of(panic: &(dyn Any + Send)) -> Refusal {
         "the server met a bug of its own ({}); its log is beside its socket",
         text.unwrap_or("it panicked")
     );
-    Refusal { message, busy: false }
+    Refusal::new(message)
 }
 
 fn send(mut stream: &UnixStream, reply: &Reply) -> io::Result<()> {
@@ -258,10 +258,7 @@ mod tests {
                     })
                 }
                 Request::PoolRemove { .. } => panic!("told to"),
-                _ => Err(Refusal {
-                    message: "no".into(),
-                    busy: false,
-                }),
+                _ => Err(Refusal::new("no")),
             }
         }
     }
@@ -311,10 +308,7 @@ mod tests {
                 total_bytes: 2,
             },
             Reply::Done(Outcome::Drained { bytes: 5 }),
-            Reply::Failed(Refusal {
-                message: "no".into(),
-                busy: false,
-            }),
+            Reply::Failed(Refusal::new("no")),
         ];
         assert_eq!(replies, expected);
     }

@@ -16,7 +16,7 @@ const ENVIRONMENT: [(&str, &str); 1] = [(
     "What is logged: off, error, warn, info (the default), debug or trace; or levels of modules, such as \
      warn,homenode_fuse=debug. A server keeps what it was started with.",
 )];
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 8] = [
     (
         "/run/homenode/MAJOR-MINOR.sock, .log",
         "The server's socket, which the other commands talk to, and its log; named by the mount's device number. Both go \
@@ -38,6 +38,11 @@ const FILES: [(&str, &str); 7] = [
     (
         "/run/homenode-affinity/lock",
         "Locked by the one homenode affinity that may act on this machine; it stays until the next boot.",
+    ),
+    (
+        "/dev/ublk-control, /dev/ublkcN, /dev/ublkbN",
+        "The kernel's driver of block devices that programs serve (module ublk_drv), a device's file for its server, and \
+         the device, as homenode volume attach prints it.",
     ),
     (
         "/sys/module/fuse/parameters/enable_uring",

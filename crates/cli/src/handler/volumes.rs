@@ -1,14 +1,13 @@
 //! What the server does with volumes.
 
+use super::Exports;
 use crate::control::protocol::{NodeBytes, Outcome, Refusal, VolumeReport};
 use homenode::{Error, Placement, Pool, VolumeError, VolumeStatus};
 use std::path::Path;
 
 pub(super) fn policy(text: &str) -> Result<Placement, Refusal> {
-    text.parse().map_err(|problem: homenode::UnknownPlacement| Refusal {
-        message: problem.to_string(),
-        busy: false,
-    })
+    text.parse()
+        .map_err(|problem: homenode::UnknownPlacement| Refusal::new(problem.to_string()))
 }
 
 pub(super) fn create(pool: &Pool, name: &str, size_bytes: u64, policy: Placement) -> Result<Outcome, Error> {
@@ -17,7 +16,12 @@ pub(super) fn create(pool: &Pool, name: &str, size_bytes: u64, policy: Placement
     Ok(sized(pool))
 }
 
-pub(super) fn list(pool: &Pool, directory: &Path) -> Outcome {
+pub(super) fn list(pool: &Pool, exports: &Exports, directory: &Path) -> Outcome {
+    let mut devices = exports.devices();
+    let report = |status: VolumeStatus| {
+        let device = devices.remove(&*status.name);
+        report(status, device)
+    };
     Outcome::Volumes {
         directory: directory.to_string_lossy().into_owned(),
         volumes: pool.volumes().into_iter().map(report).collect(),
@@ -46,6 +50,7 @@ pub(super) fn remedy(error: &Error) -> &'static str {
     match error {
         Error::Volume { source, .. } => match source {
             VolumeError::HoldsData { .. } => "; `--force` discards it",
+            VolumeError::Attached => " (`homenode volume detach`)",
             VolumeError::Unknown => "; `homenode volume list` tells which there are",
             _ => "",
         },
@@ -59,7 +64,7 @@ fn sized(pool: &Pool) -> Outcome {
     }
 }
 
-fn report(status: VolumeStatus) -> VolumeReport {
+fn report(status: VolumeStatus, device: Option<String>) -> VolumeReport {
     let on = |(node, bytes): (homenode::NodeId, u64)| NodeBytes { node: node.0, bytes };
     VolumeReport {
         name: status.name.into(),
@@ -68,6 +73,7 @@ fn report(status: VolumeStatus) -> VolumeReport {
         nodes: status.map.into_iter().map(on).collect(),
         policy: status.placement.to_string(),
         attached: status.attached,
+        device,
     }
 }
 

@@ -46,16 +46,20 @@ fn write(text: &mut String, volumes: &[Listed]) -> fmt::Result {
         .max(6);
     writeln!(
         text,
-        "{:<width$} {:>11} {:>11}  {:<10} {:<8}  where it lies",
+        "{:<width$} {:>11} {:>11}  {:<10} {:<13}  where it lies",
         "volume", "size", "used", "policy", "attached"
     )?;
     for one in volumes {
         let (size, used) = (size(one.volume.size_bytes), size(one.volume.used_bytes));
         let (policy, places) = (&one.volume.policy, places(&one.volume.nodes));
-        let attached = if one.volume.attached { "yes" } else { "no" };
+        let attached = match &one.volume.device {
+            Some(device) => device,
+            None if one.volume.attached => "yes",
+            None => "no",
+        };
         writeln!(
             text,
-            "{:<width$} {size:>11} {used:>11}  {policy:<10} {attached:<8}  {places}",
+            "{:<width$} {size:>11} {used:>11}  {policy:<10} {attached:<13}  {places}",
             name(one)
         )?;
     }
@@ -90,6 +94,7 @@ mod tests {
                 nodes: nodes.iter().map(|&(node, bytes)| NodeBytes { node, bytes }).collect(),
                 policy: "local".to_owned(),
                 attached: nodes.is_empty(),
+                device: nodes.is_empty().then(|| "/dev/ublkb12".to_owned()),
             },
         };
         let text = text(&[volume("disk", &[(0, 4096), (3, 8192)]), volume("d", &[])]);
@@ -97,9 +102,9 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "volume                size        used  policy     attached  where it lies",
-                "/srv/pool/disk    1.00 TiB   12.00 KiB  local      no        node 0 4.00 KiB, node 3 8.00 KiB",
-                "/srv/pool/d       1.00 TiB         0 B  local      yes       nowhere yet",
+                "volume                size        used  policy     attached       where it lies",
+                "/srv/pool/disk    1.00 TiB   12.00 KiB  local      no             node 0 4.00 KiB, node 3 8.00 KiB",
+                "/srv/pool/d       1.00 TiB         0 B  local      /dev/ublkb12   nowhere yet",
             ]
         );
     }

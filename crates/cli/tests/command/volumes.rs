@@ -41,7 +41,7 @@ fn volumes_come_change_and_go() {
     let entry = |name: &str, size_bytes: u64, policy: &str| {
         json!({
             "pool": pool.to_str(), "name": name, "size_bytes": size_bytes, "used_bytes": 0, "nodes": [],
-            "policy": policy, "attached": false,
+            "policy": policy, "attached": false, "device": null,
         })
     };
     let expected = json!([entry("disk", 8 << 20, "local"), entry("other", 4096, "node:0")]);
@@ -190,5 +190,75 @@ fn a_server_that_is_gone_or_stopped_is_told_of() {
     refused(&mut volume("list", &pool, &[]), &["dead", "homenode down"]);
     // Of those that live.
     succeed(&mut homenode(["volume", "list"]));
+    down(&pool);
+}
+
+#[test]
+fn without_the_kernels_driver_a_volume_is_not_attached() {
+    need_mounts!();
+    if Path::new("/dev/ublk-control").exists() {
+        println!("SKIPPED: this kernel has the driver; tests/lab/test_ublk.py attaches with it");
+        return;
+    }
+    let scratch = Scratch::new("driver");
+    let pool = scratch.dir("pool");
+    up(&pool);
+    let disk = pool.join("disk");
+    succeed(&mut volume("create", &disk, &["--size=4M"]));
+    let parts = ["attach the volume disk", "/dev/ublk-control", "modprobe ublk_drv"];
+    refused(&mut volume("attach", &disk, &[]), &parts);
+    let trace = scratch.path().join("trace");
+    refused(
+        volume("attach", &disk, &["--trace", "trace"]).current_dir(scratch.path()),
+        &parts,
+    );
+    assert!(!trace.exists(), "there is nothing to keep");
+    assert_eq!(list(&pool)[0]["attached"], false);
+    succeed(&mut volume("resize", &disk, &["--size=8M"]));
+    succeed(&mut volume("remove", &disk, &[]));
+    down(&pool);
+}
+
+#[test]
+fn each_mistake_with_devices_has_its_message() {
+    need_mounts!();
+    let scratch = Scratch::new("devices");
+    let pool = scratch.dir("pool");
+    up(&pool);
+    let disk = pool.join("disk");
+    succeed(&mut volume("create", &disk, &["--size=4M"]));
+    for verb in ["attach", "detach"] {
+        refused(
+            &mut volume(verb, pool.join("w"), &[]),
+            &["volume w", "no such volume", "homenode volume list"],
+        );
+        refused(
+            &mut volume(verb, scratch.path().join("v"), &[]),
+            &["not on a homenode mount"],
+        );
+        refused(&mut volume(verb, &pool, &[]), &["POOL/NAME"]);
+        fail(2, &mut homenode(["volume", verb]));
+    }
+    for options in [&[][..], &["--force"]] {
+        refused(
+            &mut volume("detach", &disk, options),
+            &["volume disk is not attached", "homenode volume list"],
+        );
+    }
+    let traced = |trace: &Path| {
+        let mut command = volume("attach", &disk, &["--trace"]);
+        command.arg(trace);
+        command
+    };
+    refused(
+        &mut traced(&scratch.path().join("missing/t")),
+        &["missing/t", "No such file"],
+    );
+    refused(
+        &mut traced(&pool.join("t")),
+        &["in the pool itself", "another directory"],
+    );
+    refused(&mut traced(Path::new(OsStr::from_bytes(b"/tmp/\xff"))), &["UTF-8"]);
+    assert_eq!(list(&pool)[0]["attached"], false);
     down(&pool);
 }

@@ -26,11 +26,29 @@ pub struct VolumeDriver {
 
 /// Detaches when dropped.
 #[derive(Debug)]
-struct Attached(Volume);
+pub(super) struct Attached(Volume);
 
 impl Drop for Attached {
     fn drop(&mut self) {
         self.0.pool.fs.detach_volume(&self.0.volume);
+    }
+}
+
+impl VolumeDriver {
+    pub(super) fn new(volume: Attached, buffers: Arc<Arena>, queues: &[Option<NodeId>]) -> Self {
+        let limits = Limits {
+            // Whole runs of 2 MiB are discarded at once.
+            transfer_bytes_max: 64 << 20,
+            can_discard: true,
+            can_zero: true,
+            ..Limits::of_bytes(volume.0.size_bytes())
+        };
+        Self {
+            volume: Arc::new(volume),
+            buffers,
+            limits,
+            homes: queues.into(),
+        }
     }
 }
 
@@ -40,21 +58,14 @@ impl Volume {
     /// # Errors
     /// EBUSY when it is attached already, ENOENT when it is removed.
     pub fn attach(&self, buffers: Arc<Arena>, queues: &[Option<NodeId>]) -> Result<VolumeDriver, Error> {
+        Ok(VolumeDriver::new(self.hold()?, buffers, queues))
+    }
+
+    /// Keeps it as it is.
+    pub(super) fn hold(&self) -> Result<Attached, Error> {
         let attached = self.pool.fs.attach_volume(&self.volume);
         attached.map_err(|source| self.failed("attach", source))?;
-        let limits = Limits {
-            // Whole runs of 2 MiB are discarded at once.
-            transfer_bytes_max: 64 << 20,
-            can_discard: true,
-            can_zero: true,
-            ..Limits::of_bytes(self.size_bytes())
-        };
-        Ok(VolumeDriver {
-            volume: Arc::new(Attached(self.clone())),
-            buffers,
-            limits,
-            homes: queues.into(),
-        })
+        Ok(Attached(self.clone()))
     }
 }
 
@@ -74,7 +85,7 @@ impl Driver for VolumeDriver {
         Ok(VolumeQueue {
             volume: Arc::clone(&self.volume),
             buffers: Arc::clone(&self.buffers),
-            stage: vec![0; STAGE_BYTES].into(),
+            stage: Vec::new(),
             finished: Vec::with_capacity(depth),
             depth,
         })
@@ -86,7 +97,8 @@ impl Driver for VolumeDriver {
 pub struct VolumeQueue {
     volume: Arc<Attached>,
     buffers: Arc<Arena>,
-    stage: Box<[u8]>,
+    /// Made with the first data, by the thread that then uses it: so it lies on that thread's node.
+    stage: Vec<u8>,
     finished: Vec<(Tag, Outcome)>,
     depth: usize,
 }
@@ -135,6 +147,7 @@ impl VolumeQueue {
         slots: &Slots,
         copy: fn(&mut Self, u64, u64, usize) -> Result<(), Error>,
     ) -> Result<(), Errno> {
+        self.stage.resize(STAGE_BYTES, 0);
         let mut offset = slots.offset(tag);
         for segment in slots.segments(tag) {
             let end = segment.buffer.checked_add(u64::from(segment.bytes));

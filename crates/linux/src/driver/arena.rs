@@ -9,6 +9,7 @@ use crate::memory::mapping::{HUGE_BYTES, Mapping};
 use crate::memory::{free_bytes, total_bytes};
 use homenode_engine::NodeId;
 use homenode_engine::blk::conformance::Buffers;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -70,28 +71,67 @@ impl Arena {
         let mapped = length
             .checked_next_multiple_of(HUGE_BYTES)
             .ok_or(ArenaError::Size(bytes))?;
-        let free = free(home)?;
-        if bytes > free {
-            return Err(ArenaError::Room { home, bytes, free });
+        require(bytes, home)?;
+        let arena = Self::map(length, mapped)?;
+        arena.prefer(0, mapped, home)?;
+        arena.populate(mapped)?;
+        Ok(Arc::new(arena))
+    }
+
+    /// Parts of `part_bytes` bytes (whole huge pages of 2 MiB), one behind the other, each of its home; of any node where the home
+    /// has no memory at all.
+    ///
+    /// # Errors
+    /// See [`ArenaError`]; nothing is left behind.
+    pub(crate) fn parted(part_bytes: u64, homes: &[NodeId]) -> Result<Arc<Self>, ArenaError> {
+        let bytes = part_bytes.saturating_mul(homes.len() as u64);
+        let length = usize::try_from(bytes).ok().filter(|length| *length > 0);
+        let length = length.ok_or(ArenaError::Size(bytes))?;
+        let part = usize::try_from(part_bytes).map_err(|_| ArenaError::Size(bytes))?;
+        assert!(part.is_multiple_of(HUGE_BYTES), "no huge page is of two parts");
+        let has_memory = |home: NodeId| total_bytes(home).is_ok_and(|bytes| bytes > 0);
+        let homes: Vec<_> = homes
+            .iter()
+            .map(|home| Some(*home).filter(|home| has_memory(*home)))
+            .collect();
+        for home in homes.iter().collect::<BTreeSet<_>>() {
+            let wanted = part_bytes * homes.iter().filter(|other| *other == home).count() as u64;
+            require(wanted, *home)?;
         }
-        let failed = |doing| move |source| ArenaError::Map { bytes, doing, source };
+        let arena = Self::map(length, length)?;
+        for (index, home) in homes.iter().enumerate() {
+            arena.prefer(index * part, part, *home)?;
+        }
+        arena.populate(length)?;
+        Ok(Arc::new(arena))
+    }
+
+    /// Addresses for `mapped` bytes, with memory to come.
+    fn map(length: usize, mapped: usize) -> Result<Self, ArenaError> {
+        let failed = |doing| move |source| failed(length, doing, source);
         let mapping = Mapping::reserve(mapped).map_err(failed("reserving addresses"))?;
         mapping.fill().map_err(failed("mapping"))?;
         // Both cost speed or space only where they are not taken.
         for advice in [libc::MADV_HUGEPAGE, libc::MADV_DONTDUMP] {
             let _ = mapping.advise(advice);
         }
-        if let Some(home) = home {
-            match mapping.prefer(home) {
-                // A kernel without NUMA has nothing to choose from.
-                Err(error) if error.raw_os_error() != Some(libc::ENOSYS) => {
-                    return Err(failed("choosing the node")(error));
-                }
-                _ => {}
+        Ok(Self { mapping, bytes: length })
+    }
+
+    fn prefer(&self, offset: usize, bytes: usize, home: Option<NodeId>) -> Result<(), ArenaError> {
+        let Some(home) = home else { return Ok(()) };
+        match self.mapping.prefer(offset, bytes, home) {
+            // A kernel without NUMA has nothing to choose from.
+            Err(error) if error.raw_os_error() != Some(libc::ENOSYS) => {
+                Err(failed(self.bytes, "choosing the node", error))
             }
+            _ => Ok(()),
         }
-        mapping.populate(0, mapped).map_err(failed("taking the pages"))?;
-        Ok(Arc::new(Self { mapping, bytes: length }))
+    }
+
+    fn populate(&self, mapped: usize) -> Result<(), ArenaError> {
+        let taken = self.mapping.populate(0, mapped);
+        taken.map_err(|source| failed(self.bytes, "taking the pages", source))
     }
 
     /// How many bytes it has.
@@ -122,7 +162,7 @@ impl Arena {
 
     /// The address of `bytes` bytes from `at` on, if it has them. They stay mapped while the arena lives.
     #[inline]
-    pub(super) fn range(&self, at: u64, bytes: usize) -> Option<*mut u8> {
+    pub(crate) fn range(&self, at: u64, bytes: usize) -> Option<*mut u8> {
         let last = self.bytes.checked_sub(bytes)?;
         let at = usize::try_from(at).ok().filter(|at| *at <= last)?;
         Some(self.mapping.base().wrapping_add(at))
@@ -160,6 +200,19 @@ impl Buffers for Arena {
     }
 }
 
+fn require(bytes: u64, home: Option<NodeId>) -> Result<(), ArenaError> {
+    let free = free(home)?;
+    if bytes > free {
+        return Err(ArenaError::Room { home, bytes, free });
+    }
+    Ok(())
+}
+
+fn failed(bytes: usize, doing: &'static str, source: io::Error) -> ArenaError {
+    let bytes = bytes as u64;
+    ArenaError::Map { bytes, doing, source }
+}
+
 /// What `home`, or any node, can give.
 fn free(home: Option<NodeId>) -> Result<u64, ArenaError> {
     let of = |node| free_bytes(node).map_err(|source| ArenaError::Node { node, source });
@@ -189,6 +242,16 @@ mod tests {
         assert_eq!(&read, b"\0abc\0");
         arena.read((3 << 20) - 1, &mut read[..1]);
         assert_eq!(read[0], b'z');
+    }
+
+    #[test]
+    fn parts_lie_one_behind_the_other() {
+        let arena = Arena::parted(HUGE_BYTES as u64, &[NodeId(0), NodeId(900), NodeId(0)]).unwrap();
+        assert_eq!(arena.bytes(), 3 * HUGE_BYTES as u64);
+        arena.write(3 * HUGE_BYTES as u64 - 1, b"z");
+        let text = |part, homes: &[NodeId]| Arena::parted(part, homes).unwrap_err().to_string();
+        assert!(text(1 << 50, &[NodeId(0)]).starts_with("node 0 can give "));
+        assert!(text(HUGE_BYTES as u64, &[]).contains("0 bytes"));
     }
 
     #[test]

@@ -104,15 +104,19 @@ impl Mapping {
 
     /// Binds the pages still to come to `node`, for everyone who maps the same file.
     pub(crate) fn bind(&self, node: NodeId) -> io::Result<()> {
-        self.set_policy(libc::MPOL_BIND, node)
+        self.set_policy(libc::MPOL_BIND, 0, self.bytes, node)
     }
 
-    /// Has the pages still to come come from `node` while it has any.
-    pub(crate) fn prefer(&self, node: NodeId) -> io::Result<()> {
-        self.set_policy(libc::MPOL_PREFERRED, node)
+    /// Has the pages still to come of the bytes from `offset` on come from `node` while it has any.
+    pub(crate) fn prefer(&self, offset: usize, bytes: usize, node: NodeId) -> io::Result<()> {
+        self.set_policy(libc::MPOL_PREFERRED, offset, bytes, node)
     }
 
-    fn set_policy(&self, mode: i32, node: NodeId) -> io::Result<()> {
+    fn set_policy(&self, mode: i32, offset: usize, bytes: usize, node: NodeId) -> io::Result<()> {
+        assert!(
+            offset <= self.bytes && bytes <= self.bytes - offset,
+            "the policy of {bytes} bytes at {offset}"
+        );
         const WORD_BITS: usize = libc::c_ulong::BITS as usize;
         let mut nodes = [0 as libc::c_ulong; 1024 / WORD_BITS];
         let word = nodes
@@ -121,9 +125,9 @@ impl Mapping {
         *word = 1 << (usize::from(node.0) % WORD_BITS);
         // The kernel takes one bit less than it is told.
         let bits = nodes.len() * WORD_BITS + 1;
-        let (base, mask) = (self.base, nodes.as_ptr());
-        // SAFETY: the range is ours; the mask is readable for the bits given.
-        let status = unsafe { libc::syscall(libc::SYS_mbind, base, self.bytes, mode, mask, bits, 0) };
+        let (start, mask) = (self.base.wrapping_add(offset), nodes.as_ptr());
+        // SAFETY: the range lies in ours; the mask is readable for the bits given.
+        let status = unsafe { libc::syscall(libc::SYS_mbind, start, bytes, mode, mask, bits, 0) };
         if status == 0 {
             Ok(())
         } else {

@@ -1,0 +1,182 @@
+//! The driver's control device: commands that make devices and take them away.
+//!
+//! Invariant: a command's memory stays until its command has ended. A command is waited for, however long the kernel takes;
+//! if even the waiting fails, the control device is given up.
+
+use super::CONTROL_PATH;
+use super::abi::{self, ControlCommand, DeviceInfo, Parameters};
+use super::error::Error;
+use crate::cpu::CpuMask;
+use crate::driver::RingError;
+use homenode_engine::CpuId;
+use io_uring::squeue::Entry128;
+use io_uring::{IoUring, cqueue, opcode, types};
+use parking_lot::Mutex;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::{fmt, io, ptr};
+
+/// The control device, open.
+pub(super) struct Control {
+    file: File,
+    ring: Mutex<Option<IoUring<Entry128, cqueue::Entry>>>,
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Control")
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Control {
+    pub(super) fn open() -> Result<Self, Error> {
+        let file = File::options().read(true).write(true).open(CONTROL_PATH);
+        let file = file.map_err(|source| match source.raw_os_error() {
+            // The last two: there is a name, and no driver behind it.
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Error::NoDriver,
+            _ => Error::Open {
+                path: CONTROL_PATH.into(),
+                source,
+            },
+        })?;
+        let ring = IoUring::builder().build(1);
+        let ring = ring.map_err(|source| RingError::Make { source })?;
+        Ok(Self {
+            file,
+            ring: Mutex::new(Some(ring)),
+        })
+    }
+
+    /// Adds a device. The driver tells in `info` what it made of that.
+    pub(super) fn add(&self, info: &mut DeviceInfo) -> Result<(), Error> {
+        info.device = abi::NEW_DEVICE;
+        self.with(abi::ADD_DEV, abi::NEW_DEVICE, 0, info)
+            .map_err(|source| Error::Command {
+                doing: "add a block device that this program serves".to_owned(),
+                source,
+            })
+    }
+
+    pub(super) fn info(&self, device: u32) -> io::Result<DeviceInfo> {
+        let mut info = DeviceInfo::default();
+        self.with(abi::GET_DEV_INFO, device, 0, &mut info)?;
+        Ok(info)
+    }
+
+    /// The CPUs whose requests come to a queue, ascending; also those that are offline.
+    pub(super) fn queue_cpus(&self, device: u32, queue: usize) -> Result<Vec<CpuId>, Error> {
+        let mut mask = CpuMask::empty();
+        let asked = self.with(abi::GET_QUEUE_AFFINITY, device, queue as u64, &mut mask);
+        asked.map_err(failed(&format!("tell the CPUs of queue {queue} of"), device))?;
+        Ok(mask.cpus())
+    }
+
+    pub(super) fn set_parameters(&self, device: u32, mut parameters: Parameters) -> Result<(), Error> {
+        self.with(abi::SET_PARAMS, device, 0, &mut parameters)
+            .map_err(failed("take the size and the limits of", device))
+    }
+
+    /// Makes it a disk; waits until all queues are served.
+    pub(super) fn start(&self, device: u32) -> Result<(), Error> {
+        let command = ControlCommand {
+            device,
+            data: u64::from(std::process::id()),
+            ..ControlCommand::default()
+        };
+        self.command(abi::START_DEV, &command).map_err(failed("start", device))
+    }
+
+    /// Ends the disk: what waits is done first, what comes later fails. Then its queues are told.
+    pub(super) fn stop(&self, device: u32) -> Result<(), Error> {
+        self.on_device(abi::STOP_DEV, device).map_err(failed("stop", device))
+    }
+
+    /// Takes the device away: its name at once, its number when nobody has it open any more.
+    pub(super) fn delete(&self, device: u32) -> Result<(), Error> {
+        let deleted = self.on_device(abi::DEL_DEV_ASYNC, device).or_else(|error| {
+            // ENOTSUPP, which only older drivers give, has no name in libc.
+            const ENOTSUPP: i32 = 524;
+            match error.raw_os_error() {
+                Some(libc::EOPNOTSUPP | libc::EINVAL | ENOTSUPP) => self.on_device(abi::DEL_DEV, device),
+                _ => Err(error),
+            }
+        });
+        match deleted {
+            // Somebody else was faster.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+            other => other.map_err(failed("remove", device)),
+        }
+    }
+
+    fn on_device(&self, operation: u32, device: u32) -> io::Result<()> {
+        let command = ControlCommand {
+            device,
+            ..ControlCommand::default()
+        };
+        self.command(operation, &command)
+    }
+
+    /// A command with memory that the kernel reads or writes.
+    fn with<T: Plain>(&self, operation: u32, device: u32, data: u64, memory: &mut T) -> io::Result<()> {
+        let command = ControlCommand {
+            device,
+            address: ptr::from_mut(memory).expose_provenance() as u64,
+            bytes: u16::try_from(size_of::<T>()).expect("it is small"),
+            data,
+        };
+        self.command(operation, &command)
+    }
+
+    fn command(&self, operation: u32, command: &ControlCommand) -> io::Result<()> {
+        let mut slot = self.ring.lock();
+        let Some(ring) = &mut *slot else {
+            return Err(io::Error::other(
+                "the control device was given up after an error of io_uring",
+            ));
+        };
+        let fd = types::Fd(self.file.as_raw_fd());
+        let entry = opcode::UringCmd80::new(fd, operation).cmd(command.encode()).build();
+        // SAFETY: the memory it names is borrowed by our caller until we are back, and that is when it has ended, or nothing was
+        // given to the kernel and never will be.
+        let pushed = unsafe { ring.submission().push(&entry) };
+        pushed.expect("each command ends before the next");
+        loop {
+            match ring.submit_and_wait(1) {
+                Err(error) if !is_passing(&error) => {
+                    if ring.submission().is_empty() {
+                        // It has it: this cannot be left.
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    } else {
+                        *slot = None;
+                        return Err(error);
+                    }
+                }
+                _ => {}
+            }
+            let ended = ring.completion().next();
+            if let Some(ended) = ended {
+                return match ended.result() {
+                    errno @ ..0 => Err(io::Error::from_raw_os_error(-errno)),
+                    _ => Ok(()),
+                };
+            }
+        }
+    }
+}
+
+/// Memory that the kernel may fill with any bytes.
+trait Plain {}
+impl Plain for DeviceInfo {}
+impl Plain for Parameters {}
+impl Plain for CpuMask {}
+
+fn failed(doing: &str, device: u32) -> impl FnOnce(io::Error) -> Error {
+    let doing = format!("{doing} {}", super::disk_path(device).display());
+    |source| Error::Command { doing, source }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}

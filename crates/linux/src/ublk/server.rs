@@ -1,0 +1,277 @@
+//! A device at work: its threads, and how it ends.
+
+use super::bell::{self, Bell, Ear, RingAtEnd};
+use super::control::Control;
+use super::error::Error;
+use super::queue::{Parts, Queue, serve_writes, stay};
+use super::{Added, disk_path, file_path};
+use crate::driver::Arena;
+use homenode_engine::CpuId;
+use homenode_engine::blk::trace::Recorder;
+use homenode_engine::blk::{Device, DriverQueue};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What the kernel, or whoever fills /dev, gets to make the device's files.
+const FILE_TIMEOUT: Duration = Duration::from_secs(5);
+const FILE_PAUSE: Duration = Duration::from_millis(10);
+
+/// What a device is served with.
+#[derive(Debug)]
+pub struct Setup<Q> {
+    /// A core, and a hardware queue that this core owns, for each queue of [`Added::queue_cpus`].
+    pub device: Arc<Device<Q>>,
+    /// From [`Added::buffers`].
+    pub buffers: Arc<Arena>,
+    /// By queue, where its thread is to be while all CPUs of the queue are offline.
+    pub near: Vec<Vec<CpuId>>,
+    /// By queue, what records its requests.
+    pub recorders: Vec<Option<Recorder>>,
+}
+
+/// A block device that threads of this process serve. Dropping it ends the device, also under its users: they get errors.
+#[derive(Debug)]
+pub struct Server {
+    control: Control,
+    device: u32,
+    disk: PathBuf,
+    bell: Arc<Bell>,
+    threads: Vec<JoinHandle<Result<(), Error>>>,
+    is_over: bool,
+}
+
+/// What all threads have.
+struct Shared<Q> {
+    layer: Arc<Device<Q>>,
+    buffers: Arc<Arena>,
+    near: Vec<Vec<CpuId>>,
+    added: DeviceShape,
+    /// The device's file. The driver ends the device when the last thread lets go of it.
+    file: File,
+    ear: Ear,
+    began: Instant,
+}
+
+struct DeviceShape {
+    device: u32,
+    depth: u16,
+    io_bytes: u32,
+    queue_bytes: u64,
+    queue_cpus: Vec<Vec<CpuId>>,
+}
+
+impl Added {
+    /// Starts the threads, and then the device.
+    ///
+    /// # Errors
+    /// [`Error`]; nothing is left behind.
+    ///
+    /// # Panics
+    /// When the parts of the setup do not belong to this device.
+    pub fn start<Q: DriverQueue + 'static>(mut self, setup: Setup<Q>) -> Result<Server, Error> {
+        let queues = self.queue_cpus.len();
+        assert!(
+            setup.near.len() == queues && setup.recorders.len() == queues,
+            "each queue has its parts"
+        );
+        check_map(&setup.device, queues);
+        self.set_limits(setup.device.limits())?;
+        let path = file_path(self.info.device);
+        let file = wait_for(&path, || File::options().read(true).write(true).open(&path))?;
+        let (bell, ear) = bell::new().map_err(|source| Error::Open { path, source })?;
+        let shared = Arc::new(Shared {
+            layer: setup.device,
+            buffers: setup.buffers,
+            near: setup.near,
+            added: DeviceShape {
+                device: self.info.device,
+                depth: self.info.depth,
+                io_bytes: self.info.io_bytes_max,
+                queue_bytes: self.queue_bytes(),
+                queue_cpus: std::mem::take(&mut self.queue_cpus),
+            },
+            file,
+            ear,
+            began: Instant::now(),
+        });
+        let mut server = Server {
+            device: self.info.device,
+            disk: disk_path(self.info.device),
+            control: self.control.take().expect("it is not started twice"),
+            bell: Arc::new(bell),
+            threads: Vec::with_capacity(queues),
+            is_over: false,
+        };
+        server.begin(shared, setup.recorders)?;
+        // Dropped, the server takes all of it away again.
+        server.control.start(server.device)?;
+        wait_for(&server.disk, || fs::metadata(&server.disk))?;
+        Ok(server)
+    }
+}
+
+impl Server {
+    /// Starts a thread for each queue; waits until all have offered their tags.
+    fn begin<Q: DriverQueue + 'static>(
+        &mut self,
+        shared: Arc<Shared<Q>>,
+        recorders: Vec<Option<Recorder>>,
+    ) -> Result<(), Error> {
+        let (ready, all_ready) = mpsc::channel();
+        for (index, recorder) in recorders.into_iter().enumerate() {
+            let (shared, bell, ready) = (Arc::clone(&shared), Arc::clone(&self.bell), ready.clone());
+            let run = move || {
+                let _ring = RingAtEnd(&bell);
+                shared.serve(index, recorder, &ready)
+            };
+            let thread = thread::Builder::new().name(format!("ublk{}q{index}", self.device));
+            let thread = thread.spawn(run).map_err(|source| Error::Queue {
+                queue: index,
+                device: self.disk.clone(),
+                source,
+            })?;
+            self.threads.push(thread);
+        }
+        drop((ready, shared));
+        if all_ready.iter().take(self.threads.len()).count() == self.threads.len() {
+            return Ok(());
+        }
+        self.bell.ring();
+        Err(self.join().expect_err("one of them has ended"))
+    }
+
+    /// The device that it serves: `/dev/ublkbN`.
+    #[must_use]
+    pub fn disk(&self) -> &Path {
+        &self.disk
+    }
+
+    /// Whether it is served no more, though nobody has stopped it here: somebody else has, or a thread met an error.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Opens the device for this use alone: as long as the file is there nobody mounts it. `None` when somebody has it so, by a
+    /// mount for example. Whoever has merely opened it is not in the way.
+    ///
+    /// # Errors
+    /// What opening it ends in.
+    pub fn claim(&self) -> io::Result<Option<File>> {
+        let mut options = File::options();
+        match options.read(true).custom_flags(libc::O_EXCL).open(&self.disk) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends the device: what waits is done, what comes later fails. All of it is gone then but its number, which stays taken as long
+    /// as somebody has the device open.
+    ///
+    /// # Errors
+    /// The first [`Error`] on the way, or what ended the threads before; the device has ended all the same, if the kernel lets it.
+    pub fn stop(mut self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        self.is_over = true;
+        let stopped = if self.has_ended() {
+            Ok(())
+        } else {
+            self.control.stop(self.device)
+        };
+        self.bell.ring();
+        let joined = self.join();
+        let deleted = self.control.delete(self.device);
+        joined.and(stopped).and(deleted)
+    }
+
+    fn join(&mut self) -> Result<(), Error> {
+        let threads = self.threads.drain(..).enumerate();
+        let ended = threads.map(|(queue, thread)| {
+            let device = self.disk.clone();
+            thread.join().unwrap_or(Err(Error::Panicked { queue, device }))
+        });
+        // All of them have ended before one is looked at. Those that another one has ended do not know why.
+        let mut errors: Vec<Error> = ended.collect::<Vec<_>>().into_iter().filter_map(Result::err).collect();
+        errors.sort_by_key(|error| error.errno() == libc::ECANCELED);
+        errors.into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // Who wants to know it calls `stop`.
+            let _ = self.end();
+        }
+    }
+}
+
+impl<Q: DriverQueue> Shared<Q> {
+    /// What the thread of a queue does.
+    fn serve(&self, index: usize, recorder: Option<Recorder>, ready: &mpsc::Sender<()>) -> Result<(), Error> {
+        let failed = |source| Error::Queue {
+            queue: index,
+            device: disk_path(self.added.device),
+            source,
+        };
+        let (cpus, near) = (&self.added.queue_cpus[index], &self.near[index]);
+        // First, so that whatever is made from here on is of their node.
+        stay(cpus, near);
+        serve_writes();
+        let mut core = self.layer.join(index).map_err(io::Error::other).map_err(failed)?;
+        core.record(recorder);
+        let parts = Parts {
+            index: u16::try_from(index).expect("as many as the driver has"),
+            depth: self.added.depth,
+            io_bytes: self.added.io_bytes,
+            first_buffer: self.added.queue_bytes * index as u64,
+            device: &self.file,
+            buffers: &self.buffers,
+            core,
+            bell: &self.ear,
+            cpus,
+            near,
+            began: self.began,
+        };
+        let mut queue = Queue::new(parts).map_err(failed)?;
+        // Nobody waits for it when another queue has failed.
+        let _ = ready.send(());
+        queue.serve().map_err(failed)
+    }
+}
+
+/// Each core has a hardware queue of its own: else its thread would sleep while another one's requests wait for it.
+fn check_map<Q: DriverQueue>(device: &Device<Q>, queues: usize) {
+    let mut map = device.map();
+    map.sort_unstable();
+    assert!(
+        map.into_iter().eq(0..queues),
+        "each queue has a core, and a hardware queue for it alone"
+    );
+}
+
+/// What `look` gives of a file that is there in a moment.
+fn wait_for<T>(path: &Path, look: impl Fn() -> io::Result<T>) -> Result<T, Error> {
+    let start = Instant::now();
+    loop {
+        match look() {
+            Ok(found) => return Ok(found),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && start.elapsed() < FILE_TIMEOUT => {
+                thread::sleep(FILE_PAUSE);
+            }
+            Err(source) => {
+                let path = path.to_owned();
+                return Err(Error::Open { path, source });
+            }
+        }
+    }
+}

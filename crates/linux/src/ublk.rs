@@ -30,6 +30,7 @@ use abi::DeviceInfo;
 use control::Control;
 use homenode_engine::blk::Limits;
 use homenode_engine::{CpuId, NodeId};
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -58,6 +59,8 @@ pub struct Added {
     /// None when it has become a [`Server`]'s.
     control: Option<Control>,
     info: DeviceInfo,
+    /// The device's file: who has it open serves the device, or is about to.
+    file: File,
     queue_cpus: Vec<Vec<CpuId>>,
 }
 
@@ -79,9 +82,20 @@ impl Added {
             ..DeviceInfo::default()
         };
         control.add(&mut info)?;
+        let path = file_path(info.device);
+        let opened = server::wait_for(&path, || File::options().read(true).write(true).open(&path));
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) => {
+                // What stays is cleared with the leftovers of this process.
+                let _ = control.delete(info.device);
+                return Err(error);
+            }
+        };
         let mut added = Self {
             control: Some(control),
             info,
+            file,
             queue_cpus: Vec::new(),
         };
         let cpus_of = |queue| added.control().queue_cpus(info.device, queue);

@@ -9,8 +9,10 @@ use crate::failure::chain;
 use crate::holders;
 use crate::mountinfo::{Device, locate, mounts, shown};
 use homenode::{Claim, Export, Pool};
+use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -149,7 +151,7 @@ fn end(export: Export) {
     }
 }
 
-/// Makes the file anew.
+/// Makes the file: none that exists is touched.
 fn make_trace(path: &Path, pool_device: Device) -> Result<File, Refusal> {
     let name = shown(path);
     let place = path.parent().map(locate);
@@ -160,7 +162,13 @@ fn make_trace(path: &Path, pool_device: Device) -> Result<File, Refusal> {
             "the trace {name} would lie in the pool itself, which could not end then: choose another directory"
         )));
     }
-    File::create(path).map_err(|error| Refusal::new(format!("cannot write the trace {name}: {error}")))
+    File::create_new(path).map_err(|error| {
+        let advice = match error.kind() {
+            ErrorKind::AlreadyExists => ": choose another name, or remove it",
+            _ => "",
+        };
+        Refusal::new(format!("cannot write the trace {name}: {error}{advice}"))
+    })
 }
 
 /// Claims a device for the time of its end; says who uses it. None where it has ended already.
@@ -168,7 +176,13 @@ fn claim(export: &Export, forced: &str) -> Result<Option<Claim>, Refusal> {
     let mut looks = 0;
     loop {
         let claim = match export.claim() {
-            Err(_) => return Ok(None),
+            Err(error) if has_ended(&error) => return Ok(None),
+            Err(error) => {
+                let (name, device) = (export.name().escape_debug(), export.device().display());
+                return Err(Refusal::new(format!(
+                    "cannot see whether the volume {name} is in use: opening {device}: {error}"
+                )));
+            }
             Ok(claim) => claim,
         };
         let holders = holders::of_file(export.device());
@@ -182,6 +196,13 @@ fn claim(export: &Export, forced: &str) -> Result<Option<Claim>, Refusal> {
         drop(claim);
         thread::sleep(LOOK_PAUSE);
     }
+}
+
+/// Whether opening a device has failed because it is no more.
+fn has_ended(error: &io::Error) -> bool {
+    let gone = [Errno::NOENT, Errno::NXIO, Errno::NODEV];
+    gone.iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 fn in_use(export: &Export, holders: &[String], forced: &str) -> Refusal {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 /// Make a volume a block device, and print its path.
 ///
-/// The kernel's ublk driver (Linux 6.4 and newer, `modprobe ublk_drv`) hands each request to the pool's server, where a thread of the
+/// The kernel's ublk driver (Linux 6.9 and newer, `modprobe ublk_drv`) hands each request to the pool's server, where a thread of the
 /// CPU that asked carries it out: there is a queue for each CPU. The device ends with `homenode volume detach`, and with the server:
 /// if that is killed, users of the device get I/O errors, and the next `homenode up` clears what is left. What was discarded
 /// (fstrim, mkfs) is free in the pool at once. There is no cache to flush: what the pool holds goes with its server.
@@ -19,7 +19,7 @@ pub(crate) struct AttachArgs {
     /// Where its pool is mounted, a slash, and its name.
     #[arg(value_name = "POOL/NAME")]
     volume: PathBuf,
-    /// Write each request to this file, which is made anew, until the volume is detached; `homenode blk replay` asks for all of
+    /// Write each request to this file, which must not exist yet, until the volume is detached; `homenode blk replay` asks for all of
     /// them again. It must not lie in the pool.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,

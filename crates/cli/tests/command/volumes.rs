@@ -259,6 +259,10 @@ fn each_mistake_with_devices_has_its_message() {
         &["in the pool itself", "another directory"],
     );
     refused(&mut traced(Path::new(OsStr::from_bytes(b"/tmp/\xff"))), &["UTF-8"]);
+    let earlier = scratch.path().join("earlier");
+    fs::write(&earlier, "a trace").unwrap();
+    refused(&mut traced(&earlier), &["earlier", "File exists", "another name"]);
+    assert_eq!(fs::read(&earlier).unwrap(), b"a trace");
     assert_eq!(list(&pool)[0]["attached"], false);
     down(&pool);
 }

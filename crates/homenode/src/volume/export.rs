@@ -2,10 +2,10 @@
 
 mod trace;
 
+use super::Volume;
 use super::driver::VolumeDriver;
-use super::{Volume, VolumeQueue};
 use crate::blk::trace::Recorder;
-use crate::blk::{Device, Options, SoftwareCounts};
+use crate::blk::{Device, Options};
 use crate::{Error, NodeId};
 use homenode_linux::ublk::{self, Added, Server, Setup};
 use std::fs::File;
@@ -20,7 +20,6 @@ use trace::TraceWriter;
 pub struct Export {
     name: Box<str>,
     server: Server,
-    device: Arc<Device<VolumeQueue>>,
     trace: Option<TraceWriter>,
 }
 
@@ -55,7 +54,7 @@ impl Volume {
             let device = device.expect("a volume's queues need nothing");
             let (recorders, trace) = self.recorders(homes.len(), trace)?;
             let setup = Setup {
-                device: Arc::clone(&device),
+                device,
                 buffers,
                 near: homes.iter().map(|home| pool.machine.cpus_of(*home).to_vec()).collect(),
                 recorders,
@@ -64,7 +63,6 @@ impl Volume {
             Ok(Export {
                 name: self.name().into(),
                 server,
-                device,
                 trace,
             })
         })
@@ -110,12 +108,6 @@ impl Export {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.server.has_ended()
-    }
-
-    /// What each queue has done so far.
-    #[must_use]
-    pub fn counts(&self) -> Vec<SoftwareCounts> {
-        self.device.software_counts()
     }
 
     /// Claims the device: `None` when it is in use, mounted for example. Who has merely opened it, as for reading, does not claim

@@ -23,7 +23,6 @@ const fn changing(number: u32) -> u32 {
 pub(super) const GET_QUEUE_AFFINITY: u32 = reading(0x01);
 pub(super) const GET_DEV_INFO: u32 = reading(0x02);
 pub(super) const ADD_DEV: u32 = changing(0x04);
-pub(super) const DEL_DEV: u32 = changing(0x05);
 pub(super) const START_DEV: u32 = changing(0x06);
 pub(super) const STOP_DEV: u32 = changing(0x07);
 pub(super) const SET_PARAMS: u32 = changing(0x08);

@@ -12,9 +12,12 @@ use homenode_engine::CpuId;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
 use parking_lot::Mutex;
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::{fmt, io, ptr};
+
+/// The first that takes a device away without waiting for who has it open.
+const LEAST_RELEASE: (u32, u32) = (6, 9);
 
 /// The control device, open.
 pub(super) struct Control {
@@ -41,6 +44,11 @@ impl Control {
                 source,
             },
         })?;
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        if is_before(&release, LEAST_RELEASE) {
+            let release = release.trim().to_owned();
+            return Err(Error::TooOld { release });
+        }
         let ring = IoUring::builder().build(1);
         let ring = ring.map_err(|source| RingError::Make { source })?;
         Ok(Self {
@@ -93,17 +101,9 @@ impl Control {
         self.on_device(abi::STOP_DEV, device).map_err(failed("stop", device))
     }
 
-    /// Takes the device away: its name at once, its number when nobody has it open any more.
+    /// Takes the device away: its name at once, its number when nobody has it open any more. Waits for nobody.
     pub(super) fn delete(&self, device: u32) -> Result<(), Error> {
-        let deleted = self.on_device(abi::DEL_DEV_ASYNC, device).or_else(|error| {
-            // ENOTSUPP, which only older drivers give, has no name in libc.
-            const ENOTSUPP: i32 = 524;
-            match error.raw_os_error() {
-                Some(libc::EOPNOTSUPP | libc::EINVAL | ENOTSUPP) => self.on_device(abi::DEL_DEV, device),
-                _ => Err(error),
-            }
-        });
-        match deleted {
+        match self.on_device(abi::DEL_DEV_ASYNC, device) {
             // Somebody else was faster.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
             other => other.map_err(failed("remove", device)),
@@ -177,6 +177,30 @@ fn failed(doing: &str, device: u32) -> impl FnOnce(io::Error) -> Error {
     |source| Error::Command { doing, source }
 }
 
+/// Whether a release, `6.8.0-31-generic`, comes before that version. One that is not understood does not.
+fn is_before(release: &str, least: (u32, u32)) -> bool {
+    let mut numbers = release.split(|byte: char| !byte.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < least,
+        _ => false,
+    }
+}
+
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_as_numbers() {
+        for old in ["6.8.0-31-generic", "6.1.0", "5.19", "6.8"] {
+            assert!(is_before(old, LEAST_RELEASE), "{old}");
+        }
+        for new in ["6.9.0", "6.10", "6.18.5+deb13-amd64", "7.0-rc1", "unknown", ""] {
+            assert!(!is_before(new, LEAST_RELEASE), "{new}");
+        }
+    }
 }

@@ -11,10 +11,18 @@ pub enum Error {
     /// The kernel has no such driver.
     #[error(
         "this kernel has no driver for block devices that programs serve (there is no {}): load it with \
-         `modprobe ublk_drv`; it comes with Linux 6.4 and newer, built with CONFIG_BLK_DEV_UBLK",
+         `modprobe ublk_drv`; it comes with Linux 6.9 and newer, built with CONFIG_BLK_DEV_UBLK",
         super::CONTROL_PATH
     )]
     NoDriver,
+    /// It has one of the first of them.
+    #[error(
+        "the ublk driver of Linux {release} is too old: 6.9 is the first that ends a device without waiting for its users"
+    )]
+    TooOld {
+        /// The kernel's release.
+        release: String,
+    },
     /// It cannot be talked to.
     #[error("cannot open {path}: {source}{}", open_advice(source))]
     Open {
@@ -62,7 +70,7 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> i32 {
         let source = match self {
-            Self::NoDriver => return libc::ENODEV,
+            Self::NoDriver | Self::TooOld { .. } => return libc::ENODEV,
             Self::Panicked { .. } => return libc::EIO,
             Self::Buffers(_) => return libc::ENOMEM,
             Self::Ring(RingError::Make { source } | RingError::Files { source })
@@ -88,7 +96,7 @@ fn command_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => ": run the server as root (CAP_SYS_ADMIN)",
         Some(libc::ENOSYS) => ": its io_uring has no commands, or the container forbids them",
-        Some(libc::EOPNOTSUPP | libc::EINVAL) => ": its ublk driver may be older than Linux 6.4",
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => ": its ublk driver may be older than Linux 6.9",
         Some(libc::ENOMEM) => ": it has no memory for the device's queues",
         _ => "",
     }
@@ -122,7 +130,7 @@ mod tests {
             (open(libc::EACCES), &["open /dev/ublk-control", "root"], libc::EACCES),
             (open(libc::ENOENT), &["/dev/ublk-control", "devtmpfs"], libc::ENOENT),
             (command(libc::EPERM), &["add a device", "root"], libc::EPERM),
-            (command(libc::EOPNOTSUPP), &["add a device", "6.4"], libc::EOPNOTSUPP),
+            (command(libc::EOPNOTSUPP), &["add a device", "6.9"], libc::EOPNOTSUPP),
             (ring(libc::ENOSYS), &["io_uring", "container"], libc::ENOSYS),
         ];
         for (error, parts, errno) in expected {

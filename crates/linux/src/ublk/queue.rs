@@ -10,7 +10,7 @@ use super::descriptors::Descriptors;
 use crate::cpu;
 use crate::driver::{Arena, RingError};
 use homenode_engine::CpuId;
-use homenode_engine::blk::{Core, DriverQueue, Errno, Outcome, Refusal, Request};
+use homenode_engine::blk::{Core, DriverQueue, Errno, Outcome, Refusal};
 use io_uring::types::{Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use std::fs::File;
@@ -55,8 +55,6 @@ pub(super) struct Queue<'a, Q: DriverQueue> {
     parts: Parts<'a, Q>,
     /// Tags whose requests have come.
     arrived: Vec<u16>,
-    /// Requests that the block layer had no tag for.
-    held: Vec<Request>,
     /// Tags that the kernel still uses.
     live: usize,
     is_over: bool,
@@ -86,7 +84,6 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
             ring,
             parts,
             arrived: Vec::with_capacity(depth),
-            held: Vec::with_capacity(depth),
             live: depth,
             is_over: false,
             astray: None,
@@ -122,48 +119,27 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
 
     /// Gives what has come to the block layer, and what is finished back to the kernel.
     fn work(&mut self) {
-        let mut next = 0;
-        while next < self.held.len() {
-            if self.begin(self.held[next]) {
-                self.held.swap_remove(next);
-            } else {
-                next += 1;
-            }
-        }
+        let now = u64::try_from(self.parts.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.parts.core.wake(now);
         for next in 0..self.arrived.len() {
             let tag = self.arrived[next];
             let (buffer, io_bytes) = (self.parts.buffer(tag), self.parts.io_bytes);
             match self.descriptors.read(tag).request(buffer, io_bytes) {
                 Ok(request) => {
-                    let request = request.user(u64::from(tag));
-                    if !self.begin(request) {
-                        self.held.push(request);
+                    if let Err(rejected) = self.parts.core.submit(request.user(u64::from(tag))) {
+                        self.end(tag, Err(errno_of(rejected.why)));
                     }
                 }
                 Err(errno) => self.end(tag, Err(errno)),
             }
         }
         self.arrived.clear();
-        let now = u64::try_from(self.parts.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let Self { ring, parts, .. } = self;
         let place = Place::of(parts);
         parts.core.run(now, |completion| {
             let tag = u16::try_from(completion.user).expect("the tag it was submitted with");
             push(ring, &place.commit(tag, completion.outcome));
         });
-    }
-
-    /// Whether the block layer has it, or has refused it for good; else it has no tag for it now.
-    fn begin(&mut self, request: Request) -> bool {
-        match self.parts.core.submit(request) {
-            Ok(()) => true,
-            Err(rejected) if rejected.why == Refusal::NoTag => false,
-            Err(rejected) => {
-                let tag = u16::try_from(request.user).expect("it is a tag");
-                self.end(tag, Err(errno_of(rejected.why)));
-                true
-            }
-        }
     }
 
     fn end(&mut self, tag: u16, outcome: Outcome) {
@@ -174,7 +150,7 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
     /// Sends results and waits for requests; not when the layer has something to do meanwhile.
     fn wait(&mut self) -> io::Result<()> {
         let submitter = self.ring.submitter();
-        if self.parts.core.is_idle() && self.held.is_empty() {
+        if self.parts.core.is_idle() {
             return settled(submitter.submit_and_wait(1));
         }
         let no_time = Timespec::new();

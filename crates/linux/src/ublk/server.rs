@@ -81,9 +81,14 @@ impl Added {
         );
         check_map(&setup.device, queues);
         self.set_limits(setup.device.limits())?;
-        let path = file_path(self.info.device);
-        let file = wait_for(&path, || File::options().read(true).write(true).open(&path))?;
-        let (bell, ear) = bell::new().map_err(|source| Error::Open { path, source })?;
+        let (bell, ear) = bell::new().map_err(|source| Error::Open {
+            path: file_path(self.info.device),
+            source,
+        })?;
+        let file = self.file.try_clone().map_err(|source| Error::Open {
+            path: file_path(self.info.device),
+            source,
+        })?;
         let shared = Arc::new(Shared {
             layer: setup.device,
             buffers: setup.buffers,
@@ -260,7 +265,7 @@ fn check_map<Q: DriverQueue>(device: &Device<Q>, queues: usize) {
 }
 
 /// What `look` gives of a file that is there in a moment.
-fn wait_for<T>(path: &Path, look: impl Fn() -> io::Result<T>) -> Result<T, Error> {
+pub(super) fn wait_for<T>(path: &Path, look: impl Fn() -> io::Result<T>) -> Result<T, Error> {
     let start = Instant::now();
     loop {
         match look() {

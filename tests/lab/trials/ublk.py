@@ -409,7 +409,8 @@ class Users(Attached):
         self.assertGreater(entries, 500)
         told = json.loads(self.done("blk", "replay", "--asap", "--device", "ram", "--json", trace))
         print(f"replayed: {told}")
-        self.assertEqual((told["requests"], told["failed"], told["refused"], told["lost"]), (entries, {}, {}, 0))
+        played = sum(operation["requests"] for operation in told["operations"])
+        self.assertEqual((played, told["failed"], told["refused"], told["lost"]), (entries, {}, {}, 0))
         copy = Path("/tmp/copy")
         with copy.open("wb") as file:
             file.truncate(32 * MIB)

@@ -9,6 +9,8 @@
 
 use super::request::{Durability, Operation, Request};
 use homenode_shared::{Receiver, Sender, ring};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a header, and of an entry.
 pub const ENTRY_BYTES: usize = 32;
@@ -134,7 +136,8 @@ fn durability_of(number: u8) -> Result<Durability, TraceError> {
 #[derive(Debug)]
 pub struct Recorder {
     entries: Sender<4>,
-    lost: u32,
+    /// Since the last entry. Only this end writes it.
+    lost: Arc<AtomicU32>,
     core: u16,
 }
 
@@ -142,35 +145,46 @@ pub struct Recorder {
 #[derive(Debug)]
 pub struct Recorded {
     entries: Receiver<4>,
+    lost: Arc<AtomicU32>,
 }
 
 /// Room for `entries` requests that one core has taken and nobody has read yet.
 #[must_use]
 pub fn recorder(core: u16, entries: usize) -> (Recorder, Recorded) {
     let (sender, receiver) = ring(entries);
+    let lost = Arc::new(AtomicU32::new(0));
     let recorder = Recorder {
         entries: sender,
-        lost: 0,
+        lost: Arc::clone(&lost),
         core,
     };
-    (recorder, Recorded { entries: receiver })
+    let recorded = Recorded {
+        entries: receiver,
+        lost,
+    };
+    (recorder, recorded)
 }
 
 impl Recorder {
     /// By value: a request whose address is taken anywhere lies in memory everywhere.
     #[cold]
     pub(super) fn record(&mut self, request: Request, time_ns: u64) {
+        // Relaxed: a number, which the other end reads when this one is gone.
+        let lost = self.lost.load(Ordering::Relaxed);
         let entry = Entry {
             time_ns,
             request,
             core: self.core,
-            lost: self.lost,
+            lost,
         };
         let bytes = entry.to_bytes();
         let words = std::array::from_fn(|word| u64::from_le_bytes(part(&bytes, word * 8)));
-        match self.entries.push(words) {
-            Ok(()) => self.lost = 0,
-            Err(_) => self.lost = self.lost.saturating_add(1),
+        let now_lost = match self.entries.push(words) {
+            Ok(()) => 0,
+            Err(_) => lost.saturating_add(1),
+        };
+        if now_lost != lost {
+            self.lost.store(now_lost, Ordering::Relaxed);
         }
     }
 
@@ -188,6 +202,12 @@ impl Recorded {
             to.copy_from_slice(&word.to_le_bytes());
         }
         Some(bytes)
+    }
+
+    /// Requests behind the last entry that were not recorded for want of room; once the core is gone.
+    #[must_use]
+    pub fn lost(&self) -> u32 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Whether the core is gone and everything is read.

@@ -61,6 +61,22 @@ fn headers() {
 }
 
 #[test]
+fn what_is_lost_behind_the_last_entry_is_told_too() {
+    let memory = Memory::new(Limits::of_bytes(1 << 20), &[None], 1 << 20);
+    let device = Device::new(&memory, &[NodeId(0)], |_, _| 10, Options::default()).unwrap();
+    let mut core = device.join(0).unwrap();
+    let (recorder, mut recorded) = recorder(0, 4);
+    core.record(Some(recorder));
+    for block in 0..6 {
+        core.submit(Request::read(block * 512, 512, 0)).unwrap();
+    }
+    core.record(None);
+    let recorded_requests = std::iter::from_fn(|| recorded.next_bytes()).count();
+    assert!(recorded.is_over());
+    assert_eq!((recorded_requests, recorded.lost()), (4, 2));
+}
+
+#[test]
 fn every_request_is_recorded_or_counted_as_lost() {
     let memory = Memory::new(Limits::of_bytes(1 << 20), &[None], 1 << 20);
     let device = Device::new(&memory, &[NodeId(0)], |_, _| 10, Options::default()).unwrap();

@@ -1,4 +1,5 @@
-//! The thread that writes a trace while a device is at work. What it cannot keep up with is lost, and the trace tells how much.
+//! The thread that writes a trace while a device is at work. What it cannot keep up with is lost: the next entry tells how much, and
+//! the end of the thread, when there is none.
 
 use crate::blk::trace::{Recorded, Recorder, header, recorder};
 use std::fs::File;
@@ -46,7 +47,13 @@ fn write(file: File, device_bytes: u64, mut recorded: Vec<Recorded>) -> io::Resu
         file.flush()?;
         thread::sleep(PAUSE);
     }
-    file.flush()
+    file.flush()?;
+    match recorded.iter().map(|one| u64::from(one.lost())).sum() {
+        0 => Ok(()),
+        lost @ 1.. => Err(io::Error::other(format!(
+            "its last {lost} requests are missing, for they came faster than they were written"
+        ))),
+    }
 }
 
 #[cfg(test)]

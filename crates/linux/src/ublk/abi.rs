@@ -241,7 +241,7 @@ mod tests {
     fn commands_have_the_headers_numbers() {
         assert_eq!(GET_QUEUE_AFFINITY, 0x8020_7501);
         assert_eq!(GET_DEV_INFO, 0x8020_7502);
-        assert_eq!((ADD_DEV, DEL_DEV), (0xc020_7504, 0xc020_7505));
+        assert_eq!(ADD_DEV, 0xc020_7504);
         assert_eq!((START_DEV, STOP_DEV), (0xc020_7506, 0xc020_7507));
         assert_eq!((SET_PARAMS, DEL_DEV_ASYNC), (0xc020_7508, 0x8020_7514));
         assert_eq!((FETCH_REQ, COMMIT_AND_FETCH_REQ), (0xc010_7520, 0xc010_7521));

@@ -216,6 +216,9 @@ fn find(volume: &Path) -> Result<(Connection, String)> {
     Ok((connection, name))
 }
 
+/// Of a volume's name.
+const NAME_BYTES_MAX: usize = 255;
+
 /// What is before and behind the last slash. The server judges the name.
 fn split(volume: &Path) -> Result<(&Path, String)> {
     let bytes = volume.as_os_str().as_bytes();
@@ -226,6 +229,14 @@ fn split(volume: &Path) -> Result<(&Path, String)> {
     };
     match std::str::from_utf8(name) {
         Ok("") => Err(no_name(volume)),
+        // The server judges the rest, but takes no message of any length.
+        Ok(name) if name.len() > NAME_BYTES_MAX => {
+            let start: String = name.chars().take(20).collect();
+            fail!(
+                "the name of the volume, {}…, is longer than {NAME_BYTES_MAX} bytes",
+                start.escape_debug()
+            )
+        }
         Ok(name) => Ok((Path::new(OsStr::from_bytes(directory)), name.to_owned())),
         Err(_) => fail!("{} names no volume: the name is not UTF-8", shown(volume)),
     }

@@ -1,7 +1,7 @@
 //! `homenode blk replay` on traces of the block layer.
 
 use homenode::NodeId;
-use homenode::blk::trace::{header, recorder};
+use homenode::blk::trace::{Entry, header, recorder};
 use homenode::blk::{Device, Durability, Limits, Null, Options, Request};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -161,20 +161,63 @@ fn what_is_no_trace_or_no_device_is_told() {
     // Whoever made it was stopped within an entry.
     fs::write(&world.trace, &good[..good.len() - 10]).expect("the trace is written");
     assert_eq!(world.requests(&[]), expected()[..2]);
+    let text = String::from_utf8(world.replay(&[]).stdout).expect("it is text");
+    assert!(text.contains("ends within an entry"), "{text}");
     world.trace = PathBuf::from(&absent);
     assert!(world.failure(&[]).contains(&absent));
 }
 
-/// A device that is smaller than the one of the trace does what it can.
+/// Nothing is written to a device that is too small for all of it, nor to the trace itself.
 #[test]
-fn requests_beyond_the_device_are_counted() {
+fn a_device_that_cannot_be_the_traces_is_refused() {
     let world = World::new();
     let file = world.file("small");
-    fs::write(&file, vec![0; 8192]).expect("the file is written");
-    let output = world.replay(&["--device", &file, "--overwrite"]);
-    let text = String::from_utf8(output.stdout).expect("it is text");
+    fs::write(&file, vec![7; 8192]).expect("the file is written");
+    let message = world.failure(&["--device", &file, "--overwrite"]);
     assert!(
-        text.contains("3 requests were not taken: it goes beyond the end of the device"),
+        message.contains(&file) && message.contains("8192 bytes") && message.contains("1048576"),
+        "{message}"
+    );
+    assert_eq!(fs::read(&file).expect("the file is there"), vec![7; 8192]);
+    let trace = world.trace.to_str().expect("a name in UTF-8");
+    let before = fs::read(trace).expect("the trace is there");
+    let message = world.failure(&["--device", trace, "--overwrite"]);
+    assert!(message.contains("the trace itself"), "{message}");
+    assert_eq!(fs::read(trace).expect("the trace is there"), before);
+}
+
+#[test]
+fn requests_that_are_not_taken_are_counted_and_a_failure() {
+    let world = World::new();
+    let mut bytes = fs::read(&world.trace).expect("the trace is there");
+    // The first request is now beyond the device's end.
+    bytes[32 + 8..32 + 16].copy_from_slice(&(1_u64 << 40).to_le_bytes());
+    fs::write(&world.trace, bytes).expect("the trace is written");
+    let output = world.replay(&["--asap"]);
+    assert_eq!(output.status.code(), Some(1));
+    let [text, message] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("it is text"));
+    assert!(
+        text.contains("1 requests were not taken: it goes beyond the end of the device"),
         "{text}"
     );
+    assert!(message.contains("1 of its requests were not done"), "{message}");
+}
+
+/// Memory is for data: what is discarded needs none, however long it is.
+#[test]
+fn a_long_discard_needs_no_memory() {
+    let world = World::new();
+    let device = 4_u64 << 30;
+    let mut bytes = header(device).to_vec();
+    let discard = Entry {
+        time_ns: 0,
+        request: Request::discard(0, 1 << 30),
+        core: 0,
+        lost: 0,
+    };
+    let other = Entry { core: 1, ..discard };
+    bytes.extend([discard.to_bytes(), other.to_bytes()].concat());
+    fs::write(&world.trace, bytes).expect("the trace is written");
+    let output = world.replay(&[]);
+    assert!(output.status.success(), "{output:?}");
 }

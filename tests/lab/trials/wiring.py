@@ -6,6 +6,7 @@ Everything is read from the kernel, or told by the readers of the load (`homenod
 import json
 import os
 import re
+import select
 import subprocess
 from pathlib import Path
 
@@ -19,6 +20,8 @@ CARD, CARD_NODE = "eth0", 1
 SETTINGS = ("/proc/irq/*/smp_affinity", "/sys/class/net/*/queues/tx-*/xps_cpus", "/sys/class/net/*/queues/rx-*/rps_cpus")
 # Bytes a second of a connection and of fio's job: what an emulated machine can do beside looking at itself.
 RATE = 4 << 20
+# Until every connection of an upload has moved something.
+STEADY_S = 120
 
 
 def disks() -> dict[str, int]:
@@ -63,6 +66,14 @@ def gather(cpu: int) -> None:
         Path(f"/proc/irq/{number}/smp_affinity_list").write_text(str(cpu))
 
 
+def card_state() -> str:
+    """For who has to find out why nothing arrives."""
+    told = subprocess.run(["ss", "-tin"], capture_output=True, text=True, check=False).stdout
+    device = os.path.basename(os.readlink(f"/sys/class/net/{CARD}/device"))
+    lines = [line for line in Path("/proc/interrupts").read_text().splitlines() if device in line]
+    return "\n".join([told, *lines, *(f"{path} {text}" for path, text in settings().items() if CARD in path)])
+
+
 def masks() -> dict[tuple[int, str], frozenset[int]]:
     """The mask of each thread that is no kernel's, by its number and when it started."""
     found = {}
@@ -102,6 +113,9 @@ class Upload(Load):
         words = [*before, BENCH, "upload", f"--connections={connections}", f"--rate={RATE}", f"--on={','.join(map(str, on))}"]
         words += [f"--disk={name}" for name in disks()]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if not select.select([self.process.stdout], [], [], STEADY_S)[0]:
+            self.kill()
+            raise AssertionError(f"no upload in {STEADY_S} s; what the card has, and its connections:\n{card_state()}")
         if self.process.stdout.readline() != "steady\n":
             raise AssertionError(f"the upload ended with {self.process.wait()}")
 

@@ -12,7 +12,9 @@ use homenode::blk::{
 };
 use outcome::Outcome;
 use player::Player;
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use trace::Trace;
 
@@ -65,10 +67,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let depth = (BUFFERS_MAX / u64::from(trace.bytes_max) / cores as u64).min(u64::from(DEPTH));
     if depth == 0 {
         fail!(
-            "{}: one request for each of {cores} cores takes more than {} MiB: the trace asks for {} bytes at once",
+            "{}: its longest request has {} bytes of data, and one for each of its {cores} cores takes more than the {} MiB there are \
+             for that: it cannot be played",
             args.trace.display(),
+            trace.longest,
             BUFFERS_MAX >> 20,
-            trace.bytes_max
         );
     }
     let arena = |bytes: u64| Arena::new(bytes, None).map_err(|error| Failure::new(chain(&error)));
@@ -97,16 +100,36 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 queues: cores,
                 ..UringOptions::default()
             };
+            if is_same(&args.trace, file.as_ref()) {
+                fail!("{file} is the trace itself: it cannot be the device");
+            }
             let opened = UringFile::open(file.as_ref(), buffers, options);
-            let file = opened.map_err(|error| Failure::new(chain(&error)))?;
-            play(&file, &trace, args, depth)?
+            let opened = opened.map_err(|error| Failure::new(chain(&error)))?;
+            let (bytes, needed) = (opened.limits().device_bytes, trace.device_bytes);
+            if bytes < needed {
+                fail!("{file} has {bytes} bytes, and the device of the trace {needed}: take one that is as large");
+            }
+            play(&opened, &trace, args, depth)?
         }
     };
     if args.json {
-        print_json(&outcome)
+        print_json(&outcome)?;
     } else {
-        print_text(&outcome.to_string())
+        print_text(&outcome.to_string())?;
     }
+    match outcome.not_done() {
+        0 => Ok(()),
+        count => fail!(
+            "{}: {count} of its requests were not done, as told above",
+            args.trace.display()
+        ),
+    }
+}
+
+/// Whether both are one file.
+fn is_same(trace: &Path, device: &Path) -> bool {
+    let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    file(trace).is_ok_and(|trace| file(device).is_ok_and(|device| device == trace))
 }
 
 fn play<D: Driver>(driver: &D, trace: &Trace, args: &Args, depth: u64) -> Result<Outcome> {
@@ -129,5 +152,5 @@ fn play<D: Driver>(driver: &D, trace: &Trace, args: &Args, depth: u64) -> Result
         bytes_max: trace.bytes_max,
     };
     let played = player.play(&device, &trace.cores);
-    Ok(Outcome::new(&device, played, trace.lost))
+    Ok(Outcome::new(&device, played, trace))
 }

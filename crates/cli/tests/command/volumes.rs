@@ -133,6 +133,7 @@ fn each_mistake_has_its_message() {
     wrong(&format!("{name}/.."), &["`.` or `..`"]);
     wrong(&format!("{name}/a\nb"), &[r"a\nb", "control character"]);
     wrong(&format!("{name}/{}", "n".repeat(256)), &["255 bytes"]);
+    wrong(&format!("{name}/{}", "ü".repeat(50_000)), &["üüü…", "255 bytes"]);
     wrong(&format!("{name}/missing/v"), &["missing", "No such file"]);
     wrong(
         scratch.path().join("v").to_str().unwrap(),

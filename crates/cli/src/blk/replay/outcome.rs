@@ -1,6 +1,7 @@
 //! What is told of a trace that was played.
 
 use super::player::Played;
+use super::trace::Trace;
 use crate::topology::human_bytes;
 use homenode::blk::{Device, DriverQueue, Operation, SoftwareCounts};
 use serde::Serialize;
@@ -17,6 +18,8 @@ pub(super) struct Outcome {
     late_ms: f64,
     /// Requests that are missing from the trace.
     lost: u64,
+    /// Whether the trace ends within an entry.
+    is_cut: bool,
     refused: BTreeMap<String, u64>,
     failed: BTreeMap<String, u64>,
 }
@@ -41,7 +44,12 @@ fn name(operation: Operation) -> &'static str {
 }
 
 impl Outcome {
-    pub(super) fn new<Q: DriverQueue>(device: &Device<Q>, played: Played, lost: u64) -> Self {
+    /// Requests that the device did not take, or failed.
+    pub(super) fn not_done(&self) -> u64 {
+        self.refused.values().chain(self.failed.values()).sum()
+    }
+
+    pub(super) fn new<Q: DriverQueue>(device: &Device<Q>, played: Played, trace: &Trace) -> Self {
         let mut counts = SoftwareCounts::default();
         device.software_counts().into_iter().for_each(|core| counts += core);
         let of_operation = |operation: Operation| {
@@ -63,7 +71,8 @@ impl Outcome {
             merged: counts.merged,
             elapsed_s: played.elapsed.as_secs_f64(),
             late_ms: played.late.as_secs_f64() * 1e3,
-            lost,
+            lost: trace.lost,
+            is_cut: trace.cut_bytes > 0,
             refused: played.refused,
             failed: played.failed,
         }
@@ -98,6 +107,12 @@ impl fmt::Display for Outcome {
             writeln!(
                 f,
                 "{lost} requests are missing from the trace: there was no room for them when it was made"
+            )?;
+        }
+        if self.is_cut {
+            writeln!(
+                f,
+                "the trace ends within an entry, which was left out: whoever recorded it was stopped"
             )?;
         }
         for (why, count) in &self.refused {

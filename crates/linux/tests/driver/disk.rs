@@ -31,8 +31,13 @@ impl Loop {
             skip("needs permission to make a loop device");
             return None;
         }
+        let path: PathBuf = String::from_utf8(output.stdout).unwrap().trim().into();
+        if !arguments.contains(&"--read-only") {
+            // Somebody may have set that for whatever file the device has.
+            let _ = Command::new("blockdev").arg("--setrw").arg(&path).status();
+        }
         Some(Self {
-            path: String::from_utf8(output.stdout).unwrap().trim().into(),
+            path,
             _directory: directory,
         })
     }

@@ -6,8 +6,8 @@
 use super::{Arena, EFAULT};
 use crate::copy;
 use crate::memory::NodeMemory;
-use homenode_engine::blk::{Done, Driver, DriverQueue, Errno, Late, Limits, Operation, Outcome, Slots, Tag};
-use homenode_engine::{BLOCK_BYTES, Block, Memory, NodeId};
+use homenode_engine::blk::{Done, Driver, DriverQueue, Late, Limits, Operation, Outcome, Slots, Tag};
+use homenode_engine::{BLOCK_BYTES, Block, NodeId};
 use std::io;
 use std::sync::Arc;
 
@@ -36,6 +36,8 @@ pub struct Ram {
     homes: Vec<Option<NodeId>>,
 }
 
+/// Copies that are prepared at a time: as many as requests accumulate.
+const COPIES: usize = 32;
 /// Requests whose places are announced before they are copied. With one, copies of 512 bytes are a tenth slower.
 const AHEAD: usize = 4;
 /// As much of each place: the processor finds the rest by itself. With all of a page, copies of 4 KiB are a tenth slower.
@@ -105,13 +107,8 @@ impl DriverQueue for RamQueue {
     #[inline]
     fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64) -> usize {
         let count = batch.len().min(self.depth - self.finished.len());
-        batch.iter().take(AHEAD).for_each(|tag| self.announce(*tag, slots));
-        for (index, tag) in batch[..count].iter().enumerate() {
-            if let Some(next) = batch.get(index + AHEAD) {
-                self.announce(*next, slots);
-            }
-            let outcome = self.carry_out(*tag, slots);
-            self.finished.push((*tag, outcome));
+        for part in batch[..count].chunks(COPIES) {
+            self.carry_out(part, slots);
         }
         count
     }
@@ -129,57 +126,90 @@ impl DriverQueue for RamQueue {
     }
 }
 
+/// A copy whose ends are within the storage and the buffers.
+#[derive(Clone, Copy)]
+struct Move {
+    place: *mut u8,
+    buffer: *mut u8,
+    bytes: usize,
+    is_write: bool,
+}
+
 impl RamQueue {
+    /// At most [`COPIES`] requests. First all are looked at, then all are copied: with nothing between them the processor fetches for
+    /// several copies at once (a tenth faster at 512 bytes).
     #[inline]
-    fn announce(&self, tag: Tag, slots: &Slots) {
-        let operation = slots.operation(tag);
-        if operation.has_data() {
-            let to_write = operation == Operation::Write;
-            self.storage.announce(slots.offset(tag), ANNOUNCED_BYTES, to_write);
+    fn carry_out(&mut self, part: &[Tag], slots: &Slots) {
+        let mut moves = [const { None::<Move> }; COPIES];
+        let mut count = 0;
+        for tag in part {
+            let outcome = match slots.operation(*tag) {
+                Operation::Read | Operation::Write => self.prepare(*tag, slots, |ready| {
+                    if count == COPIES {
+                        ready.carry_out();
+                    } else {
+                        moves[count] = Some(ready);
+                        count += 1;
+                    }
+                }),
+                Operation::WriteZeroes => {
+                    let bytes = slots.bytes(*tag);
+                    let at = self.storage.range(slots.offset(*tag), bytes as usize);
+                    // SAFETY: `range` answers for as many mapped bytes.
+                    unsafe { copy::zero(at, bytes as usize) };
+                    Ok(bytes)
+                }
+                // What is discarded may be read all the same; there is nothing to flush.
+                Operation::Discard | Operation::Flush => Ok(slots.bytes(*tag)),
+            };
+            self.finished.push((*tag, outcome));
+        }
+        let moves = &moves[..count];
+        moves.iter().flatten().take(AHEAD).for_each(Move::announce);
+        for (index, ready) in moves.iter().flatten().enumerate() {
+            if let Some(Some(next)) = moves.get(index + AHEAD) {
+                next.announce();
+            }
+            ready.carry_out();
         }
     }
 
+    /// Gives each segment's copy to `ready`.
     #[inline]
-    fn carry_out(&self, tag: Tag, slots: &Slots) -> Outcome {
-        let is_write = match slots.operation(tag) {
-            Operation::Read => false,
-            Operation::Write => true,
-            Operation::WriteZeroes => {
-                let bytes = slots.bytes(tag);
-                let at = self.storage.range(slots.offset(tag), bytes as usize);
-                // SAFETY: `range` answers for as many mapped bytes.
-                unsafe { copy::zero(at, bytes as usize) };
-                return Ok(bytes);
-            }
-            // What is discarded may be read all the same; there is nothing to flush.
-            Operation::Discard | Operation::Flush => return Ok(slots.bytes(tag)),
-        };
+    fn prepare(&self, tag: Tag, slots: &Slots, mut ready: impl FnMut(Move)) -> Outcome {
+        let is_write = slots.operation(tag) == Operation::Write;
         let (start, mut done) = (slots.offset(tag), 0);
         for segment in slots.segments(tag) {
-            self.copy(
-                start + u64::from(done),
-                segment.buffer,
-                segment.bytes as usize,
+            let bytes = segment.bytes as usize;
+            ready(Move {
+                buffer: self.buffers.range(segment.buffer, bytes).ok_or(EFAULT)?,
+                place: self.storage.range(start + u64::from(done), bytes),
+                bytes,
                 is_write,
-            )?;
+            });
             done += segment.bytes;
         }
         Ok(done)
     }
+}
+
+impl Move {
+    /// Asks the processor for the place.
+    #[inline]
+    fn announce(&self) {
+        copy::announce(self.place, ANNOUNCED_BYTES, self.is_write);
+    }
 
     #[inline]
-    fn copy(&self, offset: u64, buffer: u64, bytes: usize, is_write: bool) -> Result<(), Errno> {
-        let buffer = self.buffers.range(buffer, bytes).ok_or(EFAULT)?;
-        let place = self.storage.range(offset, bytes);
-        if is_write {
-            // SAFETY: both ranges are mapped for `bytes`; storage and buffers are different mappings (see `Ram::new`), which
-            // are reached by this module and the kernel only.
-            unsafe { copy::store(place, buffer, bytes) }
+    fn carry_out(self) {
+        if self.is_write {
+            // SAFETY: both ranges are mapped for `bytes` and stay so while the queue is there; storage and buffers are different
+            // mappings (see `Ram::new`), which are reached by this module and the kernel only.
+            unsafe { copy::store(self.place, self.buffer, self.bytes) }
         } else {
             // SAFETY: as above.
-            unsafe { copy::load(buffer, place, bytes) }
+            unsafe { copy::load(self.buffer, self.place, self.bytes) }
         }
-        Ok(())
     }
 }
 
@@ -204,17 +234,6 @@ impl Storage {
             Self::Member { memory, first, .. } => {
                 let offset = usize::try_from(offset).unwrap_or(usize::MAX);
                 memory.address(*first, offset, bytes)
-            }
-        }
-    }
-
-    /// Asks the processor for bytes that are about to be copied.
-    #[inline]
-    fn announce(&self, offset: u64, bytes: usize, to_write: bool) {
-        match self {
-            Self::Arena(arena) => copy::announce(arena.guess(offset), bytes, to_write),
-            Self::Member { memory, first, .. } => {
-                memory.announce(*first, usize::try_from(offset).unwrap_or(0), bytes, to_write);
             }
         }
     }

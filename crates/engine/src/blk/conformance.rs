@@ -1,9 +1,10 @@
 //! Whether a driver keeps the contract of [`DriverQueue`]: one suite for all of them.
 
+mod harness;
+
 use super::driver::{Done, Driver, DriverQueue, Limits};
-use super::hardware::BATCH;
 use super::request::{Operation, Outcome, Request};
-use super::slot::{OWN, Slots, State, Tag};
+use super::slot::{Slots, State, Tag};
 
 /// The memory that a driver's requests name.
 pub trait Buffers {
@@ -47,6 +48,7 @@ pub fn check<D: Driver>(
     let mut suite = Suite {
         queue: driver.queue(0)?,
         slots: Slots::new(tags, limits.transfer_bytes_max),
+        done: Done::new(limits.depth),
         limits,
         buffers,
         data,
@@ -71,133 +73,12 @@ struct Suite<'a, Q, B, S> {
     buffers: &'a B,
     data: Data,
     settle: S,
+    done: Done,
     /// What was given as finished, until it was asked for.
     seen: Vec<(Tag, Outcome)>,
 }
 
 impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
-    /// A length that both memory and device have room for `depth` of.
-    fn piece(&self) -> u32 {
-        let room = self.buffers.bytes().min(self.limits.device_bytes) / u64::from(self.limits.depth) / 2;
-        let piece = u32::try_from(room)
-            .unwrap_or(u32::MAX)
-            .min(self.limits.transfer_bytes_max)
-            .min(64 << 10);
-        let piece = piece & !(self.limits.block_bytes - 1);
-        assert!(piece > 0, "the suite needs more room");
-        piece
-    }
-
-    fn depth(&self) -> u16 {
-        self.limits.depth
-    }
-
-    fn prepare(&mut self, tag: Tag, request: &Request) {
-        self.slots.at_mut(tag).fill(request, 0, OWN);
-    }
-
-    /// Gives all of `tags` to the driver, which may need several attempts, and waits until they are finished.
-    fn carry_out(&mut self, tags: &[Tag]) {
-        let mut left = tags;
-        while !left.is_empty() {
-            left = &left[self.give(left)..];
-            self.poll();
-        }
-        self.finish(tags);
-    }
-
-    /// Gives requests to the driver, as many as it takes.
-    fn give(&mut self, tags: &[Tag]) -> usize {
-        let now = (self.settle)();
-        for tag in tags {
-            self.slots.at_mut(*tag).state = State::Started;
-        }
-        let in_flight = self.in_flight() - tags.len();
-        let room = usize::from(self.limits.depth) - in_flight;
-        let batch = &tags[..tags.len().min(room).min(BATCH)];
-        let taken = self.queue.queue_batch(batch, &mut self.slots, now);
-        assert!(taken <= batch.len(), "2: it takes what it is given");
-        assert!(
-            taken > 0 || in_flight > 0 || batch.is_empty(),
-            "2: when it has none, it takes one"
-        );
-        for tag in &tags[taken..] {
-            self.slots.at_mut(*tag).state = State::Waiting;
-        }
-        taken
-    }
-
-    fn in_flight(&self) -> usize {
-        (0..self.slots.tags())
-            .filter(|tag| self.slots.at(Tag(*tag)).state == State::Started)
-            .count()
-    }
-
-    fn poll(&mut self) {
-        let now = (self.settle)();
-        // Less room than there may be finished.
-        let mut done = Done::new(3);
-        self.queue.poll(&mut self.slots, now, &mut done);
-        for (tag, outcome) in done.all() {
-            let slot = self.slots.at(*tag);
-            assert!(slot.state == State::Started, "1: each tag once");
-            let asked = self.slots.bytes(*tag);
-            if let Ok(bytes) = outcome {
-                assert!(*bytes <= asked, "4: no more than it is asked for");
-                assert!(bytes.is_multiple_of(self.limits.block_bytes), "4: whole blocks");
-            }
-            self.slots.at_mut(*tag).state = State::Free;
-            self.seen.push((*tag, *outcome));
-        }
-    }
-
-    /// Waits for these requests, which are to go well.
-    fn finish(&mut self, tags: &[Tag]) {
-        for tag in tags {
-            let found = loop {
-                if let Some(found) = self.seen.iter().position(|(seen, _)| seen == tag) {
-                    break self.seen.swap_remove(found);
-                }
-                self.poll();
-            };
-            let (_, outcome) = found;
-            let bytes = outcome.unwrap_or_else(|errno| panic!("a request in its limits failed: {errno}"));
-            let asked = self.slots.bytes(*tag);
-            if bytes < asked {
-                assert!(bytes > 0, "4: there is something there");
-                let slot = self.slots.at_mut(*tag);
-                assert!(slot.next == Tag::NONE, "this suite does not ask again for chains");
-                slot.done += bytes;
-                slot.state = State::Waiting;
-                self.carry_out(&[*tag]);
-            }
-        }
-    }
-
-    /// Bytes that depend on `salt`.
-    fn pattern(bytes: u32, salt: u64) -> Vec<u8> {
-        let word = |index: u64| {
-            (index.wrapping_add(salt << 32))
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .to_le_bytes()
-        };
-        (0..u64::from(bytes) / 8).flat_map(word).collect()
-    }
-
-    fn check_buffer(&self, buffer: u64, expected: &[u8], what: &str) {
-        let mut found = vec![0; expected.len()];
-        self.buffers.copy(buffer, &mut found);
-        assert!(found == expected || self.data == Data::Forgotten, "{what}");
-    }
-
-    fn read_back(&mut self, offset: u64, expected: &[u8], what: &str) {
-        let bytes = u32::try_from(expected.len()).expect("pieces are short");
-        self.buffers.fill(0, &vec![0xa5; expected.len()]);
-        self.prepare(Tag(0), &Request::read(offset, bytes, 0));
-        self.carry_out(&[Tag(0)]);
-        self.check_buffer(0, expected, what);
-    }
-
     fn writes_are_read(&mut self) {
         let piece = self.piece();
         let place = |tag: u16| u64::from(tag) * u64::from(piece);
@@ -341,7 +222,7 @@ impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
 
     fn nothing_to_do(&mut self) {
         let now = (self.settle)();
-        assert_eq!(self.queue.queue_batch(&[], &mut self.slots, now), 0);
+        assert_eq!(self.queue.queue_batch(&[], &mut self.slots, now, &mut self.done), 0);
         self.poll();
         assert!(self.seen.is_empty(), "1: each tag once");
     }

@@ -1,13 +1,16 @@
 //! A core's part of a device: what it submits goes down, what is finished comes back, all in its own thread.
 
+mod collect;
+mod dispatch;
+
 use super::accounts::SoftwareCounts;
 use super::device::Device;
-use super::driver::{Done, DriverQueue, Limits};
-use super::hardware::{BATCH, Hardware};
+use super::driver::{DriverQueue, Limits};
+use super::hardware::Hardware;
 use super::link::link;
-use super::request::{Completion, Durability, Errno, Operation, Outcome, Refusal, Rejected, Request};
+use super::request::{Completion, Durability, Operation, Refusal, Rejected, Request};
 use super::scheduler::{Merging, Scheduler};
-use super::slot::{OWN, Slot, Slots, State, Tag};
+use super::slot::{OWN, Slots, Tag};
 use super::software::{Outlet, SoftwareQueue, Stage};
 use super::trace::Recorder;
 use std::sync::Arc;
@@ -58,8 +61,6 @@ impl<Q: DriverQueue> Drop for Seat<Q> {
 struct OwnHardware<Q> {
     queue: usize,
     hardware: Hardware<Q>,
-    /// What its driver has finished, for the time of a poll.
-    done: Done,
     arrivals: usize,
 }
 
@@ -70,7 +71,6 @@ impl<Q: DriverQueue> Core<Q> {
             .map(|(queue, hardware)| OwnHardware {
                 queue,
                 hardware,
-                done: Done::new(usize::from(device.limits.depth)),
                 arrivals: 0,
             })
             .collect();
@@ -213,147 +213,6 @@ impl<Q: DriverQueue> Core<Q> {
         self.software().map(SoftwareQueue::begun).sum::<usize>() - self.instant.len()
     }
 
-    /// Whether something may be started now.
-    #[inline]
-    fn may_begin(&mut self) -> bool {
-        let may_begin = self.device.freezing.begin(self.index, self.has_begun);
-        self.has_begun |= may_begin;
-        may_begin
-    }
-
-    /// Gives what is plugged to the driver, if nothing is in front of it, or to the scheduler.
-    #[inline]
-    fn unplug(&mut self) {
-        if self.current.stage.plug.is_empty() {
-            return;
-        }
-        if let Outlet::Own(own) = self.current.outlet
-            && self.current.stage.scheduler.is_transparent()
-        {
-            let hardware = &self.hardware[own].hardware;
-            if hardware.room() >= self.current.stage.plug.len() && !hardware.is_contended && self.may_begin() {
-                let hardware = &mut self.hardware[own].hardware;
-                hardware.start(&self.current.stage.plug, self.now);
-                self.current.stage.clear();
-                return;
-            }
-        }
-        let slots = slots_of(&mut self.current.outlet, &mut self.hardware);
-        self.counts.merged += self.current.stage.schedule(slots, self.now);
-    }
-
-    /// Gives the drivers what they have refused, and then what waits, in turns.
-    #[inline]
-    fn dispatch(&mut self) {
-        for index in 0..self.hardware.len() {
-            let own = &mut self.hardware[index];
-            if let Some(links) = self.device.hardware[own.queue].arrived(&mut own.arrivals) {
-                links.into_iter().for_each(|link| own.hardware.link(link));
-            }
-            own.hardware.serve_waiting(self.now);
-            while self.take_turns(index) {}
-            self.hardware[index].hardware.end_turns();
-        }
-        self.send();
-    }
-
-    /// One turn of this core and of each core that is linked to the hardware queue. Whether anything was started.
-    fn take_turns(&mut self, index: usize) -> bool {
-        let mut has_started = false;
-        for _ in 0..self.hardware[index].hardware.sources() {
-            let own = &mut self.hardware[index];
-            if own.hardware.room() == 0 {
-                break;
-            }
-            has_started |= match own.hardware.next_turn() {
-                Some(link) => own.hardware.take_from_link(link, self.now),
-                None => self.start_own(index),
-            };
-        }
-        has_started
-    }
-
-    /// Starts requests of this core, at most a batch.
-    fn start_own(&mut self, index: usize) -> bool {
-        let queue = self.hardware[index].queue;
-        let is_waiting = |software: &SoftwareQueue| software.queue == queue && !software.stage.scheduler.is_empty();
-        if !self.software().any(is_waiting) || !self.may_begin() {
-            return false;
-        }
-        let hardware = &mut self.hardware[index].hardware;
-        let mut all = std::iter::once(&mut self.current).chain(&mut self.former);
-        let Some(software) = all.find(|software| software.queue == queue) else {
-            return false;
-        };
-        let mut batch = [Tag::NONE; BATCH];
-        let room = hardware.room().min(BATCH);
-        let count = software.stage.take(&mut batch[..room], &hardware.slots, self.now);
-        hardware.start(&batch[..count], self.now);
-        count > 0
-    }
-
-    /// Sends requests to the cores that own their hardware queues.
-    fn send(&mut self) {
-        let is_waiting = |software: &SoftwareQueue| {
-            matches!(software.outlet, Outlet::Link(_)) && !software.stage.scheduler.is_empty()
-        };
-        if !self.software().any(is_waiting) || !self.may_begin() {
-            return;
-        }
-        let depth = usize::from(self.device.limits.depth);
-        for software in std::iter::once(&mut self.current).chain(&mut self.former) {
-            while software.sent < depth && !software.stage.scheduler.is_empty() {
-                let sent = software.send(BATCH.min(depth - software.sent), self.now);
-                if sent == 0 {
-                    break;
-                }
-                self.counts.sent += sent as u64;
-            }
-        }
-    }
-
-    /// Takes what is finished.
-    #[inline]
-    fn collect(&mut self, finished: &mut impl FnMut(Completion)) -> usize {
-        let (now, counts) = (self.now, &mut self.counts);
-        let mut count = 0;
-        let mut end = |software: &mut SoftwareQueue, tag: Tag, slot: &Slot, outcome: Outcome| {
-            count += 1;
-            finished(software.end(tag, slot, outcome, now, counts));
-        };
-        for own in &mut self.hardware {
-            let mut all = std::iter::once(&mut self.current).chain(&mut self.former);
-            let mut software = all.find(|software| software.queue == own.queue);
-            own.hardware.poll(now, &mut own.done, &mut |tag, slot, outcome| {
-                let software = software
-                    .as_mut()
-                    .expect("what it has submitted is in its software queue");
-                end(software, tag, slot, outcome);
-            });
-        }
-        for software in std::iter::once(&mut self.current).chain(&mut self.former) {
-            receive(software, &mut end);
-        }
-        if self.current.pending == 0 {
-            self.current.tags.rest();
-        }
-        self.former.retain(|software| software.pending > 0);
-        count
-    }
-
-    /// Ends requests that need no driver. All are of the current software queue.
-    #[cold]
-    fn end_instant(&mut self, finished: &mut impl FnMut(Completion)) -> usize {
-        let count = self.instant.len();
-        for tag in self.instant.drain(..) {
-            let slot = slots_of(&mut self.current.outlet, &mut self.hardware).at_mut(tag);
-            slot.state = State::Free;
-            let slot = slot.clone();
-            finished(self.current.end(tag, &slot, Ok(0), self.now, &mut self.counts));
-        }
-        count
-    }
-
     /// It was mapped to another hardware queue.
     fn follow_map(&mut self, queue: usize) {
         let slots = slots_of(&mut self.current.outlet, &mut self.hardware);
@@ -423,21 +282,5 @@ fn slots_of<'a, Q>(outlet: &'a mut Outlet, hardware: &'a mut [OwnHardware<Q>]) -
     match outlet {
         Outlet::Own(index) => &mut hardware[*index].hardware.slots,
         Outlet::Link(outbound) => &mut outbound.slots,
-    }
-}
-
-/// Takes what another core has sent back.
-#[inline]
-fn receive(software: &mut SoftwareQueue, end: &mut impl FnMut(&mut SoftwareQueue, Tag, &Slot, Outcome)) {
-    while let Outlet::Link(outbound) = &mut software.outlet
-        && software.sent > 0
-    {
-        let came = outbound.receive();
-        let Some((tag, outcome)) = came.or_else(|| Some((outbound.lost()?, Err(Errno::NO_DEVICE)))) else {
-            break;
-        };
-        let slot = outbound.slots.at(tag).clone();
-        software.sent -= 1;
-        end(software, tag, &slot, outcome);
     }
 }

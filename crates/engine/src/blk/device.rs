@@ -8,7 +8,6 @@ use super::core::Core;
 use super::driver::{Driver, DriverQueue, Limits};
 use super::hardware::{Hardware, Patience};
 use super::link::Inbound;
-use super::request::{Operation, Refusal, Request};
 use super::scheduler::{Scheduling, Waiting};
 use homenode_policy::NodeId;
 use homenode_policy::queue_map;
@@ -314,43 +313,5 @@ impl SharedHardware {
     /// Its core has gone.
     pub(super) fn end(&self) {
         *self.inbox.lock() = None;
-    }
-}
-
-impl Limits {
-    /// Whether a request of that kind needs the driver at all.
-    #[inline]
-    pub(super) fn needs_driver(&self, operation: Operation) -> bool {
-        operation != Operation::Flush || self.has_cache
-    }
-
-    /// Whether the device can be asked for that.
-    #[inline]
-    pub(super) fn admits(&self, request: &Request) -> Result<(), Refusal> {
-        let bytes = u64::from(request.bytes);
-        let is_known = match request.operation {
-            Operation::Read | Operation::Write => true,
-            Operation::Flush => {
-                return if bytes == 0 && request.offset == 0 {
-                    Ok(())
-                } else {
-                    Err(Refusal::Misaligned)
-                };
-            }
-            Operation::Discard => self.can_discard,
-            Operation::WriteZeroes => self.can_zero,
-        };
-        if !is_known {
-            return Err(Refusal::NotSupported);
-        }
-        let mask = u64::from(self.block_bytes) - 1;
-        if (request.offset | bytes) & mask != 0 || bytes == 0 || request.bytes >> 31 != 0 {
-            return Err(Refusal::Misaligned);
-        }
-        // The length of the device is at least that of any request, or it is refused.
-        if bytes > self.device_bytes || request.offset > self.device_bytes - bytes {
-            return Err(Refusal::OutOfRange);
-        }
-        Ok(())
     }
 }

@@ -10,7 +10,7 @@ pub use delay::{Delay, DelayQueue, Distribution};
 pub use error::{Faults, FaultsQueue, Rates};
 pub use null::{Null, NullQueue};
 
-use super::request::{Errno, Outcome};
+use super::request::{Errno, Operation, Outcome, Refusal, Request};
 use super::slot::{Slots, Tag};
 use homenode_policy::NodeId;
 
@@ -70,6 +70,42 @@ impl Limits {
             "a device takes at least one request"
         );
     }
+
+    /// Whether a request of that kind needs the driver at all.
+    #[inline]
+    pub(super) fn needs_driver(&self, operation: Operation) -> bool {
+        operation != Operation::Flush || self.has_cache
+    }
+
+    /// Whether the device can be asked for that.
+    #[inline]
+    pub(super) fn admits(&self, request: &Request) -> Result<(), Refusal> {
+        let bytes = u64::from(request.bytes);
+        let is_known = match request.operation {
+            Operation::Read | Operation::Write => true,
+            Operation::Flush => {
+                return if bytes == 0 && request.offset == 0 {
+                    Ok(())
+                } else {
+                    Err(Refusal::Misaligned)
+                };
+            }
+            Operation::Discard => self.can_discard,
+            Operation::WriteZeroes => self.can_zero,
+        };
+        if !is_known {
+            return Err(Refusal::NotSupported);
+        }
+        let mask = u64::from(self.block_bytes) - 1;
+        if (request.offset | bytes) & mask != 0 || bytes == 0 || request.bytes >> 31 != 0 {
+            return Err(Refusal::Misaligned);
+        }
+        // The length of the device is at least that of any request, or it is refused.
+        if bytes > self.device_bytes || request.offset > self.device_bytes - bytes {
+            return Err(Refusal::OutOfRange);
+        }
+        Ok(())
+    }
 }
 
 /// A device: its limits and its hardware queues.
@@ -92,8 +128,8 @@ pub trait Driver {
 
 /// One hardware queue of a device. One thread calls it.
 ///
-/// 1. A tag is the driver's from when `queue_batch` takes it until `poll` gives it, or `timeout` gives it up: no later and
-///    no earlier does it touch the request's buffers, and it gives each tag once.
+/// 1. A tag is the driver's from when `queue_batch` takes it until it is in `done`, by that same call or a later `poll`, or
+///    `timeout` gives it up: no later and no earlier does it touch the request's buffers, and it gives each tag once.
 /// 2. `queue_batch` takes requests in order, from the first on; of those behind what it takes it has done nothing. It takes
 ///    at most [`Limits::depth`] at a time; less, also none, when it is busy. When it has none, it takes at least one.
 /// 3. Neither call waits.
@@ -106,10 +142,11 @@ pub trait Driver {
 /// 8. What was told done before a flush was taken is durable when the flush is told done; so is a forced write when it is.
 /// 9. It is asked for what its limits allow only, and panics over nothing that a request says.
 pub trait DriverQueue: Send {
-    /// Starts the requests `batch`; how many of them it takes. `now`: ns, never going back.
-    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, now: u64) -> usize;
+    /// Starts the requests `batch`; how many of them it takes. Those that are finished at once are in `done` then, which has
+    /// room for all that the driver has. `now`: ns, never going back.
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, now: u64, done: &mut Done) -> usize;
 
-    /// Adds what is finished to `done`, while that has room.
+    /// Adds what is finished to `done`.
     fn poll(&mut self, slots: &mut Slots, now: u64, done: &mut Done);
 
     /// A request has been with the driver for long.
@@ -126,72 +163,42 @@ pub enum Late {
     GivenUp,
 }
 
-/// Requests that a driver has finished. It takes a bounded number at a time.
-#[derive(Debug)]
+/// Requests that a driver has finished, until their submitters are told.
+#[derive(Debug, Default)]
 pub struct Done {
     all: Box<[(Tag, Outcome)]>,
     count: usize,
-    room: usize,
 }
 
 impl Done {
-    pub(super) fn new(capacity: usize) -> Self {
+    /// For a hardware queue of so many requests at a time.
+    pub(super) fn new(depth: u16) -> Self {
         Self {
-            all: vec![(Tag(0), Ok(0)); capacity].into(),
+            all: vec![(Tag(0), Ok(0)); usize::from(depth)].into(),
             count: 0,
-            room: capacity,
         }
-    }
-
-    /// It takes at most so many now.
-    pub(super) fn limit(&mut self, room: usize) {
-        self.room = room.min(self.all.len());
-    }
-
-    /// Whether there is room for one more.
-    #[must_use]
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.count < self.room
-    }
-
-    /// How many more there is room for.
-    #[must_use]
-    #[inline]
-    pub fn room(&self) -> usize {
-        self.room - self.count
     }
 
     /// One is finished.
     ///
     /// # Panics
-    /// When there is no room.
+    /// When more are than the driver can have.
     #[inline]
     pub fn push(&mut self, tag: Tag, outcome: Outcome) {
-        let free = self.all[..self.room].get_mut(self.count);
-        *free.expect("a driver looks whether there is room") = (tag, outcome);
+        let free = self.all.get_mut(self.count);
+        *free.expect("1: each tag once") = (tag, outcome);
         self.count += 1;
-    }
-
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.count
-    }
-
-    #[inline]
-    pub(super) fn at(&self, index: usize) -> (Tag, Outcome) {
-        self.all[index]
-    }
-
-    #[inline]
-    pub(super) fn clear(&mut self) {
-        self.count = 0;
     }
 
     /// What is in it.
     #[inline]
     pub(super) fn all(&self) -> &[(Tag, Outcome)] {
         &self.all[..self.count]
+    }
+
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.count = 0;
     }
 }
 

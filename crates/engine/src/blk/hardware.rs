@@ -4,11 +4,13 @@
 //! again, is on the dispatch list, and that is served before anything new. A request leaves it once: to the core that
 //! submitted it.
 
+mod finish;
+
 use super::accounts::HardwareCounts;
-use super::driver::{Done, DriverQueue, Late, Limits, is_transient};
+use super::driver::{Done, DriverQueue, Limits};
 use super::link::Inbound;
-use super::request::{Errno, Outcome};
-use super::slot::{OWN, Slot, Slots, State, Tag};
+use super::request::Outcome;
+use super::slot::{Slot, Slots, State, Tag};
 use std::collections::VecDeque;
 
 /// Requests given to the driver, or taken from another core, at a time.
@@ -42,6 +44,8 @@ pub(super) struct Hardware<Q> {
     /// The dispatch list.
     waiting: VecDeque<Tag>,
     in_flight: usize,
+    /// Of those, what the driver has finished.
+    done: Done,
     /// Cores that send their requests here. Some have gone.
     links: Vec<Option<Inbound>>,
     /// Whether requests of other cores have been left where they are, for want of room.
@@ -61,6 +65,7 @@ impl<Q: DriverQueue> Hardware<Q> {
             patience,
             waiting: VecDeque::with_capacity(usize::from(tags)),
             in_flight: 0,
+            done: Done::new(limits.depth),
             links: Vec::new(),
             is_contended: false,
             turn: 0,
@@ -154,7 +159,7 @@ impl<Q: DriverQueue> Hardware<Q> {
             slot.state = State::Started;
             slot.started = started;
         }
-        let taken = self.queue.queue_batch(batch, &mut self.slots, now);
+        let taken = self.queue.queue_batch(batch, &mut self.slots, now, &mut self.done);
         assert!(taken <= batch.len(), "a driver takes no more than it is given");
         for tag in &batch[taken..] {
             self.slots.at_mut(*tag).state = State::Waiting;
@@ -197,15 +202,17 @@ impl<Q: DriverQueue> Hardware<Q> {
     /// Takes what the driver has finished. `finished` gets requests of this core: what is in its slot, and what became of it;
     /// other cores are sent theirs.
     #[inline]
-    pub(super) fn poll(&mut self, now: u64, done: &mut Done, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
+    pub(super) fn poll(&mut self, now: u64, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
         if self.in_flight == 0 {
             return;
         }
-        self.queue.poll(&mut self.slots, now, done);
+        self.queue.poll(&mut self.slots, now, &mut self.done);
+        let mut done = std::mem::take(&mut self.done);
         for (tag, outcome) in done.all() {
             self.finish(*tag, *outcome, finished);
         }
         done.clear();
+        self.done = done;
         if now >= self.next_look {
             self.look_for_late(now, finished);
         }
@@ -215,121 +222,6 @@ impl<Q: DriverQueue> Hardware<Q> {
     pub(super) fn publish(&mut self) {
         for link in self.links.iter_mut().flatten() {
             link.publish();
-        }
-    }
-
-    #[inline]
-    fn finish(&mut self, head: Tag, outcome: Outcome, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
-        let slot = self.slots.at_mut(head);
-        assert!(slot.state == State::Started, "a driver gives each tag once");
-        self.in_flight -= 1;
-        if let Ok(got) = outcome
-            && slot.is_plain()
-            && got == slot.request.bytes - slot.done
-            && slot.link == OWN
-        {
-            slot.state = State::Free;
-            return finished(head, slot, Ok(slot.request.bytes));
-        }
-        match outcome {
-            Ok(got) => self.advance(head, got, finished),
-            Err(errno) => self.fail(head, errno, finished),
-        }
-    }
-
-    /// Less than all of it is done, or it is a chain, or there is more to do for it.
-    fn advance(&mut self, head: Tag, got: u32, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
-        let asked = self.slots.bytes(head);
-        assert!(got <= asked, "a driver does no more than it is asked for");
-        let slot = self.slots.at_mut(head);
-        let bytes = slot.request.bytes;
-        if slot.request.durability.has_flush_before() {
-            slot.request.durability = slot.request.durability.flushed();
-            return self.again(head);
-        }
-        if slot.done == bytes {
-            return self.leave(head, Ok(bytes), finished);
-        }
-        if got == 0 && asked > 0 {
-            return self.fail(head, Errno::IO, finished);
-        }
-        if got < asked {
-            self.counts.short += 1;
-        }
-        let mut left = got;
-        let mut next = head;
-        while next != Tag::NONE {
-            let tag = next;
-            let slot = self.slots.at_mut(tag);
-            next = std::mem::replace(&mut slot.next, Tag::NONE);
-            let bytes = slot.request.bytes;
-            let step = left.min(bytes - slot.done);
-            left -= step;
-            slot.done += step;
-            let is_to_flush = slot.request.durability.is_forced() && !self.limits.can_force;
-            if slot.done < bytes || is_to_flush {
-                self.again(tag);
-            } else {
-                self.leave(tag, Ok(bytes), finished);
-            }
-        }
-    }
-
-    fn fail(&mut self, head: Tag, errno: Errno, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
-        self.counts.errors += 1;
-        if self.slots.at(head).next != Tag::NONE {
-            // Only one of them may be at fault: each is tried alone.
-            let mut next = head;
-            while next != Tag::NONE {
-                let tag = next;
-                next = std::mem::replace(&mut self.slots.at_mut(tag).next, Tag::NONE);
-                self.again(tag);
-            }
-            return;
-        }
-        let slot = self.slots.at_mut(head);
-        if is_transient(errno) && slot.retries < self.patience.retries_max {
-            slot.retries += 1;
-            self.counts.retries += 1;
-            return self.again(head);
-        }
-        self.leave(head, Err(errno), finished);
-    }
-
-    fn again(&mut self, tag: Tag) {
-        self.slots.at_mut(tag).state = State::Waiting;
-        self.waiting.push_back(tag);
-    }
-
-    #[inline]
-    fn leave(&mut self, tag: Tag, outcome: Outcome, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
-        let slot = self.slots.at_mut(tag);
-        slot.state = State::Free;
-        if slot.link == OWN {
-            finished(tag, slot, outcome);
-        } else {
-            let link = &mut self.links[usize::from(slot.link)];
-            link.as_mut()
-                .expect("a link stays until its requests have left")
-                .give_back(tag, outcome);
-        }
-    }
-
-    fn look_for_late(&mut self, now: u64, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
-        self.next_look = now.saturating_add(self.patience.timeout / 4);
-        let limit = u32::try_from(self.patience.timeout >> STARTED_SHIFT)
-            .unwrap_or(u32::MAX)
-            .max(1);
-        for tag in (0..self.slots.tags()).map(Tag) {
-            let slot = self.slots.at(tag);
-            if slot.state != State::Started || units(now).wrapping_sub(slot.started) < limit {
-                continue;
-            }
-            self.counts.timeouts += 1;
-            match self.queue.timeout(tag, &mut self.slots) {
-                Late::Wait => self.slots.at_mut(tag).started = units(now),
-                Late::GivenUp => self.finish(tag, Err(Errno::TIMED_OUT), finished),
-            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! A volume as a device of the block layer: what it takes is copied at once, and told done when asked.
+//! A volume as a device of the block layer: what it takes is copied at once.
 //!
 //! Cost: data goes through a stage of 64 KiB, which stays in the core's cache, because neither the pool's bytes nor the
 //! requests' may be referred to. The node of the thread that runs the hardware queue is the asking node.
@@ -81,13 +81,10 @@ impl Driver for VolumeDriver {
     }
 
     fn queue(&self, _index: usize) -> io::Result<VolumeQueue> {
-        let depth = usize::from(self.limits.depth);
         Ok(VolumeQueue {
             volume: Arc::clone(&self.volume),
             buffers: Arc::clone(&self.buffers),
             stage: Vec::new(),
-            finished: Vec::with_capacity(depth),
-            depth,
         })
     }
 }
@@ -99,26 +96,17 @@ pub struct VolumeQueue {
     buffers: Arc<Arena>,
     /// Made with the first data, by the thread that then uses it: so it lies on that thread's node.
     stage: Vec<u8>,
-    finished: Vec<(Tag, Outcome)>,
-    depth: usize,
 }
 
 impl DriverQueue for VolumeQueue {
-    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64) -> usize {
-        let count = batch.len().min(self.depth - self.finished.len());
-        for tag in &batch[..count] {
-            let outcome = self.carry_out(*tag, slots);
-            self.finished.push((*tag, outcome));
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64, done: &mut Done) -> usize {
+        for tag in batch {
+            done.push(*tag, self.carry_out(*tag, slots));
         }
-        count
+        batch.len()
     }
 
-    fn poll(&mut self, _slots: &mut Slots, _now: u64, done: &mut Done) {
-        let count = self.finished.len().min(done.room());
-        for (tag, outcome) in self.finished.drain(..count) {
-            done.push(tag, outcome);
-        }
-    }
+    fn poll(&mut self, _slots: &mut Slots, _now: u64, _done: &mut Done) {}
 
     fn timeout(&mut self, _tag: Tag, _slots: &mut Slots) -> Late {
         Late::Wait

@@ -1,4 +1,4 @@
-//! A device in memory: what it takes is copied at once, and told done when asked.
+//! A device in memory: what it takes is copied at once.
 //!
 //! Cost: a request is one bounds check of its buffer, one of its place and the copy; while it is copied the processor is asked
 //! for the places of the next ones ([`copy::announce`]).
@@ -84,12 +84,9 @@ impl Driver for Ram {
     }
 
     fn queue(&self, _index: usize) -> io::Result<RamQueue> {
-        let depth = usize::from(self.limits.depth);
         Ok(RamQueue {
             storage: self.storage.clone(),
             buffers: Arc::clone(&self.buffers),
-            finished: Vec::with_capacity(depth),
-            depth,
         })
     }
 }
@@ -99,27 +96,18 @@ impl Driver for Ram {
 pub struct RamQueue {
     storage: Storage,
     buffers: Arc<Arena>,
-    finished: Vec<(Tag, Outcome)>,
-    depth: usize,
 }
 
 impl DriverQueue for RamQueue {
     #[inline]
-    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64) -> usize {
-        let count = batch.len().min(self.depth - self.finished.len());
-        for part in batch[..count].chunks(COPIES) {
-            self.carry_out(part, slots);
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64, done: &mut Done) -> usize {
+        for part in batch.chunks(COPIES) {
+            self.carry_out(part, slots, done);
         }
-        count
+        batch.len()
     }
 
-    #[inline]
-    fn poll(&mut self, _slots: &mut Slots, _now: u64, done: &mut Done) {
-        let count = self.finished.len().min(done.room());
-        for (tag, outcome) in self.finished.drain(..count) {
-            done.push(tag, outcome);
-        }
-    }
+    fn poll(&mut self, _slots: &mut Slots, _now: u64, _done: &mut Done) {}
 
     fn timeout(&mut self, _tag: Tag, _slots: &mut Slots) -> Late {
         Late::Wait
@@ -139,7 +127,7 @@ impl RamQueue {
     /// At most [`COPIES`] requests. First all are looked at, then all are copied: with nothing between them the processor fetches for
     /// several copies at once (a tenth faster at 512 bytes).
     #[inline]
-    fn carry_out(&mut self, part: &[Tag], slots: &Slots) {
+    fn carry_out(&self, part: &[Tag], slots: &Slots, done: &mut Done) {
         let mut moves = [const { None::<Move> }; COPIES];
         let mut count = 0;
         for tag in part {
@@ -162,7 +150,7 @@ impl RamQueue {
                 // What is discarded may be read all the same; there is nothing to flush.
                 Operation::Discard | Operation::Flush => Ok(slots.bytes(*tag)),
             };
-            self.finished.push((*tag, outcome));
+            done.push(*tag, outcome);
         }
         let moves = &moves[..count];
         moves.iter().flatten().take(AHEAD).for_each(Move::announce);

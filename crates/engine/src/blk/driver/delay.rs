@@ -54,16 +54,14 @@ impl<D: Driver> Driver for Delay<D> {
     }
 
     fn queue(&self, index: usize) -> std::io::Result<Self::Queue> {
-        let depth = usize::from(self.limits().depth);
+        let depth = self.limits().depth;
         Ok(DelayQueue {
             inner: self.inner.queue(index)?,
             distribution: self.distribution,
             random: Random::new(self.seed.wrapping_add(index as u64)),
             due: Vec::new(),
-            held: Vec::with_capacity(depth),
+            held: Vec::with_capacity(usize::from(depth)),
             fresh: Done::new(depth),
-            depth,
-            in_flight: 0,
         })
     }
 }
@@ -79,33 +77,35 @@ pub struct DelayQueue<Q> {
     /// Finished below, and not due yet.
     held: Vec<(Tag, Outcome)>,
     fresh: Done,
-    depth: usize,
-    in_flight: usize,
+}
+
+impl<Q> DelayQueue<Q> {
+    fn hold(&mut self) {
+        self.held.extend(self.fresh.all());
+        self.fresh.clear();
+    }
 }
 
 impl<Q: DriverQueue> DriverQueue for DelayQueue<Q> {
-    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, now: u64) -> usize {
-        let batch = &batch[..batch.len().min(self.depth - self.in_flight)];
-        let taken = self.inner.queue_batch(batch, slots, now);
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, now: u64, _done: &mut Done) -> usize {
+        let taken = self.inner.queue_batch(batch, slots, now, &mut self.fresh);
+        self.hold();
         // Once: the number of tags does not change.
         self.due.resize(usize::from(slots.tags()), 0);
         for tag in &batch[..taken] {
             self.due[usize::from(tag.0)] = now.saturating_add(self.distribution.draw(&mut self.random));
         }
-        self.in_flight += taken;
         taken
     }
 
     fn poll(&mut self, slots: &mut Slots, now: u64, done: &mut Done) {
         self.inner.poll(slots, now, &mut self.fresh);
-        self.held.extend(self.fresh.all());
-        self.fresh.clear();
+        self.hold();
         let mut index = 0;
-        while index < self.held.len() && done.has_room() {
+        while index < self.held.len() {
             let (tag, outcome) = self.held[index];
             if self.due[usize::from(tag.0)] <= now {
                 let _ = self.held.swap_remove(index);
-                self.in_flight -= 1;
                 done.push(tag, outcome);
             } else {
                 index += 1;
@@ -114,16 +114,13 @@ impl<Q: DriverQueue> DriverQueue for DelayQueue<Q> {
     }
 
     fn timeout(&mut self, tag: Tag, slots: &mut Slots) -> Late {
-        let held = self.held.iter().position(|(held, _)| *held == tag);
-        let late = match held {
+        match self.held.iter().position(|(held, _)| *held == tag) {
             Some(index) => {
                 let _ = self.held.swap_remove(index);
                 Late::GivenUp
             }
             None => self.inner.timeout(tag, slots),
-        };
-        self.in_flight -= usize::from(late == Late::GivenUp);
-        late
+        }
     }
 }
 

@@ -56,9 +56,8 @@ impl<D: Driver> Driver for Faults<D> {
             inner: self.inner.queue(index)?,
             rates: self.rates,
             random: Random::new(self.seed.wrapping_add(index as u64)),
-            fresh: Done::new(usize::from(limits.depth)),
+            fresh: Done::new(limits.depth),
             silent: Vec::with_capacity(usize::from(limits.depth)),
-            depth: usize::from(limits.depth),
             block_bytes: limits.block_bytes,
             in_flight: 0,
         })
@@ -74,8 +73,8 @@ pub struct FaultsQueue<Q> {
     fresh: Done,
     /// Finished below, but never told.
     silent: Vec<Tag>,
-    depth: usize,
     block_bytes: u32,
+    /// Requests that it has.
     in_flight: usize,
 }
 
@@ -83,50 +82,49 @@ impl<Q> FaultsQueue<Q> {
     fn happens(&mut self, rate: u16) -> bool {
         rate > 0 && self.random.below(1000) < u64::from(rate)
     }
+
+    /// Tells what is finished below, or something else.
+    fn tell(&mut self, slots: &Slots, done: &mut Done) {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for &(tag, outcome) in fresh.all() {
+            let bytes = slots.bytes(tag);
+            let blocks = bytes / self.block_bytes;
+            let outcome = match outcome {
+                Ok(_) if self.happens(self.rates.failed) => Err(Errno::IO),
+                Ok(_) if self.happens(self.rates.busy) => Err(Errno::AGAIN),
+                Ok(_) if self.happens(self.rates.silent) => {
+                    self.silent.push(tag);
+                    continue;
+                }
+                Ok(_) if slots.operation(tag).has_data() && blocks > 1 && self.happens(self.rates.short) => {
+                    let part = 1 + self.random.below(u64::from(blocks) - 1);
+                    Ok(u32::try_from(part).expect("fewer than all") * self.block_bytes)
+                }
+                outcome => outcome,
+            };
+            self.in_flight -= 1;
+            done.push(tag, outcome);
+        }
+        fresh.clear();
+        self.fresh = fresh;
+    }
 }
 
 impl<Q: DriverQueue> DriverQueue for FaultsQueue<Q> {
-    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, now: u64) -> usize {
-        let room = batch.len().min(self.depth - self.in_flight);
-        let is_empty = self.in_flight == 0;
-        let accepted = (0..room).find(|_| self.happens(self.rates.refused)).unwrap_or(room);
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, now: u64, done: &mut Done) -> usize {
+        let all = batch.len();
+        let accepted = (0..all).find(|_| self.happens(self.rates.refused)).unwrap_or(all);
         // With nothing to do it takes one at least.
-        let accepted = accepted.max(usize::from(is_empty)).min(room);
-        let taken = self.inner.queue_batch(&batch[..accepted], slots, now);
+        let accepted = accepted.max(usize::from(self.in_flight == 0)).min(all);
+        let taken = self.inner.queue_batch(&batch[..accepted], slots, now, &mut self.fresh);
         self.in_flight += taken;
+        self.tell(slots, done);
         taken
     }
 
     fn poll(&mut self, slots: &mut Slots, now: u64, done: &mut Done) {
-        while done.has_room() {
-            let room = done.room();
-            self.fresh.limit(room);
-            self.inner.poll(slots, now, &mut self.fresh);
-            let Some(last) = self.fresh.len().checked_sub(1) else {
-                return;
-            };
-            for index in 0..=last {
-                let (tag, outcome) = self.fresh.at(index);
-                let bytes = slots.bytes(tag);
-                let blocks = bytes / self.block_bytes;
-                let outcome = match outcome {
-                    Ok(_) if self.happens(self.rates.failed) => Err(Errno::IO),
-                    Ok(_) if self.happens(self.rates.busy) => Err(Errno::AGAIN),
-                    Ok(_) if self.happens(self.rates.silent) => {
-                        self.silent.push(tag);
-                        continue;
-                    }
-                    Ok(_) if slots.operation(tag).has_data() && blocks > 1 && self.happens(self.rates.short) => {
-                        let part = 1 + self.random.below(u64::from(blocks) - 1);
-                        Ok(u32::try_from(part).expect("fewer than all") * self.block_bytes)
-                    }
-                    outcome => outcome,
-                };
-                self.in_flight -= 1;
-                done.push(tag, outcome);
-            }
-            self.fresh.clear();
-        }
+        self.inner.poll(slots, now, &mut self.fresh);
+        self.tell(slots, done);
     }
 
     fn timeout(&mut self, tag: Tag, slots: &mut Slots) -> Late {

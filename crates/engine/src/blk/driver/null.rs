@@ -35,36 +35,24 @@ impl Driver for Null {
     }
 
     fn queue(&self, _index: usize) -> std::io::Result<NullQueue> {
-        let depth = usize::from(self.limits.depth);
-        Ok(NullQueue {
-            taken: Vec::with_capacity(depth),
-            depth,
-        })
+        Ok(NullQueue)
     }
 }
 
 /// A hardware queue of it.
 #[derive(Debug)]
-pub struct NullQueue {
-    taken: Vec<Tag>,
-    depth: usize,
-}
+pub struct NullQueue;
 
 impl DriverQueue for NullQueue {
     #[inline]
-    fn queue_batch(&mut self, batch: &[Tag], _slots: &mut Slots, _now: u64) -> usize {
-        let count = batch.len().min(self.depth - self.taken.len());
-        self.taken.extend_from_slice(&batch[..count]);
-        count
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64, done: &mut Done) -> usize {
+        for tag in batch {
+            done.push(*tag, Ok(slots.bytes(*tag)));
+        }
+        batch.len()
     }
 
-    #[inline]
-    fn poll(&mut self, slots: &mut Slots, _now: u64, done: &mut Done) {
-        let count = self.taken.len().min(done.room());
-        for tag in self.taken.drain(..count) {
-            done.push(tag, Ok(slots.bytes(tag)));
-        }
-    }
+    fn poll(&mut self, _slots: &mut Slots, _now: u64, _done: &mut Done) {}
 
     fn timeout(&mut self, _tag: Tag, _slots: &mut Slots) -> Late {
         Late::Wait

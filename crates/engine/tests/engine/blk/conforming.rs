@@ -89,7 +89,7 @@ mod breaches {
 
     struct Wrong(Null, Breach);
 
-    struct WrongQueue(NullQueue, Breach, Option<Tag>);
+    struct WrongQueue(NullQueue, Breach);
 
     impl Driver for Wrong {
         type Queue = WrongQueue;
@@ -100,36 +100,31 @@ mod breaches {
             self.0.queue_homes()
         }
         fn queue(&self, index: usize) -> std::io::Result<WrongQueue> {
-            Ok(WrongQueue(self.0.queue(index)?, self.1, None))
+            Ok(WrongQueue(self.0.queue(index)?, self.1))
         }
     }
 
     impl DriverQueue for WrongQueue {
-        fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, now: u64) -> usize {
+        fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, now: u64, done: &mut Done) -> usize {
+            let Some((first, others)) = batch.split_first() else {
+                return 0;
+            };
             match self.1 {
-                Breach::Never => 0,
-                Breach::Reversed if batch.len() > 1 => {
-                    self.0.queue_batch(&batch[1..], slots, now);
-                    1
+                Breach::Never => return 0,
+                Breach::Reversed if !others.is_empty() => {
+                    self.0.queue_batch(others, slots, now, done);
+                    return 1;
                 }
-                _ => {
-                    self.2 = batch.first().copied().or(self.2);
-                    self.0.queue_batch(batch, slots, now)
+                Breach::Reversed => done.push(*first, Ok(slots.bytes(*first))),
+                Breach::Twice => {
+                    done.push(*first, Ok(slots.bytes(*first)));
+                    done.push(*first, Ok(slots.bytes(*first)));
                 }
+                Breach::TooMuch => done.push(*first, Ok(slots.bytes(*first) + 512)),
             }
+            1 + self.0.queue_batch(others, slots, now, done)
         }
-        fn poll(&mut self, slots: &mut Slots, now: u64, done: &mut Done) {
-            if let Some(tag) = self.2.take()
-                && done.has_room()
-            {
-                match self.1 {
-                    Breach::Twice => done.push(tag, Ok(slots.bytes(tag))),
-                    Breach::TooMuch => done.push(tag, Ok(slots.bytes(tag) + 512)),
-                    _ => {}
-                }
-            }
-            self.0.poll(slots, now, done);
-        }
+        fn poll(&mut self, _slots: &mut Slots, _now: u64, _done: &mut Done) {}
         fn timeout(&mut self, _tag: Tag, _slots: &mut Slots) -> Late {
             Late::Wait
         }

@@ -118,7 +118,7 @@ pub(crate) struct MemoryQueue {
 }
 
 impl DriverQueue for MemoryQueue {
-    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64) -> usize {
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64, _done: &mut Done) -> usize {
         let mut state = self.memory.state.lock();
         let room = usize::from(self.memory.limits.depth) - self.taken.len();
         let count = batch.len().min(room).min(state.credit);
@@ -137,8 +137,7 @@ impl DriverQueue for MemoryQueue {
         if self.memory.state.lock().is_held {
             return;
         }
-        let count = self.taken.len().min(done.room());
-        for (tag, outcome) in self.taken.drain(..count) {
+        for (tag, outcome) in self.taken.drain(..) {
             done.push(tag, outcome);
         }
     }

@@ -201,7 +201,7 @@ impl UringQueue {
 }
 
 impl DriverQueue for UringQueue {
-    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64) -> usize {
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64, _done: &mut Done) -> usize {
         // Once: the number of tags does not change.
         self.pushed.resize(usize::from(slots.tags()), 0);
         self.enter();
@@ -223,7 +223,7 @@ impl DriverQueue for UringQueue {
         let mut is_served = true;
         for ring in &mut self.rings {
             let pushed = &mut self.pushed;
-            let taken = ring.take(done.room(), |name, result| {
+            let taken = ring.take(|name, result| {
                 let tag = Tag((name & ((1 << TAG_BITS) - 1)) as u16);
                 if name != CANCELLATION {
                     pushed[usize::from(tag.0)] = 0;
@@ -236,8 +236,7 @@ impl DriverQueue for UringQueue {
         if !is_served {
             self.give_up();
         }
-        let count = self.failed.len().min(done.room());
-        for (tag, errno) in self.failed.drain(..count) {
+        for (tag, errno) in self.failed.drain(..) {
             self.count -= 1;
             done.push(tag, Err(errno));
         }

@@ -94,12 +94,12 @@ impl Ring {
         }
     }
 
-    /// Takes out up to `room` results: what each was pushed with, and what became of it. A system call only if there are none
+    /// Takes out the results: what each was pushed with, and what became of it. A system call only if there are none
     /// and the kernel has something to do.
     ///
     /// # Errors
     /// See [`Ring::enter`].
-    pub(super) fn take(&mut self, room: usize, mut finished: impl FnMut(u64, i32)) -> io::Result<()> {
+    pub(super) fn take(&mut self, mut finished: impl FnMut(u64, i32)) -> io::Result<()> {
         if self.in_flight == 0 {
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Ring {
                 self.enter()?;
             }
         }
-        for entry in self.ring.completion().take(room) {
+        for entry in self.ring.completion() {
             self.in_flight -= 1;
             finished(entry.user_data(), entry.result());
         }

@@ -1,0 +1,67 @@
+//! The way back: what drivers and other cores have finished.
+
+use super::{Core, slots_of};
+use crate::blk::driver::DriverQueue;
+use crate::blk::request::{Completion, Errno, Outcome};
+use crate::blk::slot::{Slot, State, Tag};
+use crate::blk::software::{Outlet, SoftwareQueue};
+
+impl<Q: DriverQueue> Core<Q> {
+    /// Takes what is finished.
+    #[inline]
+    pub(super) fn collect(&mut self, finished: &mut impl FnMut(Completion)) -> usize {
+        let (now, counts) = (self.now, &mut self.counts);
+        let mut count = 0;
+        let mut end = |software: &mut SoftwareQueue, tag: Tag, slot: &Slot, outcome: Outcome| {
+            count += 1;
+            finished(software.end(tag, slot, outcome, now, counts));
+        };
+        for own in &mut self.hardware {
+            let mut all = std::iter::once(&mut self.current).chain(&mut self.former);
+            let mut software = all.find(|software| software.queue == own.queue);
+            own.hardware.poll(now, &mut |tag, slot, outcome| {
+                let software = software
+                    .as_mut()
+                    .expect("what it has submitted is in its software queue");
+                end(software, tag, slot, outcome);
+            });
+        }
+        for software in std::iter::once(&mut self.current).chain(&mut self.former) {
+            receive(software, &mut end);
+        }
+        if self.current.pending == 0 {
+            self.current.tags.rest();
+        }
+        self.former.retain(|software| software.pending > 0);
+        count
+    }
+
+    /// Ends requests that need no driver. All are of the current software queue.
+    #[cold]
+    pub(super) fn end_instant(&mut self, finished: &mut impl FnMut(Completion)) -> usize {
+        let count = self.instant.len();
+        for tag in self.instant.drain(..) {
+            let slot = slots_of(&mut self.current.outlet, &mut self.hardware).at_mut(tag);
+            slot.state = State::Free;
+            let slot = slot.clone();
+            finished(self.current.end(tag, &slot, Ok(0), self.now, &mut self.counts));
+        }
+        count
+    }
+}
+
+/// Takes what another core has sent back.
+#[inline]
+fn receive(software: &mut SoftwareQueue, end: &mut impl FnMut(&mut SoftwareQueue, Tag, &Slot, Outcome)) {
+    while let Outlet::Link(outbound) = &mut software.outlet
+        && software.sent > 0
+    {
+        let came = outbound.receive();
+        let Some((tag, outcome)) = came.or_else(|| Some((outbound.lost()?, Err(Errno::NO_DEVICE)))) else {
+            break;
+        };
+        let slot = outbound.slots.at(tag).clone();
+        software.sent -= 1;
+        end(software, tag, &slot, outcome);
+    }
+}

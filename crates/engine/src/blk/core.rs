@@ -61,7 +61,8 @@ impl<Q: DriverQueue> Drop for Seat<Q> {
 struct OwnHardware<Q> {
     queue: usize,
     hardware: Hardware<Q>,
-    arrivals: usize,
+    /// Cores that had come to it when it looked last.
+    seen: usize,
 }
 
 impl<Q: DriverQueue> Core<Q> {
@@ -71,10 +72,10 @@ impl<Q: DriverQueue> Core<Q> {
             .map(|(queue, hardware)| OwnHardware {
                 queue,
                 hardware,
-                arrivals: 0,
+                seen: 0,
             })
             .collect();
-        let current = software_queue(&device, &hardware, device.mapped(index));
+        let current = software_queue(&device, &hardware, device.map.queue(index));
         Self {
             streams: device.streams(),
             plug: device.options.plug,
@@ -155,7 +156,7 @@ impl<Q: DriverQueue> Core<Q> {
         if !self.instant.is_empty() {
             count += self.end_instant(&mut finished);
         }
-        let mapped = self.device.mapped(self.index);
+        let mapped = self.device.map.queue(self.index);
         if mapped != self.current.queue {
             self.follow_map(mapped);
         }
@@ -245,7 +246,7 @@ impl<Q: DriverQueue> Drop for Core<Q> {
     /// [`Errno::NO_DEVICE`].
     fn drop(&mut self) {
         for own in &self.hardware {
-            self.device.hardware[own.queue].end();
+            self.device.hardware[own.queue].door.close();
         }
         self.seat.may_return = self.hardware.is_empty() && self.pending() == 0;
     }
@@ -258,7 +259,7 @@ fn software_queue<Q>(device: &Device<Q>, own: &[OwnHardware<Q>], queue: usize) -
         Some(index) => Outlet::Own(index),
         None => {
             let (outbound, inbound) = link(options.tags, device.limits.transfer_bytes_max);
-            shared.send(inbound);
+            shared.door.enter(inbound);
             Outlet::Link(Box::new(outbound))
         }
     };

@@ -11,10 +11,10 @@ use super::link::Inbound;
 use super::scheduler::{Scheduling, Waiting};
 use homenode_policy::NodeId;
 use homenode_policy::queue_map;
-use homenode_shared::{Freeze, TagSpace};
+use homenode_shared::{Door, Freeze, Map, TagSpace};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How a device is set up.
@@ -54,7 +54,7 @@ pub struct Device<Q> {
     pub(super) limits: Limits,
     pub(super) options: Options,
     /// Of each core's requests, the hardware queue.
-    map: Box<[AtomicUsize]>,
+    pub(super) map: Map,
     pub(super) hardware: Box<[SharedHardware]>,
     pub(super) cores: Box<[SharedCore]>,
     pub(super) freezing: Freeze,
@@ -69,10 +69,8 @@ pub(super) struct SharedHardware {
     /// The core that owns it.
     pub(super) owner: usize,
     pub(super) tags: Arc<TagSpace>,
-    /// Cores that are to be linked to it; none once its core has gone.
-    inbox: Mutex<Option<Vec<Inbound>>>,
-    /// How many ever were.
-    arrivals: AtomicUsize,
+    /// Where cores come that are to be linked to it; closed once its core has gone.
+    pub(super) door: Door<Inbound>,
     pub(super) counts: OpenHardware,
 }
 
@@ -153,8 +151,7 @@ impl<Q: DriverQueue> Device<Q> {
             SharedHardware {
                 owner: owner(queue),
                 tags: TagSpace::new(options.tags, users, cores.len() - users),
-                inbox: Mutex::new(Some(Vec::new())),
-                arrivals: AtomicUsize::new(0),
+                door: Door::default(),
                 counts: OpenHardware::new(),
             }
         });
@@ -165,7 +162,7 @@ impl<Q: DriverQueue> Device<Q> {
         Ok(Arc::new(Self {
             limits,
             hardware: hardware.collect(),
-            map: map.into_iter().map(AtomicUsize::new).collect(),
+            map: Map::new(&map),
             cores: cores.iter().map(|_| shared_core()).collect(),
             freezing: Freeze::new(cores.len()),
             waiting: Waiting::new(),
@@ -214,25 +211,20 @@ impl<Q: DriverQueue> Device<Q> {
     /// # Errors
     /// [`MapError`]; nothing has changed then.
     pub fn remap(&self, core: usize, queue: usize) -> Result<(), MapError> {
-        let mapped = self.map.get(core).ok_or(MapError::NoCore(core))?;
+        if core >= self.map.cores() {
+            return Err(MapError::NoCore(core));
+        }
         if queue >= self.hardware.len() {
             return Err(MapError::NoQueue(queue));
         }
-        // Relaxed: a number; what the core needs to go there is behind a lock.
-        mapped.store(queue, Ordering::Relaxed);
+        self.map.set(core, queue);
         Ok(())
-    }
-
-    /// The hardware queue of a core's requests.
-    #[inline]
-    pub(super) fn mapped(&self, core: usize) -> usize {
-        self.map[core].load(Ordering::Relaxed)
     }
 
     /// The hardware queue that each core is mapped to.
     #[must_use]
     pub fn map(&self) -> Vec<usize> {
-        (0..self.map.len()).map(|core| self.mapped(core)).collect()
+        (0..self.map.cores()).map(|core| self.map.queue(core)).collect()
     }
 
     /// From now on no core starts anything; what is under way goes on. [`Device::is_drained`] tells when that has ended. Requests
@@ -285,33 +277,5 @@ impl<Q: DriverQueue> Device<Q> {
             Scheduling::Fair(streams, _) => u16::try_from(streams.len()).expect("there are few streams"),
             _ => u16::MAX,
         }
-    }
-}
-
-impl SharedHardware {
-    /// Links a core to it. Where the queue is gone the link is cut at once.
-    pub(super) fn send(&self, link: Inbound) {
-        if let Some(inbox) = &mut *self.inbox.lock() {
-            inbox.push(link);
-            // Relaxed: the lock orders it with the link.
-            self.arrivals.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Links that have come, if others than `seen` have.
-    #[inline]
-    pub(super) fn arrived(&self, seen: &mut usize) -> Option<Vec<Inbound>> {
-        // Relaxed: only tells to look; the lock orders.
-        if self.arrivals.load(Ordering::Relaxed) == *seen {
-            return None;
-        }
-        let mut inbox = self.inbox.lock();
-        *seen = self.arrivals.load(Ordering::Relaxed);
-        inbox.as_mut().map(std::mem::take)
-    }
-
-    /// Its core has gone.
-    pub(super) fn end(&self) {
-        *self.inbox.lock() = None;
     }
 }

@@ -41,7 +41,7 @@ impl<Q: DriverQueue> Core<Q> {
     pub(super) fn dispatch(&mut self) {
         for index in 0..self.hardware.len() {
             let own = &mut self.hardware[index];
-            if let Some(links) = self.device.hardware[own.queue].arrived(&mut own.arrivals) {
+            if let Some(links) = self.device.hardware[own.queue].door.newcomers(&mut own.seen) {
                 links.into_iter().for_each(|link| own.hardware.link(link));
             }
             own.hardware.serve_waiting(self.now);

@@ -3,8 +3,9 @@
 use super::load::{Load, null, play, together};
 use super::memcpy::{BUFFER_BYTES, DEVICE_BYTES};
 use crate::error::Error;
-use homenode::NodeId;
+use crate::populated;
 use homenode::blk::{Arena, ArenaError, Device, Driver, Null, Options, Ram, Storage};
+use homenode::{NodeId, Placement, VolumeDriver};
 use std::sync::Arc;
 
 /// What does the requests.
@@ -12,6 +13,7 @@ use std::sync::Arc;
 pub(super) enum Kind {
     Noop,
     Ram,
+    Volume,
 }
 
 /// Whom homenode is compared with.
@@ -37,6 +39,8 @@ impl Peer {
 pub(super) enum Target {
     Noop(Null),
     Ram(Ram),
+    /// Its blocks are all placed.
+    Volume(VolumeDriver),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,17 +62,20 @@ const fn case(kind: Kind, bytes: u32, plug: usize, depth: u16, cores: usize) -> 
     }
 }
 
-pub(super) const CASES: [Case; 10] = [
+pub(super) const CASES: [Case; 13] = [
     case(Kind::Noop, 512, 32, 128, 1),
     case(Kind::Noop, 512, 1, 128, 1),
     case(Kind::Noop, 512, 1, 1, 1),
     case(Kind::Ram, 512, 32, 128, 1),
     case(Kind::Ram, 4096, 32, 128, 1),
     case(Kind::Ram, 4096, 1, 1, 1),
+    case(Kind::Volume, 4096, 32, 128, 1),
+    case(Kind::Volume, 4096, 1, 1, 1),
     case(Kind::Noop, 512, 32, 128, 2),
     case(Kind::Noop, 512, 1, 128, 2),
     case(Kind::Ram, 512, 32, 128, 2),
     case(Kind::Ram, 4096, 32, 128, 2),
+    case(Kind::Volume, 4096, 32, 128, 2),
 ];
 
 impl Case {
@@ -76,6 +83,7 @@ impl Case {
         let kind = match self.kind {
             Kind::Noop => "noop",
             Kind::Ram => "ram",
+            Kind::Volume => "volume",
         };
         let size = match self.bytes {
             bytes if bytes < 1024 => bytes.to_string(),
@@ -87,7 +95,7 @@ impl Case {
     pub(super) fn peers(&self) -> Vec<Peer> {
         match self.kind {
             Kind::Noop => vec![Peer::SingleLock],
-            Kind::Ram => vec![Peer::SingleLock, Peer::Memcpy],
+            Kind::Ram | Kind::Volume => vec![Peer::SingleLock, Peer::Memcpy],
         }
     }
 
@@ -95,7 +103,7 @@ impl Case {
         let requests = match (self.kind, self.bytes) {
             (Kind::Noop, _) => 6_000_000,
             (Kind::Ram, 512) => 2_000_000,
-            (Kind::Ram, _) => 500_000,
+            (Kind::Ram | Kind::Volume, _) => 500_000,
         };
         Load {
             bytes: self.bytes,
@@ -119,16 +127,10 @@ impl Case {
         Ok(match self.kind {
             Kind::Noop => Target::Noop(null(self.cores)),
             Kind::Ram => {
-                let arena = |bytes| {
-                    let failed = |error: ArenaError| Error::Unavailable {
-                        contestant: "ram",
-                        reason: error.to_string(),
-                    };
-                    Arena::new(bytes, None).map_err(failed)
-                };
                 let storage = Storage::Arena(arena(DEVICE_BYTES)?);
                 Target::Ram(Ram::new(storage, arena(BUFFER_BYTES)?, &homes))
             }
+            Kind::Volume => Target::Volume(volume(&homes)?),
         })
     }
 
@@ -137,6 +139,7 @@ impl Case {
         match target {
             Target::Noop(null) => self.run_on(null, cpus, divisor),
             Target::Ram(ram) => self.run_on(ram, cpus, divisor),
+            Target::Volume(volume) => self.run_on(volume, cpus, divisor),
         }
     }
 
@@ -148,6 +151,30 @@ impl Case {
             move |clock| play(&mut core, clock, &load, index as u64)
         })
     }
+}
+
+fn arena(bytes: u64) -> Result<Arc<Arena>, Error> {
+    let failed = |error: ArenaError| Error::Unavailable {
+        contestant: "ram",
+        reason: error.to_string(),
+    };
+    Arena::new(bytes, None).map_err(failed)
+}
+
+/// One that is written from its begin to its end.
+fn volume(homes: &[Option<NodeId>]) -> Result<VolumeDriver, Error> {
+    const PART_BYTES: usize = 2 << 20;
+    let pool = populated::pool(DEVICE_BYTES + DEVICE_BYTES / 8, None).map_err(Error::library("creating a pool"))?;
+    let filled = || {
+        let volume = pool.create_volume("bench", DEVICE_BYTES, Placement::Local)?;
+        for offset in (0..DEVICE_BYTES).step_by(PART_BYTES) {
+            volume.write_all_at(&[1; PART_BYTES], offset)?;
+        }
+        Ok(volume)
+    };
+    let volume = filled().map_err(Error::library("filling a volume"))?;
+    let attached = volume.attach(arena(BUFFER_BYTES)?, homes);
+    attached.map_err(Error::library("attaching a volume"))
 }
 
 /// A device with a hardware queue for each core, if its driver has so many.

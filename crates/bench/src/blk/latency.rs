@@ -14,7 +14,7 @@ use homenode::blk::{Core, Driver, DriverQueue, Request};
 const LONGEST_NS: u64 = 60_000_000_000;
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 
-/// For the no-op device and memory, alone and with 128 under way, on one core.
+/// For the no-op device, memory and a volume, alone and with 128 under way, on one core.
 pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
     let wanted = |case: &&Case| {
         case.cores == 1 && (case.depth == 1 || case.plug == 32) && (case.kind == Kind::Noop || case.bytes == 4096)
@@ -29,6 +29,7 @@ pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
             let histogram = match &target {
                 Target::Noop(null) => measure(null, case, cpus[0], requests)?,
                 Target::Ram(ram) => measure(ram, case, cpus[0], requests)?,
+                Target::Volume(volume) => measure(volume, case, cpus[0], requests)?,
             };
             for ((_, quantile), samples) in QUANTILES.iter().zip(&mut samples).filter(|_| round > 0) {
                 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]

@@ -20,6 +20,7 @@ pub(super) fn run(case: &Case, target: &Target, cpus: &[usize], divisor: u64) ->
     match target {
         Target::Noop(null) => run_on(case, null, cpus, divisor),
         Target::Ram(ram) => run_on(case, ram, cpus, divisor),
+        Target::Volume(volume) => run_on(case, volume, cpus, divisor),
     }
 }
 

@@ -306,6 +306,23 @@ fn late_requests_are_asked_about() {
 }
 
 #[test]
+fn with_all_the_patience_there_is_nothing_is_late() {
+    let options = Options {
+        timeout: Duration::MAX,
+        ..options(1)
+    };
+    let mut world = World::new(limits(), options);
+    world.memory.hold(true);
+    world.submit(write(1));
+    assert_eq!(world.run(), []);
+    world.now = u64::MAX / 2;
+    assert_eq!(world.run(), []);
+    world.now = u64::MAX / 10 * 9;
+    assert_eq!(world.run(), []);
+    assert_eq!(world.device.hardware_counts()[0].timeouts, 0);
+}
+
+#[test]
 fn a_frozen_device_starts_nothing_and_ends_what_it_has() {
     let mut world = World::new(limits(), options(1));
     world.memory.hold(true);

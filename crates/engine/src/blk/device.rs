@@ -188,7 +188,7 @@ impl<Q: DriverQueue> Device<Q> {
             .enumerate()
             .filter(|(_, hardware)| hardware.owner == index);
         let patience = Patience {
-            timeout: u64::try_from(self.options.timeout.as_nanos()).unwrap_or(u64::MAX),
+            timeout_ns: u64::try_from(self.options.timeout.as_nanos()).unwrap_or(u64::MAX),
             retries_max: self.options.retries_max,
         };
         let hardware = own.map(|(queue, _)| {

@@ -31,7 +31,7 @@ const fn units(now: u64) -> u32 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     /// ns.
-    pub(super) timeout: u64,
+    pub(super) timeout_ns: u64,
     pub(super) retries_max: u8,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Hardware<Q> {
     pub(super) is_contended: bool,
     /// Whose turn it is.
     turn: usize,
-    next_look: u64,
+    next_look_ns: u64,
     pub(super) counts: HardwareCounts,
 }
 
@@ -69,7 +69,7 @@ impl<Q: DriverQueue> Hardware<Q> {
             links: Vec::new(),
             is_contended: false,
             turn: 0,
-            next_look: 0,
+            next_look_ns: 0,
             counts: HardwareCounts::default(),
         }
     }
@@ -213,7 +213,7 @@ impl<Q: DriverQueue> Hardware<Q> {
         }
         done.clear();
         self.done = done;
-        if now >= self.next_look {
+        if now >= self.next_look_ns {
             self.look_for_late(now, finished);
         }
     }

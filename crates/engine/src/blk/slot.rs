@@ -46,7 +46,7 @@ pub(super) struct Slot {
     /// Once the flush before it is done, without that.
     pub(super) request: Request,
     /// When it was submitted, ns.
-    pub(super) since: u64,
+    pub(super) since_ns: u64,
     /// The driver's.
     pub(super) scratch: u64,
     /// Bytes that are done already. All of them: a flush is to make them durable.
@@ -69,7 +69,7 @@ const _: () = assert!(size_of::<Slot>() == 64);
 impl Slot {
     const FREE: Self = Self {
         request: Request::flush(),
-        since: 0,
+        since_ns: 0,
         scratch: 0,
         done: 0,
         started: 0,
@@ -83,12 +83,12 @@ impl Slot {
     /// For a request that has just been taken. Number by number: copied as a whole, it would be loaded in wider pieces than it
     /// was just stored in, and the processor would wait for the stores (a third of the time of a no-op request).
     #[inline(always)]
-    pub(super) fn fill(&mut self, request: &Request, since: u64, link: u16) {
+    pub(super) fn fill(&mut self, request: &Request, since_ns: u64, link: u16) {
         self.request.operation = request.operation;
         self.request.durability = request.durability;
         self.request.stream = request.stream;
         self.request.bytes = request.bytes;
-        self.since = since;
+        self.since_ns = since_ns;
         self.request.offset = request.offset;
         self.done = 0;
         self.request.buffer = request.buffer;

@@ -104,8 +104,8 @@ impl<Q: DriverQueue> Hardware<Q> {
     }
 
     pub(super) fn look_for_late(&mut self, now: u64, finished: &mut impl FnMut(Tag, &Slot, Outcome)) {
-        self.next_look = now.saturating_add(self.patience.timeout / 4);
-        let limit = u32::try_from(self.patience.timeout >> STARTED_SHIFT)
+        self.next_look_ns = now.saturating_add(self.patience.timeout_ns / 4);
+        let limit = u32::try_from(self.patience.timeout_ns >> STARTED_SHIFT)
             .unwrap_or(u32::MAX)
             .max(1);
         for tag in (0..self.slots.tags()).map(Tag) {

@@ -33,14 +33,14 @@ struct Direction {
     sorted: Vec<Entry>,
     /// Where the last one ended.
     position: u64,
-    wait_max: u64,
+    wait_max_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     offset: u64,
     end: u64,
-    since: u64,
+    since_ns: u64,
     head: Tag,
     tail: Tag,
     segments: u16,
@@ -49,10 +49,10 @@ struct Entry {
 
 impl Deadline {
     pub(crate) fn new(tags: usize, merging: Merging) -> Self {
-        let direction = |wait_max| Direction {
+        let direction = |wait_max_ns| Direction {
             sorted: Vec::with_capacity(tags),
             position: 0,
-            wait_max,
+            wait_max_ns,
         };
         Self {
             reads: direction(READ_WAIT),
@@ -135,7 +135,7 @@ impl Entry {
         Self {
             offset: first.request.offset,
             end: slots.at(tail).end(),
-            since: first.since,
+            since_ns: first.since_ns,
             head,
             tail,
             segments,
@@ -163,7 +163,7 @@ impl Direction {
             slots.at_mut(second.head).state = State::Merged;
             Entry {
                 end: second.end,
-                since: first.since.min(second.since),
+                since_ns: first.since_ns.min(second.since_ns),
                 tail: second.tail,
                 segments: first.segments + second.segments,
                 ..first
@@ -198,7 +198,7 @@ impl Direction {
 
     /// Where the oldest request lies, if it is beyond its deadline.
     fn oldest_late(&self, now: u64) -> Option<u64> {
-        let oldest = self.sorted.iter().min_by_key(|entry| entry.since)?;
-        (oldest.since.saturating_add(self.wait_max) <= now).then_some(oldest.offset)
+        let oldest = self.sorted.iter().min_by_key(|entry| entry.since_ns)?;
+        (oldest.since_ns.saturating_add(self.wait_max_ns) <= now).then_some(oldest.offset)
     }
 }

@@ -189,8 +189,16 @@ fn a_server_that_is_gone_or_stopped_is_told_of() {
     refused(&mut create(), &["dead", "homenode down"]);
     refused(&mut volume("remove", pool.join("v"), &[]), &["dead", "homenode down"]);
     refused(&mut volume("list", &pool, &[]), &["dead", "homenode down"]);
-    // Of those that live.
-    succeed(&mut homenode(["volume", "list"]));
+    // Those that live are listed, and the dead one is named.
+    let living = scratch.dir("living");
+    up(&living);
+    succeed(&mut volume("create", living.join("w"), &["--size=4M"]));
+    let output = homenode(["volume", "list"]).output().unwrap();
+    let [listed, told] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(listed.contains(living.join("w").to_str().unwrap()), "{listed}");
+    let remedy = format!("`homenode down {}` clears it", pool.display());
+    assert_eq!(told.lines().filter(|line| line.contains(&remedy)).count(), 1, "{told}");
+    down(&living);
     down(&pool);
 }
 

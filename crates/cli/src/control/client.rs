@@ -94,7 +94,7 @@ impl Connection {
         loop {
             let mut line = String::new();
             let read = self.stream.read_line(&mut line).map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock => RequestError::Broken(self.silent()),
+                io::ErrorKind::WouldBlock => RequestError::Broken(self.silent(request)),
                 _ => broken(error),
             })?;
             if read == 0 {
@@ -138,21 +138,26 @@ impl Connection {
     }
 
     /// The server did not answer in time: what may have become of it, and what to do.
-    fn silent(&self) -> Failure {
+    fn silent(&self, request: &Request) -> Failure {
+        let unknown = if request.changes_something() {
+            ". It drops what it has not begun when it goes on; whether it has begun this is not known"
+        } else {
+            ""
+        };
         let seconds = QUICK_TIMEOUT.as_secs();
         let Some(pid) = self.server().map(Pid::as_raw_nonzero) else {
-            return Failure::new(format!("the server has not answered for {seconds} s"));
+            return Failure::new(format!("the server has not answered for {seconds} s{unknown}"));
         };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
         Failure::new(match state {
             Some('T' | 't') => format!(
                 "the server (process {pid}) is stopped, as are all calls to its mount: `kill -CONT {pid}` lets them go on; \
-                 `kill -KILL {pid}` ends it, and what the pool holds is lost"
+                 `kill -KILL {pid}` ends it, and what the pool holds is lost{unknown}"
             ),
             _ => format!(
                 "the server (process {pid}) has not answered for {seconds} s: it is frozen, or the machine is overloaded; \
-                 `kill -KILL {pid}` ends it, and what the pool holds is lost"
+                 `kill -KILL {pid}` ends it, and what the pool holds is lost{unknown}"
             ),
         })
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// What takes less needs no bar.
 const REVEAL_AFTER: Duration = Duration::from_secs(1);
 /// 128 + SIGINT: what a shell makes of a command that Ctrl-C ended.
-const INTERRUPTED_EXIT_CODE: i32 = 130;
+pub(crate) const INTERRUPTED_EXIT_CODE: i32 = 130;
 const TICK: Duration = Duration::from_millis(100);
 
 /// A bar that shows itself after a second, if standard error is a terminal. Goes when dropped.

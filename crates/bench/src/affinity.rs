@@ -131,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
     let in_guests = is_wanted(Part::Shares) || is_wanted(Part::Modelled);
     let lab = in_guests.then(|| Lab::find(&arguments.lab)).transpose()?;
-    bench.table.print_head("unit in the name");
+    bench.table.print_head();
     if is_wanted(Part::Daemon) {
         bench.daemon()?;
     }

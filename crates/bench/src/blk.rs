@@ -75,9 +75,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     interrupt::watch()?;
     let cpus = cpus::choose()?;
     let mut report = Report::new("blk");
-    let table = Table::new(&["single-lock", "memcpy", "fio"]).with_case_width(32);
+    let table = Table::new(&["single-lock", "memcpy", "fio"]).with_case_width(36);
     println!("CPUs {cpus:?}, {} rounds", scale.rounds);
-    table.print_head("M IOPS");
+    table.print_head();
     let add = |report: &mut Report, row: Row| {
         table.print_row(&row);
         report.rows.push(row);

@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let progress = ProgressBar::new(groups.len() as u64);
     progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
     let table = Table::new(&bench.peers());
-    table.print_head("ns/op");
+    table.print_head();
     let mut report = Report::new("fs");
     for group in &groups {
         progress.set_message(format!("{}/{}", group.size, group.operation.name()));

@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         table: Table::new(&["tmpfs", "tmpfs-none"]).with_case_width(36),
         report: Report::new("locality"),
     };
-    bench.table.print_head("unit in the name");
+    bench.table.print_head();
     if arguments.smoke {
         (bench.rounds, bench.interval_ms) = (1, 1000);
         bench.shares(2, &SIZES[..1])?;

@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     report.rows.push(footprint);
     let table = Table::new(peers);
-    table.print_head("ns/op or B/file");
+    table.print_head();
     report.rows.iter().for_each(|row| table.print_row(row));
     if let Some(file) = &arguments.json {
         report.write_json(file)?;

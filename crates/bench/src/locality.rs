@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
 use crate::lab::Lab;
+use crate::output::Output;
 use crate::report::{Report, Row, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 use job::{Contestant, SIZES, Size};
@@ -84,6 +85,7 @@ const SCALING_NODES_MAX: u32 = 4;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let json = Output::open(arguments.json.as_deref())?;
     interrupt::watch()?;
     let lab = Lab::find(&arguments.lab)?;
     let mut bench = Bench {
@@ -113,9 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             bench.scaling(SCALING_NODES_MAX, arguments.delay_ns)?;
         }
     }
-    if let Some(file) = &arguments.json {
-        bench.report.write_json(file)?;
-    }
+    bench.report.write_json(json)?;
     if arguments.smoke {
         return Ok(());
     }

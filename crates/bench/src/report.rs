@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::interleave::Samples;
+use crate::output::Output;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// The library under test, in every bench.
 pub(crate) const HOMENODE: &str = "homenode";
@@ -120,11 +120,12 @@ impl Report {
         }
     }
 
-    /// Writes the report as one JSON object.
-    pub(crate) fn write_json(&self, file: &Path) -> Result<(), Error> {
+    /// Writes the report as one JSON object, if there is a file for it.
+    pub(crate) fn write_json(&self, file: Option<Output>) -> Result<(), Error> {
+        let Some(file) = file else { return Ok(()) };
         let mut text = serde_json::to_string(self).expect("the report holds only numbers and strings");
         text.push('\n');
-        std::fs::write(file, text).map_err(|error| Error::system(format!("writing {}", file.display()), error))
+        file.write(&text)
     }
 
     /// The row of that case, if it ran.

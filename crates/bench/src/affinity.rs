@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
 use crate::lab::Lab;
+use crate::output::Output;
 use crate::report::{Report, Row, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 use job::{Done, Policy, Shares};
@@ -110,6 +111,7 @@ const RATE: u64 = 4 << 20;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let json = Output::open(arguments.json.as_deref())?;
     interrupt::watch()?;
     let mut bench = Bench {
         command: command::find(arguments.command.as_deref())?,
@@ -131,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let is_wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
     let in_guests = is_wanted(Part::Shares) || is_wanted(Part::Modelled);
     let lab = in_guests.then(|| Lab::find(&arguments.lab)).transpose()?;
-    bench.table.print_head("unit in the name");
+    bench.table.print_head();
     if is_wanted(Part::Daemon) {
         bench.daemon()?;
     }
@@ -143,9 +145,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             bench.upload(lab, &MODELLED, 0, arguments.delay_ns)?;
         }
     }
-    if let Some(file) = &arguments.json {
-        bench.report.write_json(file)?;
-    }
+    bench.report.write_json(json)?;
     if arguments.smoke {
         return Ok(());
     }

@@ -18,6 +18,7 @@ mod uring;
 
 use crate::error::Error;
 use crate::interleave::{Samples, interleave};
+use crate::output::Output;
 use crate::report::{Report, Row, Table};
 use crate::required;
 use crate::{cpus, interrupt};
@@ -68,6 +69,14 @@ impl Arguments {
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    if arguments.figure.is_some() && !arguments.wants(&figure::first_case()) {
+        return Err(Error::NoCase(format!(
+            "{}, which the figure begins with",
+            figure::first_case()
+        )));
+    }
+    let json = Output::open(arguments.json.as_deref())?;
+    let figure = Output::open(arguments.figure.as_deref())?;
     let scale = Scale {
         divisor: if arguments.smoke { 1000 } else { 1 },
         rounds: if arguments.smoke { 1 } else { arguments.rounds as usize },
@@ -75,9 +84,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     interrupt::watch()?;
     let cpus = cpus::choose()?;
     let mut report = Report::new("blk");
-    let table = Table::new(&["single-lock", "memcpy", "fio"]).with_case_width(32);
+    let table = Table::new(&["single-lock", "memcpy", "fio"]).with_case_width(36);
     println!("CPUs {cpus:?}, {} rounds", scale.rounds);
-    table.print_head("M IOPS");
+    table.print_head();
     let add = |report: &mut Report, row: Row| {
         table.print_row(&row);
         report.rows.push(row);
@@ -112,11 +121,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if report.rows.is_empty() {
         return Err(Error::NoCase(arguments.case.join(", ")));
     }
-    if let Some(file) = &arguments.json {
-        report.write_json(file)?;
-    }
-    if let Some(file) = &arguments.figure {
-        figure::write(file, &report)?;
+    report.write_json(json)?;
+    if let Some(file) = figure {
+        file.write(&figure::of(&report))?;
     }
     if arguments.smoke {
         Ok(())

@@ -17,6 +17,7 @@ use crate::arguments::Arguments;
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
+use crate::output::Output;
 use crate::private_tmpfs::Pages;
 use crate::report::{Report, Row, Table};
 use case::{Layout, Operation, SIZES};
@@ -27,6 +28,7 @@ use std::time::Instant;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let json = Output::open(arguments.json.as_deref())?;
     let mut bench = Bench::prepare(arguments)?;
     let groups = bench.groups(&arguments.case);
     if groups.is_empty() {
@@ -35,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let progress = ProgressBar::new(groups.len() as u64);
     progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
     let table = Table::new(&bench.peers());
-    table.print_head("ns/op");
+    table.print_head();
     let mut report = Report::new("fs");
     for group in &groups {
         progress.set_message(format!("{}/{}", group.size, group.operation.name()));
@@ -45,9 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         progress.inc(1);
     }
     progress.finish_and_clear();
-    if let Some(file) = &arguments.json {
-        report.write_json(file)?;
-    }
+    report.write_json(json)?;
     requirements::print_scaling(&report);
     if arguments.smoke {
         Ok(())

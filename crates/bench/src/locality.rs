@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
 use crate::lab::Lab;
+use crate::output::Output;
 use crate::report::{Report, Row, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 use job::{Contestant, SIZES, Size};
@@ -84,6 +85,7 @@ const SCALING_NODES_MAX: u32 = 4;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let json = Output::open(arguments.json.as_deref())?;
     interrupt::watch()?;
     let lab = Lab::find(&arguments.lab)?;
     let mut bench = Bench {
@@ -93,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         table: Table::new(&["tmpfs", "tmpfs-none"]).with_case_width(36),
         report: Report::new("locality"),
     };
-    bench.table.print_head("unit in the name");
+    bench.table.print_head();
     if arguments.smoke {
         (bench.rounds, bench.interval_ms) = (1, 1000);
         bench.shares(2, &SIZES[..1])?;
@@ -113,9 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
             bench.scaling(SCALING_NODES_MAX, arguments.delay_ns)?;
         }
     }
-    if let Some(file) = &arguments.json {
-        bench.report.write_json(file)?;
-    }
+    bench.report.write_json(json)?;
     if arguments.smoke {
         return Ok(());
     }

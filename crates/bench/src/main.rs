@@ -16,6 +16,7 @@ mod lab;
 mod locality;
 mod metadata;
 mod mount;
+mod output;
 mod populated;
 mod private_tmpfs;
 mod report;

@@ -12,6 +12,7 @@ mod namespace;
 
 use crate::error::Error;
 use crate::interleave::interleave;
+use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
 use crate::required::{self, Bound, Finding};
@@ -54,6 +55,7 @@ const FILE_BYTES_MAX: f64 = 512.0;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let json = Output::open(arguments.json.as_deref())?;
     let (files, footprint_files) = if arguments.smoke {
         (2_000, 20_000)
     } else {
@@ -108,11 +110,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     report.rows.push(footprint);
     let table = Table::new(peers);
-    table.print_head("ns/op or B/file");
+    table.print_head();
     report.rows.iter().for_each(|row| table.print_row(row));
-    if let Some(file) = &arguments.json {
-        report.write_json(file)?;
-    }
+    report.write_json(json)?;
     if arguments.smoke {
         Ok(())
     } else {

@@ -22,6 +22,7 @@ use crate::arguments::Arguments;
 use crate::cpu_time::CpuTime;
 use crate::error::Error;
 use crate::interleave::{Samples, interleave};
+use crate::output::Output;
 use crate::private_tmpfs::{self, Pages};
 use crate::report::{Report, Row, Table};
 use crate::{cpus, interrupt};
@@ -49,6 +50,7 @@ const CASE_WIDTH: usize = 50;
 
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    let json = Output::open(arguments.json.as_deref())?;
     let is_wanted = |name: &str| arguments.case.is_empty() || arguments.case.iter().any(|part| name.contains(part));
     let mut cases = case::all();
     cases.retain(|case| is_wanted(&case.name()));
@@ -67,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let table = Table::new(&["tmpfs", "tmpfs-huge", "classic"])
         .with_case_width(CASE_WIDTH)
         .with_server_cpu();
-    table.print_head("ns/op");
+    table.print_head();
     let progress = ProgressBar::new(cases.len() as u64);
     progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
     let mut report = Report::new("mount");
@@ -84,9 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         rows.iter().for_each(|row| table.print_row(row));
         report.rows.extend(rows);
     }
-    if let Some(file) = &arguments.json {
-        report.write_json(file)?;
-    }
+    report.write_json(json)?;
     if arguments.smoke {
         return Ok(());
     }

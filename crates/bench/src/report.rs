@@ -2,9 +2,9 @@
 
 use crate::error::Error;
 use crate::interleave::Samples;
+use crate::output::Output;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// The library under test, in every bench.
 pub(crate) const HOMENODE: &str = "homenode";
@@ -120,11 +120,12 @@ impl Report {
         }
     }
 
-    /// Writes the report as one JSON object.
-    pub(crate) fn write_json(&self, file: &Path) -> Result<(), Error> {
+    /// Writes the report as one JSON object, if there is a file for it.
+    pub(crate) fn write_json(&self, file: Option<Output>) -> Result<(), Error> {
+        let Some(file) = file else { return Ok(()) };
         let mut text = serde_json::to_string(self).expect("the report holds only numbers and strings");
         text.push('\n');
-        std::fs::write(file, text).map_err(|error| Error::system(format!("writing {}", file.display()), error))
+        file.write(&text)
     }
 
     /// The row of that case, if it ran.
@@ -164,34 +165,40 @@ impl Table {
     }
 
     /// Prints the head.
-    pub(crate) fn print_head(&self, unit: &str) {
+    pub(crate) fn print_head(&self) {
         let width = self.case_width;
-        print!("{:<width$}{:>12}", format!("case ({unit})"), HOMENODE);
+        print!("{:<width$}{HOMENODE:>12}", "case");
         for peer in &self.peers {
             print!("{peer:>12}{:>8}", "ratio");
         }
         if self.server_cpu {
             print!("{:>12}", "server CPU");
         }
-        println!("{:>9}", "spread");
+        println!("{:>9}  unit", "spread");
     }
 
     /// Prints one row.
     pub(crate) fn print_row(&self, row: &Row) {
+        println!("{}", self.line(row));
+    }
+
+    fn line(&self, row: &Row) -> String {
         let width = self.case_width;
-        print!("{:<width$}{:>12}", row.case, number(row.homenode));
+        let mut line = format!("{:<width$}{:>12}", row.case, number(row.homenode));
         for peer in &self.peers {
             let value = row.peers.get(peer).map_or("-".to_owned(), |&value| number(value));
             let ratio = row
                 .ratio
                 .get(peer)
                 .map_or("-".to_owned(), |ratio| format!("{ratio:.2}x"));
-            print!("{value:>12}{ratio:>8}");
+            line.push_str(&format!("{value:>12}{ratio:>8}"));
         }
         if self.server_cpu {
-            print!("{:>12}", row.server_cpu_ns.map_or("-".to_owned(), number));
+            let server_cpu = row.server_cpu_ns.map_or("-".to_owned(), number);
+            line.push_str(&format!("{server_cpu:>12}"));
         }
-        println!("{:>9}", format!("{:.0} %", row.spread * 100.0));
+        let spread = format!("{:.0} %", row.spread * 100.0);
+        line + &format!("{spread:>9}  {}", row.unit)
     }
 }
 
@@ -217,6 +224,22 @@ mod tests {
         let mut samples = Samples::default();
         values.iter().for_each(|&value| samples.push(value));
         samples
+    }
+
+    #[test]
+    fn each_line_has_its_unit() {
+        let of = |unit| Row::new("a".into(), unit, &samples(&[2.0]), &[("b", &samples(&[4.0]))]);
+        let table = Table::new(&["b"]).with_case_width(4);
+        assert_eq!(
+            table.line(&of("ns")),
+            "a            2.0         4.0   2.00x      0 %  ns"
+        );
+        assert!(
+            table
+                .with_server_cpu()
+                .line(&of("k IOPS"))
+                .ends_with("-      0 %  k IOPS")
+        );
     }
 
     #[test]

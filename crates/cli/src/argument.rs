@@ -2,6 +2,7 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use homenode::{MountOptions, Placement, Size, Transport};
+use std::fmt::Display;
 use std::time::Duration;
 
 /// `--node`, where it may be given several times.
@@ -17,30 +18,33 @@ pub(crate) fn node(text: &str) -> Result<u16, String> {
 
 /// A size; the message names the units, and what to write instead of those of 1000.
 pub(crate) fn size(text: &str) -> Result<Size, String> {
-    let problem = match text.parse::<Size>() {
-        Ok(size) => return Ok(size),
-        Err(problem) => problem,
-    };
+    text.parse().map_err(|problem| not_a_size(text, &problem))
+}
+
+/// What is said of what does not parse; `problem` tells what to write.
+fn not_a_size(text: &str, problem: &dyn Display) -> String {
     // `1GB` is 10^9 bytes for some and 2^30 for others.
     let is_number_and_letter = |rest: &&str| {
         let number = rest.trim_end_matches(|one: char| one.is_ascii_alphabetic());
         number.len() + 1 == rest.len() && rest.parse::<Size>().is_ok()
     };
     match text.strip_suffix(['B', 'b']).filter(is_number_and_letter) {
-        Some(rest) => Err(format!(
-            "size `{text}` is ambiguous: units here are powers of 1024, such as 512M; write {rest}iB or {rest}"
-        )),
-        None => Err(format!(
-            "{problem} (units: K, M, G, T, P or KiB, MiB, GiB, TiB, PiB; all of them powers of 1024)"
-        )),
+        Some(rest) => {
+            format!("size `{text}` is ambiguous: units here are powers of 1024, such as 512M; write {rest}iB or {rest}")
+        }
+        None => format!("{problem} (units: K, M, G, T, P or KiB, MiB, GiB, TiB, PiB; all of them powers of 1024)"),
     }
 }
 
 /// A size in bytes, where there is no node to have a share of.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    match size(text)? {
-        Size::Bytes(bytes) => Ok(bytes),
-        Size::Share(_) => Err("a share of nothing: write bytes, as 64M or 1G".to_owned()),
+    match text.parse() {
+        Ok(Size::Bytes(bytes)) => Ok(bytes),
+        Ok(Size::Share(_)) => Err("a share of nothing: write bytes, as 64M or 1G".to_owned()),
+        Err(problem) => Err(not_a_size(
+            text,
+            &format!("size `{text}` {}; write bytes as 512M, 1.5G or 2T", problem.problem()),
+        )),
     }
 }
 
@@ -97,7 +101,10 @@ mod tests {
     fn bytes_are_no_share() {
         assert_eq!(bytes("64M"), Ok(64 << 20));
         assert!(bytes("25%").unwrap_err().contains("64M"));
-        assert!(bytes("x").unwrap_err().contains("K, M, G, T"));
+        for text in ["x", "", "-1", "0", "8192P"] {
+            let message = bytes(text).unwrap_err();
+            assert!(message.contains("K, M, G, T") && !message.contains('%'), "{message}");
+        }
     }
 
     #[test]

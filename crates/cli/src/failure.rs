@@ -50,6 +50,18 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// A message on one line, whatever is in the names that it tells.
+pub(crate) fn on_one_line(text: &str) -> String {
+    let escaped = |one: char| {
+        if one.is_control() {
+            one.escape_debug().to_string()
+        } else {
+            one.to_string()
+        }
+    };
+    text.chars().map(escaped).collect()
+}
+
 /// Shorthand for `Err(Failure::new(format!(…)))`.
 macro_rules! fail {
     ($($message:tt)*) => {

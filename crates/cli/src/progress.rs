@@ -10,7 +10,7 @@ use std::time::Duration;
 /// What takes less needs no bar.
 const REVEAL_AFTER: Duration = Duration::from_secs(1);
 /// 128 + SIGINT: what a shell makes of a command that Ctrl-C ended.
-const INTERRUPTED_EXIT_CODE: i32 = 130;
+pub(crate) const INTERRUPTED_EXIT_CODE: i32 = 130;
 const TICK: Duration = Duration::from_millis(100);
 
 /// A bar that shows itself after a second, if standard error is a terminal. Goes when dropped.
@@ -43,8 +43,8 @@ impl Progress {
         self.0.set_position(done_bytes);
     }
 
-    /// From here on Ctrl-C ends this command with a word about what does not end: the server goes on with what it was
-    /// asked for. `look` is the command that tells how far it is.
+    /// From here on Ctrl-C ends this command with a word about what does not end: the server goes on with what it has
+    /// begun. `look` is the command that tells how far it is.
     pub(crate) fn on_interrupt(&self, look: String) -> Result<()> {
         let signals = Signals::new([SIGINT]);
         let mut signals = signals.map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
@@ -53,7 +53,9 @@ impl Progress {
             if signals.forever().next().is_some() {
                 if !bar.is_finished() {
                     bar.finish_and_clear();
-                    eprintln!("homenode: interrupted: the server goes on; see `{look}`");
+                    eprintln!(
+                        "homenode: interrupted: the server goes on if it has begun, else it drops this; see `{look}`"
+                    );
                 }
                 std::process::exit(INTERRUPTED_EXIT_CODE);
             }

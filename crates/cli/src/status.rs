@@ -111,7 +111,7 @@ fn ask(connections: Vec<(Device, Connection)>) -> Vec<StatusReport> {
 }
 
 /// Where the mounts of dead servers lie. Those that answer are not asked again through the mount, where they might not.
-fn dead(answering: &[Device]) -> Vec<PathBuf> {
+pub(crate) fn dead(answering: &[Device]) -> Vec<PathBuf> {
     let mounts = mounts().unwrap_or_default().into_iter();
     mounts
         .filter(|mount| mount.is_homenode() && !answering.contains(&mount.device))
@@ -145,14 +145,15 @@ fn print(reports: &[StatusReport], dead: &[PathBuf]) -> Result<()> {
         if index == 0 && !reports.is_empty() {
             text.push('\n');
         }
-        let name = shown(path);
-        writeln!(
-            text,
-            "{name}  (dead: its server was killed, what it held is lost; `homenode down {name}` clears it)"
-        )
-        .expect("writing to a string cannot fail");
+        writeln!(text, "{}", dead_line(path)).expect("writing to a string cannot fail");
     }
     crate::print_text(&text)
+}
+
+/// What is said of a pool whose server is dead, and mounted there.
+pub(crate) fn dead_line(path: &Path) -> String {
+    let name = shown(path);
+    format!("{name}  (dead: its server was killed, what it held is lost; `homenode down {name}` clears it)")
 }
 
 fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {

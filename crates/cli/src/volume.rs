@@ -12,6 +12,7 @@ use crate::control::protocol::{Outcome, Request, VolumeReport};
 use crate::control::{self, root_hint, socket_path};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{locate, shown};
+use crate::status;
 use clap::{Args, Subcommand};
 use homenode::Placement;
 use indicatif::HumanBytes;
@@ -142,10 +143,14 @@ fn list(args: &ListArgs) -> Result<()> {
     if let Some(pool) = &args.pool {
         ask(&mut Connection::to_server_of(pool)?.0, &mut volumes)?;
     } else {
+        let mut answering = Vec::new();
         for device in control::devices()? {
             let told = match Connection::open(device) {
-                Ok(mut connection) => ask(&mut connection, &mut volumes),
-                // What a server left that was killed: `status` tells of it, and clears it.
+                Ok(mut connection) => {
+                    answering.push(device);
+                    ask(&mut connection, &mut volumes)
+                }
+                // Nothing, or a mount that is told of below.
                 Err(ConnectError::Dead) => Ok(()),
                 Err(ConnectError::Other(error)) => Err(Failure::new(format!("{error}{}", root_hint(&error)))),
             };
@@ -153,6 +158,9 @@ fn list(args: &ListArgs) -> Result<()> {
             if let Err(failure) = told {
                 eprintln!("homenode: {}: {failure}", socket_path(device).display());
             }
+        }
+        for path in status::dead(&answering) {
+            eprintln!("homenode: {}", status::dead_line(&path));
         }
     }
     if args.json {

@@ -3,9 +3,12 @@
 use homenode::NodeId;
 use homenode::blk::trace::{Entry, header, recorder};
 use homenode::blk::{Device, Durability, Limits, Null, Options, Request};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const DEVICE_BYTES: u64 = 1 << 20;
@@ -220,4 +223,72 @@ fn a_long_discard_needs_no_memory() {
     fs::write(&world.trace, bytes).expect("the trace is written");
     let output = world.replay(&[]);
     assert!(output.status.success(), "{output:?}");
+}
+
+/// A trace of reads, so many seconds apart.
+fn reads(device_bytes: u64, seconds: &[u64]) -> Vec<u8> {
+    let entry = |at: &u64| Entry {
+        time_ns: at * 1_000_000_000,
+        request: Request::read(0, 4096, 0),
+        core: 0,
+        lost: 0,
+    };
+    let entries = seconds.iter().flat_map(|at| entry(at).to_bytes());
+    header(device_bytes).into_iter().chain(entries).collect()
+}
+
+/// Nobody may write to the file of a program that runs, not even root.
+#[test]
+fn reads_alone_need_no_permission_to_write() {
+    let world = World::new();
+    fs::write(&world.trace, reads(8192, &[0, 0])).expect("the trace is written");
+    let itself = env!("CARGO_BIN_EXE_homenode");
+    assert_eq!(world.requests(&["--device", itself]), [("read".to_owned(), 2, 8192)]);
+}
+
+#[test]
+fn names_are_told_on_one_line() {
+    let mut world = World::new();
+    let named = |message: &str, name: &str| {
+        assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+        assert!(message.contains(name), "{message}");
+    };
+    named(&world.failure(&["--device", "a\nb"]), "a\\nb");
+    named(&world.failure(&["--device", "a\x1bb", "--overwrite"]), "a\\u{1b}b");
+    world.trace = world.directory.path().join("odd\nname");
+    named(&world.failure(&[]), "odd\\nname");
+    fs::write(&world.trace, [7; 100]).expect("it is written");
+    named(&world.failure(&[]), "odd\\nname");
+}
+
+#[test]
+fn ctrl_c_ends_it_and_tells_what_was_done() {
+    let world = World::new();
+    fs::write(&world.trace, reads(DEVICE_BYTES, &[0, 3600, 3601])).expect("the trace is written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_homenode"));
+    command.args(["blk", "replay"]).arg(&world.trace);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("the command runs");
+    let process = Pid::from_child(&child);
+    // Until it listens.
+    let listens = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+            .is_some_and(|mask| mask & 2 != 0)
+    };
+    let looks = (0..500).take_while(|_| !listens());
+    looks.for_each(|_| thread::sleep(Duration::from_millis(10)));
+    thread::sleep(Duration::from_millis(300));
+    kill_process(process, Signal::INT).expect("it is there");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let [text, message] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("it is text"));
+    assert!(text.contains("2 requests were not submitted"), "{text}");
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("read") && line.contains("4 KiB")),
+        "{text}"
+    );
+    assert!(message.contains("interrupted"), "{message}");
 }

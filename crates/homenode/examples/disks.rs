@@ -46,6 +46,7 @@ fn drive(word: &str, blocks: u64, poll: bool) -> Result<()> {
     let buffers = Arena::new(cpus.len() as u64 * u64::from(DEPTH) * u64::from(BLOCK), None)?;
     let options = UringOptions {
         direct: true,
+        read_only: false,
         poll,
         queues: cpus.len(),
         depth: DEPTH,

@@ -23,6 +23,14 @@ pub struct SizeError {
     problem: &'static str,
 }
 
+impl SizeError {
+    /// What is wrong with the text, without what to write instead: not everywhere is there a node to have a share of.
+    #[must_use]
+    pub const fn problem(&self) -> &'static str {
+        self.problem
+    }
+}
+
 const SHARE_WHOLE: u16 = 10_000;
 const UNITS: [(char, u32); 5] = [('k', 10), ('m', 20), ('g', 30), ('t', 40), ('p', 50)];
 
@@ -89,13 +97,13 @@ fn unit_shift(unit: &str) -> Result<u32, &'static str> {
     let known = UNITS.iter().find(|(name, _)| *name == letter.to_ascii_lowercase());
     match known {
         Some((_, shift)) if ["", "i", "ib"].contains(&rest.to_ascii_lowercase().as_str()) => Ok(*shift),
-        _ => Err("is not a number with a unit of K, M, G, T, P or %"),
+        _ => Err("is not a number with a unit of K, M, G, T or P"),
     }
 }
 
 /// The decimal `number` times `unit`; `inexact` is the problem when that is no whole number.
 fn scaled(number: &str, unit: u128, inexact: &'static str) -> Result<u128, &'static str> {
-    const NOT_A_NUMBER: &str = "is not a number with a unit of K, M, G, T, P or %";
+    const NOT_A_NUMBER: &str = "is not a number with a unit of K, M, G, T or P";
     const TOO_LARGE: &str = "is larger than any memory";
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());

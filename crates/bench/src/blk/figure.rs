@@ -1,23 +1,25 @@
 //! Requests per second by cores, of two levels of queues and of one lock, as a picture.
 
-use crate::error::Error;
 use crate::report::{HOMENODE, Report};
 use std::fmt::Write;
-use std::path::Path;
 
 const CASE: &str = "noop-512/plug32/qd128";
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 300.0;
 const MARGIN: f64 = 50.0;
 
+/// The row that the figure cannot be without.
+pub(super) fn first_case() -> String {
+    case(1)
+}
+
+fn case(cores: u32) -> String {
+    format!("{CASE}/{cores}c")
+}
+
 /// Draws the rows of [`CASE`] that were measured: one core, two, and no more than this machine has.
-pub(super) fn write(file: &Path, report: &Report) -> Result<(), Error> {
-    let rows: Vec<_> = (1..=64)
-        .map_while(|cores| report.row(&format!("{CASE}/{cores}c")))
-        .collect();
-    if rows.is_empty() {
-        return Err(Error::NoCase(format!("{CASE}, which the figure shows")));
-    }
+pub(super) fn of(report: &Report) -> String {
+    let rows: Vec<_> = (1..=64).map_while(|cores| report.row(&case(cores))).collect();
     let lines = [
         (
             HOMENODE,
@@ -32,7 +34,7 @@ pub(super) fn write(file: &Path, report: &Report) -> Result<(), Error> {
                 .collect(),
         ),
     ];
-    std::fs::write(file, draw(&lines)).map_err(|error| Error::system(format!("writing {}", file.display()), error))
+    draw(&lines)
 }
 
 fn draw(lines: &[(&str, &str, Vec<f64>)]) -> String {

@@ -4,7 +4,9 @@ mod outcome;
 mod player;
 mod trace;
 
-use crate::failure::{Failure, Result, chain, fail};
+use crate::failure::{Failure, Result, chain, fail, on_one_line};
+use crate::mountinfo::shown;
+use crate::progress::INTERRUPTED_EXIT_CODE;
 use crate::{print_json, print_text};
 use homenode::NodeId;
 use homenode::blk::{
@@ -12,16 +14,20 @@ use homenode::blk::{
 };
 use outcome::Outcome;
 use player::Player;
+use signal_hook::consts::SIGINT;
+use signal_hook::flag;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use trace::Trace;
 
 /// Submits the requests of a trace again, to a device of your choice.
 ///
 /// Each core's requests are submitted by a thread of its own, when the trace says or as fast as the device takes them. What was written is
-/// not in a trace: writes write zeros.
+/// not in a trace: writes write zeros. A trace that changes nothing asks no permission to write to FILE. Ctrl-C ends it, and tells what was
+/// done so far.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// The trace.
@@ -69,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         fail!(
             "{}: its longest request has {} bytes of data, and one for each of its {cores} cores takes more than the {} MiB there are \
              for that: it cannot be played",
-            args.trace.display(),
+            shown(&args.trace),
             trace.longest,
             BUFFERS_MAX >> 20,
         );
@@ -92,22 +98,24 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             play(&Ram::new(storage, buffers, &homes), &trace, args, depth)?
         }
         file => {
+            let name = shown(file.as_ref());
             if trace.has_changes && !args.overwrite {
-                fail!("{file}: the trace writes to its device: say --overwrite if what is on {file} may be lost");
+                fail!("{name}: the trace writes to its device: say --overwrite if what is on {name} may be lost");
             }
             let options = UringOptions {
                 direct: args.direct,
+                read_only: !trace.has_changes,
                 queues: cores,
                 ..UringOptions::default()
             };
             if is_same(&args.trace, file.as_ref()) {
-                fail!("{file} is the trace itself: it cannot be the device");
+                fail!("{name} is the trace itself: it cannot be the device");
             }
             let opened = UringFile::open(file.as_ref(), buffers, options);
-            let opened = opened.map_err(|error| Failure::new(chain(&error)))?;
+            let opened = opened.map_err(|error| Failure::new(on_one_line(&chain(&error))))?;
             let (bytes, needed) = (opened.limits().device_bytes, trace.device_bytes);
             if bytes < needed {
-                fail!("{file} has {bytes} bytes, and the device of the trace {needed}: take one that is as large");
+                fail!("{name} has {bytes} bytes, and the device of the trace {needed}: take one that is as large");
             }
             play(&opened, &trace, args, depth)?
         }
@@ -117,11 +125,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         print_text(&outcome.to_string())?;
     }
+    if outcome.is_interrupted() {
+        eprintln!("homenode: interrupted: what was done before is told above");
+        std::process::exit(INTERRUPTED_EXIT_CODE);
+    }
     match outcome.not_done() {
         0 => Ok(()),
         count => fail!(
             "{}: {count} of its requests were not done, as told above",
-            args.trace.display()
+            shown(&args.trace)
         ),
     }
 }
@@ -130,6 +142,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn is_same(trace: &Path, device: &Path) -> bool {
     let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
     file(trace).is_ok_and(|trace| file(device).is_ok_and(|device| device == trace))
+}
+
+/// What Ctrl-C sets from now on; a second one ends the process at once, should a device answer no more.
+fn watch() -> Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    // In this order: the second handler is the one that sets it.
+    let watched = flag::register_conditional_shutdown(SIGINT, INTERRUPTED_EXIT_CODE, Arc::clone(&interrupted))
+        .and_then(|_| flag::register(SIGINT, Arc::clone(&interrupted)));
+    match watched {
+        Ok(_) => Ok(interrupted),
+        Err(error) => fail!("cannot listen for signals: {error}"),
+    }
 }
 
 fn play<D: Driver>(driver: &D, trace: &Trace, args: &Args, depth: u64) -> Result<Outcome> {
@@ -144,12 +168,15 @@ fn play<D: Driver>(driver: &D, trace: &Trace, args: &Args, depth: u64) -> Result
     };
     let nodes = vec![NodeId(0); trace.cores.len()];
     let set_up = Device::new(driver, &nodes, |_, _| 10, options);
-    let device: Arc<Device<D::Queue>> = set_up.map_err(|error| Failure::new(format!("{}: {error}", args.device)))?;
+    let device: Arc<Device<D::Queue>> =
+        set_up.map_err(|error| Failure::new(format!("{}: {error}", shown(args.device.as_ref()))))?;
+    let interrupted = watch()?;
     let player = Player {
         begin: trace.begin,
         asap: args.asap,
         depth,
         bytes_max: trace.bytes_max,
+        interrupted: &interrupted,
     };
     let played = player.play(&device, &trace.cores);
     Ok(Outcome::new(&device, played, trace))

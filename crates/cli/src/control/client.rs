@@ -1,10 +1,10 @@
 //! A command's end of the socket.
 
 use super::protocol::{Outcome, Refusal, Reply, Request, StatusReport};
-use super::{root_hint, socket_path};
+use super::{log_path, root_hint, socket_path};
 use crate::directory::is_dead;
 use crate::failure::{Failure, Result, fail};
-use crate::mountinfo::{Device, Located, locate, shown};
+use crate::mountinfo::{Device, Located, locate, mounts, shown};
 use rustix::process::Pid;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -18,6 +18,7 @@ const QUICK_TIMEOUT: Duration = Duration::from_secs(5);
 /// An open connection to a server.
 #[derive(Debug)]
 pub(crate) struct Connection {
+    device: Device,
     stream: BufReader<UnixStream>,
 }
 
@@ -44,6 +45,7 @@ impl Connection {
     pub(crate) fn open(device: Device) -> std::result::Result<Self, ConnectError> {
         match UnixStream::connect(socket_path(device)) {
             Ok(stream) => Ok(Self {
+                device,
                 stream: BufReader::new(stream),
             }),
             Err(error) => match error.kind() {
@@ -81,11 +83,8 @@ impl Connection {
         request: &Request,
         progress: &mut dyn FnMut(u64, u64),
     ) -> std::result::Result<Outcome, RequestError> {
-        let broken = |error: io::Error| {
-            RequestError::Broken(Failure::new(format!(
-                "the server broke off: {error}; its log is beside its socket"
-            )))
-        };
+        let device = self.device;
+        let broken = |error: io::Error| RequestError::Broken(broken_off(device, &error));
         let timeout = request.is_quick().then_some(QUICK_TIMEOUT);
         self.stream.get_ref().set_read_timeout(timeout).map_err(broken)?;
         let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
@@ -94,7 +93,7 @@ impl Connection {
         loop {
             let mut line = String::new();
             let read = self.stream.read_line(&mut line).map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock => RequestError::Broken(self.silent()),
+                io::ErrorKind::WouldBlock => RequestError::Broken(self.silent(request)),
                 _ => broken(error),
             })?;
             if read == 0 {
@@ -138,21 +137,26 @@ impl Connection {
     }
 
     /// The server did not answer in time: what may have become of it, and what to do.
-    fn silent(&self) -> Failure {
+    fn silent(&self, request: &Request) -> Failure {
         let seconds = QUICK_TIMEOUT.as_secs();
+        let unknown = if request.changes_something() {
+            ". It drops what it has not begun when it goes on; whether it has begun this is not known"
+        } else {
+            ""
+        };
         let Some(pid) = self.server().map(Pid::as_raw_nonzero) else {
-            return Failure::new(format!("the server has not answered for {seconds} s"));
+            return Failure::new(format!("the server has not answered for {seconds} s{unknown}"));
         };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
         Failure::new(match state {
             Some('T' | 't') => format!(
                 "the server (process {pid}) is stopped, as are all calls to its mount: `kill -CONT {pid}` lets them go on; \
-                 `kill -KILL {pid}` ends it, and what the pool holds is lost"
+                 `kill -KILL {pid}` ends it, and what the pool holds is lost{unknown}"
             ),
             _ => format!(
                 "the server (process {pid}) has not answered for {seconds} s: it is frozen, or the machine is overloaded; \
-                 `kill -KILL {pid}` ends it, and what the pool holds is lost"
+                 `kill -KILL {pid}` ends it, and what the pool holds is lost{unknown}"
             ),
         })
     }
@@ -178,6 +182,23 @@ impl Connection {
             }
         }
     }
+}
+
+/// The connection to a server that was there has ended.
+fn broken_off(device: Device, error: &io::Error) -> Failure {
+    let mounts = mounts().unwrap_or_default();
+    let pool = mounts
+        .iter()
+        .find(|mount| mount.device == device && mount.is_homenode());
+    let pool = pool.map_or_else(
+        || format!("behind {}", socket_path(device).display()),
+        |mount| format!("of {}", shown(&mount.mount_point)),
+    );
+    Failure::new(format!(
+        "the server {pool} broke off: {error}: `homenode status` tells whether it lives; its log is {}, or its standard error \
+         where it was started in the foreground",
+        log_path(device).display()
+    ))
 }
 
 /// An answer that belongs to another request.

@@ -60,6 +60,11 @@ pub(crate) enum Request {
 }
 
 impl Request {
+    /// Whether anything is other than before when it was carried out.
+    pub(crate) fn changes_something(&self) -> bool {
+        !matches!(self, Self::Status | Self::VolumeList)
+    }
+
     /// Whether a running server has the answer at once.
     pub(crate) fn is_quick(&self) -> bool {
         matches!(self, Self::Status | Self::VolumeList | Self::VolumeCreate { .. })

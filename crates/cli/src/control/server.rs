@@ -4,6 +4,7 @@ use super::protocol::{Outcome, REQUEST_BYTES_MAX, Refusal, Reply, Request};
 use super::socket_path;
 use crate::failure::{Result, fail};
 use crate::mountinfo::Device;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::any::Any;
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -200,6 +201,11 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<
         }
     };
     tracing::debug!("asked: {request:?}");
+    // This process may have been stopped for long.
+    if has_gone(stream) {
+        tracing::info!("dropped, as the command that asked has gone: {request:?}");
+        return Ok(());
+    }
     let mut told = Instant::now();
     let mut progress = |done_bytes, total_bytes| {
         if told.elapsed() >= PROGRESS_PERIOD {
@@ -220,6 +226,13 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<
     send(stream, &result.map_or_else(Reply::Failed, Reply::Done))
 }
 
+/// Whether nobody waits for an answer any more.
+fn has_gone(stream: &UnixStream) -> bool {
+    // Nothing is asked for: that the other end is closed is told all the same.
+    let mut ends = [PollFd::new(stream, PollFlags::empty())];
+    poll(&mut ends, Some(&Timespec::default())).is_ok() && ends[0].revents().contains(PollFlags::HUP)
+}
+
 fn refusal_of(panic: &(dyn Any + Send)) -> Refusal {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -237,86 +250,4 @@ fn send(mut stream: &UnixStream, reply: &Reply) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Echo;
-
-    impl Handler for Echo {
-        fn handle(
-            &self,
-            request: Request,
-            progress: &mut dyn FnMut(u64, u64),
-        ) -> std::result::Result<Outcome, Refusal> {
-            match request {
-                Request::PoolDrain { member } => {
-                    thread::sleep(PROGRESS_PERIOD);
-                    progress(1, 2);
-                    progress(2, 2);
-                    Ok(Outcome::Drained {
-                        bytes: u64::from(member),
-                    })
-                }
-                Request::PoolRemove { .. } => panic!("told to"),
-                _ => Err(Refusal::new("no")),
-            }
-        }
-    }
-
-    fn talk(lines: &[u8]) -> Vec<Reply> {
-        let (client, server) = UnixStream::pair().unwrap();
-        let activity = Arc::new(Activity::default());
-        let thread_activity = Arc::clone(&activity);
-        let thread = thread::spawn(move || converse(&server, &Echo, &thread_activity));
-        (&client).write_all(lines).unwrap();
-        client.shutdown(std::net::Shutdown::Write).unwrap();
-        let replies = BufReader::new(&client)
-            .lines()
-            .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
-            .collect();
-        thread.join().unwrap().unwrap();
-        assert_eq!(activity.counts().requests, 0, "all are counted off");
-        replies
-    }
-
-    #[test]
-    fn a_panic_is_answered_and_the_connection_lives_on() {
-        let replies = talk(b"{\"request\":\"pool_remove\",\"member\":1}\n{\"request\":\"status\"}\n");
-        assert_eq!(replies.len(), 2);
-        assert!(matches!(&replies[0], Reply::Failed(refusal) if refusal.message.contains("told to")));
-    }
-
-    #[test]
-    fn counts_go_down_past_a_panic() {
-        let activity = Arc::new(Activity::default());
-        let thread_activity = Arc::clone(&activity);
-        let panicked = thread::spawn(move || {
-            let _connection = Counted::new(&thread_activity, |counts| &mut counts.connections);
-            assert_eq!(thread_activity.counts().connections, 1);
-            panic!("told to");
-        });
-        assert!(panicked.join().is_err());
-        assert_eq!(activity.counts().connections, 0);
-    }
-
-    #[test]
-    fn progress_then_result_and_the_next_request() {
-        let replies = talk(b"{\"request\":\"pool_drain\",\"member\":5}\n{\"request\":\"status\"}\n");
-        let expected = [
-            Reply::Progress {
-                done_bytes: 1,
-                total_bytes: 2,
-            },
-            Reply::Done(Outcome::Drained { bytes: 5 }),
-            Reply::Failed(Refusal::new("no")),
-        ];
-        assert_eq!(replies, expected);
-    }
-
-    #[test]
-    fn garbage_is_answered_and_the_connection_lives_on() {
-        let replies = talk(b"garbage\n{\"request\":\"status\"}\n");
-        assert_eq!(replies.len(), 2);
-        assert!(matches!(&replies[0], Reply::Failed(refusal) if refusal.message.contains("does not understand")));
-    }
-}
+mod tests;

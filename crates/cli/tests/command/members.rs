@@ -6,6 +6,7 @@ use std::fs;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 #[test]
 fn add_drain_remove_under_a_writer() {
@@ -83,7 +84,7 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn an_interrupted_drain_goes_on() {
+fn a_drain_that_is_interrupted_before_it_began_is_dropped() {
     need_mounts!();
     let scratch = Scratch::new("interrupted");
     let dir = scratch.dir("pool");
@@ -91,7 +92,7 @@ fn an_interrupted_drain_goes_on() {
     fs::write(dir.join("file"), vec![1; 5_000_000]).unwrap();
     succeed(homenode(["pool", "add", "--node", "0", "--size", "16M"]).arg(&dir));
     let server = server_pid(&dir).unwrap();
-    // So that the drain is still to be done when it is interrupted.
+    // So that the drain has not begun when it is interrupted.
     signal(server, Signal::STOP);
     let drain = homenode(["pool", "drain"])
         .arg(&dir)
@@ -110,12 +111,13 @@ fn an_interrupted_drain_goes_on() {
     signal(pid, Signal::INT);
     let output = drain.wait_with_output().unwrap();
     signal(server, Signal::CONT);
+    thread::sleep(Duration::from_millis(200));
     assert_eq!(output.status.code(), Some(130), "{}", describe(&output));
     let said = describe(&output);
     assert!(
-        said.contains("the server goes on") && said.contains("homenode status"),
+        said.contains("the server goes on if it has begun") && said.contains("homenode status"),
         "{said}"
     );
-    wait_until("it is drained", || status(&dir)["members"][0]["state"] == "drained");
+    assert_eq!(status(&dir)["members"][0]["state"], "candidate");
     down(&dir);
 }

@@ -7,7 +7,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 fn volume(verb: &str, path: impl AsRef<OsStr>, options: &[&str]) -> Command {
     let mut command = homenode(["volume", verb]);
@@ -183,14 +185,44 @@ fn a_server_that_is_gone_or_stopped_is_told_of() {
     let pid = server_pid(&pool).unwrap();
     let create = || volume("create", pool.join("v"), &["--size=4M"]);
     signal(pid, Signal::STOP);
-    refused(&mut create(), &["is stopped", "kill -CONT"]);
+    refused(&mut create(), &["is stopped", "kill -CONT", "not known"]);
+    let message = fail(1, &mut volume("list", &pool, &[]));
+    assert!(!message.contains("not known"), "{message}");
+    signal(pid, Signal::CONT);
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(list(&pool), json!([]), "nobody waits for the volume any more");
+    // One that waits as long as it takes is told when the server dies.
+    signal(pid, Signal::STOP);
+    let waiting = volume("remove", pool.join("v"), &[])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(300));
     signal(pid, Signal::KILL);
+    let message = String::from_utf8(waiting.wait_with_output().unwrap().stderr).unwrap();
+    for part in [
+        pool.to_str().unwrap(),
+        "broke off",
+        "`homenode status`",
+        "/run/homenode/",
+        ".log",
+    ] {
+        assert!(message.contains(part), "{part:?} is missing in: {message}");
+    }
     wait_for_end(pid);
     refused(&mut create(), &["dead", "homenode down"]);
     refused(&mut volume("remove", pool.join("v"), &[]), &["dead", "homenode down"]);
     refused(&mut volume("list", &pool, &[]), &["dead", "homenode down"]);
-    // Of those that live.
-    succeed(&mut homenode(["volume", "list"]));
+    // Those that live are listed, and the dead one is named.
+    let living = scratch.dir("living");
+    up(&living);
+    succeed(&mut volume("create", living.join("w"), &["--size=4M"]));
+    let output = homenode(["volume", "list"]).output().unwrap();
+    let [listed, told] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(listed.contains(living.join("w").to_str().unwrap()), "{listed}");
+    let remedy = format!("`homenode down {}` clears it", pool.display());
+    assert_eq!(told.lines().filter(|line| line.contains(&remedy)).count(), 1, "{told}");
+    down(&living);
     down(&pool);
 }
 

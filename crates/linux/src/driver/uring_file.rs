@@ -24,6 +24,8 @@ use target::Target;
 pub struct UringOptions {
     /// Past the page cache. Requests' memory then begins at multiples of the device's blocks, or they fail (`EINVAL`).
     pub direct: bool,
+    /// It is opened for reading, which also those give that take no writes. Requests that change something fail (`EBADF`).
+    pub read_only: bool,
     /// Completions are polled for, without interrupts, where the disk has queues for that. Only with `direct`.
     pub poll: bool,
     /// Its hardware queues: at least 1.
@@ -36,6 +38,7 @@ impl Default for UringOptions {
     fn default() -> Self {
         Self {
             direct: false,
+            read_only: false,
             poll: false,
             queues: 1,
             depth: 128,
@@ -70,7 +73,7 @@ impl UringFile {
             (1..=DEPTH_MAX).contains(&options.depth),
             "1 to {DEPTH_MAX} requests at a time"
         );
-        let target = Target::open(path, options.direct)?;
+        let target = Target::open(path, options.direct, options.read_only)?;
         let limits = Limits {
             block_bytes: target.block_bytes,
             depth: options.depth,

@@ -52,6 +52,7 @@ impl Drop for Loop {
 fn open(path: &Path, direct: bool) -> Result<UringFile, OpenError> {
     let options = UringOptions {
         direct,
+        read_only: false,
         // No loop device has it.
         poll: true,
         queues: 2,
@@ -115,4 +116,12 @@ fn disks_in_use_and_read_only_ones_are_refused_with_the_reason() {
     assert!(open(&disk.path, false).is_ok());
     let text = open(&read_only.path, false).unwrap_err().to_string();
     assert!(text.contains("read-only") || text.contains("Read-only"), "{text}");
+    let options = UringOptions {
+        read_only: true,
+        ..UringOptions::default()
+    };
+    let reader = UringFile::open(&read_only.path, buffers(), options).unwrap();
+    let requests = [Request::read(0, 4096, 0), Request::flush(), Request::write(0, 4096, 0)];
+    let done = whole::carry_out(&reader, &requests);
+    assert!(done[..2] == [Ok(4096), Ok(0)] && done[2].is_err(), "{done:?}");
 }

@@ -38,6 +38,7 @@ pub(crate) fn buffers() -> Arc<Arena> {
 
 const BUFFERED: UringOptions = UringOptions {
     direct: false,
+    read_only: false,
     poll: false,
     queues: 2,
     depth: 32,

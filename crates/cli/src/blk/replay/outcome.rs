@@ -20,6 +20,8 @@ pub(super) struct Outcome {
     lost: u64,
     /// Whether the trace ends within an entry.
     is_cut: bool,
+    /// Requests that were left out as it was interrupted.
+    not_submitted: u64,
     refused: BTreeMap<String, u64>,
     failed: BTreeMap<String, u64>,
 }
@@ -49,6 +51,10 @@ impl Outcome {
         self.refused.values().chain(self.failed.values()).sum()
     }
 
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.not_submitted > 0
+    }
+
     pub(super) fn new<Q: DriverQueue>(device: &Device<Q>, played: Played, trace: &Trace) -> Self {
         let mut counts = SoftwareCounts::default();
         device.software_counts().into_iter().for_each(|core| counts += core);
@@ -73,6 +79,7 @@ impl Outcome {
             late_ms: played.late.as_secs_f64() * 1e3,
             lost: trace.lost,
             is_cut: trace.cut_bytes > 0,
+            not_submitted: played.not_submitted,
             refused: played.refused,
             failed: played.failed,
         }
@@ -114,6 +121,10 @@ impl fmt::Display for Outcome {
                 f,
                 "the trace ends within an entry, which was left out: whoever recorded it was stopped"
             )?;
+        }
+        if self.is_interrupted() {
+            let count = self.not_submitted;
+            writeln!(f, "{count} requests were not submitted: it was interrupted")?;
         }
         for (why, count) in &self.refused {
             writeln!(f, "{count} requests were not taken: {why}")?;

@@ -4,16 +4,19 @@ use homenode::blk::trace::Entry;
 use homenode::blk::{Core, Device, DriverQueue, Refusal, Request};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How a trace is played.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Player {
+pub(super) struct Player<'a> {
     pub(super) begin: u64,
     pub(super) asap: bool,
     /// Requests of a core under way at a time.
     pub(super) depth: u64,
     pub(super) bytes_max: u32,
+    /// Set when no more is to be submitted.
+    pub(super) interrupted: &'a AtomicBool,
 }
 
 /// What became of it.
@@ -22,6 +25,8 @@ pub(super) struct Played {
     pub(super) elapsed: Duration,
     /// By how much the latest request came late.
     pub(super) late: Duration,
+    /// Requests that were left out when it was interrupted.
+    pub(super) not_submitted: u64,
     /// Requests that the device does not take, by the reason.
     pub(super) refused: BTreeMap<String, u64>,
     /// Requests that failed, by the reason.
@@ -40,7 +45,10 @@ struct Lane<Q: DriverQueue> {
 /// Before a request is due by so much, the thread spins.
 const SPIN: Duration = Duration::from_micros(50);
 
-impl Player {
+/// The longest sleep: between two it looks whether it is interrupted.
+const SLEEP_MAX: Duration = Duration::from_millis(50);
+
+impl Player<'_> {
     pub(super) fn play<Q: DriverQueue>(&self, device: &Arc<Device<Q>>, cores: &[Vec<Entry>]) -> Played {
         let clock = Instant::now();
         let parts: Vec<Played> = std::thread::scope(|scope| {
@@ -61,6 +69,7 @@ impl Player {
         };
         for part in parts {
             all.late = all.late.max(part.late);
+            all.not_submitted += part.not_submitted;
             part.refused
                 .into_iter()
                 .for_each(|(why, count)| *all.refused.entry(why).or_default() += count);
@@ -85,9 +94,16 @@ impl Player {
             played: Played::default(),
             clock,
         };
-        for entry in entries {
+        // Relaxed: nothing else is told by it.
+        let is_interrupted = || self.interrupted.load(Ordering::Relaxed);
+        for (number, entry) in entries.iter().enumerate() {
             if !self.asap {
-                lane.wait_until(Duration::from_nanos(entry.time_ns.saturating_sub(self.begin)));
+                let due = Duration::from_nanos(entry.time_ns.saturating_sub(self.begin));
+                lane.wait_until(due, is_interrupted);
+            }
+            if is_interrupted() {
+                lane.played.not_submitted = (entries.len() - number) as u64;
+                break;
             }
             lane.submit(&entry.request, self.bytes_max);
         }
@@ -110,8 +126,8 @@ impl<Q: DriverQueue> Lane<Q> {
         });
     }
 
-    fn wait_until(&mut self, due: Duration) {
-        loop {
+    fn wait_until(&mut self, due: Duration, is_interrupted: impl Fn() -> bool) {
+        while !is_interrupted() {
             self.run();
             let now = self.clock.elapsed();
             if now >= due {
@@ -119,7 +135,7 @@ impl<Q: DriverQueue> Lane<Q> {
                 return;
             }
             if self.core.pending() == 0 && due - now > SPIN {
-                std::thread::sleep(due - now - SPIN);
+                std::thread::sleep((due - now - SPIN).min(SLEEP_MAX));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! A trace as it is read from its file.
 
 use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::shown;
 use homenode::blk::Operation;
 use homenode::blk::trace::{ENTRY_BYTES, Entry, read_header};
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ pub(super) struct Trace {
 
 impl Trace {
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let name = path.display();
+        let name = shown(path);
         let failed = |error| Failure::new(format!("cannot read the trace {name}: {error}"));
         let mut file = BufReader::new(File::open(path).map_err(failed)?);
         let mut bytes = [0; ENTRY_BYTES];

@@ -57,6 +57,8 @@ struct Ready {
     found: Vec<u32>,
     /// Of its queues, if it is their number that changes.
     masks: Masks,
+    /// Those that they are to have without us.
+    owned: Masks,
     record: Record,
 }
 
@@ -127,7 +129,11 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             };
             let made = match (&one.setting, &outcome) {
                 (CardSetting::Table { .. }, _) => None,
-                (_, CardOutcome::Done | CardOutcome::Became(_)) => masks::of(&self.kernel, one.setting.device()).ok(),
+                (_, CardOutcome::Done | CardOutcome::Became(_)) => {
+                    // What cannot be given now, revert gives, or tells.
+                    let _ = masks::bring_back(&self.kernel, one.setting.device(), &one.owned);
+                    masks::of(&self.kernel, one.setting.device()).ok()
+                }
                 _ => Some(one.masks),
             };
             if became.is_some() || made.is_some() {
@@ -160,6 +166,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             true => masks::of(&self.kernel, setting.device()).map_err(failed)?,
             false => Masks::new(),
         };
+        let owned = masks::owned(&masks, known, self.journal.entries());
         let record = Record {
             target: Key::from(setting),
             identity,
@@ -168,7 +175,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             session: 0,
             to: to.clone(),
             at,
-            masks: texts(&masks::owned(&masks, known, self.journal.entries())),
+            masks: texts(&owned),
             made: None,
         };
         let setting = setting.clone();
@@ -177,6 +184,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             to,
             found: now,
             masks,
+            owned,
             record,
         })
     }

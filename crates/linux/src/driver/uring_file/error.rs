@@ -8,10 +8,12 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum OpenError {
     /// The kernel does not open it.
-    #[error("cannot open {path} for reading and writing: {source}{}", advice(source))]
+    #[error("cannot open {path} for {purpose}: {source}{}", advice(source))]
     Open {
         /// It.
         path: PathBuf,
+        /// What it was to be opened for.
+        purpose: &'static str,
         /// The errno.
         source: io::Error,
     },
@@ -53,7 +55,7 @@ pub enum OpenError {
 fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOENT) => ": check the name, or make it first (`truncate --size`)",
-        Some(libc::EACCES | libc::EPERM) => ": ask for permission to read and write it",
+        Some(libc::EACCES | libc::EPERM) => ": ask for permission to do so",
         Some(libc::EBUSY) => ": it is mounted, or another program has it; choose another one, or end that",
         Some(libc::EROFS) => ": it lies where nothing can be written",
         _ => "",

@@ -33,9 +33,10 @@ const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::K
 const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
 
 impl Target {
-    pub(super) fn open(path: &Path, is_direct: bool) -> Result<Self, OpenError> {
+    pub(super) fn open(path: &Path, is_direct: bool, is_read_only: bool) -> Result<Self, OpenError> {
         let failed = |source| OpenError::Open {
             path: path.to_path_buf(),
+            purpose: if is_read_only { "reading" } else { "reading and writing" },
             source,
         };
         let inspect = |doing| {
@@ -53,7 +54,7 @@ impl Target {
         flags.set(OFlags::EXCL, is_disk);
         let file = OpenOptions::new()
             .read(true)
-            .write(true)
+            .write(!is_read_only)
             .custom_flags(flags.bits().cast_signed())
             .open(path);
         let mut file = file.map_err(|source| match source.raw_os_error() {
@@ -74,7 +75,7 @@ impl Target {
                 rustix::fs::minor(number)
             ),
         };
-        if is_disk && disk.number("ro") == Some(1) {
+        if is_disk && !is_read_only && disk.number("ro") == Some(1) {
             return Err(OpenError::ReadOnly(path.to_path_buf()));
         }
         let block_bytes = block_bytes(&file, is_disk, is_direct)
@@ -88,7 +89,9 @@ impl Target {
                 block_bytes,
             });
         }
-        let (discard, zero) = if is_disk {
+        let (discard, zero) = if is_read_only {
+            (None, None)
+        } else if is_disk {
             // Zeros are written where the disk cannot make them; nothing else gives bytes up.
             let can_zero = disk.number("queue/write_zeroes_max_bytes").is_some_and(|most| most > 0);
             (can_zero.then_some(PUNCH), Some(ZERO))

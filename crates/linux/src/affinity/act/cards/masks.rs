@@ -4,6 +4,9 @@
 //! journal has, before each change, the masks that queues are to have without us, and after it those that the change has
 //! made. What differs from these, somebody else has set since; unless the program was killed between the two, when nobody
 //! knows what the driver has made: then everything is taken for that.
+//!
+//! A queue that has come back without a mask has its own again at once: were it to wait for revert, nobody could tell the
+//! driver's none from that of somebody who has cleared it.
 
 use super::super::book::Entries;
 use super::super::cards_book::CardEntry;
@@ -70,6 +73,14 @@ pub(super) fn give(kernel: &impl Kernel, device: &str, owned: &Masks) -> io::Res
         }
     }
     Ok(is_changed)
+}
+
+/// Gives their masks to the queues that have none.
+pub(super) fn bring_back(kernel: &impl Kernel, device: &str, owned: &Masks) -> io::Result<()> {
+    let mut lost = owned.clone();
+    let now = of(kernel, device)?;
+    lost.retain(|queue, _| now.get(queue).is_some_and(|mask| mask.cpus().is_empty()));
+    give(kernel, device, &lost).map(drop)
 }
 
 /// As the journal has them.

@@ -188,6 +188,42 @@ fn masks_that_somebody_has_set_meanwhile_stay() {
     }
 }
 
+/// Also those that a plan has set, of queues that came back with none.
+#[test]
+fn masks_that_somebody_has_cleared_meanwhile_stay_cleared() {
+    for numbers in [&[][..], &[4], &[1, 2], &[1, 3]] {
+        for is_planned in [false, true] {
+            for more in [&[][..], &[3], &[1]] {
+                let (handle, mut actor) = quiet();
+                let kinds = [QueueKind::Transmit, QueueKind::Receive];
+                kinds.into_iter().for_each(|kind| set_mask(&handle, kind, 1, OTHERS));
+                let arrange = |actor: &mut ModelActor, numbers: &[u32]| {
+                    for queues in numbers {
+                        actor.arrange(&[wish(Some(*queues), None)]).unwrap();
+                    }
+                };
+                arrange(&mut actor, numbers);
+                if is_planned {
+                    let queues = kinds.map(|kind| Target::of_queue("eth0", kind, 1).unwrap());
+                    let has = |queue: &Target| handle.machine().has(queue).unwrap();
+                    let actions = queues.map(|queue| action(queue.clone(), has(&queue), 3));
+                    let snapshot = snapshot(&handle.machine());
+                    let applied = actor.apply(&plan(actions.to_vec()), &snapshot, &[]).unwrap();
+                    assert!(
+                        applied.outcomes.iter().all(|(_, outcome)| outcome.is_done()),
+                        "{applied:?}"
+                    );
+                }
+                kinds.into_iter().for_each(|kind| set_mask(&handle, kind, 1, 0));
+                arrange(&mut actor, more);
+                actor.revert().unwrap();
+                let differences = handle.machine().differences();
+                assert_eq!(differences, Vec::<String>::new(), "{numbers:?}, {is_planned}, {more:?}");
+            }
+        }
+    }
+}
+
 /// The mask of a plan is not what was there before.
 #[test]
 fn a_queue_that_a_plan_has_moved_is_as_before_the_plan() {

@@ -1,7 +1,7 @@
 //! What others do to the machine between any two operations of ours.
 
 use super::super::super::Process;
-use super::super::super::record::{self, Key};
+use super::super::super::record::{self, Key, Record};
 use super::super::card::Card;
 use super::{ALL, At, Both, Cut, INIT, Machine, OTHERS, Thread, device};
 use homenode_policy::affinity::{Target, ThreadId};
@@ -107,7 +107,9 @@ impl Machine {
                 }
             }
             Some(queue) if self.is_told(&queue) => {
-                self.queues.insert(queue, set);
+                let clears = self.random.u8(0..4) == 0 && self.shows_clearing(&queue);
+                let none = Both { now: 0, wanted: 0 };
+                self.queues.insert(queue, if clears { none } else { set });
             }
             Some(_) | None => {}
         }
@@ -116,13 +118,26 @@ impl Machine {
     /// Not while a change of the number of its queues has begun, and the journal does not tell yet what it has made: who has
     /// set a mask cannot be known then.
     fn is_told(&self, queue: &Target) -> bool {
-        let Some(Ok(read)) = self.file.as_deref().map(record::read) else {
-            return true;
+        self.last_change(queue).is_none_or(|record| record.made.is_some())
+    }
+
+    /// Not where there is nothing to clear, nor where somebody else has brought the queue back, to which the driver may have
+    /// given none.
+    fn shows_clearing(&self, queue: &Target) -> bool {
+        let is_known = |record: Record| {
+            record
+                .made
+                .is_some_and(|made| made.iter().any(|(key, _)| *key == Key::from(queue)))
         };
+        self.has(queue) != Some(0) && self.last_change(queue).is_none_or(is_known)
+    }
+
+    /// Of the number of the queue's card, in the journal.
+    fn last_change(&self, queue: &Target) -> Option<Record> {
+        let read = record::read(self.file.as_deref()?).ok()?;
         let changed = |key: &Key| matches!(key, Key::Queues { device: of } if device(queue) == Some(of));
-        let mut records = read.records.iter().rev();
-        let last = records.find(|(_, record)| changed(&record.target));
-        last.is_none_or(|(_, record)| record.made.is_some())
+        let mut records = read.records.into_iter().rev().map(|(_, record)| record);
+        records.find(|record| changed(&record.target))
     }
 
     /// A thread's or an interrupt's number is used again.

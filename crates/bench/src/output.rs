@@ -1,0 +1,95 @@
+//! Files that a bench writes at its end. They are opened before its first round: a name that cannot be written does not cost
+//! the minutes between.
+
+use crate::error::Error;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+/// A file that is to be written. What is in it stays until then, and none is left that has nothing in it.
+#[derive(Debug)]
+pub(crate) struct Output {
+    path: PathBuf,
+    file: File,
+    /// It was made here, and has nothing in it yet.
+    is_new: bool,
+}
+
+impl Output {
+    /// Opens the file at `path`, if one is asked for.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Option<Self>, Error> {
+        let Some(path) = path else { return Ok(None) };
+        let (file, is_new) = match File::create_new(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let mut options = File::options();
+                // Made where a symbolic link leads nowhere yet.
+                (options.write(true).create(true).truncate(false).open(path), false)
+            }
+            made => (made, true),
+        };
+        let file = file.map_err(|error| Error::system(format!("opening {} to write it", path.display()), error))?;
+        Ok(Some(Self {
+            path: path.to_owned(),
+            file,
+            is_new,
+        }))
+    }
+
+    /// Writes all of it.
+    pub(crate) fn write(mut self, text: &str) -> Result<(), Error> {
+        self.is_new = false;
+        self.replace(text)
+            .map_err(|error| Error::system(format!("writing {}", self.path.display()), error))
+    }
+
+    fn replace(&mut self, text: &str) -> io::Result<()> {
+        // Of a pipe there is nothing to cut off.
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        self.file.write_all(text.as_bytes())
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if self.is_new {
+            // It may have gone meanwhile.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_what_it_had_until_there_is_something_to_write() {
+        let directory = tempfile::tempdir().expect("a directory is made");
+        let path = directory.path().join("rows");
+        let open = || {
+            Output::open(Some(&path))
+                .expect("it can be opened")
+                .expect("it is asked for")
+        };
+        drop(open());
+        assert!(!path.exists(), "nothing was written");
+        open().write("first, and long").expect("it can be written");
+        drop(open());
+        let read = || fs::read_to_string(&path).expect("it is there");
+        assert_eq!(read(), "first, and long");
+        open().write("second").expect("it can be written");
+        assert_eq!(read(), "second");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_at_once() {
+        let directory = tempfile::tempdir().expect("a directory is made");
+        for path in [directory.path(), &directory.path().join("missing/rows")] {
+            let error = Output::open(Some(path)).expect_err("it is no file").to_string();
+            assert!(error.contains(&path.display().to_string()), "{error}");
+        }
+        assert!(Output::open(None).expect("nothing is asked for").is_none());
+    }
+}

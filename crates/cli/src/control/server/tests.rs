@@ -1,0 +1,133 @@
+//! Conversations over a pair of sockets.
+
+use super::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+struct Echo;
+
+impl Handler for Echo {
+    fn handle(&self, request: Request, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<Outcome, Refusal> {
+        match request {
+            Request::PoolDrain { member } => {
+                thread::sleep(PROGRESS_PERIOD);
+                progress(1, 2);
+                progress(2, 2);
+                Ok(Outcome::Drained {
+                    bytes: u64::from(member),
+                })
+            }
+            Request::PoolRemove { .. } => panic!("told to"),
+            _ => Err(Refusal::new("no")),
+        }
+    }
+}
+
+fn talk(lines: &[u8]) -> Vec<Reply> {
+    let (client, server) = UnixStream::pair().unwrap();
+    let activity = Arc::new(Activity::default());
+    let thread_activity = Arc::clone(&activity);
+    let thread = thread::spawn(move || converse(&server, &Echo, &thread_activity));
+    (&client).write_all(lines).unwrap();
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let replies = BufReader::new(&client)
+        .lines()
+        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+        .collect();
+    thread.join().unwrap().unwrap();
+    assert_eq!(activity.counts().requests, 0, "all are counted off");
+    replies
+}
+
+#[test]
+fn a_panic_is_answered_and_the_connection_lives_on() {
+    let replies = talk(b"{\"request\":\"pool_remove\",\"member\":1}\n{\"request\":\"status\"}\n");
+    assert_eq!(replies.len(), 2);
+    assert!(matches!(&replies[0], Reply::Failed(refusal) if refusal.message.contains("told to")));
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_not_begun() {
+    struct Never;
+    impl Handler for Never {
+        fn handle(
+            &self,
+            request: Request,
+            _progress: &mut dyn FnMut(u64, u64),
+        ) -> std::result::Result<Outcome, Refusal> {
+            panic!("begun: {request:?}");
+        }
+    }
+    let (mut client, server) = UnixStream::pair().unwrap();
+    let lines = b"{\"request\":\"pool_remove\",\"member\":1}\n{\"request\":\"status\"}\n";
+    client.write_all(lines).unwrap();
+    drop(client);
+    converse(&server, &Never, &Arc::default()).unwrap();
+}
+
+#[test]
+fn what_was_begun_is_done_when_nobody_waits_for_it_any_more() {
+    struct Slow {
+        client: Mutex<Option<UnixStream>>,
+        is_done: AtomicBool,
+    }
+    impl Handler for Slow {
+        fn handle(
+            &self,
+            _request: Request,
+            progress: &mut dyn FnMut(u64, u64),
+        ) -> std::result::Result<Outcome, Refusal> {
+            drop(self.client.lock().unwrap().take());
+            thread::sleep(PROGRESS_PERIOD);
+            progress(1, 2);
+            self.is_done.store(true, Ordering::Relaxed);
+            Ok(Outcome::Removed)
+        }
+    }
+    let (mut client, server) = UnixStream::pair().unwrap();
+    client
+        .write_all(b"{\"request\":\"pool_remove\",\"member\":1}\n")
+        .unwrap();
+    let slow = Slow {
+        client: Mutex::new(Some(client)),
+        is_done: AtomicBool::new(false),
+    };
+    assert!(
+        converse(&server, &slow, &Arc::default()).is_err(),
+        "the answer reaches nobody"
+    );
+    assert!(slow.is_done.into_inner());
+}
+
+#[test]
+fn counts_go_down_past_a_panic() {
+    let activity = Arc::new(Activity::default());
+    let thread_activity = Arc::clone(&activity);
+    let panicked = thread::spawn(move || {
+        let _connection = Counted::new(&thread_activity, |counts| &mut counts.connections);
+        assert_eq!(thread_activity.counts().connections, 1);
+        panic!("told to");
+    });
+    assert!(panicked.join().is_err());
+    assert_eq!(activity.counts().connections, 0);
+}
+
+#[test]
+fn progress_then_result_and_the_next_request() {
+    let replies = talk(b"{\"request\":\"pool_drain\",\"member\":5}\n{\"request\":\"status\"}\n");
+    let expected = [
+        Reply::Progress {
+            done_bytes: 1,
+            total_bytes: 2,
+        },
+        Reply::Done(Outcome::Drained { bytes: 5 }),
+        Reply::Failed(Refusal::new("no")),
+    ];
+    assert_eq!(replies, expected);
+}
+
+#[test]
+fn garbage_is_answered_and_the_connection_lives_on() {
+    let replies = talk(b"garbage\n{\"request\":\"status\"}\n");
+    assert_eq!(replies.len(), 2);
+    assert!(matches!(&replies[0], Reply::Failed(refusal) if refusal.message.contains("does not understand")));
+}

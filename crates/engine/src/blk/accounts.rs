@@ -13,7 +13,7 @@ pub struct OperationCounts {
     pub requests: u64,
     /// Bytes of those that went well.
     pub bytes: u64,
-    /// Time from submission to completion, summed, ns.
+    /// Time from submission to completion, summed, ns. It begins again at 0 after 2^64: with 1,000 requests under way, in half a year.
     pub time_ns: u64,
     /// Requests that went wrong.
     pub errors: u64,
@@ -119,7 +119,7 @@ impl std::ops::AddAssign for SoftwareCounts {
     fn add_assign(&mut self, other: Self) {
         let mut words = self.words();
         for (word, more) in words.iter_mut().zip(other.words()) {
-            *word += more;
+            *word = word.wrapping_add(more);
         }
         *self = Self::from_words(&words);
     }

@@ -147,7 +147,7 @@ impl SoftwareQueue {
     ) -> Completion {
         let of_operation = &mut counts.operations[slot.request.operation as usize];
         of_operation.requests += 1;
-        of_operation.time_ns += now.saturating_sub(slot.since_ns);
+        of_operation.time_ns = of_operation.time_ns.wrapping_add(now.saturating_sub(slot.since_ns));
         match outcome {
             Ok(bytes) => of_operation.bytes += u64::from(bytes),
             Err(_) => of_operation.errors += 1,

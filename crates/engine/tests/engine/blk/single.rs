@@ -5,7 +5,7 @@ use homenode_engine::NodeId;
 use homenode_engine::blk::conformance::Buffers;
 use homenode_engine::blk::{
     Completion, Core, Device, Durability, Errno, JoinError, Limits, MapError, Operation, Options, Outcome, Refusal,
-    Request, Scheduling,
+    Request, Scheduling, SoftwareCounts,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -320,6 +320,22 @@ fn with_all_the_patience_there_is_nothing_is_late() {
     world.now = u64::MAX / 10 * 9;
     assert_eq!(world.run(), []);
     assert_eq!(world.device.hardware_counts()[0].timeouts, 0);
+}
+
+#[test]
+fn sums_of_times_begin_again() {
+    let mut world = World::new(limits(), options(1));
+    world.memory.hold(true);
+    (0..3).for_each(|block| world.submit(write(block)));
+    assert_eq!(world.run(), []);
+    world.now = 3 << 62;
+    world.memory.hold(false);
+    assert_eq!(world.finish().len(), 3);
+    let counts = world.device.software_counts()[0];
+    let mut twice = counts;
+    twice += counts;
+    let time_ns = |counts: SoftwareCounts| counts.operations[Operation::Write as usize].time_ns;
+    assert_eq!(time_ns(twice), time_ns(counts).wrapping_mul(2));
 }
 
 #[test]

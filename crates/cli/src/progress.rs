@@ -50,13 +50,12 @@ impl Progress {
         let mut signals = signals.map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
         let bar = self.0.clone();
         thread::spawn(move || {
-            if signals.forever().next().is_some() {
-                if !bar.is_finished() {
-                    bar.finish_and_clear();
-                    eprintln!(
-                        "homenode: interrupted: the server goes on if it has begun, else it drops this; see `{look}`"
-                    );
-                }
+            // What is done is done: the command is about to say so.
+            if signals.forever().next().is_some() && !bar.is_finished() {
+                bar.finish_and_clear();
+                eprintln!(
+                    "homenode: interrupted: the server goes on if it has begun, else it drops this; see `{look}`"
+                );
                 std::process::exit(INTERRUPTED_EXIT_CODE);
             }
         });

@@ -127,8 +127,8 @@ impl Case {
         Ok(match self.kind {
             Kind::Noop => Target::Noop(null(self.cores)),
             Kind::Ram => {
-                let storage = Storage::Arena(arena(DEVICE_BYTES)?);
-                Target::Ram(Ram::new(storage, arena(BUFFER_BYTES)?, &homes))
+                let storage = Storage::Arena(arena("ram", DEVICE_BYTES)?);
+                Target::Ram(Ram::new(storage, arena("ram", BUFFER_BYTES)?, &homes))
             }
             Kind::Volume => Target::Volume(volume(&homes)?),
         })
@@ -153,9 +153,9 @@ impl Case {
     }
 }
 
-fn arena(bytes: u64) -> Result<Arc<Arena>, Error> {
+fn arena(contestant: &'static str, bytes: u64) -> Result<Arc<Arena>, Error> {
     let failed = |error: ArenaError| Error::Unavailable {
-        contestant: "ram",
+        contestant,
         reason: error.to_string(),
     };
     Arena::new(bytes, None).map_err(failed)
@@ -173,7 +173,7 @@ fn volume(homes: &[Option<NodeId>]) -> Result<VolumeDriver, Error> {
         Ok(volume)
     };
     let volume = filled().map_err(Error::library("filling a volume"))?;
-    let attached = volume.attach(arena(BUFFER_BYTES)?, homes);
+    let attached = volume.attach(arena("volume", BUFFER_BYTES)?, homes);
     attached.map_err(Error::library("attaching a volume"))
 }
 

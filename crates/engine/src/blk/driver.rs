@@ -130,9 +130,10 @@ pub trait Driver {
 ///
 /// 1. A tag is the driver's from when `queue_batch` takes it until it is in `done`, by that same call or a later `poll`, or
 ///    `timeout` gives it up: no later and no earlier does it touch the request's buffers, and it gives each tag once.
-/// 2. `queue_batch` takes requests in order, from the first on; of those behind what it takes it has done nothing. It takes
-///    at most [`Limits::depth`] at a time; less, also none, when it is busy. When it has none, it takes at least one.
-/// 3. Neither call waits.
+/// 2. `queue_batch` takes requests in order, from the first on; of those behind what it takes it has done nothing. It is
+///    given no more than make [`Limits::depth`] with those it has. It takes fewer, also none, when it is busy; when it has
+///    none, it takes at least one.
+/// 3. Neither call waits for the device.
 /// 4. An `Ok` outcome tells the bytes done from the request's start: all of them, or fewer (a multiple of the device's blocks)
 ///    when the rest is to be asked for again. None of a request with bytes means there is nothing there any more. A flush
 ///    has done none.

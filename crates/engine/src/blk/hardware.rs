@@ -238,5 +238,10 @@ impl<Q: DriverQueue> Hardware<Q> {
         for tag in &self.waiting {
             assert_eq!(self.slots.at(*tag).state, State::Waiting);
         }
+        for (index, (tag, _)) in self.done.all().iter().enumerate() {
+            assert_eq!(self.slots.at(*tag).state, State::Started);
+            let is_it = |(earlier, _): &(Tag, Outcome)| earlier == tag;
+            assert!(!self.done.all()[..index].iter().any(is_it), "each tag once");
+        }
     }
 }

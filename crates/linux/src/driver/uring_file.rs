@@ -24,7 +24,8 @@ use target::Target;
 pub struct UringOptions {
     /// Past the page cache. Requests' memory then begins at multiples of the device's blocks, or they fail (`EINVAL`).
     pub direct: bool,
-    /// It is opened for reading, which also those give that take no writes. Requests that change something fail (`EBADF`).
+    /// It is opened for reading, which also those give that take no writes. Writes fail (`EBADF`); discards and zeros
+    /// are not supported.
     pub read_only: bool,
     /// Completions are polled for, without interrupts, where the disk has queues for that. Only with `direct`.
     pub poll: bool,

@@ -2,7 +2,7 @@
 
 use crate::file::{buffers, disk, keeps, make, skip};
 use crate::whole;
-use homenode_engine::blk::{Driver, Outcome, Request};
+use homenode_engine::blk::{Driver, Errno, Outcome, Request};
 use homenode_linux::driver::{OpenError, UringFile, UringOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -123,5 +123,6 @@ fn disks_in_use_and_read_only_ones_are_refused_with_the_reason() {
     let reader = UringFile::open(&read_only.path, buffers(), options).unwrap();
     let requests = [Request::read(0, 4096, 0), Request::flush(), Request::write(0, 4096, 0)];
     let done = whole::carry_out(&reader, &requests);
-    assert!(done[..2] == [Ok(4096), Ok(0)] && done[2].is_err(), "{done:?}");
+    assert_eq!(done, [Ok(4096), Ok(0), Err(Errno(libc::EBADF))]);
+    assert!(!reader.limits().can_discard && !reader.limits().can_zero);
 }

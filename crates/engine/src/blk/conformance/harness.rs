@@ -95,11 +95,24 @@ impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
             let asked = self.slots.bytes(*tag);
             if bytes < asked {
                 assert!(bytes > 0, "4: there is something there");
-                let slot = self.slots.at_mut(*tag);
-                assert!(slot.next == Tag::NONE, "this suite does not ask again for chains");
-                slot.done += bytes;
+                self.ask_again(*tag, bytes);
+            }
+        }
+    }
+
+    /// Of a request, or a chain, `bytes` bytes are done: carries out the rest, each of a chain alone.
+    fn ask_again(&mut self, head: Tag, bytes: u32) {
+        let (mut left, mut next) = (bytes, head);
+        while next != Tag::NONE {
+            let tag = next;
+            let slot = self.slots.at_mut(tag);
+            next = std::mem::replace(&mut slot.next, Tag::NONE);
+            let step = left.min(slot.request.bytes - slot.done);
+            left -= step;
+            slot.done += step;
+            if slot.done < slot.request.bytes {
                 slot.state = State::Waiting;
-                self.carry_out(&[*tag]);
+                self.carry_out(&[tag]);
             }
         }
     }

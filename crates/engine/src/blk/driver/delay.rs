@@ -59,7 +59,7 @@ impl<D: Driver> Driver for Delay<D> {
             inner: self.inner.queue(index)?,
             distribution: self.distribution,
             random: Random::new(self.seed.wrapping_add(index as u64)),
-            due: Vec::new(),
+            due_ns: Vec::new(),
             held: Vec::with_capacity(usize::from(depth)),
             fresh: Done::new(depth),
         })
@@ -73,44 +73,45 @@ pub struct DelayQueue<Q> {
     distribution: Distribution,
     random: Random,
     /// When each tag's request may be finished.
-    due: Vec<u64>,
+    due_ns: Vec<u64>,
     /// Finished below, and not due yet.
     held: Vec<(Tag, Outcome)>,
     fresh: Done,
 }
 
 impl<Q> DelayQueue<Q> {
-    fn hold(&mut self) {
+    /// Tells what is due of what is finished below.
+    fn tell(&mut self, now: u64, done: &mut Done) {
         self.held.extend(self.fresh.all());
         self.fresh.clear();
-    }
-}
-
-impl<Q: DriverQueue> DriverQueue for DelayQueue<Q> {
-    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, now: u64, _done: &mut Done) -> usize {
-        let taken = self.inner.queue_batch(batch, slots, now, &mut self.fresh);
-        self.hold();
-        // Once: the number of tags does not change.
-        self.due.resize(usize::from(slots.tags()), 0);
-        for tag in &batch[..taken] {
-            self.due[usize::from(tag.0)] = now.saturating_add(self.distribution.draw(&mut self.random));
-        }
-        taken
-    }
-
-    fn poll(&mut self, slots: &mut Slots, now: u64, done: &mut Done) {
-        self.inner.poll(slots, now, &mut self.fresh);
-        self.hold();
         let mut index = 0;
         while index < self.held.len() {
             let (tag, outcome) = self.held[index];
-            if self.due[usize::from(tag.0)] <= now {
+            if self.due_ns[usize::from(tag.0)] <= now {
                 let _ = self.held.swap_remove(index);
                 done.push(tag, outcome);
             } else {
                 index += 1;
             }
         }
+    }
+}
+
+impl<Q: DriverQueue> DriverQueue for DelayQueue<Q> {
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, now: u64, done: &mut Done) -> usize {
+        let taken = self.inner.queue_batch(batch, slots, now, &mut self.fresh);
+        // Once: the number of tags does not change.
+        self.due_ns.resize(usize::from(slots.tags()), 0);
+        for tag in &batch[..taken] {
+            self.due_ns[usize::from(tag.0)] = now.saturating_add(self.distribution.draw(&mut self.random));
+        }
+        self.tell(now, done);
+        taken
+    }
+
+    fn poll(&mut self, slots: &mut Slots, now: u64, done: &mut Done) {
+        self.inner.poll(slots, now, &mut self.fresh);
+        self.tell(now, done);
     }
 
     fn timeout(&mut self, tag: Tag, slots: &mut Slots) -> Late {

@@ -87,8 +87,6 @@ impl<Q> FaultsQueue<Q> {
     fn tell(&mut self, slots: &Slots, done: &mut Done) {
         let mut fresh = std::mem::take(&mut self.fresh);
         for &(tag, outcome) in fresh.all() {
-            let bytes = slots.bytes(tag);
-            let blocks = bytes / self.block_bytes;
             let outcome = match outcome {
                 Ok(_) if self.happens(self.rates.failed) => Err(Errno::IO),
                 Ok(_) if self.happens(self.rates.busy) => Err(Errno::AGAIN),
@@ -96,8 +94,12 @@ impl<Q> FaultsQueue<Q> {
                     self.silent.push(tag);
                     continue;
                 }
-                Ok(_) if slots.operation(tag).has_data() && blocks > 1 && self.happens(self.rates.short) => {
-                    let part = 1 + self.random.below(u64::from(blocks) - 1);
+                Ok(bytes)
+                    if bytes > self.block_bytes
+                        && slots.operation(tag).has_data()
+                        && self.happens(self.rates.short) =>
+                {
+                    let part = 1 + self.random.below(u64::from(bytes / self.block_bytes) - 1);
                     Ok(u32::try_from(part).expect("fewer than all") * self.block_bytes)
                 }
                 outcome => outcome,

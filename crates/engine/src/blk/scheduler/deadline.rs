@@ -10,8 +10,8 @@ const BATCH_MAX: u32 = 16;
 /// Batches of reads while writes wait.
 const READ_BATCHES_MAX: u32 = 2;
 /// How long a request may wait before it is next, ns.
-const READ_WAIT: u64 = 500_000_000;
-const WRITE_WAIT: u64 = 5_000_000_000;
+const READ_WAIT_NS: u64 = 500_000_000;
+const WRITE_WAIT_NS: u64 = 5_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Deadline {
@@ -55,8 +55,8 @@ impl Deadline {
             wait_max_ns,
         };
         Self {
-            reads: direction(READ_WAIT),
-            writes: direction(WRITE_WAIT),
+            reads: direction(READ_WAIT_NS),
+            writes: direction(WRITE_WAIT_NS),
             reads_now: true,
             batch_left: 0,
             read_batches: 0,

@@ -72,6 +72,17 @@ fn faults_do() {
     keeps(&stacked, &memory, Data::Kept);
 }
 
+#[test]
+fn faults_on_a_device_that_does_little_do() {
+    let memory = memory();
+    memory.do_little();
+    let rates = Rates {
+        short: 300,
+        ..Rates::default()
+    };
+    keeps(&Faults::new(memory.clone(), rates, 5), &memory, Data::Kept);
+}
+
 /// The suite can fail.
 mod breaches {
     use super::{limits, memory};

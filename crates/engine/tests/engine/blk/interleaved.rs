@@ -69,7 +69,9 @@ impl World {
         };
         let memory = Memory::new(limits, &homes, usize::try_from(PLACES * PLACE_BYTES).unwrap());
         let faults = Faults::new(memory.clone(), rates, seed);
-        let driver = Delay::new(faults, Distribution::Uniform(0, random.u64(0..200_000)), seed);
+        // Half of them finish all at once.
+        let delay_ns = if random.bool() { 0 } else { random.u64(0..200_000) };
+        let driver = Delay::new(faults, Distribution::Uniform(0, delay_ns), seed);
         let scheduling = match random.u8(0..3) {
             0 => Scheduling::None,
             1 => Scheduling::Deadline,

@@ -27,6 +27,8 @@ struct State {
     /// The next ones fail so.
     errors: Vec<Errno>,
     is_held: bool,
+    /// More it does not do of one request.
+    bytes_max: u32,
 }
 
 impl Memory {
@@ -40,6 +42,7 @@ impl Memory {
             credit: usize::MAX,
             errors: Vec::new(),
             is_held: false,
+            bytes_max: u32::MAX,
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -68,6 +71,11 @@ impl Memory {
     /// The next requests fail so, the last one first.
     pub(crate) fn set_errors(&self, errors: &[Errno]) {
         self.state.lock().errors = errors.to_vec();
+    }
+
+    /// From now on it does a block of what it is asked for at most.
+    pub(crate) fn do_little(&self) {
+        self.state.lock().bytes_max = self.limits.block_bytes;
     }
 
     /// Whether what it has is not finished for now.
@@ -118,17 +126,20 @@ pub(crate) struct MemoryQueue {
 }
 
 impl DriverQueue for MemoryQueue {
-    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64, _done: &mut Done) -> usize {
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64, done: &mut Done) -> usize {
         let mut state = self.memory.state.lock();
-        let room = usize::from(self.memory.limits.depth) - self.taken.len();
-        let count = batch.len().min(room).min(state.credit);
+        let count = batch.len().min(state.credit);
         state.credit -= count;
         for tag in &batch[..count] {
             let outcome = match state.errors.pop() {
                 Some(errno) => Err(errno),
                 None => Ok(state.carry_out(*tag, slots)),
             };
-            self.taken.push((*tag, outcome));
+            if state.is_held {
+                self.taken.push((*tag, outcome));
+            } else {
+                done.push(*tag, outcome);
+            }
         }
         count
     }
@@ -149,7 +160,8 @@ impl DriverQueue for MemoryQueue {
 
 impl State {
     fn carry_out(&mut self, tag: Tag, slots: &Slots) -> u32 {
-        let (operation, offset, bytes) = (slots.operation(tag), slots.offset(tag), slots.bytes(tag));
+        let (operation, offset) = (slots.operation(tag), slots.offset(tag));
+        let bytes = slots.bytes(tag).min(self.bytes_max);
         self.calls.push((operation, offset, bytes));
         let start = usize::try_from(offset).unwrap();
         let end = start + bytes as usize;
@@ -160,7 +172,7 @@ impl State {
             Operation::Read | Operation::Write => {
                 for segment in slots.segments(tag) {
                     let buffer = usize::try_from(segment.buffer).unwrap();
-                    let bytes = segment.bytes as usize;
+                    let bytes = (segment.bytes as usize).min(end - at);
                     let (memory, device) = (
                         &mut self.buffers[buffer..buffer + bytes],
                         &mut self.device[at..at + bytes],

@@ -22,10 +22,6 @@ pub struct UringQueue {
     pushed: Vec<u64>,
     /// Requests pushed ever.
     sequence: u64,
-    /// Finished here.
-    failed: Vec<(Tag, Errno)>,
-    /// Requests under way.
-    count: usize,
     vectors: Vectors,
     limits: Limits,
     // Behind the rings: these are closed first.
@@ -57,8 +53,6 @@ impl UringQueue {
             rings,
             pushed: Vec::new(),
             sequence: 0,
-            failed: Vec::with_capacity(depth),
-            count: 0,
             vectors: Vectors(Vec::with_capacity(depth * usize::from(limits.segments_max))),
             limits,
             target,
@@ -67,8 +61,7 @@ impl UringQueue {
     }
 
     /// Pushes the entry of a request, or finishes it with what is wrong with it.
-    fn start(&mut self, tag: Tag, slots: &Slots) {
-        self.count += 1;
+    fn start(&mut self, tag: Tag, slots: &Slots, done: &mut Done) {
         let operation = slots.operation(tag);
         let index = self.ring_of(operation);
         let pushed = match self.rings.get(index) {
@@ -90,7 +83,7 @@ impl UringQueue {
         });
         if let Err(errno) = pushed {
             self.pushed[usize::from(tag.0)] = 0;
-            self.failed.push((tag, errno));
+            done.push(tag, Err(errno));
         }
     }
 
@@ -180,28 +173,28 @@ impl UringQueue {
             .iter_mut()
             .try_for_each(|ring| if ring.is_clear() { Ok(()) } else { ring.enter() });
         if entered.is_err() {
-            self.give_up();
+            self.close();
         }
     }
 
-    /// The kernel serves the rings no more: what was under way ends now.
+    /// What was under way when the rings were closed has ended.
     #[cold]
-    fn give_up(&mut self) {
-        self.close();
+    fn give_up(&mut self, done: &mut Done) {
         for (tag, pushed) in (0..).map(Tag).zip(&mut self.pushed) {
             if std::mem::take(pushed) != 0 {
-                self.failed.push((tag, Errno::NO_DEVICE));
+                done.push(tag, Err(Errno::NO_DEVICE));
             }
         }
     }
 
+    /// The kernel serves the rings no more, or is to do so.
     fn close(&mut self) {
         self.rings.drain(..).for_each(Ring::close);
     }
 }
 
 impl DriverQueue for UringQueue {
-    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64, _done: &mut Done) -> usize {
+    fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64, done: &mut Done) -> usize {
         // Once: the number of tags does not change.
         self.pushed.resize(usize::from(slots.tags()), 0);
         self.enter();
@@ -210,10 +203,8 @@ impl DriverQueue for UringQueue {
             return 0;
         }
         self.vectors.0.clear();
-        let room = usize::from(self.limits.depth) - self.count;
-        let batch = &batch[..batch.len().min(room)];
         for tag in batch {
-            self.start(*tag, slots);
+            self.start(*tag, slots, done);
         }
         self.enter();
         batch.len()
@@ -227,18 +218,16 @@ impl DriverQueue for UringQueue {
                 let tag = Tag((name & ((1 << TAG_BITS) - 1)) as u16);
                 if name != CANCELLATION {
                     pushed[usize::from(tag.0)] = 0;
-                    self.count -= 1;
                     done.push(tag, outcome(result, tag, slots, self.limits.block_bytes));
                 }
             });
             is_served &= taken.is_ok();
         }
         if !is_served {
-            self.give_up();
+            self.close();
         }
-        for (tag, errno) in self.failed.drain(..) {
-            self.count -= 1;
-            done.push(tag, Err(errno));
+        if self.rings.is_empty() {
+            self.give_up(done);
         }
     }
 

@@ -102,6 +102,21 @@ fn everything_that_it_says_it_can_do() {
 }
 
 #[test]
+fn a_disk_is_free_when_its_queues_are_gone() {
+    let Some(disk) = Loop::new(&[]) else {
+        return;
+    };
+    for _ in 0..20 {
+        let file = open(&disk.path, true).unwrap();
+        assert_eq!(whole::carry_out(&file, &[Request::write(0, 4096, 0)]), [Ok(4096)]);
+        // What is under way is waited for.
+        let mut core = whole::device(&file, 1).join(0).unwrap();
+        core.submit(Request::read(0, 4096, 0)).unwrap();
+        core.run(0, |_| {});
+    }
+}
+
+#[test]
 fn disks_in_use_and_read_only_ones_are_refused_with_the_reason() {
     let (Some(disk), Some(read_only)) = (Loop::new(&[]), Loop::new(&["--read-only"])) else {
         return;

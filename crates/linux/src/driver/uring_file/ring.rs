@@ -117,7 +117,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Cancels what the kernel has, and waits until it has ended: its memory is not touched any more.
+    /// Cancels what the kernel has, and waits until it has ended: its memory is not touched any more, and nothing holds the file.
     pub(super) fn close(self) {
         let Self {
             ring,
@@ -125,8 +125,10 @@ impl Ring {
             in_flight,
             ..
         } = self;
+        // Of a ring that is closed the kernel lets go in the background, some time later; of files that are unregistered at once.
+        let is_over = in_flight == 0 && ring.submitter().unregister_files().is_ok();
         drop(ring);
-        if in_flight > 0 {
+        if !is_over {
             // Nothing is ever written to it: this ends with the pipe. An interruption is tried again by `read_exact`.
             let _ = end.read_exact(&mut [0]);
         }

@@ -97,8 +97,11 @@ impl Limits {
             return Err(Refusal::NotSupported);
         }
         let mask = u64::from(self.block_bytes) - 1;
-        if (request.offset | bytes) & mask != 0 || bytes == 0 || request.bytes >> 31 != 0 {
+        if (request.offset | bytes) & mask != 0 || bytes == 0 {
             return Err(Refusal::Misaligned);
+        }
+        if request.bytes >> 31 != 0 {
+            return Err(Refusal::TooLong);
         }
         // The length of the device is at least that of any request, or it is refused.
         if bytes > self.device_bytes || request.offset > self.device_bytes - bytes {

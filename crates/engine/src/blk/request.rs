@@ -232,6 +232,9 @@ pub enum Refusal {
     /// Offset or length is no multiple of the device's blocks, or there is nothing to do.
     #[error("its offset or its length is no multiple of the device's blocks")]
     Misaligned,
+    /// It has 2 GiB or more.
+    #[error("it has 2 GiB or more: ask for less at a time")]
+    TooLong,
     /// The device cannot do that.
     #[error("the device cannot do that")]
     NotSupported,

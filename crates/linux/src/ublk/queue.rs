@@ -286,7 +286,7 @@ pub(super) fn stay(cpus: &[CpuId], near: &[CpuId]) {
 fn errno_of(why: Refusal) -> Errno {
     match why {
         Refusal::NotSupported => Errno::NOT_SUPPORTED,
-        Refusal::Misaligned => Errno(libc::EINVAL),
+        Refusal::Misaligned | Refusal::TooLong => Errno(libc::EINVAL),
         _ => Errno::IO,
     }
 }

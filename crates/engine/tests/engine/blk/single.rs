@@ -159,6 +159,7 @@ fn what_the_device_cannot_do_is_not_taken() {
         (Request::read(1, BLOCK, 0), Refusal::Misaligned),
         (Request::read(0, 100, 0), Refusal::Misaligned),
         (Request::read(0, 0, 0), Refusal::Misaligned),
+        (Request::read(0, 1 << 31, 0), Refusal::TooLong),
         (Request::read(end, BLOCK, 0), Refusal::OutOfRange),
         (Request::read(end - 512, 1024, 0), Refusal::OutOfRange),
         (Request::read(u64::MAX - 511, BLOCK, 0), Refusal::OutOfRange),

@@ -121,6 +121,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if report.rows.is_empty() {
         return Err(Error::NoCase(arguments.case.join(", ")));
     }
+    interrupt::check()?;
     report.write_json(json)?;
     if let Some(file) = figure {
         file.write(&figure::of(&report))?;

@@ -5,6 +5,7 @@ use super::load::{Clock, NOOP_BYTES, Places};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::Samples;
+use crate::interrupt;
 use crate::report::Row;
 use homenode::NodeId;
 use homenode::blk::{Core, Device, Limits, Null, NullQueue, Options, Request};
@@ -19,6 +20,7 @@ pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
     let (mut alone, mut batches) = (Samples::default(), Samples::default());
     // The first round warms up.
     for round in 0..=scale.rounds {
+        interrupt::check()?;
         let one = cross(cpus, 1, 1, (200_000 / scale.divisor).max(1))?;
         let many = cross(cpus, 32, 128, (5_000_000 / scale.divisor).max(1))?;
         if round > 0 {

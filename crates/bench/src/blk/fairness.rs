@@ -6,6 +6,7 @@ use super::load::{Clock, NOOP_BYTES, Places};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
+use crate::interrupt;
 use crate::report::Row;
 use homenode::NodeId;
 use homenode::blk::{Delay, Distribution, Limits, Null, Options, Request, Scheduling, Shares, Stream};
@@ -19,6 +20,7 @@ const DEVICE_NS: u64 = 100_000;
 pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
     let requests = (20_000 / scale.divisor).max(200);
     let samples = interleave(1, 2, scale.rounds.min(3), |_, _, contestant| {
+        interrupt::check()?;
         let scheduling = match contestant {
             0 => Scheduling::Fair(vec![Stream::default(); 2], Shares::new()),
             _ => Scheduling::None,

@@ -6,6 +6,7 @@ use super::load::{Clock, Places};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::Samples;
+use crate::interrupt;
 use crate::report::Row;
 use hdrhistogram::Histogram;
 use homenode::blk::{Core, Driver, DriverQueue, Request};
@@ -25,6 +26,7 @@ pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
         let mut samples = QUANTILES.map(|_| Samples::default());
         // The first round warms up.
         for round in 0..=scale.rounds {
+            interrupt::check()?;
             let requests = (1_000_000 / scale.divisor).max(1);
             let histogram = match &target {
                 Target::Noop(null) => measure(null, case, cpus[0], requests)?,

@@ -5,6 +5,7 @@ use super::case::device;
 use super::load::{Load, null, play, together};
 use crate::error::Error;
 use crate::interleave::interleave;
+use crate::interrupt;
 use crate::report::Row;
 use homenode::blk::{Options, Scheduling, Shares, Stream};
 
@@ -26,6 +27,7 @@ pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
         requests: (3_000_000 / scale.divisor).max(1),
     };
     let samples = interleave(1, NAMES.len(), scale.rounds, |_, _, index| {
+        interrupt::check()?;
         let options = Options {
             scheduling: scheduling(index),
             ..Options::default()

@@ -34,6 +34,8 @@ struct AllPools {
     pools: Vec<StatusReport>,
     /// Where mounts lie whose servers were killed.
     dead: Vec<String>,
+    /// Sockets of servers that did not answer.
+    silent: Vec<String>,
 }
 
 /// What this machine has of pools.
@@ -41,6 +43,8 @@ struct Found {
     pools: Vec<StatusReport>,
     /// Mount points of dead servers.
     dead: Vec<PathBuf>,
+    /// Sockets of servers that did not answer; why was told.
+    silent: Vec<PathBuf>,
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
@@ -52,18 +56,20 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
             print(&[report], &[])
         };
     }
-    let Found { pools, dead } = all()?;
+    let Found { pools, dead, silent } = all()?;
     if args.json {
         crate::print_json(&AllPools {
             output_version: OUTPUT_VERSION,
             pools,
-            dead: dead.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
-        })
-    } else if pools.is_empty() && dead.is_empty() {
-        crate::print_line("no pool is up")
-    } else {
-        print(&pools, &dead)
+            dead: names(&dead),
+            silent: names(&silent),
+        })?;
+    } else if !pools.is_empty() || !dead.is_empty() {
+        print(&pools, &dead)?;
+    } else if silent.is_empty() {
+        crate::print_line("no pool is up")?;
     }
+    Ok(())
 }
 
 /// Asks every server; what dead ones left is cleaned up.
@@ -87,27 +93,34 @@ fn all() -> Result<Found> {
         }
     }
     let answering: Vec<Device> = connections.iter().map(|(device, _)| *device).collect();
-    let pools = ask(connections);
+    let (pools, silent) = ask(connections);
     let dead = dead(&answering);
-    Ok(Found { pools, dead })
+    Ok(Found { pools, dead, silent })
 }
 
 /// All at once: one that is stopped does not hold up the others.
-fn ask(connections: Vec<(Device, Connection)>) -> Vec<StatusReport> {
+fn ask(connections: Vec<(Device, Connection)>) -> (Vec<StatusReport>, Vec<PathBuf>) {
     thread::scope(|scope| {
         let asked: Vec<_> = connections
             .into_iter()
             .map(|(device, mut connection)| (device, scope.spawn(move || connection.status())))
             .collect();
-        let mut pools = Vec::new();
+        let (mut pools, mut silent) = (Vec::new(), Vec::new());
         for (device, answer) in asked {
             match answer.join().expect("asking does not panic") {
                 Ok(report) => pools.push(report),
-                Err(failure) => eprintln!("homenode: {}: {failure}", socket_path(device).display()),
+                Err(failure) => {
+                    eprintln!("homenode: {}: {failure}", socket_path(device).display());
+                    silent.push(socket_path(device));
+                }
             }
         }
-        pools
+        (pools, silent)
     })
+}
+
+pub(crate) fn names(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
 /// Where the mounts of dead servers lie. Those that answer are not asked again through the mount, where they might not.

@@ -139,7 +139,7 @@ fn remove(args: &RemoveArgs) -> Result<()> {
 }
 
 fn list(args: &ListArgs) -> Result<()> {
-    let mut volumes = Vec::new();
+    let (mut volumes, mut silent, mut dead) = (Vec::new(), Vec::new(), Vec::new());
     if let Some(pool) = &args.pool {
         ask(&mut Connection::to_server_of(pool)?.0, &mut volumes)?;
     } else {
@@ -157,19 +157,23 @@ fn list(args: &ListArgs) -> Result<()> {
             // One that does not answer hides no others.
             if let Err(failure) = told {
                 eprintln!("homenode: {}: {failure}", socket_path(device).display());
+                silent.push(socket_path(device));
             }
         }
-        for path in status::dead(&answering) {
-            eprintln!("homenode: {}", status::dead_line(&path));
+        dead = status::dead(&answering);
+        for path in &dead {
+            eprintln!("homenode: {}", status::dead_line(path));
         }
     }
     if args.json {
-        return crate::print_json(&table::json(volumes));
+        crate::print_json(&table::json(volumes, &dead, &silent))
+    } else if !volumes.is_empty() {
+        crate::print_text(&table::text(&volumes))
+    } else if silent.is_empty() {
+        crate::print_line("no volumes")
+    } else {
+        Ok(())
     }
-    if volumes.is_empty() {
-        return crate::print_line("no volumes");
-    }
-    crate::print_text(&table::text(&volumes))
 }
 
 fn ask(connection: &mut Connection, volumes: &mut Vec<Listed>) -> Result<()> {

@@ -85,21 +85,25 @@ impl Connection {
     ) -> std::result::Result<Outcome, RequestError> {
         let device = self.device;
         let broken = |error: io::Error| RequestError::Broken(broken_off(device, &error));
-        let timeout = request.is_quick().then_some(QUICK_TIMEOUT);
-        self.stream.get_ref().set_read_timeout(timeout).map_err(broken)?;
+        let quick = self.stream.get_ref().set_read_timeout(Some(QUICK_TIMEOUT));
+        quick.map_err(broken)?;
         let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
         line.push(b'\n');
         self.stream.get_mut().write_all(&line).map_err(broken)?;
         loop {
-            let mut line = String::new();
-            let read = self.stream.read_line(&mut line).map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock => RequestError::Broken(self.silent(request)),
-                _ => broken(error),
-            })?;
-            if read == 0 {
+            let mut line = Vec::new();
+            while let Err(error) = self.stream.read_until(b'\n', &mut line) {
+                match error.kind() {
+                    // What takes its time is waited for, but not for a server that is stopped.
+                    io::ErrorKind::WouldBlock if !request.is_quick() && !self.is_stopped() => {}
+                    io::ErrorKind::WouldBlock => return Err(RequestError::Broken(self.silent(request))),
+                    _ => return Err(broken(error)),
+                }
+            }
+            if line.is_empty() {
                 return Err(broken(io::ErrorKind::UnexpectedEof.into()));
             }
-            match serde_json::from_str(&line) {
+            match serde_json::from_slice(&line) {
                 Ok(Reply::Progress {
                     done_bytes,
                     total_bytes,
@@ -147,18 +151,24 @@ impl Connection {
         let Some(pid) = self.server().map(Pid::as_raw_nonzero) else {
             return Failure::new(format!("the server has not answered for {seconds} s{unknown}"));
         };
+        let state = if self.is_stopped() {
+            format!("is stopped, as are all calls to its mount: `kill -CONT {pid}` lets them go on")
+        } else {
+            format!("has not answered for {seconds} s: it is frozen, or the machine is overloaded")
+        };
+        Failure::new(format!(
+            "the server (process {pid}) {state}; `kill -KILL {pid}` ends it, and what the pool holds is lost{unknown}"
+        ))
+    }
+
+    /// Whether the server's process is stopped, by a signal or a debugger.
+    fn is_stopped(&self) -> bool {
+        let Some(pid) = self.server().map(Pid::as_raw_nonzero) else {
+            return false;
+        };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
-        Failure::new(match state {
-            Some('T' | 't') => format!(
-                "the server (process {pid}) is stopped, as are all calls to its mount: `kill -CONT {pid}` lets them go on; \
-                 `kill -KILL {pid}` ends it, and what the pool holds is lost{unknown}"
-            ),
-            _ => format!(
-                "the server (process {pid}) has not answered for {seconds} s: it is frozen, or the machine is overloaded; \
-                 `kill -KILL {pid}` ends it, and what the pool holds is lost{unknown}"
-            ),
-        })
+        matches!(state, Some('T' | 't'))
     }
 
     /// The server's process; `None` where it is none of this PID namespace.

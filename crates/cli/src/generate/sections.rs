@@ -3,13 +3,14 @@
 use clap::Command;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
-const EXIT_STATUS: [(&str, &str); 3] = [
+const EXIT_STATUS: [(&str, &str); 4] = [
     ("0", "It is done."),
     (
         "1",
         "It could not be done; one message on standard error says why, and what to do.",
     ),
     ("2", "The command line was not understood."),
+    ("130", "Ctrl-C ended it; what may go on without it is told."),
 ];
 const ENVIRONMENT: [(&str, &str); 1] = [(
     "HOMENODE_LOG",

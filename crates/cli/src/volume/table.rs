@@ -3,15 +3,20 @@
 use super::Listed;
 use crate::control::protocol::{NodeBytes, OUTPUT_VERSION, VolumeReport};
 use crate::mountinfo::shown;
+use crate::status::names;
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::fmt::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Json {
     output_version: u32,
     volumes: Vec<InPool>,
+    /// Where mounts lie whose servers were killed.
+    dead: Vec<String>,
+    /// Sockets of servers that did not answer.
+    silent: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -22,11 +27,13 @@ struct InPool {
     volume: VolumeReport,
 }
 
-pub(super) fn json(volumes: Vec<Listed>) -> Json {
+pub(super) fn json(volumes: Vec<Listed>, dead: &[PathBuf], silent: &[PathBuf]) -> Json {
     let in_pool = |Listed { pool, volume }| InPool { pool, volume };
     Json {
         output_version: OUTPUT_VERSION,
         volumes: volumes.into_iter().map(in_pool).collect(),
+        dead: names(dead),
+        silent: names(silent),
     }
 }
 

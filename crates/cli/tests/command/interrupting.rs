@@ -1,8 +1,10 @@
-//! Ctrl-C while a command waits for its server.
+//! Ctrl-C while a command waits for its server, and after that.
 
 use super::harness::*;
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal};
 use std::fs;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
@@ -71,4 +73,55 @@ fn a_drain_that_is_interrupted_after_it_began_goes_on() {
     });
     assert!(is_interrupted);
     down(&dir);
+}
+
+/// What is done is done, and told. Who cannot wait until it is told is not kept.
+#[test]
+fn a_command_that_cannot_tell_what_is_done_is_ended_by_a_second_ctrl_c() {
+    need_mounts!();
+    let scratch = Scratch::new("telling");
+    let dir = scratch.dir("pool");
+    succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
+    let file = dir.join("file");
+    fs::write(&file, "bytes").unwrap();
+    for is_repeated in [false, true] {
+        let (mut reader, writer) = io::pipe().unwrap();
+        fill(&writer);
+        let mut command = homenode(["file", "move"]);
+        command.arg(&file).args(["--node", "0"]);
+        let child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        let pid = Pid::from_child(&child);
+        let process = format!("/proc/{}", pid.as_raw_nonzero());
+        let read = |name: &str| fs::read_to_string(format!("{process}/{name}")).unwrap();
+        // The call's number, and its first argument: standard output.
+        let prints = || read("syscall").split(' ').nth(1) == Some("0x1");
+        wait_until("it cannot print", prints);
+        signal(pid, Signal::INT);
+        if is_repeated {
+            // Two that come at once are one.
+            let ends = || {
+                signal(pid, Signal::INT);
+                read("stat").contains(") Z ")
+            };
+            wait_until("it ends", ends);
+        } else {
+            let mut said = Vec::new();
+            reader.read_to_end(&mut said).unwrap();
+            assert!(String::from_utf8_lossy(&said).contains("to node 0"));
+        }
+        let output = child.wait_with_output().unwrap();
+        let code = if is_repeated { 130 } else { 0 };
+        assert_eq!(output.status.code(), Some(code), "{}", describe(&output));
+        assert!(output.stderr.is_empty(), "{}", describe(&output));
+    }
+    down(&dir);
+}
+
+/// So that whoever writes next has to wait.
+fn fill(mut pipe: &io::PipeWriter) {
+    let flags = rustix::fs::fcntl_getfl(pipe).unwrap();
+    rustix::fs::fcntl_setfl(pipe, flags | OFlags::NONBLOCK).unwrap();
+    while pipe.write(&[0; 4096]).is_ok() {}
+    rustix::fs::fcntl_setfl(pipe, flags).unwrap();
 }

@@ -254,7 +254,8 @@ fn names_are_told_on_one_line() {
         assert_eq!(message.trim_end().lines().count(), 1, "{message}");
         assert!(message.contains(name), "{message}");
     };
-    named(&world.failure(&["--device", "a\nb"]), "a\\nb");
+    named(&world.failure(&["--device", "a\nb"]), " a\\nb:");
+    named(&world.failure(&["--device", "a\nb", "--overwrite"]), " a\\nb ");
     named(&world.failure(&["--device", "a\x1bb", "--overwrite"]), "a\\u{1b}b");
     world.trace = world.directory.path().join("odd\nname");
     named(&world.failure(&[]), "odd\\nname");

@@ -172,7 +172,7 @@ fn play<D: Driver>(driver: &D, trace: &Trace, args: &Args, depth: u64) -> Result
         set_up.map_err(|error| Failure::new(format!("{}: {error}", shown(args.device.as_ref()))))?;
     let interrupted = watch()?;
     let player = Player {
-        begin: trace.begin,
+        begin_ns: trace.begin_ns,
         asap: args.asap,
         depth,
         bytes_max: trace.bytes_max,

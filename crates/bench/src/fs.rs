@@ -17,6 +17,7 @@ use crate::arguments::Arguments;
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
+use crate::interrupt;
 use crate::output::Output;
 use crate::private_tmpfs::Pages;
 use crate::report::{Report, Row, Table};
@@ -29,6 +30,7 @@ use std::time::Instant;
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let json = Output::open(arguments.json.as_deref())?;
+    interrupt::watch()?;
     let mut bench = Bench::prepare(arguments)?;
     let groups = bench.groups(&arguments.case);
     if groups.is_empty() {
@@ -159,6 +161,7 @@ impl Bench {
             ..
         } = self;
         let samples = interleave(names.len(), contestants.len(), *rounds, |round, case, contestant| {
+            interrupt::check()?;
             let pass = Pass {
                 case: &names[case],
                 operation: group.operation,
@@ -191,6 +194,7 @@ impl Bench {
     /// Writes every file of every contestant from its start to its end.
     fn fill_files(&mut self) -> Result<(), Error> {
         for contestant in &mut self.contestants {
+            interrupt::check()?;
             (0..FILES).try_for_each(|file| contestant.empty(file))?;
             let layout = Layout {
                 threads: self.cpus.len(),

@@ -6,12 +6,12 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// A file that is to be written. What is in it stays until then, and none is left that has nothing in it.
+/// A file that is to be written. What is in it stays until then, and none is left that was made for nothing.
 #[derive(Debug)]
 pub(crate) struct Output {
     path: PathBuf,
     file: File,
-    /// It was made here, and has nothing in it yet.
+    /// It was made here, and is not written yet.
     is_new: bool,
 }
 
@@ -37,9 +37,10 @@ impl Output {
 
     /// Writes all of it.
     pub(crate) fn write(mut self, text: &str) -> Result<(), Error> {
-        self.is_new = false;
         self.replace(text)
-            .map_err(|error| Error::system(format!("writing {}", self.path.display()), error))
+            .map_err(|error| Error::system(format!("writing {}", self.path.display()), error))?;
+        self.is_new = false;
+        Ok(())
     }
 
     fn replace(&mut self, text: &str) -> io::Result<()> {
@@ -81,6 +82,22 @@ mod tests {
         assert_eq!(read(), "first, and long");
         open().write("second").expect("it can be written");
         assert_eq!(read(), "second");
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_written_is_not_left() {
+        let directory = tempfile::tempdir().expect("a directory is made");
+        let path = directory.path().join("rows");
+        File::create_new(&path).expect("it is made");
+        let full = File::options().write(true).open("/dev/full").expect("it can be opened");
+        let output = Output {
+            path: path.clone(),
+            file: full,
+            is_new: true,
+        };
+        let error = output.write("text").expect_err("there is no space").to_string();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+        assert!(!path.exists(), "it has nothing in it");
     }
 
     #[test]

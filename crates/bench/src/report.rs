@@ -166,15 +166,19 @@ impl Table {
 
     /// Prints the head.
     pub(crate) fn print_head(&self) {
+        println!("{}", self.head());
+    }
+
+    fn head(&self) -> String {
         let width = self.case_width;
-        print!("{:<width$}{HOMENODE:>12}", "case");
+        let mut head = format!("{:<width$}{HOMENODE:>12}", "case");
         for peer in &self.peers {
-            print!("{peer:>12}{:>8}", "ratio");
+            head.push_str(&format!("{peer:>12}{:>8}", "ratio"));
         }
         if self.server_cpu {
-            print!("{:>12}", "server CPU");
+            head.push_str(&format!("{:>12}", "CPU ns"));
         }
-        println!("{:>9}  unit", "spread");
+        head + &format!("{:>9}  unit", "spread")
     }
 
     /// Prints one row.
@@ -234,12 +238,12 @@ mod tests {
             table.line(&of("ns")),
             "a            2.0         4.0   2.00x      0 %  ns"
         );
-        assert!(
-            table
-                .with_server_cpu()
-                .line(&of("k IOPS"))
-                .ends_with("-      0 %  k IOPS")
-        );
+        let table = table.with_server_cpu();
+        assert!(table.line(&of("k IOPS")).ends_with("-      0 %  k IOPS"));
+        // Another unit than the line's.
+        let idle = table.line(&Row::idle("a".into(), 3, 2500));
+        assert!(idle.ends_with("2500      0 %  ticks"), "{idle}");
+        assert!(table.head().ends_with("CPU ns   spread  unit"), "{}", table.head());
     }
 
     #[test]

@@ -50,16 +50,16 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A message on one line, whatever is in the names that it tells.
-pub(crate) fn on_one_line(text: &str) -> String {
-    let escaped = |one: char| {
+/// Names of files, threads and mounts are whatever a program says: on one line, and no commands to a terminal.
+pub(crate) fn plain(text: &str) -> String {
+    let escape = |one: char| -> String {
         if one.is_control() {
-            one.escape_debug().to_string()
+            one.escape_default().collect()
         } else {
-            one.to_string()
+            one.into()
         }
     };
-    text.chars().map(escaped).collect()
+    text.chars().map(escape).collect()
 }
 
 /// Shorthand for `Err(Failure::new(format!(…)))`.
@@ -69,3 +69,13 @@ macro_rules! fail {
     };
 }
 pub(crate) use fail;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_give_terminals_no_commands() {
+        assert_eq!(plain("a\u{1b}[2Jb\n\u{9b}2J\u{e4}"), "a\\u{1b}[2Jb\\n\\u{9b}2J\u{e4}");
+    }
+}

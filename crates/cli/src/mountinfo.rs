@@ -2,6 +2,7 @@
 //!
 //! A path is opened with O_PATH, which asks no file server: so it also works on a mount whose server is dead.
 
+use crate::failure::plain;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs;
@@ -9,6 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::str::Utf8Chunk;
 
 /// The type homenode's mounts have.
 pub(crate) const FILESYSTEM_TYPE: &str = "fuse.homenode";
@@ -144,13 +146,11 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// A path as one line of text, whatever is in its name.
+/// A path as one line of text, whatever is in its name; bytes that are no text as `\xff`.
 pub(crate) fn shown(path: &Path) -> String {
-    let plain = |byte: &u8| !byte.is_ascii_control();
-    match path.to_str() {
-        Some(text) if path.as_os_str().as_bytes().iter().all(plain) => text.to_owned(),
-        _ => format!("{path:?}"),
-    }
+    let chunks = path.as_os_str().as_bytes().utf8_chunks();
+    let text = |chunk: Utf8Chunk<'_>| plain(chunk.valid()) + &chunk.invalid().escape_ascii().to_string();
+    chunks.map(text).collect()
 }
 
 impl std::fmt::Display for Device {
@@ -227,6 +227,7 @@ mod tests {
     #[test]
     fn names_are_shown_on_one_line() {
         assert_eq!(shown(Path::new("/a b")), "/a b");
-        assert_eq!(shown(Path::new("/a\nb")), "\"/a\\nb\"");
+        assert_eq!(shown(Path::new("/ä\n\u{9b}2Jb")), r"/ä\n\u{9b}2Jb");
+        assert_eq!(shown(Path::new(&OsString::from_vec(b"/a\xffb".into()))), r"/a\xffb");
     }
 }

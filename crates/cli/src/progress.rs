@@ -44,18 +44,24 @@ impl Progress {
     }
 
     /// From here on Ctrl-C ends this command with a word about what does not end: the server goes on with what it has
-    /// begun. `look` is the command that tells how far it is.
+    /// begun. `look` is the command that tells how far it is. Once the bar has gone, only a second one ends it.
     pub(crate) fn on_interrupt(&self, look: String) -> Result<()> {
         let signals = Signals::new([SIGINT]);
         let mut signals = signals.map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
         let bar = self.0.clone();
         thread::spawn(move || {
-            // What is done is done: the command is about to say so.
-            if signals.forever().next().is_some() && !bar.is_finished() {
-                bar.finish_and_clear();
-                eprintln!(
-                    "homenode: interrupted: the server goes on if it has begun, else it drops this; see `{look}`"
-                );
+            let mut has_passed = false;
+            for _ in signals.forever() {
+                if !bar.is_finished() {
+                    bar.finish_and_clear();
+                    eprintln!(
+                        "homenode: interrupted: the server goes on if it has begun, else it drops this; see `{look}`"
+                    );
+                } else if !has_passed {
+                    // What is done is done: the command is about to say so.
+                    has_passed = true;
+                    continue;
+                }
                 std::process::exit(INTERRUPTED_EXIT_CODE);
             }
         });

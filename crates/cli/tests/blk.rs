@@ -5,6 +5,7 @@ use homenode::blk::trace::{Entry, header, recorder};
 use homenode::blk::{Device, Durability, Limits, Null, Options, Request};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -253,7 +254,8 @@ fn names_are_told_on_one_line() {
         assert_eq!(message.trim_end().lines().count(), 1, "{message}");
         assert!(message.contains(name), "{message}");
     };
-    named(&world.failure(&["--device", "a\nb"]), "a\\nb");
+    named(&world.failure(&["--device", "a\nb"]), " a\\nb:");
+    named(&world.failure(&["--device", "a\nb", "--overwrite"]), " a\\nb ");
     named(&world.failure(&["--device", "a\x1bb", "--overwrite"]), "a\\u{1b}b");
     world.trace = world.directory.path().join("odd\nname");
     named(&world.failure(&[]), "odd\\nname");
@@ -270,16 +272,16 @@ fn ctrl_c_ends_it_and_tells_what_was_done() {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the command runs");
     let process = Pid::from_child(&child);
-    // Until it listens.
-    let listens = || {
-        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-            .is_some_and(|mask| mask & 2 != 0)
+    // Until the thread that plays sleeps as well: the first is done, and the second far off.
+    let sleeps = || {
+        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).expect("it is there");
+        let stat = |task: io::Result<fs::DirEntry>| fs::read_to_string(task.expect("it is there").path().join("stat"));
+        let states = tasks.map(|task| Some(stat(task).ok()?.rsplit_once(") ")?.1.starts_with('S')));
+        let states: Vec<Option<bool>> = states.collect();
+        states.len() == 2 && states.iter().all(|sleeps| *sleeps == Some(true))
     };
-    let looks = (0..500).take_while(|_| !listens());
+    let looks = (0..2000).take_while(|_| !sleeps());
     looks.for_each(|_| thread::sleep(Duration::from_millis(10)));
-    thread::sleep(Duration::from_millis(300));
     kill_process(process, Signal::INT).expect("it is there");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130), "{output:?}");

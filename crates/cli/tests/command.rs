@@ -8,6 +8,7 @@ mod command {
     mod bad_input;
     mod ending;
     pub(crate) mod harness;
+    mod interrupting;
     mod members;
     mod mount_helper;
     mod mounting;

@@ -1,5 +1,6 @@
 //! Names and numbers as a person reads them.
 
+pub(crate) use crate::failure::plain;
 use homenode_linux::affinity::Unseen;
 use homenode_linux::affinity::act::conflicts::Conflict;
 use homenode_policy::affinity::{Snapshot, Target, Thread};
@@ -21,18 +22,6 @@ pub(super) fn rate(bytes: u64, period_ns: u64) -> String {
     let per_second = u128::from(bytes) * 1_000_000_000 / u128::from(period_ns.max(1));
     let tenths = per_second / 100_000;
     format!("{}.{} MB/s", tenths / 10, tenths % 10)
-}
-
-/// Names of threads and mounts are whatever a program says: on one line, and no commands to a terminal.
-pub(crate) fn plain(text: &str) -> String {
-    let escape = |one: char| -> String {
-        if one.is_control() {
-            one.escape_default().collect()
-        } else {
-            one.into()
-        }
-    };
-    text.chars().map(escape).collect()
 }
 
 /// `thread 4711 (reader of datanode)`, `interrupt 38 (virtio2-input.0)`.
@@ -115,10 +104,5 @@ mod tests {
             (count(1, "thread"), count(0, "thread")),
             ("1 thread".to_owned(), "0 threads".to_owned())
         );
-    }
-
-    #[test]
-    fn names_give_terminals_no_commands() {
-        assert_eq!(plain("a\u{1b}[2Jb\n\u{e4}"), "a\\u{1b}[2Jb\\n\u{e4}");
     }
 }

@@ -4,7 +4,7 @@ mod outcome;
 mod player;
 mod trace;
 
-use crate::failure::{Failure, Result, chain, fail, on_one_line};
+use crate::failure::{Failure, Result, chain, fail, plain};
 use crate::mountinfo::shown;
 use crate::progress::INTERRUPTED_EXIT_CODE;
 use crate::{print_json, print_text};
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 fail!("{name} is the trace itself: it cannot be the device");
             }
             let opened = UringFile::open(file.as_ref(), buffers, options);
-            let opened = opened.map_err(|error| Failure::new(on_one_line(&chain(&error))))?;
+            let opened = opened.map_err(|error| Failure::new(plain(&chain(&error))))?;
             let (bytes, needed) = (opened.limits().device_bytes, trace.device_bytes);
             if bytes < needed {
                 fail!("{name} has {bytes} bytes, and the device of the trace {needed}: take one that is as large");
@@ -172,7 +172,7 @@ fn play<D: Driver>(driver: &D, trace: &Trace, args: &Args, depth: u64) -> Result
         set_up.map_err(|error| Failure::new(format!("{}: {error}", shown(args.device.as_ref()))))?;
     let interrupted = watch()?;
     let player = Player {
-        begin: trace.begin,
+        begin_ns: trace.begin_ns,
         asap: args.asap,
         depth,
         bytes_max: trace.bytes_max,

@@ -203,6 +203,53 @@ pub(crate) fn wait_until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
+/// Where the server of a mount writes its log.
+pub(crate) fn log_of(directory: &Path) -> PathBuf {
+    let device = rustix::fs::stat(directory).unwrap().st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    Path::new("/run/homenode").join(format!("{major}-{minor}.log"))
+}
+
+/// Waits until a server that was stopped has dropped such a request.
+pub(crate) fn wait_until_dropped(log: &Path, request: &str) {
+    let is_told = |line: &str| line.contains("the command that asked has gone") && line.contains(request);
+    let is_dropped = || fs::read_to_string(log).unwrap().lines().any(is_told);
+    wait_until("the server drops it", is_dropped);
+}
+
+/// Waits until a command waits for its server: it is connected, and each of its threads sleeps.
+pub(crate) fn wait_until_it_waits(pid: Pid) {
+    let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+    wait_until("it waits for the server", || is_connected(&process) && sleeps(&process));
+}
+
+fn is_connected(process: &Path) -> bool {
+    let table = fs::read_to_string("/proc/net/unix").unwrap();
+    // Num: RefCount Protocol Flags Type St Inode
+    let connected: Vec<&str> = table
+        .lines()
+        .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>())
+        .filter(|fields| fields[5] == "03")
+        .map(|fields| fields[6])
+        .collect();
+    let opened_here = |number: &OsStr| number.to_str().unwrap().parse::<u32>().unwrap() > 2;
+    fs::read_dir(process.join("fd")).unwrap().any(|entry| {
+        let entry = entry.unwrap();
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        let inode = target
+            .to_str()
+            .and_then(|target| target.strip_prefix("socket:[")?.strip_suffix(']'));
+        opened_here(&entry.file_name()) && inode.is_some_and(|inode| connected.contains(&inode))
+    })
+}
+
+fn sleeps(process: &Path) -> bool {
+    fs::read_dir(process.join("task")).unwrap().all(|task| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat"));
+        stat.is_ok_and(|stat| stat.rsplit_once(") ").unwrap().1.starts_with('S'))
+    })
+}
+
 pub(crate) fn assert_nothing_mounted(directory: &Path) {
     assert_eq!(mounts_below(directory), [], "nothing is mounted");
 }

@@ -1,12 +1,9 @@
 //! Members come and go while files are in use.
 
 use super::harness::*;
-use rustix::process::{Pid, Signal};
 use std::fs;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 #[test]
 fn add_drain_remove_under_a_writer() {
@@ -80,44 +77,5 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
     assert_eq!(status["members"].as_array().unwrap().len(), 2, "{status}");
     assert_ne!(status["members"][0]["state"], "draining", "it takes data again");
     assert_eq!(fs::read(dir.join("large")).unwrap(), vec![1; 12 << 20]);
-    down(&dir);
-}
-
-#[test]
-fn a_drain_that_is_interrupted_before_it_began_is_dropped() {
-    need_mounts!();
-    let scratch = Scratch::new("interrupted");
-    let dir = scratch.dir("pool");
-    succeed(homenode(["up", SIZE, "--node", "0"]).arg(&dir));
-    fs::write(dir.join("file"), vec![1; 5_000_000]).unwrap();
-    succeed(homenode(["pool", "add", "--node", "0", "--size", "16M"]).arg(&dir));
-    let server = server_pid(&dir).unwrap();
-    // So that the drain has not begun when it is interrupted.
-    signal(server, Signal::STOP);
-    let drain = homenode(["pool", "drain"])
-        .arg(&dir)
-        .arg("0")
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let pid = Pid::from_child(&drain);
-    let waits = || {
-        let process = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap();
-        let field = |name| process.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
-        let caught = u64::from_str_radix(field("SigCgt:"), 16).unwrap();
-        caught >> (Signal::INT.as_raw() - 1) & 1 == 1 && field("State:").starts_with('S')
-    };
-    wait_until("it waits for the answer", waits);
-    signal(pid, Signal::INT);
-    let output = drain.wait_with_output().unwrap();
-    signal(server, Signal::CONT);
-    thread::sleep(Duration::from_millis(200));
-    assert_eq!(output.status.code(), Some(130), "{}", describe(&output));
-    let said = describe(&output);
-    assert!(
-        said.contains("the server goes on if it has begun") && said.contains("homenode status"),
-        "{said}"
-    );
-    assert_eq!(status(&dir)["members"][0]["state"], "candidate");
     down(&dir);
 }

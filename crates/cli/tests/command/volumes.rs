@@ -1,15 +1,13 @@
 //! Volumes by the command: each verb, and each mistake.
 
 use super::harness::*;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 fn volume(verb: &str, path: impl AsRef<OsStr>, options: &[&str]) -> Command {
     let mut command = homenode(["volume", verb]);
@@ -182,14 +180,14 @@ fn a_server_that_is_gone_or_stopped_is_told_of() {
     let scratch = Scratch::new("gone");
     let pool = scratch.dir("pool");
     up(&pool);
-    let pid = server_pid(&pool).unwrap();
+    let (pid, log) = (server_pid(&pool).unwrap(), log_of(&pool));
     let create = || volume("create", pool.join("v"), &["--size=4M"]);
     signal(pid, Signal::STOP);
     refused(&mut create(), &["is stopped", "kill -CONT", "not known"]);
     let message = fail(1, &mut volume("list", &pool, &[]));
     assert!(!message.contains("not known"), "{message}");
     signal(pid, Signal::CONT);
-    thread::sleep(Duration::from_millis(200));
+    wait_until_dropped(&log, "VolumeCreate");
     assert_eq!(list(&pool), json!([]), "nobody waits for the volume any more");
     // One that waits as long as it takes is told when the server dies.
     signal(pid, Signal::STOP);
@@ -197,7 +195,7 @@ fn a_server_that_is_gone_or_stopped_is_told_of() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    thread::sleep(Duration::from_millis(300));
+    wait_until_it_waits(Pid::from_child(&waiting));
     signal(pid, Signal::KILL);
     let message = String::from_utf8(waiting.wait_with_output().unwrap().stderr).unwrap();
     for part in [

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How a trace is played.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Player<'a> {
-    pub(super) begin: u64,
+    pub(super) begin_ns: u64,
     pub(super) asap: bool,
     /// Requests of a core under way at a time.
     pub(super) depth: u64,
@@ -98,7 +98,7 @@ impl Player<'_> {
         let is_interrupted = || self.interrupted.load(Ordering::Relaxed);
         for (number, entry) in entries.iter().enumerate() {
             if !self.asap {
-                let due = Duration::from_nanos(entry.time_ns.saturating_sub(self.begin));
+                let due = Duration::from_nanos(entry.time_ns.saturating_sub(self.begin_ns));
                 lane.wait_until(due, is_interrupted);
             }
             if is_interrupted() {

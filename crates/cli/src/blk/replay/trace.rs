@@ -19,8 +19,8 @@ pub(super) struct Trace {
     pub(super) device_bytes: u64,
     /// The entries of each core, in the order of the file.
     pub(super) cores: Vec<Vec<Entry>>,
-    /// When the first one was taken, ns.
-    pub(super) begin: u64,
+    /// When the first one was taken.
+    pub(super) begin_ns: u64,
     /// Data of the longest request.
     pub(super) longest: u32,
     /// Memory that each request needs.
@@ -71,7 +71,7 @@ impl Trace {
         Ok(Self {
             device_bytes,
             longest,
-            begin: all().map(|entry| entry.time_ns).min().unwrap_or(0),
+            begin_ns: all().map(|entry| entry.time_ns).min().unwrap_or(0),
             // Whole pages, so that each buffer begins where direct I/O can reach it; longer requests are not taken.
             bytes_max: longest.clamp(PAGE, 1 << 31).next_multiple_of(PAGE),
             has_changes: all().any(|entry| is_change(entry.request.operation)),

@@ -1,0 +1,27 @@
+//! Ctrl-C ends a bench, and leaves no file that has nothing in it.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+#[test]
+fn a_bench_that_is_interrupted_leaves_no_empty_file() {
+    let directory = tempfile::tempdir().expect("a directory is made");
+    let rows = directory.path().join("rows");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_homenode-bench"))
+        // More rounds than anybody waits for.
+        .args(["fs", "--case=4k/read/1t/same", "--rounds=1000", "--json"])
+        .arg(&rows)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the command runs");
+    let mut said = BufReader::new(child.stdout.take().expect("it is piped"));
+    said.read_line(&mut String::new()).expect("it says what it will do");
+    assert!(rows.exists(), "it can be written");
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it is there");
+    // So that it is not ended by what it goes on to say.
+    std::io::copy(&mut said, &mut std::io::sink()).expect("it says the rest");
+    assert_eq!(child.wait().expect("it ends").code(), Some(1), "it is interrupted");
+    assert!(!rows.exists(), "it has nothing in it");
+}

@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SUBSTRING")]
     case: Vec<String>,
     /// Rounds that count.
-    #[arg(long, value_name = "N", default_value_t = 9, conflicts_with = "smoke", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 21, conflicts_with = "smoke", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Exit with 1 unless every required number of the cases that ran is reached.
     #[arg(long)]

@@ -101,9 +101,9 @@ impl Case {
 
     pub(super) fn load(&self, divisor: u64) -> Load {
         let requests = match (self.kind, self.bytes) {
-            (Kind::Noop, _) => 6_000_000,
-            (Kind::Ram, 512) => 2_000_000,
-            (Kind::Ram | Kind::Volume, _) => 500_000,
+            (Kind::Noop, _) => 2_000_000,
+            (Kind::Ram, 512) => 600_000,
+            (Kind::Ram | Kind::Volume, _) => 150_000,
         };
         Load {
             bytes: self.bytes,

@@ -189,8 +189,17 @@ fn a_server_that_is_gone_or_stopped_is_told_of() {
     signal(pid, Signal::CONT);
     wait_until_dropped(&log, "VolumeCreate");
     assert_eq!(list(&pool), json!([]), "nobody waits for the volume any more");
-    // One that waits as long as it takes is told when the server dies.
+    // What takes as long as it takes is not waited for while it is stopped; where all pools are listed, it is named.
     signal(pid, Signal::STOP);
+    refused(
+        &mut volume("remove", pool.join("v"), &[]),
+        &["is stopped", "kill -CONT", "not known"],
+    );
+    let socket = log.with_extension("sock");
+    let listed: Value = serde_json::from_str(&succeed(&mut homenode(["volume", "list", "--json"]))).unwrap();
+    let silent = listed["silent"].as_array().unwrap();
+    assert!(silent.contains(&json!(socket.to_str().unwrap())), "{listed}");
+    // Who waits is told when the server dies.
     let waiting = volume("remove", pool.join("v"), &[])
         .stderr(Stdio::piped())
         .spawn()

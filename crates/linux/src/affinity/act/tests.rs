@@ -156,26 +156,39 @@ fn a_plan_that_is_taken_back_leaves_nothing() {
 
 #[test]
 fn cut_anywhere_the_next_one_takes_everything_back() {
-    for seed in 0..20 {
-        let whole = Handle::new(seed);
-        daemon(&whole, 2);
-        let operations = whole.machine().operations;
-        for cut in 1..=operations {
-            let handle = Handle::new(seed);
-            handle.machine().cut = Some(cut);
-            assert!(
-                !handle.run(|| daemon(&handle, 2)),
-                "seed {seed}: it was to be cut at {cut}"
-            );
-            // Taking back is cut too, later and later.
-            for later in [2, 9, 31] {
-                let again = handle.machine().operations + later;
-                handle.machine().cut = Some(again);
-                handle.run(|| daemon(&handle, 0));
-            }
-            handle.machine().cut = None;
-            daemon(&handle, 0);
-            check(&handle, seed, cut);
+    (0..20).for_each(|seed| cut_everywhere(seed, true));
+}
+
+#[test]
+fn cut_anywhere_with_nobody_else_at_work() {
+    (0..80).for_each(|seed| cut_everywhere(seed, false));
+}
+
+/// `busy`: whether others do something meanwhile.
+fn cut_everywhere(seed: u64, busy: bool) {
+    let start = || {
+        let handle = Handle::new(seed);
+        handle.machine().busy = busy;
+        handle
+    };
+    let whole = start();
+    daemon(&whole, 2);
+    let operations = whole.machine().operations;
+    for cut in 1..=operations {
+        let handle = start();
+        handle.machine().cut = Some(cut);
+        assert!(
+            !handle.run(|| daemon(&handle, 2)),
+            "seed {seed}: it was to be cut at {cut}"
+        );
+        // Taking back is cut too, later and later.
+        for later in [2, 9, 31] {
+            let again = handle.machine().operations + later;
+            handle.machine().cut = Some(again);
+            handle.run(|| daemon(&handle, 0));
         }
+        handle.machine().cut = None;
+        daemon(&handle, 0);
+        check(&handle, seed, cut);
     }
 }

@@ -1,7 +1,8 @@
 //! A volume as a device of the block layer: what it takes is copied at once.
 //!
 //! Cost: data goes through a stage of 64 KiB, which stays in the core's cache, because neither the pool's bytes nor the
-//! requests' may be referred to. A discard waits for copies of other threads that are under way in the volume. The node of the thread that runs the hardware queue is the asking node.
+//! requests' may be referred to. A discard waits for copies of other threads that are under way in the volume. The node of
+//! the thread that runs the hardware queue is the asking node.
 
 use super::Volume;
 use crate::blk::{Arena, Done, Driver, DriverQueue, Errno, Late, Limits, Operation, Outcome, Slots, Tag};

@@ -122,6 +122,8 @@ impl PoolHandler {
             used_bytes: status.used_bytes,
             reserved_bytes: status.reserved_bytes,
             free_bytes: status.free_bytes(),
+            metadata_used_bytes: status.metadata_used_bytes,
+            metadata_limit_bytes: status.metadata_limit_bytes,
             nodes: nodes(&status),
             members: members(&status),
             accesses: accesses(&status),

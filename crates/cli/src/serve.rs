@@ -77,6 +77,7 @@ impl Serving {
         std::env::set_current_dir("/").map_err(|error| Failure::new(format!("cannot go to /: {error}")))?;
         let options = PoolOptions {
             size_per_node: args.size_per_node,
+            metadata: args.metadata,
             nodes: args.nodes.iter().copied().map(NodeId).collect(),
             owner: Some(Owner {
                 uid: directory.uid,

@@ -192,6 +192,12 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     )?;
     writeln!(
         text,
+        "metadata {} of {} (memory of the server besides the capacity)",
+        size(report.metadata_used_bytes),
+        size(report.metadata_limit_bytes)
+    )?;
+    writeln!(
+        text,
         "\n{:<6} {:<10} {:>11} {:>11} {:>11} {:>14}",
         "node", "state", "capacity", "used", "populated", "spilled away"
     )?;

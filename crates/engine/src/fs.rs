@@ -12,6 +12,7 @@ mod directory;
 mod error;
 mod extents;
 mod inode;
+mod metadata;
 mod namespace;
 mod placement;
 mod rename;
@@ -34,6 +35,7 @@ use crate::{Clock, CpuId, Memory, NodeId};
 use commit::Held;
 use homenode_shared::{Nodes, Slot, Slots};
 use inode::Body;
+use metadata::Metadata;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +44,9 @@ use volume::Volumes;
 
 /// Threads that can work on one filesystem at a time.
 const SLOTS: usize = 4096;
+
+/// Bytes of a node of a block map.
+const MAP_NODE_BYTES: usize = 4096;
 
 /// Who asks: given with every operation that may touch data.
 #[derive(Clone, Copy)]
@@ -95,6 +100,7 @@ pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
     volumes: Volumes,
     /// Files without a link that something pins, or whose blocks are just being freed.
     unlinked: AtomicU64,
+    metadata: Metadata,
 }
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
@@ -119,6 +125,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             renaming: Mutex::new(()),
             volumes: Volumes::default(),
             unlinked: AtomicU64::new(0),
+            metadata: Metadata::default(),
         };
         let ino = fs.table.reserve().expect("a pool may have an inode");
         debug_assert_eq!(ino, Ino::ROOT);
@@ -134,7 +141,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             Held::state_of(&fs.root),
             fs.now_ns(),
             &[Change::Inode { ino, attributes }],
-        );
+        )
+        .expect("there is no limit yet");
         fs
     }
 
@@ -190,6 +198,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Frees what an inode has that nothing keeps.
     fn evict(&self, inode: &Inode) {
         self.table.remove(inode.ino);
+        let mut state = inode.state.lock();
+        let charged = std::mem::take(&mut state.charged);
+        self.metadata.give_back(state.uid, charged);
+        drop(state);
         if let Body::File(file) = &inode.body {
             self.discard(inode, file);
         }
@@ -204,13 +216,30 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     pub fn statfs(&self) -> StatFs {
         let status = self.pool.status();
         let files = self.table.files_max();
-        let files_free = files.saturating_sub(self.table.len());
+        let (used_bytes, limit_bytes) = self.metadata_bytes();
+        let room = limit_bytes.saturating_sub(used_bytes) / metadata::FILE_BYTES;
+        let files_free = files.saturating_sub(self.table.len()).min(room);
         StatFs {
             blocks: status.capacity,
             free: status.free(),
             files,
             files_free,
         }
+    }
+
+    /// Limits the memory that names, attributes and block maps may take; without a call there is no limit. What is above a
+    /// lower limit stays.
+    pub fn set_metadata_limit(&self, bytes: u64) {
+        self.metadata.set_limit(bytes);
+    }
+
+    /// Memory that names, attributes and block maps take, and their limit, in bytes.
+    pub fn metadata_bytes(&self) -> (u64, u64) {
+        (self.metadata.used() + self.map_bytes(), self.metadata.limit())
+    }
+
+    fn map_bytes(&self) -> u64 {
+        (self.nodes.used() * MAP_NODE_BYTES) as u64
     }
 
     /// Nodes of 4 KiB that all block maps use together: 0 when no file has more than its first block.
@@ -224,8 +253,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Panics when the filesystem's books do not agree. At rest only.
     pub fn check_invariants(&self) {
-        let (mut placed, mut reserved) = (0, 0);
+        let (mut placed, mut reserved, mut charged) = (0, 0, 0);
         self.table.for_each(|inode| {
+            charged += inode.state.lock().charged;
             if let Body::File(file) = &inode.body {
                 let (p, r) = self.count_blocks(file);
                 assert_eq!(p + r, file.blocks.sum(), "st_blocks of inode {} is off", inode.ino.0);
@@ -242,6 +272,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             status.reserved, reserved,
             "blocks reserved in the pool and in files differ"
         );
+        self.metadata.check_invariants(charged);
         self.check_volumes();
         self.pool.check_invariants();
     }

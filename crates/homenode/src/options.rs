@@ -28,6 +28,10 @@ pub struct PoolOptions {
     /// Files, directories and links the pool can have at a time. `None`: one for every 4 KiB of the machine's memory; an
     /// empty one takes less than 512 bytes besides its name, outside of the members.
     pub files_max: Option<u64>,
+    /// Memory that names, attributes and block maps may take besides the members; a share is one of the members' size.
+    /// `None`: an eighth. When it is reached, what takes more fails as in a full pool. A user other than root gets at most half of
+    /// what is left.
+    pub metadata: Option<Size>,
     /// Owner of the pool's root directory and of what the library makes in it. `None`: this process's effective user.
     pub owner: Option<Owner>,
     /// Permission bits of the root directory. `None`: 0755.
@@ -45,6 +49,9 @@ pub struct Owner {
 
 impl PoolOptions {
     const AHEAD_BYTES_MAX: u64 = 256 << 20;
+    /// An empty file takes some 400 bytes. An eighth holds one for every 3 KiB of the pool, and half of an eighth, what one
+    /// user may take, one for every 6 KiB; a tmpfs holds one for every 4 KiB of its size by default.
+    const METADATA_DEFAULT: Size = Size::Share(1250);
 
     /// The defaults.
     #[must_use]
@@ -71,6 +78,18 @@ impl PoolOptions {
     pub fn populate_ahead(mut self, size: Size) -> Self {
         self.populate_ahead = Some(size);
         self
+    }
+
+    /// Sets how much memory names, attributes and block maps may take.
+    #[must_use]
+    pub fn metadata(mut self, size: Size) -> Self {
+        self.metadata = Some(size);
+        self
+    }
+
+    /// Bytes that metadata may take in a pool of `pool_bytes`.
+    pub(crate) fn metadata_bytes(&self, pool_bytes: u64) -> u64 {
+        self.metadata.unwrap_or(Self::METADATA_DEFAULT).bytes_of(pool_bytes)
     }
 
     /// Bytes to keep populated ahead in a member of `member_bytes`.

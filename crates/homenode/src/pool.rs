@@ -94,6 +94,7 @@ impl Pool {
             }
         }
         drop(populators);
+        pool.inner.limit_metadata();
         Ok(pool)
     }
 
@@ -104,7 +105,9 @@ impl Pool {
     pub fn add_member(&self, node: NodeId, size: Size) -> Result<MemberId, Error> {
         let node_bytes = self.inner.machine.node(node)?.memory_bytes;
         let bytes = whole_runs(node, size.bytes_of(node_bytes))?;
-        self.inner.add_member(&mut self.inner.populators.lock(), node, bytes)
+        let added = self.inner.add_member(&mut self.inner.populators.lock(), node, bytes);
+        self.inner.limit_metadata();
+        added
     }
 
     /// Moves everything that lies on `member` to other members, while files are in use; it gets no new data from then
@@ -121,7 +124,9 @@ impl Pool {
         let next = inner.prepare_populating(member, home, inner.member_bytes(member)?)?;
         // Its thread would populate what nobody is to use.
         populators.remove(&member);
-        inner.fs.drain(member, progress).map_err(|error| {
+        let drained = inner.fs.drain(member, progress);
+        inner.limit_metadata();
+        drained.map_err(|error| {
             next.begin();
             populators.insert(member, next);
             error.into()
@@ -155,7 +160,7 @@ impl Pool {
                 .backing(member)
                 .map_or_else(String::new, |backing| backing.to_string())
         };
-        Status::new(&pool.status(), backing)
+        Status::new(&pool.status(), self.inner.fs.metadata_bytes(), backing)
     }
 
     /// Waits until every member has as much populated ahead as [`PoolOptions::populate_ahead`] says: for those who
@@ -182,6 +187,12 @@ impl Pool {
 }
 
 impl Inner {
+    /// The limit of metadata follows the pool's size.
+    fn limit_metadata(&self) {
+        let pool_bytes = self.fs.pool().status().capacity * BLOCK_BYTES as u64;
+        self.fs.set_metadata_limit(self.options.metadata_bytes(pool_bytes));
+    }
+
     /// Owner and mode of something new.
     pub(crate) fn new_inode(&self, mode: u32) -> NewInode {
         NewInode {

@@ -20,6 +20,10 @@ pub struct Status {
     pub used_bytes: u64,
     /// Promised to files and not placed yet.
     pub reserved_bytes: u64,
+    /// Memory that names, attributes and block maps take besides the members.
+    pub metadata_used_bytes: u64,
+    /// What of it they may take.
+    pub metadata_limit_bytes: u64,
 }
 
 /// State of one member.
@@ -77,8 +81,8 @@ const fn bytes(blocks: u64) -> u64 {
 }
 
 impl Status {
-    /// From the engine's, with what `backing` says each member lies on.
-    pub(crate) fn new(status: &engine::Status, backing: impl Fn(MemberId) -> String) -> Self {
+    /// From the engine's, used bytes and limit of metadata, and what `backing` says each member lies on.
+    pub(crate) fn new(status: &engine::Status, metadata: (u64, u64), backing: impl Fn(MemberId) -> String) -> Self {
         let member = |member: &engine::MemberStatus| MemberStatus {
             id: member.id,
             home: member.home,
@@ -108,6 +112,8 @@ impl Status {
             capacity_bytes: bytes(status.capacity),
             used_bytes: bytes(status.used),
             reserved_bytes: bytes(status.reserved),
+            metadata_used_bytes: metadata.0,
+            metadata_limit_bytes: metadata.1,
         }
     }
 

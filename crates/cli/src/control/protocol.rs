@@ -152,6 +152,10 @@ pub(crate) struct StatusReport {
     /// Promised by fallocate and not placed yet.
     pub(crate) reserved_bytes: u64,
     pub(crate) free_bytes: u64,
+    /// Memory of names, attributes and block maps, besides the members.
+    pub(crate) metadata_used_bytes: u64,
+    /// What of it they may take.
+    pub(crate) metadata_limit_bytes: u64,
     pub(crate) nodes: Vec<NodeReport>,
     pub(crate) members: Vec<MemberReport>,
     /// The access matrix without its empty cells.

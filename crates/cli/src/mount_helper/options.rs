@@ -65,7 +65,10 @@ const REFUSED: [(&str, &str); 20] = [
     ("rbind", NO_BIND),
     ("move", NO_BIND),
     ("size", "a pool has a size on each node: write size_per_node=SIZE"),
-    ("nr_inodes", "the number of files has no limit of its own: leave it out"),
+    (
+        "nr_inodes",
+        "files have no limit of their own, but the memory they take: write metadata=SIZE",
+    ),
     ("mode", OWNER_AND_MODE),
     ("uid", OWNER_AND_MODE),
     ("gid", OWNER_AND_MODE),

@@ -88,7 +88,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             mtime_ns: set.mtime.map(time),
             ctime_ns: Some(set.ctime.unwrap_or(now_ns)),
         });
-        self.commit(held, now_ns, changes.as_slice());
+        self.commit(held, now_ns, changes.as_slice())?;
         Ok(self.attr(inode))
     }
 }

@@ -1,7 +1,7 @@
 //! The one way in which names, attributes and extended attributes change.
 //!
-//! An operation locks what it changes in a [`Held`], checks, and gives the new values to [`Fs::commit`], which cannot fail:
-//! it puts them in place, tells the log, opens the locks, and evicts what has lost its last name.
+//! An operation locks what it changes in a [`Held`], checks, and gives the new values to [`Fs::commit`]: it counts the memory
+//! they take, puts them in place, tells the log, opens the locks, and evicts what has lost its last name.
 //!
 //! Links and the times that a change of names moves follow from the names here. Elsewhere change only: blocks and sizes (with the
 //! file's gate), and the times of reads and writes.
@@ -9,12 +9,16 @@
 use super::attr::{DIRECTORY, TYPE_MASK};
 use super::directory::Entries;
 use super::inode::{Body, Inode, State};
-use super::{Fs, Ino};
+use super::metadata::{Metadata, ROOT, inode_bytes, name_bytes, xattr_bytes};
+use super::{Error, Fs, Ino, Result};
 use crate::log::{Attributes, Change, Log};
 use crate::{Clock, Memory};
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Changes that belong together at most.
+const CHANGES_MAX: usize = 4;
 
 /// Directories and inodes that an operation has locked.
 ///
@@ -90,11 +94,63 @@ impl<'a> Held<'a> {
         (inode, state)
     }
 
+    /// Counts the memory that `changes` are going to take. A group that takes no more than it frees always finds room.
+    fn charge(&mut self, metadata: &Metadata, changes: &[Change<'_>], map_bytes: u64) -> Result<()> {
+        let mut charged = [(ROOT, 0); CHANGES_MAX];
+        let mut freed = 0;
+        for (change, charged) in changes.iter().zip(&mut charged) {
+            let (ino, bytes) = match *change {
+                Change::Inode { ino, attributes } => {
+                    let (inode, state) = self.named(ino);
+                    let is_new = state.charged == 0;
+                    if is_new {
+                        state.uid = attributes.uid;
+                    }
+                    (ino, if is_new { inode_bytes(&inode.body) } else { 0 })
+                }
+                Change::Name { name, ino, .. } => {
+                    // In place of the other target.
+                    freed += if self.targets[1].is_some() { name_bytes(name) } else { 0 };
+                    (ino, name_bytes(name))
+                }
+                Change::NoName { name, .. } => {
+                    freed += name_bytes(name);
+                    continue;
+                }
+                Change::Xattr { ino, name, value } => {
+                    let before = self.state(ino).xattr(name);
+                    freed += before.map_or(0, |before| xattr_bytes(name, before));
+                    (ino, xattr_bytes(name, value))
+                }
+                Change::NoXattr { .. } | Change::Times { .. } => continue,
+            };
+            let state = self.state(ino);
+            if !state.evicted {
+                state.charged += bytes;
+                metadata.add(state.uid, bytes);
+                *charged = (state.uid, bytes);
+            }
+        }
+        let taken: u64 = charged.iter().map(|(_, bytes)| bytes).sum();
+        let is_within = |(uid, bytes): &(u32, u64)| *bytes == 0 || metadata.is_within(*uid, map_bytes);
+        if taken <= freed || charged.iter().all(is_within) {
+            return Ok(());
+        }
+        for (change, (uid, bytes)) in changes.iter().zip(charged) {
+            if let Change::Inode { ino, .. } | Change::Name { ino, .. } | Change::Xattr { ino, .. } = *change {
+                self.state(ino).charged -= bytes;
+                metadata.give_back(uid, bytes);
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
     /// Puts one change in place. Gives by how much the number of files without a name rises.
-    fn apply(&mut self, change: &Change<'_>, now_ns: i64) -> i64 {
+    fn apply(&mut self, metadata: &Metadata, change: &Change<'_>, now_ns: i64) -> i64 {
         match *change {
             Change::Inode { ino, attributes } => {
                 let (inode, state) = self.named(ino);
+                metadata.transfer(state.uid, attributes.uid, state.charged);
                 state.put(inode, &attributes);
                 inode.touch_changed(now_ns);
             }
@@ -119,23 +175,23 @@ impl<'a> Held<'a> {
                 let target = targets.find(|target| target.ino == ino);
                 let inode = Arc::clone(target.expect("what gets a name is a target"));
                 let met = self.entries(dir).put(name, inode);
-                let fewer = met.map_or(0, |met| self.unlink(dir, &met, now_ns));
+                let fewer = met.map_or(0, |met| self.unlink(metadata, dir, name, &met, now_ns));
                 return fewer + self.link(dir, ino, now_ns);
             }
             Change::NoName { dir, name } => {
                 let inode = self.entries(dir).remove(name).expect("a name that goes is there");
-                return self.unlink(dir, &inode, now_ns);
+                return self.unlink(metadata, dir, name, &inode, now_ns);
             }
             Change::Xattr { ino, name, value } => {
                 let (inode, state) = self.named(ino);
-                state.xattrs.get_or_insert_default().insert(name.into(), value.into());
+                let before = state.xattrs.get_or_insert_default().insert(name.into(), value.into());
+                state.give_back(metadata, before.map_or(0, |before| xattr_bytes(name, &before)));
                 inode.touch_changed(now_ns);
             }
             Change::NoXattr { ino, name } => {
                 let (inode, state) = self.named(ino);
-                if let Some(all) = &mut state.xattrs {
-                    all.remove(name);
-                }
+                let before = state.xattrs.as_mut().and_then(|all| all.remove(name));
+                state.give_back(metadata, before.map_or(0, |before| xattr_bytes(name, &before)));
                 state.xattrs.take_if(|all| all.is_empty());
                 inode.touch_changed(now_ns);
             }
@@ -158,8 +214,9 @@ impl<'a> Held<'a> {
     }
 
     /// `inode` has one name less, in `dir`.
-    fn unlink(&mut self, dir: Ino, inode: &Inode, now_ns: i64) -> i64 {
+    fn unlink(&mut self, metadata: &Metadata, dir: Ino, name: &[u8], inode: &Inode, now_ns: i64) -> i64 {
         let state = self.state(inode.ino);
+        state.give_back(metadata, name_bytes(name));
         state.links -= links_of_a_name(inode);
         let after = state.is_unlinked_file(inode);
         if inode.is_directory() {
@@ -178,9 +235,9 @@ impl<'a> Held<'a> {
     }
 }
 
-/// Up to four changes that belong together.
+/// Changes that belong together.
 pub(super) struct Changes<'a> {
-    all: [Change<'a>; 4],
+    all: [Change<'a>; CHANGES_MAX],
     count: usize,
 }
 
@@ -188,7 +245,7 @@ impl<'a> Changes<'a> {
     /// The first.
     pub(super) fn of(change: Change<'a>) -> Self {
         Self {
-            all: [change; 4],
+            all: [change; CHANGES_MAX],
             count: 1,
         }
     }
@@ -222,6 +279,14 @@ impl State {
         inode.policy.store(attributes.placement);
     }
 
+    /// Counts `bytes` less. All of an evicted inode's are given back, and it is charged no more.
+    fn give_back(&mut self, metadata: &Metadata, bytes: u64) {
+        if !self.evicted {
+            self.charged -= bytes;
+            metadata.give_back(self.uid, bytes);
+        }
+    }
+
     fn is_unlinked_file(&self, inode: &Inode) -> bool {
         self.is_unlinked() && matches!(inode.body, Body::File(_))
     }
@@ -229,8 +294,14 @@ impl State {
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Puts `changes` in place and tells the log; then lets go of all that is held.
-    pub(super) fn commit(&self, mut held: Held<'_>, now_ns: i64, changes: &[Change<'_>]) {
-        let unnamed: i64 = changes.iter().map(|change| held.apply(change, now_ns)).sum();
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when they take more memory than the user may have. Nothing is changed then; what frees memory
+    /// does not fail.
+    pub(super) fn commit(&self, mut held: Held<'_>, now_ns: i64, changes: &[Change<'_>]) -> Result<()> {
+        let metadata = &self.metadata;
+        held.charge(metadata, changes, self.map_bytes())?;
+        let unnamed: i64 = changes.iter().map(|change| held.apply(metadata, change, now_ns)).sum();
         self.log.append(changes);
         let gone = held.take_gone();
         drop(held);
@@ -243,5 +314,6 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if let Some(inode) = gone {
             self.evict(inode);
         }
+        Ok(())
     }
 }

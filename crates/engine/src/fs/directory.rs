@@ -27,6 +27,17 @@ pub(super) struct Entries {
     pub(super) removed: bool,
 }
 
+/// The key of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It is there.
+    Taken(u64),
+    /// It is not there, and would get this key.
+    Free(u64),
+    /// Too many names have its hash.
+    Full,
+}
+
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: Box<[u8]>,
@@ -62,59 +73,56 @@ impl Entries {
     }
 
     pub(super) fn find(&self, name: &[u8]) -> Option<&Arc<Inode>> {
-        self.with_hash(name)
-            .find(|(_, entry)| *entry.name == *name)
+        let first = first_key(name);
+        let mut all = self.by_key.range(first..=first + LAST_OF_HASH);
+        all.find(|(_, entry)| *entry.name == *name)
             .map(|(_, entry)| &entry.inode)
     }
 
-    /// Whether `name` is there, or has room: names of equal hash are limited.
-    pub(super) fn has_room(&self, name: &[u8]) -> bool {
-        self.find(name).is_some() || self.free_key(name).is_some()
+    /// Where `name` is, or would be.
+    pub(super) fn place(&self, name: &[u8]) -> Place {
+        let first = first_key(name);
+        let mut free = first;
+        for (key, entry) in self.by_key.range(first..=first + LAST_OF_HASH) {
+            if *entry.name == *name {
+                return Place::Taken(*key);
+            }
+            // The first gap: keys rise.
+            free += u64::from(free == *key);
+        }
+        if free <= first + LAST_OF_HASH {
+            Place::Free(free)
+        } else {
+            Place::Full
+        }
     }
 
-    /// Puts `inode` behind a name that [`Entries::has_room`]; gives what it named before.
+    /// Puts `inode` behind a name that has a place; gives what it named before.
     pub(super) fn put(&mut self, name: &[u8], inode: Arc<Inode>) -> Option<Arc<Inode>> {
-        if let Some(key) = self.key(name) {
-            let entry = self.by_key.get_mut(&key).expect("this key was just found");
-            return Some(std::mem::replace(&mut entry.inode, inode));
+        match self.place(name) {
+            Place::Taken(key) => {
+                let entry = self.by_key.get_mut(&key).expect("this key was just found");
+                Some(std::mem::replace(&mut entry.inode, inode))
+            }
+            Place::Free(key) => {
+                let name = name.into();
+                self.by_key.insert(key, Entry { name, inode });
+                None
+            }
+            Place::Full => unreachable!("the caller has looked for a place"),
         }
-        let key = self.free_key(name).expect("the caller has looked for room");
-        let name = name.into();
-        self.by_key.insert(key, Entry { name, inode });
-        None
     }
 
     pub(super) fn remove(&mut self, name: &[u8]) -> Option<Arc<Inode>> {
-        let key = self.key(name)?;
+        let Place::Taken(key) = self.place(name) else {
+            return None;
+        };
         self.by_key.remove(&key).map(|entry| entry.inode)
-    }
-
-    fn key(&self, name: &[u8]) -> Option<u64> {
-        let mut all = self.with_hash(name);
-        all.find(|(_, entry)| *entry.name == *name).map(|(key, _)| *key)
-    }
-
-    /// The first key of this name's hash that is not taken.
-    fn free_key(&self, name: &[u8]) -> Option<u64> {
-        let first = first_key(name);
-        let mut key = first;
-        for (taken, _) in self.with_hash(name) {
-            if *taken != key {
-                break;
-            }
-            key += 1;
-        }
-        (key <= first + LAST_OF_HASH).then_some(key)
     }
 
     /// Entries from offset `from` on, with the offset to go on from after each.
     pub(super) fn from(&self, from: u64) -> impl Iterator<Item = (&Entry, u64)> {
         self.by_key.range(from..).map(|(key, entry)| (entry, key + 1))
-    }
-
-    fn with_hash(&self, name: &[u8]) -> impl Iterator<Item = (&u64, &Entry)> {
-        let first = first_key(name);
-        self.by_key.range(first..=first + LAST_OF_HASH)
     }
 }
 

@@ -35,6 +35,8 @@ pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
 pub(super) struct State {
     pub(super) uid: u32,
     pub(super) gid: u32,
+    /// Bytes that its owner's account is charged with for it, its names and its extended attributes.
+    pub(super) charged: u64,
     pub(super) xattrs: Option<Box<Xattrs>>,
     pub(super) links: u32,
     /// Open files, and lookups the kernel remembers.

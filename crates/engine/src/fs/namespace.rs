@@ -3,7 +3,7 @@
 use super::acl::{ACCESS, Acl, DEFAULT};
 use super::attr::{DIRECTORY, PERMISSIONS, REGULAR, SET_GID, SYMLINK, TYPE_MASK};
 use super::commit::{Changes, Held};
-use super::directory::{Directory, check_name};
+use super::directory::{Directory, Place, check_name};
 use super::inode::{Body, FileBody};
 use super::{Error, Fs, Ino, Inode, NewInode, Result};
 use crate::log::{Attributes, Change, Log};
@@ -54,10 +54,6 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             _ => Body::Special,
         };
         check_name(name)?;
-        // Before an inode is made for nothing.
-        if dir.directory()?.entries.read().find(name).is_some() {
-            return Err(Error::Exists);
-        }
         self.make(dir, Some(name), new, body)
     }
 
@@ -116,8 +112,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return Err(Error::TooManyLinks);
         }
         let (dir, ino) = (dir.ino, inode.ino);
-        self.commit(held, self.now_ns(), &[Change::Name { dir, name, ino }]);
-        Ok(())
+        self.commit(held, self.now_ns(), &[Change::Name { dir, name, ino }])
     }
 
     /// Removes a name that is not a directory's.
@@ -156,8 +151,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         held.hold_directory(dir.ino, entries);
         held.lock_states([Some(dir), Some(&*inode)]);
         let dir = dir.ino;
-        self.commit(held, self.now_ns(), &[Change::NoName { dir, name }]);
-        Ok(())
+        self.commit(held, self.now_ns(), &[Change::NoName { dir, name }])
     }
 
     /// The target of a symbolic link.
@@ -254,7 +248,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 ino,
             });
         }
-        self.commit(held, now_ns, changes.as_slice());
+        if let Err(error) = self.commit(held, now_ns, changes.as_slice()) {
+            self.table.remove(ino);
+            return Err(error);
+        }
         Ok(inode)
     }
 
@@ -264,11 +261,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if entries.removed {
             return Err(Error::NotFound);
         }
-        if entries.find(name).is_some() {
-            return Err(Error::Exists);
-        }
-        if !entries.has_room(name) {
-            return Err(Error::NoSpace);
+        match entries.place(name) {
+            Place::Free(_) => {}
+            Place::Taken(_) => return Err(Error::Exists),
+            Place::Full => return Err(Error::NoSpace),
         }
         let mut held = Held::default();
         held.hold_directory(dir.ino, entries);

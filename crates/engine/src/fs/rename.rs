@@ -1,7 +1,7 @@
 //! rename, in its three modes.
 
 use super::commit::Held;
-use super::directory::{Entries, check_name};
+use super::directory::{Entries, Place, check_name};
 use super::namespace::mark_removed;
 use super::{Error, Fs, Inode, RenameMode, Result};
 use crate::log::{Change, Log};
@@ -62,7 +62,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if met.as_ref().is_some_and(|met| met.ino == inode.ino) {
             return Ok(());
         }
-        if !pair.to().has_room(new_name) {
+        if pair.to().place(new_name) == Place::Full {
             return Err(Error::NoSpace);
         }
         let mut held = Held::default();
@@ -93,8 +93,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             _ => Change::NoName { dir: from, name },
         };
         // The new name first: an inode that moves is never without one.
-        self.commit(held, self.now_ns(), &[arrives, leaves]);
-        Ok(())
+        self.commit(held, self.now_ns(), &[arrives, leaves])
     }
 
     /// Locks both directories, an ancestor before what is below it.

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Locks that inodes are spread over.
 const SHARDS: usize = 64;
 
+/// Room for so many inodes a shard stays when they are gone.
+const CAPACITY_KEPT: usize = 512;
+
 #[derive(Debug)]
 pub(super) struct Table {
     shards: [RwLock<HashMap<u64, Arc<Inode>>>; SHARDS],
@@ -54,8 +57,14 @@ impl Table {
     }
 
     pub(super) fn remove(&self, ino: Ino) {
-        if self.shard(ino).write().remove(&ino.0).is_some() {
+        let mut shard = self.shard(ino).write();
+        if shard.remove(&ino.0).is_some() {
             self.give_up();
+        }
+        // To twice of what is there: the next ones find room.
+        if shard.capacity() > CAPACITY_KEPT && shard.len() < shard.capacity() / 8 {
+            let twice = 2 * shard.len();
+            shard.shrink_to(twice);
         }
     }
 

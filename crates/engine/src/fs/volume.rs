@@ -122,7 +122,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let mut held = Held::state_of(&inode);
         held.state(ino).links = 1;
         self.table.put(Arc::clone(&inode));
-        self.commit(held, now_ns, &[Change::Inode { ino, attributes }]);
+        if let Err(error) = self.commit(held, now_ns, &[Change::Inode { ino, attributes }]) {
+            self.table.remove(ino);
+            return Err(error.into());
+        }
         let volume = Arc::new(Volume {
             name: name.into(),
             inode,

@@ -7,6 +7,7 @@ mod attributes;
 mod blk;
 mod file_model;
 mod log;
+mod metadata;
 mod namespace_model;
 mod namespace_races;
 mod pool;

@@ -1,0 +1,171 @@
+//! The memory that inodes, names, extended attributes and block maps take besides the pool's members: counted by user, and
+//! limited.
+//!
+//! An inode is its owner's, with all names that lead to it. Root may take everything. Any other user may take at most half of what is
+//! left besides him, and leaves [`RESERVE_SHARE`] of all to root, so one user cannot shut out the others. What takes
+//! memory away from nobody (removing, shrinking) needs none, so it works when the limit is reached.
+//!
+//! Counts are of the heap's own steps, near enough to bound the process: they are not its resident size.
+//! Cost: two shared words a change of names.
+
+use super::directory::Directory;
+use super::inode::{Body, Inode};
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The share of the limit that only root may take: a 32nd.
+const RESERVE_SHARE: u64 = 32;
+/// Users without a byte are forgotten when there are that many.
+const USERS_KEPT: usize = 1024;
+/// An entry of the table of inodes, and what the heap adds to an inode.
+const TABLE_BYTES: u64 = 64;
+/// An entry of a directory without its name, and what the heap adds to both.
+const ENTRY_BYTES: u64 = 80;
+/// What the heap adds to an attribute's name and value: a node of a tree, for the first one.
+const XATTR_BYTES: u64 = 384;
+pub(super) const ROOT: u32 = 0;
+
+/// The account of a filesystem.
+#[derive(Debug)]
+pub(super) struct Metadata {
+    limit: AtomicU64,
+    used: AtomicU64,
+    /// Bytes by user.
+    users: RwLock<BTreeMap<u32, AtomicU64>>,
+}
+
+impl Default for Metadata {
+    /// Without a limit.
+    fn default() -> Self {
+        Self {
+            limit: AtomicU64::new(u64::MAX),
+            used: AtomicU64::new(0),
+            users: RwLock::default(),
+        }
+    }
+}
+
+impl Metadata {
+    pub(super) fn set_limit(&self, bytes: u64) {
+        // Relaxed, here and below: counts that guard no other memory.
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that all users take, block maps left out.
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether `uid` is within the limits now.
+    pub(super) fn is_within(&self, uid: u32, maps: u64) -> bool {
+        let (limit, used) = (self.limit(), self.used().saturating_add(maps));
+        if uid == ROOT {
+            return used <= limit;
+        }
+        // At most half of what others leave: own <= (limit - (used - own)) / 2.
+        let own = self.users.read().get(&uid).map_or(0, |own| own.load(Ordering::Relaxed));
+        used.saturating_add(own) <= limit - limit / RESERVE_SHARE
+    }
+
+    /// Counts `bytes` more, whatever the limits are.
+    pub(super) fn add(&self, uid: u32, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(own) = self.users.read().get(&uid) {
+            own.fetch_add(bytes, Ordering::Relaxed);
+            return;
+        }
+        let mut users = self.users.write();
+        if users.len() >= USERS_KEPT {
+            users.retain(|_, own| *own.get_mut() > 0);
+        }
+        *users.entry(uid).or_default().get_mut() += bytes;
+    }
+
+    /// Counts `bytes` less.
+    pub(super) fn give_back(&self, uid: u32, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        let users = self.users.read();
+        let own = users.get(&uid).expect("a user with bytes is kept");
+        own.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Moves `bytes` from one user to another, whatever the limits are.
+    pub(super) fn transfer(&self, from: u32, to: u32, bytes: u64) {
+        if from != to {
+            self.add(to, bytes);
+            self.give_back(from, bytes);
+        }
+    }
+
+    /// Panics unless the users' bytes are all that is used. At rest only.
+    pub(super) fn check_invariants(&self, inodes: u64) {
+        let users = self.users.read();
+        let sum: u64 = users.values().map(|own| own.load(Ordering::Relaxed)).sum();
+        assert_eq!(
+            (sum, sum),
+            (self.used(), inodes),
+            "bytes of metadata by user, in all, and by inode"
+        );
+    }
+}
+
+/// Bytes of an empty file with a name of 16 bytes, for what statfs tells.
+pub(super) const FILE_BYTES: u64 = TABLE_BYTES + size_of::<Inode>() as u64 + ENTRY_BYTES + 16;
+
+/// Bytes of an inode without names and extended attributes.
+pub(super) fn inode_bytes(body: &Body) -> u64 {
+    let body = match body {
+        Body::Symlink(target) => target.len(),
+        Body::Directory(_) => size_of::<Directory>(),
+        Body::File(_) | Body::Special => 0,
+    };
+    TABLE_BYTES + (size_of::<Inode>() + body) as u64
+}
+
+/// Bytes of a name in a directory.
+pub(super) fn name_bytes(name: &[u8]) -> u64 {
+    ENTRY_BYTES + name.len() as u64
+}
+
+/// Bytes of an extended attribute.
+pub(super) fn xattr_bytes(name: &[u8], value: &[u8]) -> u64 {
+    XATTR_BYTES + (name.len() + value.len()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_gets_half_of_what_the_others_leave_and_root_the_rest() {
+        let metadata = Metadata::default();
+        metadata.set_limit(3200);
+        metadata.add(7, 1550);
+        assert!(metadata.is_within(7, 0));
+        metadata.add(7, 1);
+        assert!(!metadata.is_within(7, 0));
+        metadata.give_back(7, 1);
+        metadata.add(8, 775);
+        assert!(metadata.is_within(8, 0) && !metadata.is_within(8, 1));
+        metadata.add(ROOT, 875);
+        assert!(metadata.is_within(ROOT, 0) && !metadata.is_within(ROOT, 1));
+        metadata.transfer(7, ROOT, 1550);
+        assert!(metadata.is_within(ROOT, 0) && !metadata.is_within(8, 0));
+        metadata.check_invariants(3200);
+    }
+
+    #[test]
+    fn users_without_a_byte_are_forgotten() {
+        let metadata = Metadata::default();
+        for uid in 1..10_000 {
+            metadata.add(uid, 5);
+            metadata.give_back(uid, 5);
+        }
+        assert!(metadata.users.read().len() <= USERS_KEPT + 1);
+    }
+}

@@ -1,0 +1,114 @@
+//! Memory of names, attributes and extended attributes: counted, limited by user, and given back.
+
+use crate::support::{TestFs, assert_empty, directory, empty_filesystem, regular};
+use homenode_engine::fs::{Error, Inode, NewInode, RenameMode, SetAttr, XattrMode};
+use std::sync::Arc;
+
+const LIMIT: u64 = 8 << 20;
+const USER: u32 = 1000;
+
+fn limited() -> TestFs {
+    let (fs, _) = empty_filesystem(1);
+    fs.set_metadata_limit(LIMIT);
+    fs
+}
+
+fn file_of(uid: u32) -> NewInode {
+    NewInode { uid, ..regular(0o644) }
+}
+
+/// Makes files with an extended attribute of 64 KiB until that is refused.
+fn fill_with_xattrs(fs: &TestFs, dir: &Arc<Inode>, uid: u32) -> u32 {
+    for number in 0.. {
+        let name = format!("{uid} {number}");
+        let made = fs.create(dir, name.as_bytes(), file_of(uid));
+        let set = made.and_then(|inode| fs.set_xattr(&inode, b"user.big", &[7; 60 << 10], XattrMode::Create, false));
+        if let Err(error) = set {
+            assert_eq!(error, Error::NoSpace);
+            return number;
+        }
+        assert!(number < 10_000, "there is no limit");
+    }
+    unreachable!("the loop ends by returning")
+}
+
+#[test]
+fn a_user_takes_half_of_what_is_left_and_the_next_half_of_the_rest() {
+    let fs = limited();
+    let root = fs.root();
+    for (uid, divisor) in [(USER, 2), (USER + 1, 4), (USER + 2, 8)] {
+        let before = fs.metadata_bytes().0;
+        fill_with_xattrs(&fs, &root, uid);
+        let took = fs.metadata_bytes().0 - before;
+        let share = LIMIT / divisor;
+        assert!(took <= share && took > share * 8 / 10, "{uid} took {took} of {share}");
+    }
+    fill_with_xattrs(&fs, &root, 0);
+    let (used, limit) = fs.metadata_bytes();
+    assert!(
+        used <= limit && used > limit - (70 << 10),
+        "root took {used} of {limit}"
+    );
+    assert!(
+        fs.statfs().files_free < 200,
+        "statfs tells that little is left: {:?}",
+        fs.statfs()
+    );
+    fs.check_invariants();
+    crate::namespace_model::remove_all(&fs, &root);
+    assert_empty(&fs);
+}
+
+#[test]
+fn names_and_targets_are_counted() {
+    let fs = limited();
+    let root = fs.root();
+    let inode = fs.create(&root, b"linked", file_of(USER)).expect("there is room");
+    let links = (0..).take_while(|i: &u32| {
+        let name = format!("{i:0200}");
+        fs.link(&inode, &root, name.as_bytes()).is_ok()
+    });
+    assert!((links.count() as u64) < LIMIT / 200);
+    let targets = (0..).take_while(|i: &u32| {
+        let name = format!("target {i}");
+        fs.symlink(&root, name.as_bytes(), &[b't'; 4000], USER + 1, 0).is_ok()
+    });
+    assert!((targets.count() as u64) < LIMIT / 4000);
+    fs.check_invariants();
+}
+
+#[test]
+fn what_frees_memory_works_at_the_limit() {
+    let fs = limited();
+    let root = fs.root();
+    let dir = fs.create(&root, b"dir", directory(0o777)).expect("there is room");
+    let made = fill_with_xattrs(&fs, &root, 0);
+    fs.set_metadata_limit(1);
+    let first = fs.lookup(&root, b"0 0").expect("it was made");
+    // Moves, a replacing name, a shorter name, a smaller value, another owner: none takes more than it frees.
+    fs.rename(&root, b"0 0", &dir, b"0 0", RenameMode::Replace)
+        .expect("as long a name");
+    fs.rename(&dir, b"0 0", &root, b"0 1", RenameMode::Replace)
+        .expect("in place of another");
+    fs.rename(&root, b"0 1", &root, b"0", RenameMode::Replace)
+        .expect("a shorter name");
+    fs.rename(&root, b"0", &root, b"0 2", RenameMode::Exchange)
+        .expect("two names for two");
+    fs.set_xattr(&first, b"user.big", b"small", XattrMode::Replace, false)
+        .expect("less than before");
+    let set = SetAttr {
+        uid: Some(USER),
+        ..SetAttr::default()
+    };
+    fs.set_attr(&first, &set).expect("all it has moves with it");
+    assert_eq!(
+        fs.rename(&root, b"0 2", &root, b"0 2 and more", RenameMode::Replace),
+        Err(Error::NoSpace)
+    );
+    assert_eq!(fs.create(&root, b"new", file_of(0)).map(drop), Err(Error::NoSpace));
+    assert!(fs.lookup(&root, b"new").is_err(), "nothing is left of what was refused");
+    fs.check_invariants();
+    assert!(made > 3);
+    crate::namespace_model::remove_all(&fs, &root);
+    assert_empty(&fs);
+}

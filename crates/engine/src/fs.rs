@@ -6,10 +6,11 @@
 mod acl;
 mod attr;
 mod attributes;
-mod data;
+mod block_file;
+mod capability;
 mod directory;
 mod error;
-mod extents;
+mod file;
 mod inode;
 mod namespace;
 mod placement;
@@ -19,8 +20,9 @@ mod volume;
 mod xattr;
 
 pub use attr::{Attr, NewInode, RenameMode, SetAttr, SetTime, StatFs, Whence, XattrMode};
+pub use capability::{BodyKind, Operation};
 pub use error::{Error, Result};
-pub use extents::fallocate_mode;
+pub use file::fallocate_mode;
 pub use inode::Inode;
 pub use namespace::DirEntry;
 pub use placement::{Placement, UnknownPlacement};
@@ -176,7 +178,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         life.evicted |= evict;
         let after = life.is_unlinked();
         drop(life);
-        let Body::File(file) = &inode.body else {
+        let Some(file) = inode.blocks() else {
             if evict {
                 self.table.remove(inode.ino);
             }
@@ -210,7 +212,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn check_invariants(&self) {
         let (mut placed, mut reserved) = (0, 0);
         self.table.for_each(|inode| {
-            if let Body::File(file) = &inode.body {
+            if let Some(file) = inode.blocks() {
                 let (p, r) = self.count_blocks(file);
                 assert_eq!(p + r, file.blocks.sum(), "st_blocks of inode {} is off", inode.ino.0);
                 placed += p;

@@ -88,6 +88,30 @@ impl Error {
             Self::Stale => 116,
         }
     }
+
+    /// Linux's name of it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotPermitted => "EPERM",
+            Self::NotFound => "ENOENT",
+            Self::NoData => "ENXIO",
+            Self::AttributeTooBig => "E2BIG",
+            Self::Busy => "EBUSY",
+            Self::Exists => "EEXIST",
+            Self::NotDirectory => "ENOTDIR",
+            Self::IsDirectory => "EISDIR",
+            Self::Invalid => "EINVAL",
+            Self::TooBig => "EFBIG",
+            Self::NoSpace => "ENOSPC",
+            Self::TooManyLinks => "EMLINK",
+            Self::NameTooLong => "ENAMETOOLONG",
+            Self::NotEmpty => "ENOTEMPTY",
+            Self::NoAttribute => "ENODATA",
+            Self::NotSupported => "EOPNOTSUPP",
+            Self::Stale => "ESTALE",
+        }
+    }
 }
 
 impl From<NoSpace> for Error {

@@ -1,8 +1,9 @@
 //! Names: lookup, create, link, unlink, rename, readdir.
 
 use super::attr::{DIRECTORY, PERMISSIONS, REGULAR, SET_GID, SYMLINK, TYPE_MASK};
+use super::block_file::BlockFile;
 use super::directory::{Directory, check_name};
-use super::inode::{Body, FileBody};
+use super::inode::Body;
 use super::{Error, Fs, Ino, Inode, NewInode, Result};
 use crate::{Clock, Memory};
 use std::sync::Arc;
@@ -45,7 +46,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Error::Exists`], [`Error::NotFound`] when `dir` is removed, or the name is not one.
     pub fn create(&self, dir: &Arc<Inode>, name: &[u8], new: NewInode) -> Result<Arc<Inode>> {
         let body = match new.mode & TYPE_MASK {
-            REGULAR | 0 => Body::File(FileBody::default()),
+            REGULAR | 0 => Body::File(BlockFile::default()),
             DIRECTORY => Body::Directory(Box::new(Directory::new(dir.ino))),
             SYMLINK => return Err(Error::Invalid),
             _ => Body::Special,
@@ -90,7 +91,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Error::NotDirectory`].
     pub fn tmpfile(&self, dir: &Arc<Inode>, new: NewInode) -> Result<Arc<Inode>> {
         dir.directory()?;
-        let inode = self.make(dir, new, Body::File(FileBody::default()))?;
+        let inode = self.make(dir, new, Body::File(BlockFile::default()))?;
         self.change_life(&inode, |life| {
             life.links = 0;
             life.pins = 1;

@@ -1,11 +1,9 @@
-//! Where a file's blocks go and lie: its policy, its map, moving it, draining a member.
+//! Where an inode's blocks go: its policy, and draining a member.
 
-use super::inode::{Body, FileBody};
-use super::{Asking, Error, Fs, Inode, Result};
+use super::{Asking, Error, Fs, Inode};
 use crate::pool::PoolError;
-use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, NodeId};
-use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
-use std::collections::BTreeMap;
+use crate::{BLOCK_BYTES, Clock, MemberId, Memory, NodeId};
+use homenode_shared::RUN_BLOCKS;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -101,48 +99,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// Bytes of the file on each node, ascending by node; nodes with none left out.
-    pub fn map(&self, inode: &Inode) -> Vec<(NodeId, u64)> {
-        let Body::File(file) = &inode.body else {
-            return Vec::new();
-        };
-        // Readers and writers go on meanwhile, unless so many threads have a slot that none is left for this.
-        let slot = self.slots.claim();
-        let _inside = slot.as_ref().map(|slot| inode.enter(file, slot));
-        let _closed = slot.is_none().then(|| inode.close(file, &self.slots));
-        let mut bytes = BTreeMap::<NodeId, u64>::new();
-        let mut at = 0;
-        while at < BlockMap::LIMIT {
-            at += match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
-                Found::Placed { block, blocks } => {
-                    *bytes.entry(self.pool.home(block.member())).or_default() += blocks * BLOCK_BYTES as u64;
-                    blocks
-                }
-                Found::Empty { blocks } => blocks,
-            };
-        }
-        bytes.into_iter().collect()
-    }
-
-    /// Moves the file's blocks to members of `node` while it is in use; gives the bytes moved. Writers wait for 2 MiB at
-    /// a time at most. `progress` hears bytes looked at, and all of them.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`] when the node's members are full, [`Error::Invalid`] when it has none; what moved stays moved.
-    pub fn move_to(&self, inode: &Inode, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        let file = inode.file()?;
-        if !self.pool.has_member_on(node) {
-            return Err(Error::Invalid);
-        }
-        self.relocate(
-            inode,
-            file,
-            progress,
-            &mut |block| self.pool.home(block.member()) != node,
-            &mut |want| self.pool.take_on(node, want).ok_or(Error::NoSpace),
-        )
-    }
-
     /// Moves everything off `member`, which takes no new blocks from then on; gives the bytes moved. `progress` hears bytes
     /// moved, and all to move.
     ///
@@ -161,7 +117,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let mut files = Vec::new();
             self.table.for_each(|inode| files.push(Arc::clone(inode)));
             for inode in files {
-                let Body::File(file) = &inode.body else { continue };
+                let Some(file) = inode.blocks() else { continue };
                 let result = self.relocate(
                     &inode,
                     file,
@@ -183,57 +139,5 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 std::thread::yield_now();
             }
         }
-    }
-
-    /// Copies each block that `is_wanted` to blocks from `take`, and frees the old one. Closes the gate for a 2 MiB stretch
-    /// of the file at a time.
-    fn relocate(
-        &self,
-        inode: &Inode,
-        file: &FileBody,
-        progress: &mut dyn FnMut(u64, u64),
-        is_wanted: &mut dyn FnMut(Block) -> bool,
-        take: &mut dyn FnMut(u64) -> Result<(Block, u64)>,
-    ) -> Result<u64> {
-        let mut moved = 0;
-        let mut at = 0;
-        loop {
-            let closed = inode.close(file, &self.slots);
-            let total = file.blocks.sum();
-            let Some(stretch) = self.next_placed(file, at) else {
-                drop(closed);
-                progress(total * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
-                return Ok(moved);
-            };
-            at = stretch + RUN_BLOCKS;
-            let mut change = |block: Block, blocks: u64| -> Result<Change> {
-                if !is_wanted(block) {
-                    return Ok(Change::Keep);
-                }
-                let (to, got) = take(blocks)?;
-                if got < blocks {
-                    self.pool.free(to, got);
-                    return Ok(Change::Split);
-                }
-                self.pool.memory().copy(block, to, blocks);
-                self.pool.free(block, blocks);
-                moved += blocks * BLOCK_BYTES as u64;
-                Ok(Change::To(to))
-            };
-            file.map.update(&self.nodes, stretch..at, &mut change)?;
-            drop(closed);
-            progress(at.min(total) * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
-        }
-    }
-
-    /// Start of the first aligned 2 MiB stretch at or behind file block `at` that has a block.
-    fn next_placed(&self, file: &FileBody, mut at: u64) -> Option<u64> {
-        while at < BlockMap::LIMIT {
-            match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
-                Found::Placed { .. } => return Some(at / RUN_BLOCKS * RUN_BLOCKS),
-                Found::Empty { blocks } => at += blocks,
-            }
-        }
-        None
     }
 }

@@ -1,6 +1,6 @@
 //! Volumes: block devices of the pool, thin, with a name and a size of their own.
 //!
-//! A volume is an inode with a file's body that no directory names: its one link is its entry in the table here. So its blocks
+//! A volume is an inode with a body of its own kind, blocks within a size, that no directory names: its one link is its entry in the table here. So its blocks
 //! come from the same monitor and grants as a file's, lie where its policy says, move when a member is drained, and are
 //! counted by statfs; and nobody reaches it through the tree, nor by its number.
 //!
@@ -13,8 +13,9 @@ mod error;
 
 pub use error::VolumeError;
 
+use super::block_file::BlockFile;
 use super::directory::NAME_BYTES_MAX;
-use super::inode::{Body, FileBody};
+use super::inode::Body;
 use super::{Fs, Inode, NewInode, Placement, attr};
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
 use parking_lot::Mutex;
@@ -84,8 +85,8 @@ impl Volume {
         self.file().size.load(Ordering::Acquire)
     }
 
-    fn file(&self) -> &FileBody {
-        self.inode.file().expect("a volume has a file's body")
+    fn file(&self) -> &BlockFile {
+        self.inode.blocks().expect("a volume has blocks of the pool")
     }
 }
 
@@ -115,14 +116,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         };
         let inode = self
             .table
-            .add(new, Body::File(FileBody::default()), self.clock.now_ns())?;
+            .add(new, Body::Volume(BlockFile::of_size(size_bytes)), self.clock.now_ns())?;
         inode.policy.store(Some(placement));
         let volume = Arc::new(Volume {
             name: name.into(),
             inode,
             state: Mutex::new(State::Idle),
         });
-        volume.file().size.store(size_bytes, Ordering::Release);
         entry.insert(Arc::clone(&volume));
         Ok(volume)
     }

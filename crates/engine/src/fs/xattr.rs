@@ -4,7 +4,7 @@ use super::acl::{ACCESS, Acl, DEFAULT};
 use super::attr::{GROUP_EXECUTE, PERMISSIONS, SET_GID, SET_UID};
 use super::inode::Xattrs;
 use super::placement::Placement;
-use super::{Error, Fs, Inode, Result, XattrMode};
+use super::{Error, Fs, Inode, Operation, Result, XattrMode};
 use crate::{Clock, Memory};
 use std::sync::atomic::Ordering;
 
@@ -31,7 +31,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 .load()
                 .map(|placement| placement.to_string().into_bytes())
                 .ok_or(Error::NoAttribute),
-            MAP_XATTR if inode.is_file() => {
+            MAP_XATTR => {
+                inode.kind().supports(Operation::Map)?;
                 let map: Vec<_> = self
                     .map(inode)
                     .iter()

@@ -4,15 +4,15 @@
 //! A first write locks the entries it fills, takes blocks from its CPU's grant, copies, zeroes what it does not cover of
 //! them, and publishes; the size grows last. Bytes of a placed block beyond the file's size are zero.
 
-use super::inode::{Body, FileBody};
-use super::{Asking, Error, Fs, Inode, Result};
+use super::super::{Asking, Error, Fs, Inode, Result};
+use super::BlockFile;
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber};
 use std::sync::atomic::Ordering;
 
 /// Largest file: what a signed 64-bit offset reaches, as on tmpfs.
-pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+pub(in crate::fs) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// Reads of a thread between two looks at whether a file's access time is a day old.
 const TURNS: u64 = 64;
@@ -21,64 +21,21 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const _: () = assert!(FILE_BYTES_MAX / BLOCK < BlockMap::LIMIT);
 
 impl<M: Memory, C: Clock> Fs<M, C> {
-    /// Reads into `to` from byte `offset` on; gives the bytes read, short only at the end of the file.
-    ///
-    /// # Errors
-    /// When it is not a regular file.
-    pub fn read(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        if self.read_whole(asking.slot.number(), || asking.cpu, inode, offset, to) {
-            return Ok(to.len());
-        }
-        let count = self.read_pieces(asking, inode, offset, to)?;
-        if count > 0 {
-            inode.touch_accessed(true, || self.now_ns());
-        }
-        Ok(count)
-    }
-
-    /// [`Fs::read`] that leaves the access time as it is (O_NOATIME).
-    ///
-    /// # Errors
-    /// As [`Fs::read`].
-    pub fn read_untouched(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        self.read_pieces(asking, inode, offset, to)
-    }
-
-    /// Writes `from` at byte `offset`; gives the bytes written, short only when the pool is full. `kill_priv` as in
-    /// [`super::SetAttr`].
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`] when nothing could be written, [`Error::TooBig`] beyond the largest file, or not a regular file.
-    pub fn write(
-        &self,
-        asking: &Asking<'_>,
-        inode: &Inode,
-        offset: u64,
-        from: &[u8],
-        kill_priv: bool,
-    ) -> Result<usize> {
-        if !kill_priv && self.write_whole(asking.slot.number(), || asking.cpu, inode, offset, from) {
-            return Ok(from.len());
-        }
-        self.write_pieces(asking, inode, offset, from, kill_priv)
-    }
-
-    /// [`Fs::read`] in the common case, in few instructions: the bytes lie within the file and one behind the other in the
-    /// pool. False: nothing was done, use [`Fs::read`]. `slot` is a slot of the calling thread's.
+    /// See [`Fs::read_whole`].
     ///
     /// While a small copy waits for memory the processor goes on with the next one, as far as the few hundred instructions
     /// reach that it holds. So the bytes are asked for as soon as their place is known, and all else is done while they are on
     /// their way; `cpu` is asked for then too.
     #[inline(always)]
-    pub fn read_whole(
+    pub(in crate::fs) fn read_whole_blocks(
         &self,
         slot: SlotNumber,
         cpu: impl FnOnce() -> CpuId,
         inode: &Inode,
+        file: &BlockFile,
         offset: u64,
         to: &mut [u8],
     ) -> bool {
-        let Body::File(file) = &inode.body else { return false };
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
@@ -92,17 +49,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         true
     }
 
-    /// [`Fs::write`] in the common case, as [`Fs::read_whole`].
+    /// See [`Fs::write_whole`].
     #[inline(always)]
-    pub fn write_whole(
+    pub(in crate::fs) fn write_whole_blocks(
         &self,
         slot: SlotNumber,
         cpu: impl FnOnce() -> CpuId,
         inode: &Inode,
+        file: &BlockFile,
         offset: u64,
         from: &[u8],
     ) -> bool {
-        let Body::File(file) = &inode.body else { return false };
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
@@ -127,7 +84,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// The block where `bytes` bytes at `offset` start, if they lie within the file and one behind the other.
     #[inline(always)]
-    fn find_whole(&self, file: &FileBody, offset: u64, bytes: usize) -> Option<Block> {
+    fn find_whole(&self, file: &BlockFile, offset: u64, bytes: usize) -> Option<Block> {
         let end = offset.checked_add(bytes as u64)?;
         // Acquire pairs with the growth of the size: the bytes below it are there.
         if end > file.size.load(Ordering::Acquire) || bytes == 0 {
@@ -145,8 +102,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Any read: of several extents, of holes, at the end of the file, while blocks are being taken away.
     #[inline(never)]
-    fn read_pieces(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        let file = inode.file()?;
+    pub(in crate::fs) fn read_blocks(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<usize> {
         let _inside = inode.enter(file, asking.slot);
         // Acquire: as in `find_whole`.
         let size = file.size.load(Ordering::Acquire);
@@ -177,15 +140,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Any write: first writes, beyond the end, of several extents, while blocks are being taken away.
     #[inline(never)]
-    fn write_pieces(
+    pub(in crate::fs) fn write_blocks(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
+        file: &BlockFile,
         offset: u64,
         from: &[u8],
         kill_priv: bool,
     ) -> Result<usize> {
-        let file = inode.file()?;
         if from.is_empty() {
             return Ok(0);
         }
@@ -196,12 +159,31 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.write_at(asking, inode, file, offset, from, kill_priv)
     }
 
+    /// Writes within the body's size, which no write of it changes: a volume.
+    pub(in crate::fs) fn write_blocks_within(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
+        let written = {
+            let _inside = inode.enter(file, asking.slot);
+            file.check_within(offset, from.len() as u64)?;
+            self.write_inside(asking, inode, file, offset, from)?
+        };
+        self.make_runs(inode, file, offset, offset + written as u64);
+        inode.touch_modified(self.now_ns());
+        Ok(written)
+    }
+
     /// Writes within the largest file, and grows the size.
     fn write_at(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
-        file: &FileBody,
+        file: &BlockFile,
         offset: u64,
         from: &[u8],
         kill_priv: bool,
@@ -226,7 +208,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Maps each 2 MiB of the file that a write just came to the end of as one run, where its blocks are one: a file
     /// written in order needs no map node per 2 MiB then, and its blocks are found without missing the cache.
-    pub(super) fn make_runs(&self, inode: &Inode, file: &FileBody, from: u64, to: u64) {
+    fn make_runs(&self, inode: &Inode, file: &BlockFile, from: u64, to: u64) {
         const RUN_BYTES: u64 = RUN_BLOCKS * BLOCK;
         let ended = from / RUN_BYTES..to / RUN_BYTES;
         // One before too: while the file had no more than it, the map had no level for runs.
@@ -239,12 +221,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// Writes `from` at the end of the file; gives the offset it went to and the bytes written. Appends do not mix.
-    ///
-    /// # Errors
-    /// As [`Fs::write`].
-    pub fn append(&self, asking: &Asking<'_>, inode: &Inode, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
-        let file = inode.file()?;
+    /// See [`Fs::append`].
+    pub(in crate::fs) fn append_blocks(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        from: &[u8],
+        kill_priv: bool,
+    ) -> Result<(u64, usize)> {
         let _one_at_a_time = file.appending.lock();
         let offset = file.size.load(Ordering::Acquire);
         if from.is_empty() {
@@ -255,12 +240,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .map(|written| (offset, written))
     }
 
-    /// Writes with the gate entered (or closed by the caller): fails only when nothing was written.
-    pub(super) fn write_inside(
+    /// Writes with the gate entered: fails only when nothing was written.
+    fn write_inside(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
-        file: &FileBody,
+        file: &BlockFile,
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
@@ -294,7 +279,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
-        file: &FileBody,
+        file: &BlockFile,
         at: u64,
         from: &[u8],
         most: u64,
@@ -336,7 +321,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     fn fill_run(
         &self,
         asking: &Asking<'_>,
-        file: &FileBody,
+        file: &BlockFile,
         node: NodeId,
         home: usize,
         at: u64,
@@ -353,7 +338,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(Some(from.len()))
     }
 
-    fn published(&self, asking: &Asking<'_>, file: &FileBody, places: Places<'_>, block: Block, bytes: usize) {
+    fn published(&self, asking: &Asking<'_>, file: &BlockFile, places: Places<'_>, block: Block, bytes: usize) {
         if !places.reserved() {
             file.blocks.add(asking.cpu.0, places.blocks());
         }

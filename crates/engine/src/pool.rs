@@ -12,12 +12,14 @@ mod grants;
 mod member;
 mod space;
 mod status;
+mod taken;
 
 pub use accounts::Access;
 pub(crate) use accounts::Direction;
 pub use grants::Spill;
 pub(crate) use space::NoSpace;
 pub use status::{MemberStatus, Status};
+pub(crate) use taken::Taken;
 
 use crate::{Block, CpuId, MemberId, Memory, NodeId, Starved};
 use accounts::Accounts;
@@ -57,6 +59,9 @@ pub enum PoolError {
     /// Draining needs room elsewhere.
     #[error("the other members have no room for what is on {0}: add a member or free space first")]
     NoSpace(MemberId),
+    /// Nothing of any file is left on it, and yet blocks of it are taken.
+    #[error("{0} still has {1} blocks that belong to no file: it serves on")]
+    Unowned(MemberId, u64),
     /// Member numbers are not used twice.
     #[error("the pool has had {} members, the most it can", MemberId::LIMIT)]
     TooMany,

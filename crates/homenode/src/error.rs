@@ -151,6 +151,7 @@ pub enum PathProblem {
     Root,
 }
 
+const EIO: i32 = 5;
 const EBADF: i32 = 9;
 const ENOMEM: i32 = 12;
 const EBUSY: i32 = 16;

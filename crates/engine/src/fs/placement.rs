@@ -103,41 +103,126 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// moved, and all to move.
     ///
     /// # Errors
-    /// When the other members have no room; the member is in service again then, with what is left on it.
+    /// [`PoolError::NoSpace`] when the other members have no room, [`PoolError::Unowned`] when no file has what is left; the
+    /// member is in service again then, with what is left on it.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<u64, PoolError> {
-        let node = self.pool.home(member);
-        let mut moved = 0;
-        // Again while something is left: writers that had taken blocks before the drain publish them during it.
+        let (mut moved, mut idle_passes) = (0, 0);
         loop {
             let left = self.pool.start_drain(member)?;
             if left == 0 {
                 return Ok(moved);
             }
-            let before = moved;
-            let mut files = Vec::new();
-            self.table.for_each(|inode| files.push(Arc::clone(inode)));
-            for inode in files {
-                let Some(file) = inode.blocks() else { continue };
-                let result = self.relocate(
-                    &inode,
-                    file,
-                    &mut |_, _| {},
-                    &mut |block| block.member() == member,
-                    &mut |want| self.pool.take_near(node, want).ok_or(Error::NoSpace),
-                );
-                match result {
-                    Ok(bytes) => moved += bytes,
-                    Err(_) => {
-                        self.pool.cancel_drain(member);
-                        return Err(PoolError::NoSpace(member));
-                    }
-                }
-                progress(moved, moved.max(left * BLOCK_BYTES as u64));
+            if idle_passes == IDLE_PASSES_MAX {
+                self.pool.cancel_drain(member);
+                return Err(PoolError::Unowned(member, left));
             }
+            let before = moved;
+            moved = self.drain_files(member, moved, left, progress)?;
             if moved == before {
-                // What is left is in the hands of writers: they are about to publish it.
+                idle_passes += 1;
                 std::thread::yield_now();
+            } else {
+                idle_passes = 0;
             }
         }
+    }
+
+    /// Moves what each file has on `member` now.
+    fn drain_files(
+        &self,
+        member: MemberId,
+        mut moved: u64,
+        left: u64,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> std::result::Result<u64, PoolError> {
+        let node = self.pool.home(member);
+        let mut files = Vec::new();
+        self.table.for_each(|inode| files.push(Arc::clone(inode)));
+        for inode in files {
+            let Some(file) = inode.blocks() else { continue };
+            let result = self.relocate(
+                &inode,
+                file,
+                &mut |_, _| {},
+                &mut |block| block.member() == member,
+                &mut |want| self.pool.take_near(node, want).ok_or(Error::NoSpace),
+            );
+            match result {
+                Ok(bytes) => moved += bytes,
+                Err(_) => {
+                    self.pool.cancel_drain(member);
+                    return Err(PoolError::NoSpace(member));
+                }
+            }
+            progress(moved, moved.max(left * BLOCK_BYTES as u64));
+        }
+        Ok(moved)
+    }
+}
+
+/// Passes over all files that find nothing to move, after which a drain gives up.
+///
+/// A writer that took blocks before the drain is inside a file's gate, and the pass waits for it there. So only an eviction can hold
+/// blocks over a pass: its file is in no table any more. It needs the processor, which each pass offers, and nothing else.
+const IDLE_PASSES_MAX: u32 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::NewInode;
+    use crate::pool::Machine;
+    use crate::{Block, CpuId, Starved};
+
+    struct NoBytes;
+
+    impl Memory for NoBytes {
+        fn load(&self, _from: Block, _offset: usize, _to: &mut [u8]) {}
+        fn store(&self, _to: Block, _offset: usize, _from: &[u8]) {}
+        fn zero(&self, _at: Block, _offset: usize, _bytes: usize) {}
+        fn copy(&self, _from: Block, _to: Block, _blocks: u64) {}
+        fn populate(&self, _member: MemberId, _first: u64, _blocks: u64) -> std::result::Result<(), Starved> {
+            Ok(())
+        }
+    }
+
+    struct NoTime;
+
+    impl Clock for NoTime {
+        fn now_ns(&self) -> i64 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_drain_ends_when_no_file_has_what_is_left() {
+        let machine = Machine {
+            cpu_nodes: vec![NodeId(0)],
+            nodes: vec![NodeId(0)],
+            latency: vec![vec![10]],
+            files_max: 10,
+        };
+        let root = NewInode {
+            mode: 0o755,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+        };
+        let fs = Fs::new(&machine, NoBytes, NoTime, root);
+        let member = fs.pool.add(NodeId(0), 2048).expect("there may be one");
+        fs.pool.add(NodeId(0), 2048).expect("there may be two");
+        let taken = fs
+            .pool
+            .take(CpuId(0), NodeId(0), 3, 0, false)
+            .expect("the pool has room");
+        let member = if taken.first().member() == member {
+            member
+        } else {
+            taken.first().member()
+        };
+        assert_eq!(fs.drain(member, &mut |_, _| {}), Err(PoolError::Unowned(member, 3)));
+        drop(taken);
+        assert_eq!(fs.drain(member, &mut |_, _| {}), Ok(0));
+        fs.check_invariants();
     }
 }

@@ -7,7 +7,7 @@ pub(crate) mod seeded;
 pub(crate) mod threads;
 
 pub(crate) use clock::ManualClock;
-pub(crate) use memory::TestMemory;
+pub(crate) use memory::{ON_PURPOSE, TestMemory};
 
 use homenode_engine::fs::{Asking, Fs, Ino, Inode, NewInode};
 use homenode_engine::pool::Machine;

@@ -6,7 +6,7 @@
 
 use super::super::{Asking, Error, Fs, Inode, Result};
 use super::BlockFile;
-use crate::pool::Direction;
+use crate::pool::{Direction, Taken};
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber};
 use std::sync::atomic::Ordering;
@@ -299,9 +299,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(0);
         };
         let reserved = places.reserved();
-        let (block, blocks) = self
+        let taken = self
             .pool
             .take(asking.cpu, node, places.blocks(), at / BLOCK, reserved)?;
+        let (block, blocks) = (taken.first(), taken.blocks());
         places.shorten(blocks);
         let bytes = bytes_of(blocks, in_block, from.len());
         let memory = self.pool.memory();
@@ -313,7 +314,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if tail > 0 {
             memory.zero(block.plus(blocks - 1), tail, BLOCK_BYTES - tail);
         }
-        self.published(asking, file, places, block, bytes);
+        self.published(asking, file, places, taken, bytes);
         Ok(bytes)
     }
 
@@ -330,18 +331,20 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(places) = file.map.lock_empty_run(&self.nodes, home, at / BLOCK)? else {
             return Ok(None);
         };
-        let Some(block) = self.pool.take_run(asking.cpu, node, places.reserved()) else {
+        let Some(taken) = self.pool.take_run(asking.cpu, node, places.reserved()) else {
             return Ok(None);
         };
-        self.pool.memory().store(block, 0, from);
-        self.published(asking, file, places, block, from.len());
+        self.pool.memory().store(taken.first(), 0, from);
+        self.published(asking, file, places, taken, from.len());
         Ok(Some(from.len()))
     }
 
-    fn published(&self, asking: &Asking<'_>, file: &BlockFile, places: Places<'_>, block: Block, bytes: usize) {
+    /// Shows blocks that are filled in the file.
+    fn published(&self, asking: &Asking<'_>, file: &BlockFile, places: Places<'_>, taken: Taken<'_, M>, bytes: usize) {
         if !places.reserved() {
             file.blocks.add(asking.cpu.0, places.blocks());
         }
+        let block = taken.record();
         places.publish(block);
         self.pool
             .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);

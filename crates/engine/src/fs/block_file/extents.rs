@@ -48,6 +48,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let end = range.end;
         let _no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
+        let mut left = None;
         match operation {
             Operation::Reserve | Operation::ReserveKeepSize => self.reserve(&closed, file, home, &range)?,
             Operation::PunchHole => self.punch(&closed, file, range)?,
@@ -55,8 +56,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.zero_placed(file, range.clone(), &mut |_, _| {});
                 self.reserve(&closed, file, home, &range)?;
             }
-            Operation::CollapseRange => self.collapse(&closed, file, range)?,
-            Operation::InsertRange => self.insert(&closed, file, range)?,
+            Operation::CollapseRange => left = Some(self.collapse(&closed, file, home, range)?),
+            Operation::InsertRange => left = Some(self.insert(&closed, file, home, range)?),
             _ => return Err(Error::NotSupported),
         }
         let grows = matches!(operation, Operation::Reserve | Operation::ZeroRange);
@@ -64,6 +65,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             file.size.store(end, Ordering::Release);
         }
         drop(closed);
+        if let Some(left) = left {
+            self.give_back(file, &left);
+        }
         if operation == Operation::ReserveKeepSize {
             inode.touch_changed(self.now_ns());
         } else {
@@ -223,19 +227,20 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Moves what lies behind `range` to its start; whole blocks only, and not up to the end.
-    fn collapse(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
+    fn collapse(&self, _closed: &Closed<'_>, file: &BlockFile, home: usize, range: Range<u64>) -> Result<Left> {
         let size = file.size.load(Ordering::Relaxed);
         if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.end >= size {
             return Err(Error::Invalid);
         }
-        self.take_out(closed, file, range.start / BLOCK..range.end / BLOCK)?;
-        self.shift(file, range.end / BLOCK, range.start / BLOCK)?;
+        let gone = range.start / BLOCK..range.end / BLOCK;
+        let new = file.map.shifted(&self.nodes, home, gone.end, gone.start)?;
+        let map = file.map.replace(new);
         file.size.store(size - (range.end - range.start), Ordering::Release);
-        Ok(())
+        Ok(Left { map, gone })
     }
 
     /// Moves what lies from the start of `range` on to its end; whole blocks only, and inside the file.
-    fn insert(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
+    fn insert(&self, _closed: &Closed<'_>, file: &BlockFile, home: usize, range: Range<u64>) -> Result<Left> {
         let size = file.size.load(Ordering::Relaxed);
         if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.start >= size {
             return Err(Error::Invalid);
@@ -244,63 +249,88 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .checked_add(range.end - range.start)
             .filter(|s| *s <= FILE_BYTES_MAX)
             .ok_or(Error::TooBig)?;
-        // Room reserved at the far end would be pushed out of the map.
-        let blocks = (range.end - range.start) / BLOCK;
-        self.take_out(closed, file, BlockMap::LIMIT - blocks..BlockMap::LIMIT)?;
-        self.shift(file, range.start / BLOCK, range.end / BLOCK)?;
+        let (start, end) = (range.start / BLOCK, range.end / BLOCK);
+        let new = file.map.shifted(&self.nodes, home, start, end)?;
+        let map = file.map.replace(new);
         file.size.store(longer, Ordering::Release);
-        Ok(())
+        // Room reserved at the far end is pushed out of the map.
+        let gone = BlockMap::LIMIT - (end - start)..BlockMap::LIMIT;
+        Ok(Left { map, gone })
     }
 
-    /// Moves all extents from file block `from` on so that they start at `to`.
-    fn shift(&self, file: &BlockFile, from: u64, to: u64) -> Result<()> {
-        let mut extents = Vec::new();
-        file.map.remove(&self.nodes, from..BlockMap::LIMIT, &mut |at, extent| {
-            extents.push((at, extent))
-        })?;
-        for (at, extent) in extents {
-            let at = at - from + to;
-            match extent {
+    /// Gives back what a collapse or an insert left. With the gate open: no thread sees the old map.
+    fn give_back(&self, file: &BlockFile, left: &Left) {
+        let mut freed = Freed::default();
+        left.map
+            .remove(&self.nodes, 0..BlockMap::LIMIT, &mut |at, extent| match extent {
                 Extent::Placed { block, blocks } => {
-                    for i in 0..blocks {
-                        let places = file.map.lock_empty(&self.nodes, 0, at + i, 1)?;
-                        places.expect("this range was just emptied").publish(block.plus(i));
-                    }
+                    let (skip, count) = left.within(at, blocks);
+                    self.free_later(&mut freed, block.plus(skip), count);
                 }
-                Extent::Reserved { blocks } => {
-                    let end = (at + blocks).min(BlockMap::LIMIT);
-                    file.map.reserve(&self.nodes, 0, at..end, &mut 0)?;
-                }
-            }
-        }
-        Ok(())
+                Extent::Reserved { blocks } => freed.reserved += left.within(at, blocks).1,
+            })
+            .expect("the whole map goes without splitting a run");
+        self.free_all(file, freed);
     }
 
     /// Frees what is placed or reserved in `range` (file blocks).
     fn take_out(&self, _closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
-        let (mut gone, mut reserved) = (0, 0);
-        // Blocks that lie one behind the other are freed together.
-        let mut pending: Option<(Block, u64)> = None;
+        let mut freed = Freed::default();
         let result = file.map.remove(&self.nodes, range, &mut |_, extent| match extent {
-            Extent::Reserved { blocks } => reserved += blocks,
-            Extent::Placed { block, blocks } => {
-                gone += blocks;
-                pending = match pending {
-                    Some((first, count)) if first.plus(count) == block => Some((first, count + blocks)),
-                    before => {
-                        before
-                            .into_iter()
-                            .for_each(|(first, count)| self.pool.free(first, count));
-                        Some((block, blocks))
-                    }
-                };
-            }
+            Extent::Reserved { blocks } => freed.reserved += blocks,
+            Extent::Placed { block, blocks } => self.free_later(&mut freed, block, blocks),
         });
-        pending
-            .into_iter()
-            .for_each(|(first, count)| self.pool.free(first, count));
-        self.pool.unreserve(reserved);
-        file.blocks.subtract(gone + reserved);
+        self.free_all(file, freed);
         Ok(result?)
     }
+
+    /// Frees blocks together with those that lie before and behind them.
+    fn free_later(&self, freed: &mut Freed, block: Block, blocks: u64) {
+        freed.placed += blocks;
+        freed.pending = match freed.pending {
+            Some((first, count)) if first.plus(count) == block => Some((first, count + blocks)),
+            before => {
+                before.into_iter().for_each(|(first, count)| self.release(first, count));
+                (blocks > 0).then_some((block, blocks))
+            }
+        };
+    }
+
+    fn free_all(&self, file: &BlockFile, freed: Freed) {
+        freed
+            .pending
+            .into_iter()
+            .for_each(|(first, count)| self.release(first, count));
+        self.pool.unreserve(freed.reserved);
+        file.blocks.subtract(freed.placed + freed.reserved);
+    }
+
+    /// Frees blocks that a file's map recorded until now: the one place where such blocks go back to the pool.
+    pub(super) fn release(&self, first: Block, blocks: u64) {
+        self.pool.free(first, blocks);
+    }
+}
+
+/// The map that a file had before a collapse or an insert.
+struct Left {
+    map: BlockMap,
+    /// File blocks of it that the file has no more.
+    gone: Range<u64>,
+}
+
+impl Left {
+    /// How many of `blocks` file blocks from `at` on come before the first that is gone, and how many are gone.
+    fn within(&self, at: u64, blocks: u64) -> (u64, u64) {
+        let first = self.gone.start.clamp(at, at + blocks);
+        (first - at, self.gone.end.clamp(first, at + blocks) - first)
+    }
+}
+
+/// What was taken out of a map.
+#[derive(Default)]
+struct Freed {
+    placed: u64,
+    reserved: u64,
+    /// Blocks one behind the other that are still to be freed.
+    pending: Option<(Block, u64)>,
 }

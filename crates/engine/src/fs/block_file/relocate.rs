@@ -2,6 +2,7 @@
 
 use super::super::{Error, Fs, Inode, Result};
 use super::BlockFile;
+use crate::pool::Taken;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
 use std::collections::BTreeMap;
@@ -46,13 +47,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Copies each block that `is_wanted` to blocks from `take`, and frees the old one. Closes the gate for a 2 MiB stretch
     /// of the file at a time.
-    pub(in crate::fs) fn relocate(
-        &self,
+    pub(in crate::fs) fn relocate<'a>(
+        &'a self,
         inode: &Inode,
         file: &BlockFile,
         progress: &mut dyn FnMut(u64, u64),
         is_wanted: &mut dyn FnMut(Block) -> bool,
-        take: &mut dyn FnMut(u64) -> Result<(Block, u64)>,
+        take: &mut dyn FnMut(u64) -> Result<Taken<'a, M>>,
     ) -> Result<u64> {
         let mut moved = 0;
         let mut at = 0;
@@ -69,15 +70,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 if !is_wanted(block) {
                     return Ok(Change::Keep);
                 }
-                let (to, got) = take(blocks)?;
-                if got < blocks {
-                    self.pool.free(to, got);
+                let taken = take(blocks)?;
+                if taken.blocks() < blocks {
                     return Ok(Change::Split);
                 }
-                self.pool.memory().copy(block, to, blocks);
-                self.pool.free(block, blocks);
+                self.pool.memory().copy(block, taken.first(), blocks);
+                self.release(block, blocks);
                 moved += blocks * BLOCK_BYTES as u64;
-                Ok(Change::To(to))
+                Ok(Change::To(taken.record()))
             };
             file.map.update(&self.nodes, stretch..at, &mut change)?;
             drop(closed);

@@ -1,6 +1,6 @@
 //! Memory of atomics, so that racing copies are defined; it fails when asked to, and shows what was never written.
 //!
-//! The fault model: [`Memory::populate`] may fail at any time, for as long as the test wants; nothing else fails. Memory
+//! The fault model: [`Memory::populate`] may fail at any time, for as long as the test wants; one access may panic. Memory
 //! that was just populated holds [`POISON`], so bytes that the engine forgot to zero are seen. An access outside of
 //! populated memory, or to a member that was taken away, panics: on real memory it would be a fault.
 
@@ -12,6 +12,9 @@ use std::time::Duration;
 
 /// What every word of fresh memory holds: no test writes it.
 pub(crate) const POISON: u64 = 0xdead_beef_dead_beef;
+
+/// How the panic of an access reads.
+pub(crate) const ON_PURPOSE: &str = "memory failed on purpose";
 
 const WORD: usize = 8;
 const WORDS_PER_BLOCK: usize = BLOCK_BYTES / WORD;
@@ -27,6 +30,8 @@ pub(crate) struct TestMemory {
     populated_blocks: AtomicU64,
     zeroed_bytes: AtomicU64,
     populate_delay_ms: AtomicU64,
+    /// Accesses until the one that fails, with it; 0 for none.
+    until_fault: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -79,6 +84,24 @@ impl TestMemory {
         self.zeroed_bytes.load(Ordering::Relaxed)
     }
 
+    /// The `count`th access from now on panics; 0 for none.
+    pub(crate) fn fail_at(&self, count: u64) {
+        self.until_fault.store(count, Ordering::Relaxed);
+    }
+
+    /// Whether the access that is to fail is still to come.
+    pub(crate) fn is_to_fail(&self) -> bool {
+        self.until_fault.load(Ordering::Relaxed) > 0
+    }
+
+    fn access(&self) {
+        let less = |count: u64| count.checked_sub(1);
+        let before = self
+            .until_fault
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        assert_ne!(before, Ok(1), "{ON_PURPOSE}");
+    }
+
     fn storage(&self, member: MemberId) -> Arc<Storage> {
         let members = self.members.read();
         let storage = members.get(usize::from(member.0)).and_then(Option::as_ref);
@@ -127,6 +150,7 @@ impl Storage {
 
 impl Memory for TestMemory {
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) {
+        self.access();
         self.for_each_word(from, offset, to.len(), |word, part, done| {
             let bytes = word.load(Ordering::Relaxed).to_le_bytes();
             to[done..done + part.len()].copy_from_slice(&bytes[part]);
@@ -134,6 +158,7 @@ impl Memory for TestMemory {
     }
 
     fn store(&self, to: Block, offset: usize, from: &[u8]) {
+        self.access();
         self.for_each_word(to, offset, from.len(), |word, part, done| {
             put(word, part.clone(), &from[done..done + part.len()]);
         });
@@ -145,6 +170,7 @@ impl Memory for TestMemory {
     }
 
     fn zero(&self, at: Block, offset: usize, bytes: usize) {
+        self.access();
         self.zeroed_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.for_each_word(at, offset, bytes, |word, part, _| {
             put(word, part.clone(), &[0; WORD][part]);
@@ -152,6 +178,7 @@ impl Memory for TestMemory {
     }
 
     fn copy(&self, from: Block, to: Block, blocks: u64) {
+        self.access();
         let mut stage = [0; BLOCK_BYTES];
         for i in 0..blocks {
             self.load(from.plus(i), 0, &mut stage);

@@ -149,9 +149,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             );
             match result {
                 Ok(bytes) => moved += bytes,
-                Err(_) => {
+                Err(error) => {
                     self.pool.cancel_drain(member);
-                    return Err(PoolError::NoSpace(member));
+                    return Err(match error {
+                        Error::Io => PoolError::Io(member),
+                        _ => PoolError::NoSpace(member),
+                    });
                 }
             }
             progress(moved, moved.max(left * BLOCK_BYTES as u64));
@@ -170,16 +173,24 @@ const IDLE_PASSES_MAX: u32 = 1000;
 mod tests {
     use super::*;
     use crate::fs::NewInode;
-    use crate::pool::Machine;
-    use crate::{Block, CpuId, Starved};
+    use crate::pool::{Machine, MemberKind};
+    use crate::{Block, CpuId, MemoryError, Starved};
 
     struct NoBytes;
 
     impl Memory for NoBytes {
-        fn load(&self, _from: Block, _offset: usize, _to: &mut [u8]) {}
-        fn store(&self, _to: Block, _offset: usize, _from: &[u8]) {}
-        fn zero(&self, _at: Block, _offset: usize, _bytes: usize) {}
-        fn copy(&self, _from: Block, _to: Block, _blocks: u64) {}
+        fn load(&self, _from: Block, _offset: usize, _to: &mut [u8]) -> std::result::Result<(), MemoryError> {
+            Ok(())
+        }
+        fn store(&self, _to: Block, _offset: usize, _from: &[u8]) -> std::result::Result<(), MemoryError> {
+            Ok(())
+        }
+        fn zero(&self, _at: Block, _offset: usize, _bytes: usize) -> std::result::Result<(), MemoryError> {
+            Ok(())
+        }
+        fn copy(&self, _from: Block, _to: Block, _blocks: u64) -> std::result::Result<(), MemoryError> {
+            Ok(())
+        }
         fn populate(&self, _member: MemberId, _first: u64, _blocks: u64) -> std::result::Result<(), Starved> {
             Ok(())
         }
@@ -209,8 +220,13 @@ mod tests {
             rdev: 0,
         };
         let fs = Fs::new(&machine, NoBytes, NoTime, root);
-        let member = fs.pool.add(NodeId(0), 2048).expect("there may be one");
-        fs.pool.add(NodeId(0), 2048).expect("there may be two");
+        let member = fs
+            .pool
+            .add(MemberKind::Dram, NodeId(0), 2048)
+            .expect("there may be one");
+        fs.pool
+            .add(MemberKind::Dram, NodeId(0), 2048)
+            .expect("there may be two");
         let taken = fs
             .pool
             .take(CpuId(0), NodeId(0), 3, 0, false)

@@ -45,8 +45,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.announce(block, offset, to.len(), false);
         let turn = self.pool.count(slot.index(), cpu(), block, Direction::Read, to.len());
         inode.touch_accessed(turn.is_multiple_of(TURNS), || self.now_ns());
-        self.pool.memory().load(block, in_block(offset), to);
-        true
+        self.pool.memory().load(block, in_block(offset), to).is_ok()
     }
 
     /// See [`Fs::write_whole`].
@@ -70,8 +69,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.pool
             .count(slot.index(), cpu(), block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
-        self.pool.memory().store(block, in_block(offset), from);
-        true
+        self.pool.memory().store(block, in_block(offset), from).is_ok()
     }
 
     /// Asks for the bytes of a small copy, so that they are on their way while it is counted.
@@ -126,7 +124,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let (Found::Placed { blocks, .. } | Found::Empty { blocks }) = found;
             let (now, later) = rest.split_at_mut(bytes_of(blocks, in_block, rest.len()));
             if let Found::Placed { block, .. } = found {
-                self.pool.memory().load(block, in_block, now);
+                self.pool.memory().load(block, in_block, now)?;
                 self.pool
                     .count(asking.slot.index(), asking.cpu, block, Direction::Read, now.len());
             } else {
@@ -258,7 +256,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             match file.map.find(&self.nodes, at / BLOCK, most) {
                 Found::Placed { block, blocks } => {
                     let now = &rest[..bytes_of(blocks, in_block, rest.len())];
-                    self.pool.memory().store(block, in_block, now);
+                    match self.pool.memory().store(block, in_block, now) {
+                        Ok(()) => {}
+                        Err(_) if done > 0 => break,
+                        Err(error) => return Err(error.into()),
+                    }
                     self.pool
                         .count(asking.slot.index(), asking.cpu, block, Direction::Write, now.len());
                     done += now.len();
@@ -308,11 +310,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let memory = self.pool.memory();
         let tail = (in_block + bytes) % BLOCK_BYTES;
         if in_block > 0 {
-            memory.zero(block, 0, in_block);
+            memory.zero(block, 0, in_block)?;
         }
-        memory.store(block, in_block, &from[..bytes]);
+        memory.store(block, in_block, &from[..bytes])?;
         if tail > 0 {
-            memory.zero(block.plus(blocks - 1), tail, BLOCK_BYTES - tail);
+            memory.zero(block.plus(blocks - 1), tail, BLOCK_BYTES - tail)?;
         }
         self.published(asking, file, places, taken, bytes);
         Ok(bytes)
@@ -334,7 +336,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(taken) = self.pool.take_run(asking.cpu, node, places.reserved()) else {
             return Ok(None);
         };
-        self.pool.memory().store(taken.first(), 0, from);
+        self.pool.memory().store(taken.first(), 0, from)?;
         self.published(asking, file, places, taken, from.len());
         Ok(Some(from.len()))
     }

@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
-    /// Sets the size; what lies beyond a smaller one is freed, a larger one reserves nothing.
+    /// Sets the size; what lies beyond a smaller one is freed, a larger one reserves nothing. After [`Error::Io`] the size is as
+    /// before, and blocks beyond the new one are gone.
     pub(in crate::fs) fn truncate_blocks(&self, inode: &Inode, file: &BlockFile, size: u64) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooBig);
@@ -29,7 +30,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if size <= file.size.load(Ordering::Relaxed) {
             // The same size frees what was reserved beyond it.
             self.take_out(closed, file, size.div_ceil(BLOCK)..BlockMap::LIMIT)?;
-            self.zero_bytes(closed, file, size..size.next_multiple_of(BLOCK));
+            self.zero_bytes(closed, file, size..size.next_multiple_of(BLOCK))?;
         }
         file.size.store(size, Ordering::Release);
         Ok(())
@@ -53,8 +54,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             Operation::Reserve | Operation::ReserveKeepSize => self.reserve(&closed, file, home, &range)?,
             Operation::PunchHole => self.punch(&closed, file, range)?,
             Operation::ZeroRange | Operation::ZeroRangeKeepSize => {
-                self.zero_placed(file, range.clone(), &mut |_, _| {});
                 self.reserve(&closed, file, home, &range)?;
+                self.zero_placed(file, range, &mut |_, _| {})?;
             }
             Operation::CollapseRange => left = Some(self.collapse(&closed, file, home, range)?),
             Operation::InsertRange => left = Some(self.insert(&closed, file, home, range)?),
@@ -98,7 +99,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.zero_placed(file, range, &mut |block, bytes| {
                     self.pool
                         .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
-                });
+                })?;
             }
             _ => return Err(Error::NotSupported),
         }
@@ -177,18 +178,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let first_whole = range.start.next_multiple_of(BLOCK);
         let last_whole = range.end / BLOCK * BLOCK;
         if first_whole > last_whole {
-            self.zero_bytes(closed, file, range);
-            return Ok(());
+            return self.zero_bytes(closed, file, range);
         }
         self.take_out(closed, file, first_whole / BLOCK..last_whole / BLOCK)?;
-        self.zero_bytes(closed, file, range.start..first_whole);
-        self.zero_bytes(closed, file, last_whole..range.end);
-        Ok(())
+        self.zero_bytes(closed, file, range.start..first_whole)?;
+        self.zero_bytes(closed, file, last_whole..range.end)
     }
 
     /// Zeroes what is placed, and tells `zeroed` of it. It stays placed: freed blocks could be another file's before they are
     /// reserved again. The gate is closed, or entered.
-    fn zero_placed(&self, file: &BlockFile, range: Range<u64>, zeroed: &mut dyn FnMut(Block, usize)) {
+    fn zero_placed(&self, file: &BlockFile, range: Range<u64>, zeroed: &mut dyn FnMut(Block, usize)) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             let first = at / BLOCK;
@@ -197,22 +196,24 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let next = ((first + blocks) * BLOCK).min(range.end);
             if let Found::Placed { block, .. } = found {
                 let bytes = usize::try_from(next - at).expect("a placed extent is mapped memory");
-                self.pool.memory().zero(block, in_block(at), bytes);
+                self.pool.memory().zero(block, in_block(at), bytes)?;
                 zeroed(block, bytes);
             }
             at = next;
         }
+        Ok(())
     }
 
     /// Zeroes bytes within one block, if it is placed.
-    fn zero_bytes(&self, _closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) {
+    fn zero_bytes(&self, _closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
         if range.is_empty() {
-            return;
+            return Ok(());
         }
         if let Found::Placed { block, .. } = file.map.find(&self.nodes, range.start / BLOCK, 1) {
             let bytes = usize::try_from(range.end - range.start).expect("within a block");
-            self.pool.memory().zero(block, in_block(range.start), bytes);
+            self.pool.memory().zero(block, in_block(range.start), bytes)?;
         }
+        Ok(())
     }
 
     fn reserve(&self, _closed: &Closed<'_>, file: &BlockFile, home: usize, bytes: &Range<u64>) -> Result<()> {

@@ -74,7 +74,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 if taken.blocks() < blocks {
                     return Ok(Change::Split);
                 }
-                self.pool.memory().copy(block, taken.first(), blocks);
+                self.pool.memory().copy(block, taken.first(), blocks)?;
                 self.release(block, blocks);
                 moved += blocks * BLOCK_BYTES as u64;
                 Ok(Change::To(taken.record()))

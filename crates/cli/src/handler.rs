@@ -12,7 +12,7 @@ use crate::control::protocol::{
 use crate::control::server::Handler;
 use crate::failure::chain;
 use crate::mountinfo::{Device, mounts};
-use homenode::{ChosenTransport, Error, MemberId, Mount, NodeId, Pool, Size, Status};
+use homenode::{BodyKind, BodyOperation, ChosenTransport, Error, MemberId, Mount, NodeId, Pool, Size, Status};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -129,6 +129,7 @@ impl PoolHandler {
             accesses: accesses(&status),
             spills: spills(&status),
             fuse: fuse(&self.mount),
+            bodies: bodies(),
         }
     }
 }
@@ -226,6 +227,7 @@ fn state(member: &homenode::MemberStatus) -> State {
 fn members(status: &Status) -> Vec<MemberReport> {
     let report = |member: &homenode::MemberStatus| MemberReport {
         member: member.id.0,
+        kind: member.kind.name().to_owned(),
         home: member.home.0,
         state: state(member),
         backing: member.backing.clone(),
@@ -254,6 +256,20 @@ fn spills(status: &Status) -> Vec<SpillReport> {
         bytes: spill.bytes,
     };
     status.spills.iter().map(report).collect()
+}
+
+fn bodies() -> BTreeMap<String, BTreeMap<String, String>> {
+    let answer = |kind: BodyKind, operation: BodyOperation| match kind.supports(operation) {
+        Ok(()) => "yes",
+        Err(error) => error.name(),
+    };
+    let row = |kind: BodyKind| {
+        let cells = BodyOperation::ALL
+            .iter()
+            .map(|operation| (operation.name().to_owned(), answer(kind, *operation).to_owned()));
+        (kind.name().to_owned(), cells.collect())
+    };
+    BodyKind::ALL.iter().map(|kind| row(*kind)).collect()
 }
 
 fn fuse(mount: &Mount) -> FuseReport {

@@ -213,16 +213,16 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     }
     writeln!(
         text,
-        "\n{:<6} {:<6} {:<10} {:>11} {:>11} {:>11}  backing",
-        "member", "home", "state", "capacity", "used", "populated"
+        "\n{:<6} {:<6} {:<6} {:<10} {:>11} {:>11} {:>11}  backing",
+        "member", "kind", "home", "state", "capacity", "used", "populated"
     )?;
     for member in &report.members {
         let (capacity, used) = (size(member.capacity_bytes), size(member.used_bytes));
         let (populated, state) = (size(member.populated_bytes), member.state.name());
-        let (number, home, backing) = (member.member, member.home, &member.backing);
+        let (number, kind, home, backing) = (member.member, &member.kind, member.home, &member.backing);
         writeln!(
             text,
-            "{number:<6} {home:<6} {state:<10} {capacity:>11} {used:>11} {populated:>11}  {backing}"
+            "{number:<6} {kind:<6} {home:<6} {state:<10} {capacity:>11} {used:>11} {populated:>11}  {backing}"
         )?;
     }
     write_accesses(text, &report.accesses)?;

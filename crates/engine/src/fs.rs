@@ -6,11 +6,12 @@
 mod acl;
 mod attr;
 mod attributes;
+mod block_file;
+mod capability;
 mod commit;
-mod data;
 mod directory;
 mod error;
-mod extents;
+mod file;
 mod inode;
 mod metadata;
 mod namespace;
@@ -21,8 +22,9 @@ mod volume;
 mod xattr;
 
 pub use attr::{Attr, NewInode, RenameMode, SetAttr, SetTime, StatFs, Whence, XattrMode};
+pub use capability::{BodyKind, Operation};
 pub use error::{Error, Result};
-pub use extents::fallocate_mode;
+pub use file::fallocate_mode;
 pub use inode::Inode;
 pub use namespace::DirEntry;
 pub use placement::{Placement, UnknownPlacement};
@@ -103,15 +105,14 @@ pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
     metadata: Metadata,
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// An empty filesystem on a pool without members, without a log; owner and mode of the root as given.
-    pub fn new(machine: &Machine, memory: M, clock: C, root: NewInode) -> Self
-    where
-        L: Default,
-    {
-        Self::with_log(machine, memory, clock, L::default(), root)
+    pub fn new(machine: &Machine, memory: M, clock: C, root: NewInode) -> Self {
+        Self::with_log(machine, memory, clock, NoLog, root)
     }
+}
 
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// An empty filesystem whose changes `log` hears.
     pub fn with_log(machine: &Machine, memory: M, clock: C, log: L, root: NewInode) -> Self {
         let fs = Self {
@@ -202,7 +203,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let charged = std::mem::take(&mut state.charged);
         self.metadata.give_back(state.uid, charged);
         drop(state);
-        if let Body::File(file) = &inode.body {
+        if let Some(file) = inode.blocks() {
             self.discard(inode, file);
         }
     }
@@ -256,7 +257,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let (mut placed, mut reserved, mut charged) = (0, 0, 0);
         self.table.for_each(|inode| {
             charged += inode.state.lock().charged;
-            if let Body::File(file) = &inode.body {
+            if let Some(file) = inode.blocks() {
                 let (p, r) = self.count_blocks(file);
                 assert_eq!(p + r, file.blocks.sum(), "st_blocks of inode {} is off", inode.ino.0);
                 placed += p;

@@ -11,4 +11,4 @@ mod memory;
 pub mod pool;
 
 pub use homenode_policy::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId};
-pub use memory::{Clock, Memory, Starved};
+pub use memory::{Clock, Memory, MemoryError, Starved};

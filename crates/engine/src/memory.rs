@@ -6,13 +6,21 @@ use crate::{Block, MemberId};
 ///
 /// Every range starts `offset` bytes behind the start of a block and may run on over the following blocks of the same
 /// member. The engine only names blocks it has taken from the member's allocator, so ranges are within populated memory.
+/// After a failed copy the bytes it was to write are undefined; the engine shows them to nobody but a reader of a file that
+/// had those blocks before.
 /// Two threads may copy to and from the same bytes at once: the result is a mix of both, never a fault.
 pub trait Memory: Send + Sync + 'static {
     /// Copies `to.len()` bytes out of the pool.
-    fn load(&self, from: Block, offset: usize, to: &mut [u8]);
+    ///
+    /// # Errors
+    /// [`MemoryError`], here and below: the member could not do it.
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError>;
 
     /// Copies `from` into the pool.
-    fn store(&self, to: Block, offset: usize, from: &[u8]);
+    ///
+    /// # Errors
+    /// As [`Memory::load`].
+    fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError>;
 
     /// Whether copies of that many bytes, out of the pool or into it when `to_write`, gain by [`Memory::announce`].
     #[inline]
@@ -28,10 +36,16 @@ pub trait Memory: Send + Sync + 'static {
     }
 
     /// Writes `bytes` zeros.
-    fn zero(&self, at: Block, offset: usize, bytes: usize);
+    ///
+    /// # Errors
+    /// As [`Memory::load`].
+    fn zero(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError>;
 
     /// Copies `blocks` whole blocks within the pool; the ranges do not overlap.
-    fn copy(&self, from: Block, to: Block, blocks: u64);
+    ///
+    /// # Errors
+    /// As [`Memory::load`].
+    fn copy(&self, from: Block, to: Block, blocks: u64) -> Result<(), MemoryError>;
 
     /// Makes `blocks` blocks from block index `first` of `member` present on the member's home, so that no later access
     /// faults. May take long (milliseconds per 2 MiB). Called with aligned 2 MiB runs (the last may be shorter).
@@ -40,6 +54,11 @@ pub trait Memory: Send + Sync + 'static {
     /// [`Starved`] when the home node has not enough free memory for it now; nothing is populated then.
     fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved>;
 }
+
+/// A member could not read or write its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the member's bytes cannot be reached")]
+pub struct MemoryError;
 
 /// The home node has no free memory left to populate blocks with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

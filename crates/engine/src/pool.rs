@@ -12,12 +12,15 @@ mod grants;
 mod member;
 mod space;
 mod status;
+mod taken;
 
 pub use accounts::Access;
 pub(crate) use accounts::Direction;
 pub use grants::Spill;
+pub use member::MemberKind;
 pub(crate) use space::NoSpace;
 pub use status::{MemberStatus, Status};
+pub(crate) use taken::Taken;
 
 use crate::{Block, CpuId, MemberId, Memory, NodeId, Starved};
 use accounts::Accounts;
@@ -57,6 +60,12 @@ pub enum PoolError {
     /// Draining needs room elsewhere.
     #[error("the other members have no room for what is on {0}: add a member or free space first")]
     NoSpace(MemberId),
+    /// Bytes of it, or of where they were to go, cannot be reached.
+    #[error("bytes that are to leave {0} cannot be copied: it serves on")]
+    Io(MemberId),
+    /// Nothing of any file is left on it, and yet blocks of it are taken.
+    #[error("{0} still has {1} blocks that belong to no file: it serves on")]
+    Unowned(MemberId, u64),
     /// Member numbers are not used twice.
     #[error("the pool has had {} members, the most it can", MemberId::LIMIT)]
     TooMany,
@@ -132,12 +141,12 @@ impl<M: Memory> Pool<M> {
         MemberId(self.members.read().next)
     }
 
-    /// Adds a member of `blocks` blocks at home on `home`, none populated yet. The memory behind it must be there already,
+    /// Adds a member of `kind` and of `blocks` blocks at home on `home`, none populated yet. The memory behind it must be there already,
     /// under the number that [`Pool::next_member`] told.
     ///
     /// # Errors
     /// [`PoolError::TooMany`].
-    pub fn add(&self, home: NodeId, blocks: u64) -> Result<MemberId, PoolError> {
+    pub fn add(&self, kind: MemberKind, home: NodeId, blocks: u64) -> Result<MemberId, PoolError> {
         let mut members = self.members.write();
         let id = MemberId(members.next);
         if usize::from(id.0) >= MemberId::LIMIT {
@@ -146,7 +155,7 @@ impl<M: Memory> Pool<M> {
         members.next += 1;
         self.accounts.set_home(id, home);
         self.monitor.lock().add(id, home);
-        members.list.push(Arc::new(Member::new(id, home, blocks)));
+        members.list.push(Arc::new(Member::new(id, kind, home, blocks)));
         self.uncommitted.fetch_add(signed(blocks), Ordering::Relaxed);
         Ok(id)
     }

@@ -151,6 +151,7 @@ pub enum PathProblem {
     Root,
 }
 
+const EIO: i32 = 5;
 const EBADF: i32 = 9;
 const ENOMEM: i32 = 12;
 const EBUSY: i32 = 16;
@@ -187,7 +188,8 @@ impl Error {
             Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } => EINVAL,
             Self::Memory(_) | Self::Starved { .. } => ENOMEM,
             Self::NotDrained(_) => EBUSY,
-            Self::Pool(PoolError::NotEmpty(..) | PoolError::Last(_)) => EBUSY,
+            Self::Pool(PoolError::NotEmpty(..) | PoolError::Last(_) | PoolError::Unowned(..)) => EBUSY,
+            Self::Pool(PoolError::Io(_)) => EIO,
             Self::Pool(PoolError::NoSpace(_)) => ENOSPC,
             Self::Pool(_) => EINVAL,
             Self::Thread(source) | Self::Trace { source, .. } => source.raw_os_error().unwrap_or(EINVAL),

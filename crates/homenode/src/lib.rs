@@ -41,9 +41,10 @@ mod volume;
 pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};
 pub use homenode_engine::fs::{
-    Error as FsError, Placement, StatFs, UnknownPlacement, VOLUME_BYTES_MAX, VolumeError, VolumeStatus,
+    BodyKind, Error as FsError, Operation as BodyOperation, Placement, StatFs, UnknownPlacement, VOLUME_BYTES_MAX,
+    VolumeError, VolumeStatus,
 };
-pub use homenode_engine::pool::PoolError;
+pub use homenode_engine::pool::{MemberKind, PoolError};
 pub use homenode_engine::{BLOCK_BYTES, CpuId, MemberId, NodeId};
 pub use homenode_fuse::{
     Chosen as ChosenTransport, Error as MountError, Options as MountOptions, Statistics as MountStatistics, Transport,

@@ -7,7 +7,7 @@
 use crate::machine::{Machine, Node};
 use crate::metadata::TYPE_DIRECTORY;
 use crate::populate::{Populator, Progress};
-use crate::{Error, MEMBER_BYTES_MIN, MemberId, NodeId, Owner, PoolOptions, Size, Status};
+use crate::{Error, MEMBER_BYTES_MIN, MemberId, MemberKind, NodeId, Owner, PoolOptions, Size, Status};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_linux::clock::CoarseClock;
@@ -234,7 +234,7 @@ impl Inner {
         pool.memory().add(member, node, bytes)?;
         let added = self.prepare_populating(member, node, bytes).and_then(|populator| {
             debug_assert_eq!(pool.next_member(), member);
-            pool.add(node, bytes / BLOCK_BYTES as u64)?;
+            pool.add(MemberKind::Dram, node, bytes / BLOCK_BYTES as u64)?;
             Ok(populator)
         });
         match added {

@@ -1,6 +1,6 @@
 //! What a pool tells about itself. Sizes in bytes.
 
-use crate::{MemberId, NodeId};
+use crate::{MemberId, MemberKind, NodeId};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::pool as engine;
 
@@ -32,6 +32,8 @@ pub struct Status {
 pub struct MemberStatus {
     /// Its number.
     pub id: MemberId,
+    /// What its bytes lie on.
+    pub kind: MemberKind,
     /// The node it is at home on.
     pub home: NodeId,
     /// What its bytes lie on, such as a tmpfs of 2 MiB pages.
@@ -85,6 +87,7 @@ impl Status {
     pub(crate) fn new(status: &engine::Status, metadata: (u64, u64), backing: impl Fn(MemberId) -> String) -> Self {
         let member = |member: &engine::MemberStatus| MemberStatus {
             id: member.id,
+            kind: member.kind,
             home: member.home,
             backing: backing(member.id),
             capacity_bytes: bytes(member.capacity),

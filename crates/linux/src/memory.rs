@@ -22,7 +22,7 @@ pub use headroom::{free_bytes, total_bytes};
 use crate::copy;
 use cgroup::Limits;
 use headroom::{Groups, Headroom};
-use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, NodeId, Starved};
+use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId, Starved};
 use mapping::{HUGE_BYTES, Mapping};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -172,17 +172,19 @@ impl Default for NodeMemory {
 
 impl Memory for NodeMemory {
     #[inline]
-    fn load(&self, from: Block, offset: usize, to: &mut [u8]) {
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
         let from = self.table.range(from, offset, to.len());
         // SAFETY: `range` answers for `to.len()` mapped bytes at `from`; `to` is ours and no part of the pool.
-        unsafe { copy::load(to.as_mut_ptr(), from, to.len()) }
+        unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
+        Ok(())
     }
 
     #[inline]
-    fn store(&self, to: Block, offset: usize, from: &[u8]) {
+    fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         let to = self.table.range(to, offset, from.len());
         // SAFETY: `range` answers for `from.len()` mapped bytes at `to`; `from` is a slice and no part of the pool.
-        unsafe { copy::store(to, from.as_ptr(), from.len()) }
+        unsafe { copy::store(to, from.as_ptr(), from.len()) };
+        Ok(())
     }
 
     #[inline]
@@ -196,20 +198,22 @@ impl Memory for NodeMemory {
     }
 
     #[inline]
-    fn zero(&self, at: Block, offset: usize, bytes: usize) {
+    fn zero(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
         let at = self.table.range(at, offset, bytes);
         // SAFETY: `range` answers for `bytes` mapped bytes at `at`.
-        unsafe { copy::zero(at, bytes) }
+        unsafe { copy::zero(at, bytes) };
+        Ok(())
     }
 
-    fn copy(&self, from: Block, to: Block, blocks: u64) {
+    fn copy(&self, from: Block, to: Block, blocks: u64) -> Result<(), MemoryError> {
         // More blocks than an address has bits for are within no member: `range` panics.
         let bytes = usize::try_from(blocks)
             .unwrap_or(usize::MAX)
             .saturating_mul(BLOCK_BYTES);
         let (from, to) = (self.table.range(from, 0, bytes), self.table.range(to, 0, bytes));
         // SAFETY: `range` answers for `bytes` mapped bytes at both.
-        unsafe { copy::within(to, from, bytes) }
+        unsafe { copy::within(to, from, bytes) };
+        Ok(())
     }
 
     fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved> {

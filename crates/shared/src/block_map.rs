@@ -13,6 +13,7 @@ mod exclusive;
 mod nodes;
 mod places;
 mod region;
+mod shift;
 
 pub use exclusive::Change;
 pub use nodes::{Nodes, NodesExhausted};

@@ -162,6 +162,9 @@ pub(crate) struct StatusReport {
     pub(crate) accesses: Vec<AccessReport>,
     pub(crate) spills: Vec<SpillReport>,
     pub(crate) fuse: FuseReport,
+    /// By kind of body and operation: `yes`, or the name of the errno that refuses it.
+    #[serde(default)]
+    pub(crate) bodies: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -178,6 +181,9 @@ pub(crate) struct NodeReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MemberReport {
     pub(crate) member: u16,
+    /// `dram`, `pmem`, `file` or `block`.
+    #[serde(default)]
+    pub(crate) kind: String,
     pub(crate) home: u16,
     pub(crate) state: State,
     pub(crate) backing: String,

@@ -3,9 +3,8 @@
 use super::acl::ACCESS;
 use super::attr::{PERMISSIONS, TYPE_MASK};
 use super::commit::{Changes, Held};
-use super::inode::Body;
 use super::xattr::{self, CAPABILITY, without_privileges};
-use super::{Attr, Error, Fs, Inode, Result, SetAttr, SetTime};
+use super::{Attr, Fs, Inode, Result, SetAttr, SetTime};
 use crate::log::{Attributes, Change, Log};
 use crate::{BLOCK_BYTES, Clock, Memory};
 use std::sync::atomic::Ordering;
@@ -16,13 +15,7 @@ const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 512;
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// What stat(2) tells.
     pub fn attr(&self, inode: &Inode) -> Attr {
-        let (size, blocks) = match &inode.body {
-            Body::File(file) => (file.size.load(Ordering::Acquire), file.blocks.sum()),
-            Body::Symlink(target) => (target.len() as u64, 0),
-            // As tmpfs: something that grows with the entries.
-            Body::Directory(directory) => (directory.size_bytes(), 0),
-            Body::Special => (0, 0),
-        };
+        let (size, blocks) = inode.size_and_blocks();
         let state = inode.state.lock();
         Attr {
             ino: inode.ino,
@@ -47,11 +40,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     pub fn set_attr(&self, inode: &Inode, set: &SetAttr) -> Result<Attr> {
         let now_ns = self.now_ns();
         if let Some(size) = set.size {
-            match &inode.body {
-                Body::File(_) => self.truncate(inode, size)?,
-                Body::Directory(_) => return Err(Error::IsDirectory),
-                _ => return Err(Error::Invalid),
-            }
+            self.truncate(inode, size)?;
         }
         let held = Held::state_of(inode);
         let state = held.only();

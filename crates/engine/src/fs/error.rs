@@ -2,6 +2,7 @@
 
 use homenode_shared::NodesExhausted;
 
+use crate::MemoryError;
 use crate::pool::NoSpace;
 
 /// An error of the filesystem, as POSIX names it.
@@ -11,6 +12,9 @@ pub enum Error {
     /// ENOENT
     #[error("no such file or directory")]
     NotFound,
+    /// EIO
+    #[error("input/output error")]
+    Io,
     /// EEXIST
     #[error("already exists")]
     Exists,
@@ -71,6 +75,7 @@ impl Error {
         match self {
             Self::NotPermitted => 1,
             Self::NotFound => 2,
+            Self::Io => 5,
             Self::NoData => 6,
             Self::AttributeTooBig => 7,
             Self::Busy => 16,
@@ -88,11 +93,42 @@ impl Error {
             Self::Stale => 116,
         }
     }
+
+    /// Linux's name of it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotPermitted => "EPERM",
+            Self::NotFound => "ENOENT",
+            Self::Io => "EIO",
+            Self::NoData => "ENXIO",
+            Self::AttributeTooBig => "E2BIG",
+            Self::Busy => "EBUSY",
+            Self::Exists => "EEXIST",
+            Self::NotDirectory => "ENOTDIR",
+            Self::IsDirectory => "EISDIR",
+            Self::Invalid => "EINVAL",
+            Self::TooBig => "EFBIG",
+            Self::NoSpace => "ENOSPC",
+            Self::TooManyLinks => "EMLINK",
+            Self::NameTooLong => "ENAMETOOLONG",
+            Self::NotEmpty => "ENOTEMPTY",
+            Self::NoAttribute => "ENODATA",
+            Self::NotSupported => "EOPNOTSUPP",
+            Self::Stale => "ESTALE",
+        }
+    }
 }
 
 impl From<NoSpace> for Error {
     fn from(_: NoSpace) -> Self {
         Self::NoSpace
+    }
+}
+
+impl From<MemoryError> for Error {
+    fn from(_: MemoryError) -> Self {
+        Self::Io
     }
 }
 

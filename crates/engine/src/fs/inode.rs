@@ -1,15 +1,14 @@
-//! An inode: what every type has, and the bodies of files and directories.
+//! An inode: what every type has, and the kinds of bodies.
 
 use super::attr::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
+use super::block_file::BlockFile;
 use super::directory::Directory;
 use super::placement::Policy;
 use super::{Error, Ino, Result};
 use crate::log::Attributes;
-use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 /// One inode. Lives while it is linked or pinned.
 #[derive(Debug)]
@@ -64,28 +63,16 @@ impl State {
     }
 }
 
+/// What an inode's type adds to it. `super::file` carries operations on bytes over to the kinds that have some.
 #[derive(Debug)]
 pub(super) enum Body {
-    File(FileBody),
+    File(BlockFile),
+    /// A block device whose bytes are the pool's: its size is set by `super::volume` alone.
+    Volume(BlockFile),
     Directory(Box<Directory>),
     Symlink(Box<[u8]>),
     /// Devices, fifos and sockets: the kernel does the rest.
     Special,
-}
-
-/// What a regular file has.
-#[derive(Debug, Default)]
-pub(super) struct FileBody {
-    pub(super) gate: Gate,
-    pub(super) map: BlockMap,
-    /// In bytes. Grows after the data is there; shrinks with the gate closed only.
-    pub(super) size: AtomicU64,
-    /// Placed and reserved blocks.
-    pub(super) blocks: Count,
-    /// Held by whoever closes the gate.
-    exclusive: Mutex<()>,
-    /// Held by appenders.
-    pub(super) appending: Mutex<()>,
 }
 
 impl Inode {
@@ -147,48 +134,15 @@ impl Inode {
         self.mode() & TYPE_MASK == REGULAR
     }
 
-    /// Whether it is a volume: a block device whose bytes are ours.
+    /// Whether it is a volume.
     pub(super) fn is_volume(&self) -> bool {
-        matches!(self.body, Body::File(_)) && !self.is_file()
-    }
-
-    /// The file's body, or what a data operation on something else answers.
-    #[inline]
-    pub(super) fn file(&self) -> Result<&FileBody> {
-        match &self.body {
-            Body::File(file) => Ok(file),
-            Body::Directory(_) => Err(Error::IsDirectory),
-            _ => Err(Error::Invalid),
-        }
+        matches!(self.body, Body::Volume(_))
     }
 
     pub(super) fn directory(&self) -> Result<&Directory> {
         match &self.body {
             Body::Directory(directory) => Ok(directory),
             _ => Err(Error::NotDirectory),
-        }
-    }
-
-    /// Enters the file to copy without a lock; waits while blocks are being taken away.
-    #[inline]
-    pub(super) fn enter<'a>(&self, file: &FileBody, slot: &'a Slot) -> Pass<'a> {
-        loop {
-            if let Some(pass) = slot.enter(&file.gate, self.ino.0) {
-                return pass;
-            }
-            // Sleeps until the gate is open again, or nearly.
-            drop(file.exclusive.lock());
-        }
-    }
-
-    /// Shuts everyone out who copies without a lock, until dropped.
-    pub(super) fn close<'a>(&'a self, file: &'a FileBody, slots: &'a Slots) -> Closed<'a> {
-        let lock = file.exclusive.lock();
-        slots.close(&file.gate, self.ino.0);
-        Closed {
-            file,
-            slots,
-            _lock: lock,
         }
     }
 
@@ -231,59 +185,4 @@ impl Inode {
 #[inline(never)]
 fn rarely(act: impl FnOnce()) {
     act();
-}
-
-/// The gate of a file is closed; opens when dropped.
-#[derive(Debug)]
-pub(super) struct Closed<'a> {
-    file: &'a FileBody,
-    slots: &'a Slots,
-    _lock: MutexGuard<'a, ()>,
-}
-
-impl Drop for Closed<'_> {
-    fn drop(&mut self) {
-        self.slots.open(&self.file.gate);
-    }
-}
-
-/// A count of blocks that several CPUs add to at once: one word while it is small, a line per CPU once it is not.
-#[derive(Debug, Default)]
-pub(super) struct Count {
-    base: AtomicI64,
-    stripes: OnceLock<Box<[Stripe; STRIPES]>>,
-}
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Stripe(AtomicI64);
-
-const STRIPES: usize = 8;
-/// Below this many blocks (64 KiB) a file is one writer's.
-const STRIPED_FROM: i64 = 16;
-
-impl Count {
-    /// Adds; `cpu` spreads the adders.
-    #[inline]
-    pub(super) fn add(&self, cpu: u32, blocks: u64) {
-        let blocks = i64::try_from(blocks).expect("below 2^51");
-        if let Some(stripes) = self.stripes.get() {
-            stripes[cpu as usize % STRIPES].0.fetch_add(blocks, Ordering::Relaxed);
-        } else if self.base.fetch_add(blocks, Ordering::Relaxed) >= STRIPED_FROM {
-            self.stripes.get_or_init(Box::default);
-        }
-    }
-
-    pub(super) fn subtract(&self, blocks: u64) {
-        self.base
-            .fetch_sub(i64::try_from(blocks).expect("below 2^51"), Ordering::Relaxed);
-    }
-
-    pub(super) fn sum(&self) -> u64 {
-        let stripes: i64 = self
-            .stripes
-            .get()
-            .map_or(0, |all| all.iter().map(|one| one.0.load(Ordering::Relaxed)).sum());
-        u64::try_from(self.base.load(Ordering::Relaxed) + stripes).unwrap_or(0)
-    }
 }

@@ -122,7 +122,7 @@ pub(super) fn inode_bytes(body: &Body) -> u64 {
     let body = match body {
         Body::Symlink(target) => target.len(),
         Body::Directory(_) => size_of::<Directory>(),
-        Body::File(_) | Body::Special => 0,
+        Body::File(_) | Body::Volume(_) | Body::Special => 0,
     };
     TABLE_BYTES + (size_of::<Inode>() + body) as u64
 }

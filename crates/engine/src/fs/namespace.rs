@@ -2,9 +2,10 @@
 
 use super::acl::{ACCESS, Acl, DEFAULT};
 use super::attr::{DIRECTORY, PERMISSIONS, REGULAR, SET_GID, SYMLINK, TYPE_MASK};
+use super::block_file::BlockFile;
 use super::commit::{Changes, Held};
 use super::directory::{Directory, Place, check_name};
-use super::inode::{Body, FileBody};
+use super::inode::Body;
 use super::{Error, Fs, Ino, Inode, NewInode, Result};
 use crate::log::{Attributes, Change, Log};
 use crate::{Clock, Memory};
@@ -48,7 +49,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// [`Error::Exists`], [`Error::NotFound`] when `dir` is removed, or the name is not one.
     pub fn create(&self, dir: &Arc<Inode>, name: &[u8], new: NewInode) -> Result<Arc<Inode>> {
         let body = match new.mode & TYPE_MASK {
-            REGULAR | 0 => Body::File(FileBody::default()),
+            REGULAR | 0 => Body::File(BlockFile::default()),
             DIRECTORY => Body::Directory(Box::new(Directory::new(dir.ino))),
             SYMLINK => return Err(Error::Invalid),
             _ => Body::Special,
@@ -85,7 +86,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// [`Error::NotDirectory`].
     pub fn tmpfile(&self, dir: &Arc<Inode>, new: NewInode) -> Result<Arc<Inode>> {
         dir.directory()?;
-        let inode = self.make(dir, None, new, Body::File(FileBody::default()))?;
+        let inode = self.make(dir, None, new, Body::File(BlockFile::default()))?;
         // Relaxed: a figure that is looked at again and again.
         self.unlinked.fetch_add(1, Ordering::Relaxed);
         Ok(inode)

@@ -1,12 +1,10 @@
-//! Where a file's blocks go and lie: its policy, its map, moving it, draining a member.
+//! Where an inode's blocks go: its policy, and draining a member.
 
-use super::inode::{Body, FileBody};
-use super::{Asking, Error, Fs, Inode, Result};
+use super::{Asking, Error, Fs, Inode};
 use crate::log::Log;
 use crate::pool::PoolError;
-use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, NodeId};
-use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
-use std::collections::BTreeMap;
+use crate::{BLOCK_BYTES, Clock, MemberId, Memory, NodeId};
+use homenode_shared::RUN_BLOCKS;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -102,139 +100,146 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         }
     }
 
-    /// Bytes of the file on each node, ascending by node; nodes with none left out.
-    pub fn map(&self, inode: &Inode) -> Vec<(NodeId, u64)> {
-        let Body::File(file) = &inode.body else {
-            return Vec::new();
-        };
-        // Readers and writers go on meanwhile, unless so many threads have a slot that none is left for this.
-        let slot = self.slots.claim();
-        let _inside = slot.as_ref().map(|slot| inode.enter(file, slot));
-        let _closed = slot.is_none().then(|| inode.close(file, &self.slots));
-        let mut bytes = BTreeMap::<NodeId, u64>::new();
-        let mut at = 0;
-        while at < BlockMap::LIMIT {
-            at += match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
-                Found::Placed { block, blocks } => {
-                    *bytes.entry(self.pool.home(block.member())).or_default() += blocks * BLOCK_BYTES as u64;
-                    blocks
-                }
-                Found::Empty { blocks } => blocks,
-            };
-        }
-        bytes.into_iter().collect()
-    }
-
-    /// Moves the file's blocks to members of `node` while it is in use; gives the bytes moved. Writers wait for 2 MiB at
-    /// a time at most. `progress` hears bytes looked at, and all of them.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`] when the node's members are full, [`Error::Invalid`] when it has none; what moved stays moved.
-    pub fn move_to(&self, inode: &Inode, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        let file = inode.file()?;
-        if !self.pool.has_member_on(node) {
-            return Err(Error::Invalid);
-        }
-        self.relocate(
-            inode,
-            file,
-            progress,
-            &mut |block| self.pool.home(block.member()) != node,
-            &mut |want| self.pool.take_on(node, want).ok_or(Error::NoSpace),
-        )
-    }
-
     /// Moves everything off `member`, which takes no new blocks from then on; gives the bytes moved. `progress` hears bytes
     /// moved, and all to move.
     ///
     /// # Errors
-    /// When the other members have no room; the member is in service again then, with what is left on it.
+    /// [`PoolError::NoSpace`] when the other members have no room, [`PoolError::Unowned`] when no file has what is left; the
+    /// member is in service again then, with what is left on it.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<u64, PoolError> {
-        let node = self.pool.home(member);
-        let mut moved = 0;
-        // Again while something is left: writers that had taken blocks before the drain publish them during it.
+        let (mut moved, mut idle_passes) = (0, 0);
         loop {
             let left = self.pool.start_drain(member)?;
             if left == 0 {
                 return Ok(moved);
             }
+            if idle_passes == IDLE_PASSES_MAX {
+                self.pool.cancel_drain(member);
+                return Err(PoolError::Unowned(member, left));
+            }
             let before = moved;
-            let mut files = Vec::new();
-            self.table.for_each(|inode| files.push(Arc::clone(inode)));
-            for inode in files {
-                let Body::File(file) = &inode.body else { continue };
-                let result = self.relocate(
-                    &inode,
-                    file,
-                    &mut |_, _| {},
-                    &mut |block| block.member() == member,
-                    &mut |want| self.pool.take_near(node, want).ok_or(Error::NoSpace),
-                );
-                match result {
-                    Ok(bytes) => moved += bytes,
-                    Err(_) => {
-                        self.pool.cancel_drain(member);
-                        return Err(PoolError::NoSpace(member));
-                    }
-                }
-                progress(moved, moved.max(left * BLOCK_BYTES as u64));
-            }
+            moved = self.drain_files(member, moved, left, progress)?;
             if moved == before {
-                // What is left is in the hands of writers: they are about to publish it.
+                idle_passes += 1;
                 std::thread::yield_now();
+            } else {
+                idle_passes = 0;
             }
         }
     }
 
-    /// Copies each block that `is_wanted` to blocks from `take`, and frees the old one. Closes the gate for a 2 MiB stretch
-    /// of the file at a time.
-    fn relocate(
+    /// Moves what each file has on `member` now.
+    fn drain_files(
         &self,
-        inode: &Inode,
-        file: &FileBody,
+        member: MemberId,
+        mut moved: u64,
+        left: u64,
         progress: &mut dyn FnMut(u64, u64),
-        is_wanted: &mut dyn FnMut(Block) -> bool,
-        take: &mut dyn FnMut(u64) -> Result<(Block, u64)>,
-    ) -> Result<u64> {
-        let mut moved = 0;
-        let mut at = 0;
-        loop {
-            let closed = inode.close(file, &self.slots);
-            let total = file.blocks.sum();
-            let Some(stretch) = self.next_placed(file, at) else {
-                drop(closed);
-                progress(total * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
-                return Ok(moved);
-            };
-            at = stretch + RUN_BLOCKS;
-            let mut change = |block: Block, blocks: u64| -> Result<Change> {
-                if !is_wanted(block) {
-                    return Ok(Change::Keep);
+    ) -> std::result::Result<u64, PoolError> {
+        let node = self.pool.home(member);
+        let mut files = Vec::new();
+        self.table.for_each(|inode| files.push(Arc::clone(inode)));
+        for inode in files {
+            let Some(file) = inode.blocks() else { continue };
+            let result = self.relocate(
+                &inode,
+                file,
+                &mut |_, _| {},
+                &mut |block| block.member() == member,
+                &mut |want| self.pool.take_near(node, want).ok_or(Error::NoSpace),
+            );
+            match result {
+                Ok(bytes) => moved += bytes,
+                Err(error) => {
+                    self.pool.cancel_drain(member);
+                    return Err(match error {
+                        Error::Io => PoolError::Io(member),
+                        _ => PoolError::NoSpace(member),
+                    });
                 }
-                let (to, got) = take(blocks)?;
-                if got < blocks {
-                    self.pool.free(to, got);
-                    return Ok(Change::Split);
-                }
-                self.pool.memory().copy(block, to, blocks);
-                self.pool.free(block, blocks);
-                moved += blocks * BLOCK_BYTES as u64;
-                Ok(Change::To(to))
-            };
-            file.map.update(&self.nodes, stretch..at, &mut change)?;
-            drop(closed);
-            progress(at.min(total) * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
+            }
+            progress(moved, moved.max(left * BLOCK_BYTES as u64));
+        }
+        Ok(moved)
+    }
+}
+
+/// Passes over all files that find nothing to move, after which a drain gives up.
+///
+/// A writer that took blocks before the drain is inside a file's gate, and the pass waits for it there. So only an eviction can hold
+/// blocks over a pass: its file is in no table any more. It needs the processor, which each pass offers, and nothing else.
+const IDLE_PASSES_MAX: u32 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::NewInode;
+    use crate::pool::{Machine, MemberKind};
+    use crate::{Block, CpuId, MemoryError, Starved};
+
+    struct NoBytes;
+
+    impl Memory for NoBytes {
+        fn load(&self, _from: Block, _offset: usize, _to: &mut [u8]) -> std::result::Result<(), MemoryError> {
+            Ok(())
+        }
+        fn store(&self, _to: Block, _offset: usize, _from: &[u8]) -> std::result::Result<(), MemoryError> {
+            Ok(())
+        }
+        fn zero(&self, _at: Block, _offset: usize, _bytes: usize) -> std::result::Result<(), MemoryError> {
+            Ok(())
+        }
+        fn copy(&self, _from: Block, _to: Block, _blocks: u64) -> std::result::Result<(), MemoryError> {
+            Ok(())
+        }
+        fn populate(&self, _member: MemberId, _first: u64, _blocks: u64) -> std::result::Result<(), Starved> {
+            Ok(())
         }
     }
 
-    /// Start of the first aligned 2 MiB stretch at or behind file block `at` that has a block.
-    fn next_placed(&self, file: &FileBody, mut at: u64) -> Option<u64> {
-        while at < BlockMap::LIMIT {
-            match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
-                Found::Placed { .. } => return Some(at / RUN_BLOCKS * RUN_BLOCKS),
-                Found::Empty { blocks } => at += blocks,
-            }
+    struct NoTime;
+
+    impl Clock for NoTime {
+        fn now_ns(&self) -> i64 {
+            0
         }
-        None
+    }
+
+    #[test]
+    fn a_drain_ends_when_no_file_has_what_is_left() {
+        let machine = Machine {
+            cpu_nodes: vec![NodeId(0)],
+            nodes: vec![NodeId(0)],
+            latency: vec![vec![10]],
+            files_max: 10,
+        };
+        let root = NewInode {
+            mode: 0o755,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+        };
+        let fs = Fs::new(&machine, NoBytes, NoTime, root);
+        let member = fs
+            .pool
+            .add(MemberKind::Dram, NodeId(0), 2048)
+            .expect("there may be one");
+        fs.pool
+            .add(MemberKind::Dram, NodeId(0), 2048)
+            .expect("there may be two");
+        let taken = fs
+            .pool
+            .take(CpuId(0), NodeId(0), 3, 0, false)
+            .expect("the pool has room");
+        let member = if taken.first().member() == member {
+            member
+        } else {
+            taken.first().member()
+        };
+        assert_eq!(fs.drain(member, &mut |_, _| {}), Err(PoolError::Unowned(member, 3)));
+        drop(taken);
+        assert_eq!(fs.drain(member, &mut |_, _| {}), Ok(0));
+        fs.check_invariants();
     }
 }

@@ -1,6 +1,6 @@
 //! Volumes: block devices of the pool, thin, with a name and a size of their own.
 //!
-//! A volume is an inode with a file's body that no directory names: its one link is its entry in the table here. So its blocks
+//! A volume is an inode with a body of its own kind, blocks within a size, that no directory names: its one link is its entry in the table here. So its blocks
 //! come from the same monitor and grants as a file's, lie where its policy says, move when a member is drained, and are
 //! counted by statfs; and nobody reaches it through the tree, nor by its number.
 //!
@@ -13,9 +13,10 @@ mod error;
 
 pub use error::VolumeError;
 
+use super::block_file::BlockFile;
 use super::commit::Held;
 use super::directory::NAME_BYTES_MAX;
-use super::inode::{Body, FileBody};
+use super::inode::Body;
 use super::{Fs, Inode, Placement, attr};
 use crate::log::{Attributes, Change, Log};
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
@@ -86,8 +87,8 @@ impl Volume {
         self.file().size.load(Ordering::Acquire)
     }
 
-    fn file(&self) -> &FileBody {
-        self.inode.file().expect("a volume has a file's body")
+    fn file(&self) -> &BlockFile {
+        self.inode.blocks().expect("a volume has blocks of the pool")
     }
 }
 
@@ -110,7 +111,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         };
         let ino = self.table.reserve()?;
         let now_ns = self.clock.now_ns();
-        let body = Body::File(FileBody::default());
+        let body = Body::Volume(BlockFile::of_size(size_bytes));
         let inode = Arc::new(Inode::new(ino, attr::BLOCK_DEVICE, 0, body, now_ns));
         let attributes = Attributes {
             mode: attr::BLOCK_DEVICE,
@@ -131,7 +132,6 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             inode,
             state: Mutex::new(State::Idle),
         });
-        volume.file().size.store(size_bytes, Ordering::Release);
         entry.insert(Arc::clone(&volume));
         Ok(volume)
     }

@@ -5,7 +5,7 @@ use super::attr::{GROUP_EXECUTE, SET_GID, SET_UID};
 use super::commit::{Changes, Held};
 use super::inode::State;
 use super::placement::Placement;
-use super::{Error, Fs, Ino, Inode, Result, XattrMode};
+use super::{Error, Fs, Ino, Inode, Operation, Result, XattrMode};
 use crate::log::{Attributes, Change, Log};
 use crate::{Clock, Memory};
 
@@ -32,7 +32,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 .load()
                 .map(|placement| placement.to_string().into_bytes())
                 .ok_or(Error::NoAttribute),
-            MAP_XATTR if inode.is_file() => {
+            MAP_XATTR => {
+                inode.kind().supports(Operation::Map)?;
                 let map: Vec<_> = self
                     .map(inode)
                     .iter()

@@ -5,9 +5,36 @@ use homenode_policy::pool::{Buddy, HUGE_ORDER};
 use homenode_shared::RUN_BLOCKS;
 use parking_lot::{Mutex, MutexGuard};
 
+/// What a member's bytes lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum MemberKind {
+    /// Memory that loses its bytes with the power.
+    Dram,
+    /// Memory that keeps them.
+    Pmem,
+    /// A file that is mapped.
+    File,
+    /// A block device, which is reached by requests.
+    Block,
+}
+
+impl MemberKind {
+    /// Its name, in small letters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Dram => "dram",
+            Self::Pmem => "pmem",
+            Self::File => "file",
+            Self::Block => "block",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) id: MemberId,
+    pub(super) kind: MemberKind,
     pub(super) home: NodeId,
     pub(super) blocks: u64,
     /// Held while populating, so that one thread does it at a time.
@@ -25,7 +52,7 @@ pub(super) struct Space {
 }
 
 impl Member {
-    pub(super) fn new(id: MemberId, home: NodeId, blocks: u64) -> Self {
+    pub(super) fn new(id: MemberId, kind: MemberKind, home: NodeId, blocks: u64) -> Self {
         let space = Space {
             buddy: Buddy::new(blocks),
             populated: 0,
@@ -34,6 +61,7 @@ impl Member {
         };
         Self {
             id,
+            kind,
             home,
             blocks,
             populating: Mutex::new(()),

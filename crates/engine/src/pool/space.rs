@@ -2,6 +2,7 @@
 
 use super::grants::Grants;
 use super::member::{Member, Space};
+use super::taken::Taken;
 use super::{Pool, PoolError, signed};
 use crate::{Block, CpuId, MemberId, Memory, NodeId};
 use homenode_shared::RUN_BLOCKS;
@@ -27,7 +28,7 @@ impl<M: Memory> Pool<M> {
         want: u64,
         file_block: u64,
         reserved: bool,
-    ) -> Result<(Block, u64), NoSpace> {
+    ) -> Result<Taken<'_, M>, NoSpace> {
         let grants = &self.grants[cpu.0 as usize % self.grants.len()].0;
         let granted = grants.lock().take(asking, want, file_block);
         let (first, got) = match granted {
@@ -39,7 +40,7 @@ impl<M: Memory> Pool<M> {
                     let (first, got) = self.allocate_near(asking, want).ok_or(NoSpace)?;
                     self.reserved.fetch_sub(got, Ordering::Relaxed);
                     self.count_spill(cpu, asking, first, got);
-                    return Ok((first, got));
+                    return Ok(Taken::new(self, (first, got), reserved));
                 }
                 Err(NoSpace) => return Err(NoSpace),
             },
@@ -48,11 +49,11 @@ impl<M: Memory> Pool<M> {
             grants.lock().credit += got;
         }
         self.count_spill(cpu, asking, first, got);
-        Ok((first, got))
+        Ok(Taken::new(self, (first, got), reserved))
     }
 
     /// An aligned 2 MiB run of the member that the monitor names for `asking`, if it has one.
-    pub(crate) fn take_run(&self, cpu: CpuId, asking: NodeId, reserved: bool) -> Option<Block> {
+    pub(crate) fn take_run(&self, cpu: CpuId, asking: NodeId, reserved: bool) -> Option<Taken<'_, M>> {
         let _seeking = self.seeking.read();
         if !self.commit_exactly(RUN_BLOCKS) {
             return None;
@@ -76,23 +77,25 @@ impl<M: Memory> Pool<M> {
             }
             None => self.uncommit(RUN_BLOCKS),
         }
-        run
+        run.map(|first| Taken::new(self, (first, RUN_BLOCKS), reserved))
     }
 
     /// Up to `want` consecutive blocks of members whose home is `node`, for data that moves there: outside grants.
-    pub(crate) fn take_on(&self, node: NodeId, want: u64) -> Option<(Block, u64)> {
+    pub(crate) fn take_on(&self, node: NodeId, want: u64) -> Option<Taken<'_, M>> {
         let members = self.members_on(node);
-        self.seek(|| {
+        let run = self.seek(|| {
             self.commit_run(want, |blocks| {
                 members.iter().find_map(|id| self.allocate_in(*id, blocks))
             })
-        })
+        });
+        run.map(|run| Taken::new(self, run, false))
     }
 
     /// Up to `want` consecutive blocks as near to `node` as there are, for data that must leave it: outside grants, and
     /// not a spill.
-    pub(crate) fn take_near(&self, node: NodeId, want: u64) -> Option<(Block, u64)> {
-        self.seek(|| self.commit_run(want, |blocks| self.allocate_near(node, blocks)))
+    pub(crate) fn take_near(&self, node: NodeId, want: u64) -> Option<Taken<'_, M>> {
+        let run = self.seek(|| self.commit_run(want, |blocks| self.allocate_near(node, blocks)));
+        run.map(|run| Taken::new(self, run, false))
     }
 
     /// Commits up to `want` blocks and allocates them; gives back what that does not use.
@@ -127,7 +130,7 @@ impl<M: Memory> Pool<M> {
         in_service().nth(at).map_or(NodeId(0), |member| member.home)
     }
 
-    /// Gives blocks back that held data (or were taken for it).
+    /// Gives blocks back. Files free what their maps recorded by `Fs::release` alone.
     pub(crate) fn free(&self, first: Block, blocks: u64) {
         let member = self
             .member(first.member())
@@ -146,6 +149,13 @@ impl<M: Memory> Pool<M> {
         self.seek(|| self.commit_exactly(blocks).then_some(())).ok_or(NoSpace)?;
         self.reserved.fetch_add(blocks, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Keeps room for blocks that were taken for a reservation and are about to be freed.
+    pub(super) fn keep_room(&self, blocks: u64) {
+        // Before they are free: else the room could be somebody else's meanwhile.
+        self.uncommitted.fetch_sub(signed(blocks), Ordering::Relaxed);
+        self.reserved.fetch_add(blocks, Ordering::Relaxed);
     }
 
     /// The room is not needed any more.

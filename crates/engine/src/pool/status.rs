@@ -1,7 +1,7 @@
 //! What the pool tells people and tests about itself.
 
 use super::grants::add_spill;
-use super::{Access, Pool, Spill};
+use super::{Access, MemberKind, Pool, Spill};
 use crate::{MemberId, Memory, NodeId};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -11,6 +11,8 @@ use std::sync::atomic::Ordering;
 pub struct MemberStatus {
     /// Its number.
     pub id: MemberId,
+    /// What its bytes lie on.
+    pub kind: MemberKind,
     /// Its home.
     pub home: NodeId,
     /// All its blocks.
@@ -72,6 +74,7 @@ impl<M: Memory> Pool<M> {
                 let held = member.blocks - member.unused(&space);
                 MemberStatus {
                     id: member.id,
+                    kind: member.kind,
                     home: member.home,
                     capacity: member.blocks,
                     populated: space.populated,

@@ -5,6 +5,7 @@ use crate::support::{ManualClock, TestMemory, directory, machine, of_mode, regul
 use homenode_engine::NodeId;
 use homenode_engine::fs::{Fs, Ino, Inode, NewInode, RenameMode, SetAttr, SetTime, XattrMode};
 use homenode_engine::log::{Attributes, Change, Log};
+use homenode_engine::pool::MemberKind;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -85,7 +86,9 @@ fn what_the_log_hears_is_the_tree() {
             directory(0o755),
         );
         fs.pool().memory().add(fs.pool().next_member(), 1024);
-        fs.pool().add(NodeId(0), 1024).expect("a first member");
+        fs.pool()
+            .add(MemberKind::Dram, NodeId(0), 1024)
+            .expect("a first member");
         let mut random = Random::new(seed ^ run);
         let mut all = vec![fs.root()];
         for _ in 0..OPERATIONS {

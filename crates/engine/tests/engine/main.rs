@@ -5,6 +5,8 @@
 mod attributes;
 #[cfg(test)]
 mod blk;
+mod capabilities;
+mod faults;
 mod file_model;
 mod log;
 mod metadata;

@@ -7,10 +7,10 @@ pub(crate) mod seeded;
 pub(crate) mod threads;
 
 pub(crate) use clock::ManualClock;
-pub(crate) use memory::TestMemory;
+pub(crate) use memory::{Fault, ON_PURPOSE, POISON, TestMemory};
 
 use homenode_engine::fs::{Asking, Fs, Ino, Inode, NewInode};
-use homenode_engine::pool::Machine;
+use homenode_engine::pool::{Machine, MemberKind};
 use homenode_engine::{CpuId, MemberId, NodeId};
 use homenode_shared::Slot;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub(crate) fn empty_filesystem(nodes: u16) -> (TestFs, ManualClock) {
 pub(crate) fn add_member(fs: &TestFs, home: NodeId, blocks: u64) -> MemberId {
     let pool = fs.pool();
     pool.memory().add(pool.next_member(), blocks);
-    pool.add(home, blocks).expect("not that many members")
+    pool.add(MemberKind::Dram, home, blocks).expect("not that many members")
 }
 
 /// Takes a drained member out, and its memory away.

@@ -8,8 +8,8 @@ use crate::negotiate::Agreed;
 use crate::wire::{CreateIn, EntryOut, ForgetOne, LSeekIn, ReadIn, WriteIn};
 use crate::writers::Writers;
 use homenode_engine::fs::{Fs, NewInode};
-use homenode_engine::pool::{Ahead, Machine};
-use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId, Starved};
+use homenode_engine::pool::{Ahead, Machine, MemberKind};
+use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, MemoryError, NodeId, Starved};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
@@ -25,22 +25,26 @@ impl Bytes {
 }
 
 impl Memory for Bytes {
-    fn load(&self, from: Block, offset: usize, to: &mut [u8]) {
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
         self.with(from, offset, |bytes| to.copy_from_slice(&bytes[..to.len()]));
+        Ok(())
     }
 
-    fn store(&self, to: Block, offset: usize, from: &[u8]) {
+    fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         self.with(to, offset, |bytes| bytes[..from.len()].copy_from_slice(from));
+        Ok(())
     }
 
-    fn zero(&self, at: Block, offset: usize, count: usize) {
+    fn zero(&self, at: Block, offset: usize, count: usize) -> Result<(), MemoryError> {
         self.with(at, offset, |bytes| bytes[..count].fill(0));
+        Ok(())
     }
 
-    fn copy(&self, from: Block, to: Block, blocks: u64) {
+    fn copy(&self, from: Block, to: Block, blocks: u64) -> Result<(), MemoryError> {
         let mut bytes = vec![0; usize::try_from(blocks).unwrap() * BLOCK_BYTES];
-        self.load(from, 0, &mut bytes);
-        self.store(to, 0, &bytes);
+        self.load(from, 0, &mut bytes)?;
+        self.store(to, 0, &bytes)?;
+        Ok(())
     }
 
     fn populate(&self, _: MemberId, _: u64, _: u64) -> Result<(), Starved> {
@@ -112,7 +116,7 @@ fn responder_with(write_back: bool) -> Responder<Bytes, Midnight, OneCpu> {
         Midnight,
         root,
     );
-    let member = fs.pool().add(NodeId(0), POOL_BLOCKS as u64).unwrap();
+    let member = fs.pool().add(MemberKind::Dram, NodeId(0), POOL_BLOCKS as u64).unwrap();
     while fs.pool().populate_ahead(member, POOL_BLOCKS as u64) == Ahead::More {}
     let slot = fs.slots().claim().unwrap();
     let agreed = Agreed {

@@ -1,8 +1,8 @@
 //! A pool of plain memory on a machine of two made-up nodes, mounted on a directory of its own.
 
 use homenode_engine::fs::{Fs, NewInode};
-use homenode_engine::pool::{Ahead, Machine};
-use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, NodeId, Starved};
+use homenode_engine::pool::{Ahead, Machine, MemberKind};
+use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, MemoryError, NodeId, Starved};
 use homenode_fuse::{Host, Options, Server, Transport};
 use std::ffi::CString;
 use std::fs;
@@ -37,28 +37,32 @@ impl TestMemory {
 }
 
 impl Memory for TestMemory {
-    fn load(&self, from: Block, offset: usize, to: &mut [u8]) {
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
         let bytes = self.of(from).read().unwrap_or_else(PoisonError::into_inner);
         let start = Self::at(from, offset);
         to.copy_from_slice(&bytes[start..start + to.len()]);
+        Ok(())
     }
 
-    fn store(&self, to: Block, offset: usize, from: &[u8]) {
+    fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         assert!(!from.starts_with(PANIC), "told to panic");
         let mut bytes = self.of(to).write().unwrap_or_else(PoisonError::into_inner);
         let start = Self::at(to, offset);
         bytes[start..start + from.len()].copy_from_slice(from);
+        Ok(())
     }
 
-    fn zero(&self, at: Block, offset: usize, bytes: usize) {
+    fn zero(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
         let start = Self::at(at, offset);
         self.of(at).write().unwrap_or_else(PoisonError::into_inner)[start..start + bytes].fill(0);
+        Ok(())
     }
 
-    fn copy(&self, from: Block, to: Block, blocks: u64) {
+    fn copy(&self, from: Block, to: Block, blocks: u64) -> Result<(), MemoryError> {
         let mut bytes = vec![0; usize::try_from(blocks).expect("a small pool") * BLOCK_BYTES];
-        self.load(from, 0, &mut bytes);
-        self.store(to, 0, &bytes);
+        self.load(from, 0, &mut bytes)?;
+        self.store(to, 0, &bytes)?;
+        Ok(())
     }
 
     fn populate(&self, _: MemberId, _: u64, _: u64) -> Result<(), Starved> {
@@ -142,7 +146,10 @@ pub(crate) fn filesystem() -> Arc<TestFs> {
     };
     let fs = Fs::new(&machine, TestMemory::new(), TestClock, root);
     for node in nodes {
-        let member = fs.pool().add(node, MEMBER_BLOCKS.into()).expect("two members fit");
+        let member = fs
+            .pool()
+            .add(MemberKind::Dram, node, MEMBER_BLOCKS.into())
+            .expect("two members fit");
         while fs.pool().populate_ahead(member, MEMBER_BLOCKS.into()) == Ahead::More {}
     }
     Arc::new(fs)

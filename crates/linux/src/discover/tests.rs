@@ -272,3 +272,23 @@ fn this_machine_offers_its_memory() {
         assert!(offer.bytes > 0 && offer.free_bytes.unwrap() <= offer.bytes, "{offer:?}");
     }
 }
+
+#[test]
+fn every_offer_has_a_kind_of_member() {
+    use homenode_engine::pool::MemberKind;
+    let kinds = [
+        OfferKind::Dram,
+        OfferKind::MemoryOnly,
+        OfferKind::Pmem,
+        OfferKind::Dax,
+        OfferKind::Nvme,
+    ];
+    let expected = [
+        MemberKind::Dram,
+        MemberKind::Dram,
+        MemberKind::Pmem,
+        MemberKind::Pmem,
+        MemberKind::Block,
+    ];
+    assert_eq!(kinds.map(OfferKind::member_kind), expected);
+}

@@ -49,9 +49,9 @@ fn bytes_come_back_across_blocks() {
     for count in [0, 1, 63, 64, 4095, 4096, 4097, 65_537, 2 << 20] {
         let written = bytes_from(at, count);
         let block = Block::new(ONE, (at / BLOCK_BYTES) as u64);
-        memory.store(block, at % BLOCK_BYTES, &written);
+        memory.store(block, at % BLOCK_BYTES, &written).unwrap();
         let mut read = vec![0; count];
-        memory.load(block, at % BLOCK_BYTES, &mut read);
+        memory.load(block, at % BLOCK_BYTES, &mut read).unwrap();
         assert!(read == written, "{count} bytes at {at}");
         at += count + 7;
     }
@@ -62,10 +62,10 @@ fn zeroing_touches_its_range_only() {
     let memory = NodeMemory::new();
     member(&memory, ONE, 2 * MIB);
     let start = Block::new(ONE, 0);
-    memory.store(start, 0, &[0xff; 3 * BLOCK_BYTES]);
-    memory.zero(Block::new(ONE, 1), 5, BLOCK_BYTES);
+    memory.store(start, 0, &[0xff; 3 * BLOCK_BYTES]).unwrap();
+    memory.zero(Block::new(ONE, 1), 5, BLOCK_BYTES).unwrap();
     let mut read = vec![1; 3 * BLOCK_BYTES];
-    memory.load(start, 0, &mut read);
+    memory.load(start, 0, &mut read).unwrap();
     let (first, last) = (BLOCK_BYTES + 5, 2 * BLOCK_BYTES + 5);
     assert!(read[..first].iter().all(|byte| *byte == 0xff));
     assert!(read[first..last].iter().all(|byte| *byte == 0));
@@ -79,10 +79,10 @@ fn blocks_move_between_members() {
     member(&memory, ONE, 4 * MIB);
     member(&memory, two, 4 * MIB);
     let written = bytes_from(3, 512 * BLOCK_BYTES);
-    memory.store(Block::new(ONE, 7), 0, &written);
-    memory.copy(Block::new(ONE, 7), Block::new(two, 100), 512);
+    memory.store(Block::new(ONE, 7), 0, &written).unwrap();
+    memory.copy(Block::new(ONE, 7), Block::new(two, 100), 512).unwrap();
     let mut read = vec![0; written.len()];
-    memory.load(Block::new(two, 100), 0, &mut read);
+    memory.load(Block::new(two, 100), 0, &mut read).unwrap();
     assert!(read == written);
 }
 
@@ -91,7 +91,7 @@ fn new_memory_is_zero_and_the_tail_is_no_member() {
     let memory = NodeMemory::new();
     member(&memory, ONE, 3 * BLOCK_BYTES as u64);
     let mut read = [1; 3 * BLOCK_BYTES];
-    memory.load(Block::new(ONE, 0), 0, &mut read);
+    memory.load(Block::new(ONE, 0), 0, &mut read).unwrap();
     assert!(read.iter().all(|byte| *byte == 0));
     panics(|| memory.zero(Block::new(ONE, 3), 0, 1));
 }
@@ -101,7 +101,7 @@ fn wrong_blocks_panic() {
     let memory = NodeMemory::new();
     member(&memory, ONE, 2 * MIB);
     let end = Block::new(ONE, RUN_BLOCKS);
-    memory.zero(end, 0, 0);
+    memory.zero(end, 0, 0).unwrap();
     panics(|| memory.zero(end, 0, 1));
     panics(|| memory.zero(Block::new(ONE, 0), 2 << 20, 1));
     panics(|| memory.zero(Block::new(ONE, 0), usize::MAX, 1));
@@ -116,7 +116,7 @@ fn wrong_blocks_panic() {
     panics(|| memory.populate(ONE, 0, u64::MAX).unwrap_or(()));
 }
 
-fn panics(operation: impl FnOnce()) {
+fn panics<R>(operation: impl FnOnce() -> R) {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(operation));
     assert!(outcome.is_err(), "reached memory outside its member");
 }
@@ -133,7 +133,7 @@ fn removed_members_panic_and_their_addresses_stay_taken() {
     assert!(matches!(memory.remove(ONE), Err(Error::Absent(ONE))));
     member(&memory, ONE, 2 * MIB);
     assert_ne!(memory.address(Block::new(ONE, 0), 0, 1), base);
-    memory.store(Block::new(ONE, 0), 0, &[1]);
+    memory.store(Block::new(ONE, 0), 0, &[1]).unwrap();
 }
 
 #[test]
@@ -145,14 +145,14 @@ fn members_come_and_go_beside_copies() {
         scope.spawn(|| {
             let (written, mut read) = (bytes_from(9, 5000), vec![0; 5000]);
             while !done.load(Ordering::Relaxed) {
-                memory.store(Block::new(ONE, 3), 17, &written);
-                memory.load(Block::new(ONE, 3), 17, &mut read);
+                memory.store(Block::new(ONE, 3), 17, &written).unwrap();
+                memory.load(Block::new(ONE, 3), 17, &mut read).unwrap();
                 assert!(read == written);
             }
         });
         for id in (2..30).map(MemberId) {
             member(&memory, id, 2 * MIB);
-            memory.zero(Block::new(id, 0), 0, 2 << 20);
+            memory.zero(Block::new(id, 0), 0, 2 << 20).unwrap();
             memory.remove(id).unwrap();
         }
         done.store(true, Ordering::Relaxed);
@@ -226,12 +226,12 @@ fn without_room_the_member_starves_and_nothing_else_breaks() {
     assert_eq!(memory.populate(ONE, 0, RUN_BLOCKS), Err(Starved));
     write("memory.current", "0");
     assert_eq!(memory.populate(ONE, 0, RUN_BLOCKS), Ok(()));
-    memory.store(Block::new(ONE, 0), 0, &[5]);
+    memory.store(Block::new(ONE, 0), 0, &[5]).unwrap();
     write("memory.current", "999999999");
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert_eq!(memory.populate(ONE, RUN_BLOCKS, RUN_BLOCKS), Err(Starved));
     let mut read = [0];
-    memory.load(Block::new(ONE, 0), 0, &mut read);
+    memory.load(Block::new(ONE, 0), 0, &mut read).unwrap();
     assert_eq!(read, [5]);
     std::fs::remove_dir_all(&group).unwrap();
 }
@@ -278,9 +278,9 @@ fn without_permission_to_mount_a_memfd_serves() {
         "{text}"
     );
     memory.populate(ONE, 0, RUN_BLOCKS).unwrap();
-    memory.store(Block::new(ONE, 1), 1, b"bytes");
+    memory.store(Block::new(ONE, 1), 1, b"bytes").unwrap();
     let mut read = [0; 5];
-    memory.load(Block::new(ONE, 1), 1, &mut read);
+    memory.load(Block::new(ONE, 1), 1, &mut read).unwrap();
     assert_eq!(&read, b"bytes");
 }
 

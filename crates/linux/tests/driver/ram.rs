@@ -76,7 +76,9 @@ fn a_member_is_touched_in_its_blocks_only() {
     let done = whole::carry_out(&ram, &[Request::write(0, 8192, 0), Request::write_zeroes(512, 512)]);
     assert_eq!(done, [Ok(8192), Ok(512)]);
     let mut around = [1; 4 * 4096];
-    memory.load(Block::new(first.member(), first.index() - 1), 0, &mut around);
+    memory
+        .load(Block::new(first.member(), first.index() - 1), 0, &mut around)
+        .unwrap();
     let mut expected = [0; 4 * 4096];
     expected[4096..3 * 4096].fill(9);
     expected[4096 + 512..4096 + 1024].fill(0);

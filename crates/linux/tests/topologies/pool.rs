@@ -2,8 +2,8 @@
 
 use crate::members::{Model, machines};
 use homenode_engine::fs::{Asking, Error, Fs, Inode, NewInode, POLICY_XATTR, XattrMode};
-use homenode_engine::pool::Machine;
-use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, NodeId, Starved};
+use homenode_engine::pool::{Machine, MemberKind};
+use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, MemoryError, NodeId, Starved};
 use homenode_policy::topology::Topology;
 use std::sync::Arc;
 
@@ -17,12 +17,19 @@ const RUNS_MIN: u64 = 64;
 struct NoBytes;
 
 impl Memory for NoBytes {
-    fn load(&self, _from: Block, _offset: usize, to: &mut [u8]) {
+    fn load(&self, _from: Block, _offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
         to.fill(0);
+        Ok(())
     }
-    fn store(&self, _to: Block, _offset: usize, _from: &[u8]) {}
-    fn zero(&self, _at: Block, _offset: usize, _bytes: usize) {}
-    fn copy(&self, _from: Block, _to: Block, _blocks: u64) {}
+    fn store(&self, _to: Block, _offset: usize, _from: &[u8]) -> Result<(), MemoryError> {
+        Ok(())
+    }
+    fn zero(&self, _at: Block, _offset: usize, _bytes: usize) -> Result<(), MemoryError> {
+        Ok(())
+    }
+    fn copy(&self, _from: Block, _to: Block, _blocks: u64) -> Result<(), MemoryError> {
+        Ok(())
+    }
     fn populate(&self, _member: MemberId, _first: u64, _blocks: u64) -> Result<(), Starved> {
         Ok(())
     }
@@ -58,7 +65,7 @@ impl World {
         let fs = Fs::new(&engine, NoBytes, Midnight, new_inode(0o755));
         for member in &model.members {
             fs.pool()
-                .add(member.home, member.capacity * RUN_BLOCKS)
+                .add(MemberKind::Dram, member.home, member.capacity * RUN_BLOCKS)
                 .expect("not that many members");
         }
         Self { fs, model }

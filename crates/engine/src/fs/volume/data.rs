@@ -2,17 +2,12 @@
 //! gate.
 
 use super::super::Asking;
-use super::super::data::in_block;
-use super::super::fallocate_mode::{KEEP_SIZE, PUNCH_HOLE};
+use super::super::fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
 use super::super::{Error, Fs};
 use super::{Volume, VolumeError};
 use crate::log::Log;
-use crate::pool::Direction;
-use crate::{BLOCK_BYTES, Clock, Memory};
-use homenode_shared::Found;
+use crate::{Clock, Memory};
 use std::sync::atomic::Ordering;
-
-const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Reads all of `to` from byte `offset` on. What was never written, or was discarded, reads as zeros.
@@ -46,18 +41,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         offset: u64,
         from: &[u8],
     ) -> Result<usize, VolumeError> {
-        let (inode, file) = (&volume.inode, volume.file());
-        if self.write_whole(asking.slot.number(), || asking.cpu, inode, offset, from) {
-            return Ok(from.len());
-        }
-        let written = {
-            let _inside = inode.enter(file, asking.slot);
-            volume.check_range(offset, from.len() as u64)?;
-            self.write_inside(asking, inode, file, offset, from)?
-        };
-        self.make_runs(inode, file, offset, offset + written as u64);
-        inode.touch_modified(self.now_ns());
-        Ok(written)
+        volume.check_range(offset, from.len() as u64)?;
+        let written = self.write(asking, &volume.inode, offset, from, false);
+        written.map_err(|error| volume.refused(error, offset, from.len() as u64))
     }
 
     /// Gives up `bytes` bytes from `offset` on: whole blocks of them are free at once. All of them read as zeros then.
@@ -72,11 +58,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         bytes: u64,
     ) -> Result<(), VolumeError> {
         volume.check_range(offset, bytes)?;
-        match self.fallocate(asking, &volume.inode, PUNCH_HOLE | KEEP_SIZE, offset, bytes) {
-            // Nothing to do.
-            Err(Error::Invalid) if bytes == 0 => Ok(()),
-            done => Ok(done?),
-        }
+        self.change_range(asking, volume, PUNCH_HOLE | KEEP_SIZE, offset, bytes)
     }
 
     /// Writes `bytes` zeros from `offset` on. Blocks that are there stay, so that writing them again finds room; holes stay holes,
@@ -91,35 +73,41 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         offset: u64,
         bytes: u64,
     ) -> Result<(), VolumeError> {
-        let (inode, file) = (&volume.inode, volume.file());
-        let _inside = inode.enter(file, asking.slot);
         volume.check_range(offset, bytes)?;
-        let (mut at, end) = (offset, offset + bytes);
-        while at < end {
-            let first = at / BLOCK;
-            let found = file.map.find(&self.nodes, first, end.div_ceil(BLOCK) - first);
-            let (Found::Placed { blocks, .. } | Found::Empty { blocks }) = found;
-            let next = ((first + blocks) * BLOCK).min(end);
-            if let Found::Placed { block, .. } = found {
-                let bytes = usize::try_from(next - at).expect("a placed extent is mapped memory");
-                self.pool.memory().zero(block, in_block(at), bytes);
-                self.pool
-                    .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
-            }
-            at = next;
+        self.change_range(asking, volume, ZERO_RANGE | KEEP_SIZE, offset, bytes)
+    }
+
+    fn change_range(
+        &self,
+        asking: &Asking<'_>,
+        volume: &Volume,
+        mode: u32,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(), VolumeError> {
+        if bytes == 0 {
+            return Ok(());
         }
-        inode.touch_modified(self.now_ns());
-        Ok(())
+        let done = self.fallocate(asking, &volume.inode, mode, offset, bytes);
+        done.map_err(|error| volume.refused(error, offset, bytes))
     }
 }
 
 impl Volume {
     fn check_range(&self, offset: u64, bytes: u64) -> Result<(), VolumeError> {
-        // Acquire: the size is past the gate, or looked at again there.
+        // Acquire: looked at again past the gate.
         let size = self.file().size.load(Ordering::Acquire);
         match offset.checked_add(bytes) {
             Some(end) if end <= size => Ok(()),
             _ => Err(self.out_of_range(offset, bytes)),
+        }
+    }
+
+    /// The error of an operation; [`Error::TooBig`] when the volume became shorter meanwhile.
+    fn refused(&self, error: Error, offset: u64, bytes: u64) -> VolumeError {
+        match error {
+            Error::TooBig => self.out_of_range(offset, bytes),
+            error => error.into(),
         }
     }
 

@@ -102,11 +102,11 @@ impl Model {
                 return Ok(());
             }
             mode::ZERO_RANGE => {
-                // What is placed stays placed.
+                // Without room for all of it nothing is changed. What is placed stays placed.
+                file.reserve(offset, end, free)?;
                 for block in file.placed.keys().copied().collect::<Vec<_>>() {
                     file.zero(offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
                 }
-                file.reserve(offset, end, free)?;
             }
             mode::COLLAPSE_RANGE if aligned && end < file.size => {
                 file.punch(offset, end);

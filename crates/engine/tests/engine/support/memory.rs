@@ -1,17 +1,27 @@
 //! Memory of atomics, so that racing copies are defined; it fails when asked to, and shows what was never written.
 //!
-//! The fault model: [`Memory::populate`] may fail at any time, for as long as the test wants; nothing else fails. Memory
+//! The fault model: [`Memory::populate`] may fail at any time, for as long as the test wants; accesses may panic, or fail, from one of them on. Memory
 //! that was just populated holds [`POISON`], so bytes that the engine forgot to zero are seen. An access outside of
 //! populated memory, or to a member that was taken away, panics: on real memory it would be a fault.
 
-use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, Starved};
+use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved};
 use parking_lot::RwLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// What every word of fresh memory holds: no test writes it.
 pub(crate) const POISON: u64 = 0xdead_beef_dead_beef;
+
+/// How accesses fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Panic,
+    Error,
+}
+
+/// How the panic of an access reads.
+pub(crate) const ON_PURPOSE: &str = "memory failed on purpose";
 
 const WORD: usize = 8;
 const WORDS_PER_BLOCK: usize = BLOCK_BYTES / WORD;
@@ -27,6 +37,11 @@ pub(crate) struct TestMemory {
     populated_blocks: AtomicU64,
     zeroed_bytes: AtomicU64,
     populate_delay_ms: AtomicU64,
+    /// Accesses until the first that fails, with it; 0 for none.
+    until_fault: AtomicU64,
+    /// Whether a failing access panics, else it says so.
+    panics: AtomicBool,
+    faults: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -79,6 +94,30 @@ impl TestMemory {
         self.zeroed_bytes.load(Ordering::Relaxed)
     }
 
+    /// Accesses fail from the `count`th on; 0 for none.
+    pub(crate) fn fail_from(&self, count: u64, fault: Fault) {
+        self.panics.store(fault == Fault::Panic, Ordering::Relaxed);
+        self.until_fault.store(count, Ordering::Relaxed);
+    }
+
+    /// Accesses that failed so far.
+    pub(crate) fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
+    }
+
+    fn access(&self) -> Result<(), MemoryError> {
+        let less = |count: u64| (count > 1).then(|| count - 1);
+        let before = self
+            .until_fault
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        if before != Err(1) {
+            return Ok(());
+        }
+        self.faults.fetch_add(1, Ordering::Relaxed);
+        assert!(!self.panics.load(Ordering::Relaxed), "{ON_PURPOSE}");
+        Err(MemoryError)
+    }
+
     fn storage(&self, member: MemberId) -> Arc<Storage> {
         let members = self.members.read();
         let storage = members.get(usize::from(member.0)).and_then(Option::as_ref);
@@ -126,17 +165,21 @@ impl Storage {
 }
 
 impl Memory for TestMemory {
-    fn load(&self, from: Block, offset: usize, to: &mut [u8]) {
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
+        self.access()?;
         self.for_each_word(from, offset, to.len(), |word, part, done| {
             let bytes = word.load(Ordering::Relaxed).to_le_bytes();
             to[done..done + part.len()].copy_from_slice(&bytes[part]);
         });
+        Ok(())
     }
 
-    fn store(&self, to: Block, offset: usize, from: &[u8]) {
+    fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        self.access()?;
         self.for_each_word(to, offset, from.len(), |word, part, done| {
             put(word, part.clone(), &from[done..done + part.len()]);
         });
+        Ok(())
     }
 
     /// So that the engine announces its copies.
@@ -144,19 +187,23 @@ impl Memory for TestMemory {
         true
     }
 
-    fn zero(&self, at: Block, offset: usize, bytes: usize) {
+    fn zero(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        self.access()?;
         self.zeroed_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         self.for_each_word(at, offset, bytes, |word, part, _| {
             put(word, part.clone(), &[0; WORD][part]);
         });
+        Ok(())
     }
 
-    fn copy(&self, from: Block, to: Block, blocks: u64) {
+    fn copy(&self, from: Block, to: Block, blocks: u64) -> Result<(), MemoryError> {
+        self.access()?;
         let mut stage = [0; BLOCK_BYTES];
         for i in 0..blocks {
-            self.load(from.plus(i), 0, &mut stage);
-            self.store(to.plus(i), 0, &stage);
+            self.load(from.plus(i), 0, &mut stage)?;
+            self.store(to.plus(i), 0, &stage)?;
         }
+        Ok(())
     }
 
     fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved> {

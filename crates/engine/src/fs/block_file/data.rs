@@ -4,16 +4,16 @@
 //! A first write locks the entries it fills, takes blocks from its CPU's grant, copies, zeroes what it does not cover of
 //! them, and publishes; the size grows last. Bytes of a placed block beyond the file's size are zero.
 
-use super::inode::{Body, FileBody};
-use super::{Asking, Error, Fs, Inode, Result};
+use super::super::{Asking, Error, Fs, Inode, Result};
+use super::BlockFile;
 use crate::log::Log;
-use crate::pool::Direction;
+use crate::pool::{Direction, Taken};
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber};
 use std::sync::atomic::Ordering;
 
 /// Largest file: what a signed 64-bit offset reaches, as on tmpfs.
-pub(super) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+pub(in crate::fs) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// Reads of a thread between two looks at whether a file's access time is a day old.
 const TURNS: u64 = 64;
@@ -22,64 +22,21 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const _: () = assert!(FILE_BYTES_MAX / BLOCK < BlockMap::LIMIT);
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
-    /// Reads into `to` from byte `offset` on; gives the bytes read, short only at the end of the file.
-    ///
-    /// # Errors
-    /// When it is not a regular file.
-    pub fn read(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        if self.read_whole(asking.slot.number(), || asking.cpu, inode, offset, to) {
-            return Ok(to.len());
-        }
-        let count = self.read_pieces(asking, inode, offset, to)?;
-        if count > 0 {
-            inode.touch_accessed(true, || self.now_ns());
-        }
-        Ok(count)
-    }
-
-    /// [`Fs::read`] that leaves the access time as it is (O_NOATIME).
-    ///
-    /// # Errors
-    /// As [`Fs::read`].
-    pub fn read_untouched(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        self.read_pieces(asking, inode, offset, to)
-    }
-
-    /// Writes `from` at byte `offset`; gives the bytes written, short only when the pool is full. `kill_priv` as in
-    /// [`super::SetAttr`].
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`] when nothing could be written, [`Error::TooBig`] beyond the largest file, or not a regular file.
-    pub fn write(
-        &self,
-        asking: &Asking<'_>,
-        inode: &Inode,
-        offset: u64,
-        from: &[u8],
-        kill_priv: bool,
-    ) -> Result<usize> {
-        if !kill_priv && self.write_whole(asking.slot.number(), || asking.cpu, inode, offset, from) {
-            return Ok(from.len());
-        }
-        self.write_pieces(asking, inode, offset, from, kill_priv)
-    }
-
-    /// [`Fs::read`] in the common case, in few instructions: the bytes lie within the file and one behind the other in the
-    /// pool. False: nothing was done, use [`Fs::read`]. `slot` is a slot of the calling thread's.
+    /// See [`Fs::read_whole`].
     ///
     /// While a small copy waits for memory the processor goes on with the next one, as far as the few hundred instructions
     /// reach that it holds. So the bytes are asked for as soon as their place is known, and all else is done while they are on
     /// their way; `cpu` is asked for then too.
     #[inline(always)]
-    pub fn read_whole(
+    pub(in crate::fs) fn read_whole_blocks(
         &self,
         slot: SlotNumber,
         cpu: impl FnOnce() -> CpuId,
         inode: &Inode,
+        file: &BlockFile,
         offset: u64,
         to: &mut [u8],
     ) -> bool {
-        let Body::File(file) = &inode.body else { return false };
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
@@ -89,21 +46,20 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.announce(block, offset, to.len(), false);
         let turn = self.pool.count(slot.index(), cpu(), block, Direction::Read, to.len());
         inode.touch_accessed(turn.is_multiple_of(TURNS), || self.now_ns());
-        self.pool.memory().load(block, in_block(offset), to);
-        true
+        self.pool.memory().load(block, in_block(offset), to).is_ok()
     }
 
-    /// [`Fs::write`] in the common case, as [`Fs::read_whole`].
+    /// See [`Fs::write_whole`].
     #[inline(always)]
-    pub fn write_whole(
+    pub(in crate::fs) fn write_whole_blocks(
         &self,
         slot: SlotNumber,
         cpu: impl FnOnce() -> CpuId,
         inode: &Inode,
+        file: &BlockFile,
         offset: u64,
         from: &[u8],
     ) -> bool {
-        let Body::File(file) = &inode.body else { return false };
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
@@ -114,8 +70,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.pool
             .count(slot.index(), cpu(), block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
-        self.pool.memory().store(block, in_block(offset), from);
-        true
+        self.pool.memory().store(block, in_block(offset), from).is_ok()
     }
 
     /// Asks for the bytes of a small copy, so that they are on their way while it is counted.
@@ -128,7 +83,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// The block where `bytes` bytes at `offset` start, if they lie within the file and one behind the other.
     #[inline(always)]
-    fn find_whole(&self, file: &FileBody, offset: u64, bytes: usize) -> Option<Block> {
+    fn find_whole(&self, file: &BlockFile, offset: u64, bytes: usize) -> Option<Block> {
         let end = offset.checked_add(bytes as u64)?;
         // Acquire pairs with the growth of the size: the bytes below it are there.
         if end > file.size.load(Ordering::Acquire) || bytes == 0 {
@@ -146,8 +101,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Any read: of several extents, of holes, at the end of the file, while blocks are being taken away.
     #[inline(never)]
-    fn read_pieces(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        let file = inode.file()?;
+    pub(in crate::fs) fn read_blocks(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<usize> {
         let _inside = inode.enter(file, asking.slot);
         // Acquire: as in `find_whole`.
         let size = file.size.load(Ordering::Acquire);
@@ -164,7 +125,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             let (Found::Placed { blocks, .. } | Found::Empty { blocks }) = found;
             let (now, later) = rest.split_at_mut(bytes_of(blocks, in_block, rest.len()));
             if let Found::Placed { block, .. } = found {
-                self.pool.memory().load(block, in_block, now);
+                self.pool.memory().load(block, in_block, now)?;
                 self.pool
                     .count(asking.slot.index(), asking.cpu, block, Direction::Read, now.len());
             } else {
@@ -178,15 +139,15 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Any write: first writes, beyond the end, of several extents, while blocks are being taken away.
     #[inline(never)]
-    fn write_pieces(
+    pub(in crate::fs) fn write_blocks(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
+        file: &BlockFile,
         offset: u64,
         from: &[u8],
         kill_priv: bool,
     ) -> Result<usize> {
-        let file = inode.file()?;
         if from.is_empty() {
             return Ok(0);
         }
@@ -197,12 +158,31 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.write_at(asking, inode, file, offset, from, kill_priv)
     }
 
+    /// Writes within the body's size, which no write of it changes: a volume.
+    pub(in crate::fs) fn write_blocks_within(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
+        let written = {
+            let _inside = inode.enter(file, asking.slot);
+            file.check_within(offset, from.len() as u64)?;
+            self.write_inside(asking, inode, file, offset, from)?
+        };
+        self.make_runs(inode, file, offset, offset + written as u64);
+        inode.touch_modified(self.now_ns());
+        Ok(written)
+    }
+
     /// Writes within the largest file, and grows the size.
     fn write_at(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
-        file: &FileBody,
+        file: &BlockFile,
         offset: u64,
         from: &[u8],
         kill_priv: bool,
@@ -227,7 +207,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Maps each 2 MiB of the file that a write just came to the end of as one run, where its blocks are one: a file
     /// written in order needs no map node per 2 MiB then, and its blocks are found without missing the cache.
-    pub(super) fn make_runs(&self, inode: &Inode, file: &FileBody, from: u64, to: u64) {
+    fn make_runs(&self, inode: &Inode, file: &BlockFile, from: u64, to: u64) {
         const RUN_BYTES: u64 = RUN_BLOCKS * BLOCK;
         let ended = from / RUN_BYTES..to / RUN_BYTES;
         // One before too: while the file had no more than it, the map had no level for runs.
@@ -240,12 +220,15 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         }
     }
 
-    /// Writes `from` at the end of the file; gives the offset it went to and the bytes written. Appends do not mix.
-    ///
-    /// # Errors
-    /// As [`Fs::write`].
-    pub fn append(&self, asking: &Asking<'_>, inode: &Inode, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
-        let file = inode.file()?;
+    /// See [`Fs::append`].
+    pub(in crate::fs) fn append_blocks(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        from: &[u8],
+        kill_priv: bool,
+    ) -> Result<(u64, usize)> {
         let _one_at_a_time = file.appending.lock();
         let offset = file.size.load(Ordering::Acquire);
         if from.is_empty() {
@@ -256,12 +239,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             .map(|written| (offset, written))
     }
 
-    /// Writes with the gate entered (or closed by the caller): fails only when nothing was written.
-    pub(super) fn write_inside(
+    /// Writes with the gate entered: fails only when nothing was written.
+    fn write_inside(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
-        file: &FileBody,
+        file: &BlockFile,
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
@@ -274,7 +257,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             match file.map.find(&self.nodes, at / BLOCK, most) {
                 Found::Placed { block, blocks } => {
                     let now = &rest[..bytes_of(blocks, in_block, rest.len())];
-                    self.pool.memory().store(block, in_block, now);
+                    match self.pool.memory().store(block, in_block, now) {
+                        Ok(()) => {}
+                        Err(_) if done > 0 => break,
+                        Err(error) => return Err(error.into()),
+                    }
                     self.pool
                         .count(asking.slot.index(), asking.cpu, block, Direction::Write, now.len());
                     done += now.len();
@@ -295,7 +282,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
-        file: &FileBody,
+        file: &BlockFile,
         at: u64,
         from: &[u8],
         most: u64,
@@ -315,21 +302,22 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return Ok(0);
         };
         let reserved = places.reserved();
-        let (block, blocks) = self
+        let taken = self
             .pool
             .take(asking.cpu, node, places.blocks(), at / BLOCK, reserved)?;
+        let (block, blocks) = (taken.first(), taken.blocks());
         places.shorten(blocks);
         let bytes = bytes_of(blocks, in_block, from.len());
         let memory = self.pool.memory();
         let tail = (in_block + bytes) % BLOCK_BYTES;
         if in_block > 0 {
-            memory.zero(block, 0, in_block);
+            memory.zero(block, 0, in_block)?;
         }
-        memory.store(block, in_block, &from[..bytes]);
+        memory.store(block, in_block, &from[..bytes])?;
         if tail > 0 {
-            memory.zero(block.plus(blocks - 1), tail, BLOCK_BYTES - tail);
+            memory.zero(block.plus(blocks - 1), tail, BLOCK_BYTES - tail)?;
         }
-        self.published(asking, file, places, block, bytes);
+        self.published(asking, file, places, taken, bytes);
         Ok(bytes)
     }
 
@@ -337,7 +325,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     fn fill_run(
         &self,
         asking: &Asking<'_>,
-        file: &FileBody,
+        file: &BlockFile,
         node: NodeId,
         home: usize,
         at: u64,
@@ -346,18 +334,20 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let Some(places) = file.map.lock_empty_run(&self.nodes, home, at / BLOCK)? else {
             return Ok(None);
         };
-        let Some(block) = self.pool.take_run(asking.cpu, node, places.reserved()) else {
+        let Some(taken) = self.pool.take_run(asking.cpu, node, places.reserved()) else {
             return Ok(None);
         };
-        self.pool.memory().store(block, 0, from);
-        self.published(asking, file, places, block, from.len());
+        self.pool.memory().store(taken.first(), 0, from)?;
+        self.published(asking, file, places, taken, from.len());
         Ok(Some(from.len()))
     }
 
-    fn published(&self, asking: &Asking<'_>, file: &FileBody, places: Places<'_>, block: Block, bytes: usize) {
+    /// Shows blocks that are filled in the file.
+    fn published(&self, asking: &Asking<'_>, file: &BlockFile, places: Places<'_>, taken: Taken<'_, M>, bytes: usize) {
         if !places.reserved() {
             file.blocks.add(asking.cpu.0, places.blocks());
         }
+        let block = taken.record();
         places.publish(block);
         self.pool
             .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);

@@ -1,0 +1,129 @@
+//! A file's bytes in blocks of the pool: the block map, the gate, the size.
+//!
+//! Every operation of `super::file` that the pool's bodies support is carried out below here: `data` reads and writes, `extents`
+//! changes whole ranges, `relocate` moves blocks between members.
+
+mod data;
+mod extents;
+mod relocate;
+
+pub(super) use data::FILE_BYTES_MAX;
+
+use super::{Error, Inode, Result};
+use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Bytes in blocks of the pool.
+#[derive(Debug, Default)]
+pub(super) struct BlockFile {
+    pub(super) gate: Gate,
+    pub(super) map: BlockMap,
+    /// In bytes. Grows after the data is there; shrinks with the gate closed only.
+    pub(super) size: AtomicU64,
+    /// Placed and reserved blocks.
+    pub(super) blocks: Count,
+    /// Held by whoever closes the gate.
+    exclusive: Mutex<()>,
+    /// Held by appenders.
+    pub(super) appending: Mutex<()>,
+}
+
+impl BlockFile {
+    /// An empty file, or a hole, of `size` bytes.
+    pub(super) fn of_size(size: u64) -> Self {
+        Self {
+            size: AtomicU64::new(size),
+            ..Self::default()
+        }
+    }
+
+    /// Whether `bytes` bytes at `offset` lie within the size, as it is past the gate.
+    fn check_within(&self, offset: u64, bytes: u64) -> Result<()> {
+        // Acquire: as whoever reads below it.
+        let size = self.size.load(Ordering::Acquire);
+        let end = offset.checked_add(bytes).filter(|end| *end <= size);
+        end.map(|_| ()).ok_or(Error::TooBig)
+    }
+}
+
+impl Inode {
+    /// Enters the file to copy without a lock; waits while blocks are being taken away.
+    #[inline]
+    pub(super) fn enter<'a>(&self, file: &BlockFile, slot: &'a Slot) -> Pass<'a> {
+        loop {
+            if let Some(pass) = slot.enter(&file.gate, self.ino.0) {
+                return pass;
+            }
+            // Sleeps until the gate is open again, or nearly.
+            drop(file.exclusive.lock());
+        }
+    }
+
+    /// Shuts everyone out who copies without a lock, until dropped.
+    pub(super) fn close<'a>(&'a self, file: &'a BlockFile, slots: &'a Slots) -> Closed<'a> {
+        let lock = file.exclusive.lock();
+        slots.close(&file.gate, self.ino.0);
+        Closed {
+            file,
+            slots,
+            _lock: lock,
+        }
+    }
+}
+
+/// The gate of a file is closed; opens when dropped.
+#[derive(Debug)]
+pub(super) struct Closed<'a> {
+    file: &'a BlockFile,
+    slots: &'a Slots,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.slots.open(&self.file.gate);
+    }
+}
+
+/// A count of blocks that several CPUs add to at once: one word while it is small, a line per CPU once it is not.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    base: AtomicI64,
+    stripes: OnceLock<Box<[Stripe; STRIPES]>>,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe(AtomicI64);
+
+const STRIPES: usize = 8;
+/// Below this many blocks (64 KiB) a file is one writer's.
+const STRIPED_FROM: i64 = 16;
+
+impl Count {
+    /// Adds; `cpu` spreads the adders.
+    #[inline]
+    pub(super) fn add(&self, cpu: u32, blocks: u64) {
+        let blocks = i64::try_from(blocks).expect("below 2^51");
+        if let Some(stripes) = self.stripes.get() {
+            stripes[cpu as usize % STRIPES].0.fetch_add(blocks, Ordering::Relaxed);
+        } else if self.base.fetch_add(blocks, Ordering::Relaxed) >= STRIPED_FROM {
+            self.stripes.get_or_init(Box::default);
+        }
+    }
+
+    pub(super) fn subtract(&self, blocks: u64) {
+        self.base
+            .fetch_sub(i64::try_from(blocks).expect("below 2^51"), Ordering::Relaxed);
+    }
+
+    pub(super) fn sum(&self) -> u64 {
+        let stripes: i64 = self
+            .stripes
+            .get()
+            .map_or(0, |all| all.iter().map(|one| one.0.load(Ordering::Relaxed)).sum());
+        u64::try_from(self.base.load(Ordering::Relaxed) + stripes).unwrap_or(0)
+    }
+}

@@ -1,0 +1,338 @@
+//! Whole ranges of a file: truncate, fallocate, seek. Blocks are taken away with the file's gate closed.
+
+use super::super::{Asking, Error, Fs, Inode, Operation, Result, Whence};
+use super::data::{FILE_BYTES_MAX, in_block};
+use super::{BlockFile, Closed};
+use crate::log::Log;
+use crate::pool::Direction;
+use crate::{BLOCK_BYTES, Block, Clock, Memory};
+use homenode_shared::{BlockMap, Extent, Found};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+    /// Sets the size; what lies beyond a smaller one is freed, a larger one reserves nothing. After [`Error::Io`] the size is as
+    /// before, and blocks beyond the new one are gone.
+    pub(in crate::fs) fn truncate_blocks(&self, inode: &Inode, file: &BlockFile, size: u64) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(Error::TooBig);
+        }
+        let _no_append = file.appending.lock();
+        let closed = inode.close(file, &self.slots);
+        self.cut(&closed, file, size)?;
+        drop(closed);
+        inode.touch_modified(self.now_ns());
+        Ok(())
+    }
+
+    pub(in crate::fs) fn cut(&self, closed: &Closed<'_>, file: &BlockFile, size: u64) -> Result<()> {
+        if size <= file.size.load(Ordering::Relaxed) {
+            // The same size frees what was reserved beyond it.
+            self.take_out(closed, file, size.div_ceil(BLOCK)..BlockMap::LIMIT)?;
+            self.zero_bytes(closed, file, size..size.next_multiple_of(BLOCK))?;
+        }
+        file.size.store(size, Ordering::Release);
+        Ok(())
+    }
+
+    /// See [`Fs::fallocate`].
+    pub(in crate::fs) fn allocate_blocks(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        operation: Operation,
+        range: Range<u64>,
+    ) -> Result<()> {
+        let home = self.pool.node_index((asking.node)());
+        let end = range.end;
+        let _no_append = file.appending.lock();
+        let closed = inode.close(file, &self.slots);
+        let mut left = None;
+        match operation {
+            Operation::Reserve | Operation::ReserveKeepSize => self.reserve(&closed, file, home, &range)?,
+            Operation::PunchHole => self.punch(&closed, file, range)?,
+            Operation::ZeroRange | Operation::ZeroRangeKeepSize => {
+                self.reserve(&closed, file, home, &range)?;
+                self.zero_placed(file, range, &mut |_, _| {})?;
+            }
+            Operation::CollapseRange => left = Some(self.collapse(&closed, file, home, range)?),
+            Operation::InsertRange => left = Some(self.insert(&closed, file, home, range)?),
+            _ => return Err(Error::NotSupported),
+        }
+        let grows = matches!(operation, Operation::Reserve | Operation::ZeroRange);
+        if grows && file.size.load(Ordering::Relaxed) < end {
+            file.size.store(end, Ordering::Release);
+        }
+        drop(closed);
+        if let Some(left) = left {
+            self.give_back(file, &left);
+        }
+        if operation == Operation::ReserveKeepSize {
+            inode.touch_changed(self.now_ns());
+        } else {
+            inode.touch_modified(self.now_ns());
+        }
+        Ok(())
+    }
+
+    /// As [`Fs::fallocate`] for a body whose size no write changes, and of which nothing is reserved: a volume.
+    pub(in crate::fs) fn allocate_blocks_within(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        operation: Operation,
+        range: Range<u64>,
+    ) -> Result<()> {
+        match operation {
+            Operation::PunchHole => {
+                let closed = inode.close(file, &self.slots);
+                file.check_within(range.start, range.end - range.start)?;
+                self.punch(&closed, file, range)?;
+            }
+            Operation::ZeroRangeKeepSize => {
+                // Readers and writers go on meanwhile.
+                let _inside = inode.enter(file, asking.slot);
+                file.check_within(range.start, range.end - range.start)?;
+                self.zero_placed(file, range, &mut |block, bytes| {
+                    self.pool
+                        .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
+                })?;
+            }
+            _ => return Err(Error::NotSupported),
+        }
+        inode.touch_modified(self.now_ns());
+        Ok(())
+    }
+
+    /// See [`Fs::seek`].
+    pub(in crate::fs) fn seek_blocks(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        whence: Whence,
+    ) -> Result<u64> {
+        let _inside = inode.enter(file, asking.slot);
+        let size = file.size.load(Ordering::Acquire);
+        let mut at = offset;
+        while at < size {
+            let first = at / BLOCK;
+            let (found, blocks) = match file
+                .map
+                .find(&self.nodes, first, (size - first * BLOCK).div_ceil(BLOCK))
+            {
+                Found::Placed { blocks, .. } => (Whence::Data, blocks),
+                Found::Empty { blocks } => (Whence::Hole, blocks),
+            };
+            if found == whence {
+                return Ok(at);
+            }
+            at = (first + blocks) * BLOCK;
+        }
+        // There is a hole at the end of every file.
+        if whence == Whence::Hole && offset < size {
+            Ok(size)
+        } else {
+            Err(Error::NoData)
+        }
+    }
+
+    /// Frees all that a file has, when nobody can reach it any more.
+    pub(in crate::fs) fn discard(&self, inode: &Inode, file: &BlockFile) {
+        // Somebody may still look at it who found it by its number: a drain does.
+        let closed = inode.close(file, &self.slots);
+        self.take_out(&closed, file, 0..BlockMap::LIMIT)
+            .expect("the whole map goes without splitting a run");
+        file.size.store(0, Ordering::Relaxed);
+    }
+
+    /// Blocks placed and reserved, counted in the map. At rest.
+    pub(in crate::fs) fn count_blocks(&self, file: &BlockFile) -> (u64, u64) {
+        file.map.check_invariants(&self.nodes);
+        let placed = self.placed_from(file, 0);
+        let filled = BlockMap::LIMIT - file.map.holes(&self.nodes, 0..BlockMap::LIMIT);
+        (placed, filled - placed)
+    }
+
+    /// Blocks placed from file block `at` on. At rest, or with the gate closed.
+    pub(in crate::fs) fn placed_from(&self, file: &BlockFile, mut at: u64) -> u64 {
+        let mut placed = 0;
+        while at < BlockMap::LIMIT {
+            at += match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
+                Found::Placed { blocks, .. } => {
+                    placed += blocks;
+                    blocks
+                }
+                Found::Empty { blocks } => blocks,
+            };
+        }
+        placed
+    }
+
+    /// Bytes become zero: whole blocks leave the file, parts of blocks are zeroed.
+    fn punch(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
+        let first_whole = range.start.next_multiple_of(BLOCK);
+        let last_whole = range.end / BLOCK * BLOCK;
+        if first_whole > last_whole {
+            return self.zero_bytes(closed, file, range);
+        }
+        self.take_out(closed, file, first_whole / BLOCK..last_whole / BLOCK)?;
+        self.zero_bytes(closed, file, range.start..first_whole)?;
+        self.zero_bytes(closed, file, last_whole..range.end)
+    }
+
+    /// Zeroes what is placed, and tells `zeroed` of it. It stays placed: freed blocks could be another file's before they are
+    /// reserved again. The gate is closed, or entered.
+    fn zero_placed(&self, file: &BlockFile, range: Range<u64>, zeroed: &mut dyn FnMut(Block, usize)) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let first = at / BLOCK;
+            let found = file.map.find(&self.nodes, first, range.end.div_ceil(BLOCK) - first);
+            let (Found::Placed { blocks, .. } | Found::Empty { blocks }) = found;
+            let next = ((first + blocks) * BLOCK).min(range.end);
+            if let Found::Placed { block, .. } = found {
+                let bytes = usize::try_from(next - at).expect("a placed extent is mapped memory");
+                self.pool.memory().zero(block, in_block(at), bytes)?;
+                zeroed(block, bytes);
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Zeroes bytes within one block, if it is placed.
+    fn zero_bytes(&self, _closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        if let Found::Placed { block, .. } = file.map.find(&self.nodes, range.start / BLOCK, 1) {
+            let bytes = usize::try_from(range.end - range.start).expect("within a block");
+            self.pool.memory().zero(block, in_block(range.start), bytes)?;
+        }
+        Ok(())
+    }
+
+    fn reserve(&self, _closed: &Closed<'_>, file: &BlockFile, home: usize, bytes: &Range<u64>) -> Result<()> {
+        let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        let wanted = file.map.holes(&self.nodes, blocks.clone());
+        self.pool.reserve(wanted)?;
+        let mut got = 0;
+        let result = file.map.reserve(&self.nodes, home, blocks, &mut got);
+        file.blocks.add(0, got);
+        self.pool.unreserve(wanted - got);
+        Ok(result?)
+    }
+
+    /// Moves what lies behind `range` to its start; whole blocks only, and not up to the end.
+    fn collapse(&self, _closed: &Closed<'_>, file: &BlockFile, home: usize, range: Range<u64>) -> Result<Left> {
+        let size = file.size.load(Ordering::Relaxed);
+        if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.end >= size {
+            return Err(Error::Invalid);
+        }
+        let gone = range.start / BLOCK..range.end / BLOCK;
+        let new = file.map.shifted(&self.nodes, home, gone.end, gone.start)?;
+        let map = file.map.replace(new);
+        file.size.store(size - (range.end - range.start), Ordering::Release);
+        Ok(Left { map, gone })
+    }
+
+    /// Moves what lies from the start of `range` on to its end; whole blocks only, and inside the file.
+    fn insert(&self, _closed: &Closed<'_>, file: &BlockFile, home: usize, range: Range<u64>) -> Result<Left> {
+        let size = file.size.load(Ordering::Relaxed);
+        if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.start >= size {
+            return Err(Error::Invalid);
+        }
+        let longer = size
+            .checked_add(range.end - range.start)
+            .filter(|s| *s <= FILE_BYTES_MAX)
+            .ok_or(Error::TooBig)?;
+        let (start, end) = (range.start / BLOCK, range.end / BLOCK);
+        let new = file.map.shifted(&self.nodes, home, start, end)?;
+        let map = file.map.replace(new);
+        file.size.store(longer, Ordering::Release);
+        // Room reserved at the far end is pushed out of the map.
+        let gone = BlockMap::LIMIT - (end - start)..BlockMap::LIMIT;
+        Ok(Left { map, gone })
+    }
+
+    /// Gives back what a collapse or an insert left. With the gate open: no thread sees the old map.
+    fn give_back(&self, file: &BlockFile, left: &Left) {
+        let mut freed = Freed::default();
+        left.map
+            .remove(&self.nodes, 0..BlockMap::LIMIT, &mut |at, extent| match extent {
+                Extent::Placed { block, blocks } => {
+                    let (skip, count) = left.within(at, blocks);
+                    self.free_later(&mut freed, block.plus(skip), count);
+                }
+                Extent::Reserved { blocks } => freed.reserved += left.within(at, blocks).1,
+            })
+            .expect("the whole map goes without splitting a run");
+        self.free_all(file, freed);
+    }
+
+    /// Frees what is placed or reserved in `range` (file blocks).
+    fn take_out(&self, _closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
+        let mut freed = Freed::default();
+        let result = file.map.remove(&self.nodes, range, &mut |_, extent| match extent {
+            Extent::Reserved { blocks } => freed.reserved += blocks,
+            Extent::Placed { block, blocks } => self.free_later(&mut freed, block, blocks),
+        });
+        self.free_all(file, freed);
+        Ok(result?)
+    }
+
+    /// Frees blocks together with those that lie before and behind them.
+    fn free_later(&self, freed: &mut Freed, block: Block, blocks: u64) {
+        freed.placed += blocks;
+        freed.pending = match freed.pending {
+            Some((first, count)) if first.plus(count) == block => Some((first, count + blocks)),
+            before => {
+                before.into_iter().for_each(|(first, count)| self.release(first, count));
+                (blocks > 0).then_some((block, blocks))
+            }
+        };
+    }
+
+    fn free_all(&self, file: &BlockFile, freed: Freed) {
+        freed
+            .pending
+            .into_iter()
+            .for_each(|(first, count)| self.release(first, count));
+        self.pool.unreserve(freed.reserved);
+        file.blocks.subtract(freed.placed + freed.reserved);
+    }
+
+    /// Frees blocks that a file's map recorded until now: the one place where such blocks go back to the pool.
+    pub(super) fn release(&self, first: Block, blocks: u64) {
+        self.pool.free(first, blocks);
+    }
+}
+
+/// The map that a file had before a collapse or an insert.
+struct Left {
+    map: BlockMap,
+    /// File blocks of it that the file has no more.
+    gone: Range<u64>,
+}
+
+impl Left {
+    /// How many of `blocks` file blocks from `at` on come before the first that is gone, and how many are gone.
+    fn within(&self, at: u64, blocks: u64) -> (u64, u64) {
+        let first = self.gone.start.clamp(at, at + blocks);
+        (first - at, self.gone.end.clamp(first, at + blocks) - first)
+    }
+}
+
+/// What was taken out of a map.
+#[derive(Default)]
+struct Freed {
+    placed: u64,
+    reserved: u64,
+    /// Blocks one behind the other that are still to be freed.
+    pending: Option<(Block, u64)>,
+}

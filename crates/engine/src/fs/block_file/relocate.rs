@@ -1,0 +1,99 @@
+//! Where a file's blocks lie, and moving them between members while the file is in use.
+
+use super::super::{Error, Fs, Inode, Result};
+use super::BlockFile;
+use crate::log::Log;
+use crate::pool::Taken;
+use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
+use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
+use std::collections::BTreeMap;
+
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+    /// See [`Fs::map`].
+    pub(in crate::fs) fn map_blocks(&self, inode: &Inode, file: &BlockFile) -> Vec<(NodeId, u64)> {
+        // Readers and writers go on meanwhile, unless so many threads have a slot that none is left for this.
+        let slot = self.slots.claim();
+        let _inside = slot.as_ref().map(|slot| inode.enter(file, slot));
+        let _closed = slot.is_none().then(|| inode.close(file, &self.slots));
+        let mut bytes = BTreeMap::<NodeId, u64>::new();
+        let mut at = 0;
+        while at < BlockMap::LIMIT {
+            at += match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
+                Found::Placed { block, blocks } => {
+                    *bytes.entry(self.pool.home(block.member())).or_default() += blocks * BLOCK_BYTES as u64;
+                    blocks
+                }
+                Found::Empty { blocks } => blocks,
+            };
+        }
+        bytes.into_iter().collect()
+    }
+
+    /// See [`Fs::move_to`].
+    pub(in crate::fs) fn move_blocks(
+        &self,
+        inode: &Inode,
+        file: &BlockFile,
+        node: NodeId,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<u64> {
+        self.relocate(
+            inode,
+            file,
+            progress,
+            &mut |block| self.pool.home(block.member()) != node,
+            &mut |want| self.pool.take_on(node, want).ok_or(Error::NoSpace),
+        )
+    }
+
+    /// Copies each block that `is_wanted` to blocks from `take`, and frees the old one. Closes the gate for a 2 MiB stretch
+    /// of the file at a time.
+    pub(in crate::fs) fn relocate<'a>(
+        &'a self,
+        inode: &Inode,
+        file: &BlockFile,
+        progress: &mut dyn FnMut(u64, u64),
+        is_wanted: &mut dyn FnMut(Block) -> bool,
+        take: &mut dyn FnMut(u64) -> Result<Taken<'a, M>>,
+    ) -> Result<u64> {
+        let mut moved = 0;
+        let mut at = 0;
+        loop {
+            let closed = inode.close(file, &self.slots);
+            let total = file.blocks.sum();
+            let Some(stretch) = self.next_placed(file, at) else {
+                drop(closed);
+                progress(total * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
+                return Ok(moved);
+            };
+            at = stretch + RUN_BLOCKS;
+            let mut change = |block: Block, blocks: u64| -> Result<Change> {
+                if !is_wanted(block) {
+                    return Ok(Change::Keep);
+                }
+                let taken = take(blocks)?;
+                if taken.blocks() < blocks {
+                    return Ok(Change::Split);
+                }
+                self.pool.memory().copy(block, taken.first(), blocks)?;
+                self.release(block, blocks);
+                moved += blocks * BLOCK_BYTES as u64;
+                Ok(Change::To(taken.record()))
+            };
+            file.map.update(&self.nodes, stretch..at, &mut change)?;
+            drop(closed);
+            progress(at.min(total) * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
+        }
+    }
+
+    /// Start of the first aligned 2 MiB stretch at or behind file block `at` that has a block.
+    fn next_placed(&self, file: &BlockFile, mut at: u64) -> Option<u64> {
+        while at < BlockMap::LIMIT {
+            match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
+                Found::Placed { .. } => return Some(at / RUN_BLOCKS * RUN_BLOCKS),
+                Found::Empty { blocks } => at += blocks,
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,266 @@
+//! Operations on bytes, whatever kind of body holds them: size, read, write, truncate, allocate, seek, copy, map, move.
+//!
+//! Nothing outside of this file and the bodies' own looks into a body. Each operation asks the table of capabilities
+//! (`super::capability`), then the kind of body carries it out; a new kind is a variant of [`Body`], and every `match` here that
+//! must serve it fails to compile. The quick way ([`Fs::read_whole`], [`Fs::write_whole`]) asks no table: a body that is not the
+//! pool's blocks has none. Choice: docs/decisions/008-bodies.md.
+
+use super::block_file::{BlockFile, FILE_BYTES_MAX};
+use super::inode::Body;
+use super::{Asking, BodyKind, Error, Fs, Inode, Operation, Result, Whence};
+use crate::log::Log;
+use crate::{Clock, CpuId, Memory, NodeId};
+use homenode_shared::SlotNumber;
+use std::sync::atomic::Ordering;
+
+/// fallocate(2)'s mode bits.
+pub mod fallocate_mode {
+    /// FALLOC_FL_KEEP_SIZE
+    pub const KEEP_SIZE: u32 = 0x01;
+    /// FALLOC_FL_PUNCH_HOLE
+    pub const PUNCH_HOLE: u32 = 0x02;
+    /// FALLOC_FL_COLLAPSE_RANGE
+    pub const COLLAPSE_RANGE: u32 = 0x08;
+    /// FALLOC_FL_ZERO_RANGE
+    pub const ZERO_RANGE: u32 = 0x10;
+    /// FALLOC_FL_INSERT_RANGE
+    pub const INSERT_RANGE: u32 = 0x20;
+    /// FALLOC_FL_UNSHARE_RANGE: nothing is shared, so as plain allocation.
+    pub const UNSHARE_RANGE: u32 = 0x40;
+}
+
+impl Inode {
+    /// The kind of its body.
+    #[must_use]
+    pub fn kind(&self) -> BodyKind {
+        match &self.body {
+            Body::File(_) => BodyKind::File,
+            Body::Volume(_) => BodyKind::Volume,
+            Body::Directory(_) => BodyKind::Directory,
+            Body::Symlink(_) => BodyKind::Symlink,
+            Body::Special => BodyKind::Special,
+        }
+    }
+
+    /// The body's blocks in the pool, if it has such.
+    #[inline(always)]
+    pub(super) fn blocks(&self) -> Option<&BlockFile> {
+        match &self.body {
+            Body::File(file) | Body::Volume(file) => Some(file),
+            Body::Directory(_) | Body::Symlink(_) | Body::Special => None,
+        }
+    }
+
+    /// The body's blocks, to carry `operation` out on, or the table's error.
+    fn blocks_for(&self, operation: Operation) -> Result<&BlockFile> {
+        self.kind().supports(operation)?;
+        Ok(self.blocks().expect("the table supports it for bodies of blocks only"))
+    }
+
+    /// Bytes of the body, and the pool's blocks that it takes.
+    pub(super) fn size_and_blocks(&self) -> (u64, u64) {
+        match &self.body {
+            Body::File(file) | Body::Volume(file) => (file.size.load(Ordering::Acquire), file.blocks.sum()),
+            Body::Symlink(target) => (target.len() as u64, 0),
+            // As tmpfs: something that grows with the entries.
+            Body::Directory(directory) => (directory.size_bytes(), 0),
+            Body::Special => (0, 0),
+        }
+    }
+}
+
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+    /// [`Fs::read`] in the common case, in few instructions: the bytes lie within the file and one behind the other in the
+    /// pool. False: nothing was done, use [`Fs::read`]. `slot` is a slot of the calling thread's.
+    #[inline(always)]
+    pub fn read_whole(
+        &self,
+        slot: SlotNumber,
+        cpu: impl FnOnce() -> CpuId,
+        inode: &Inode,
+        offset: u64,
+        to: &mut [u8],
+    ) -> bool {
+        inode
+            .blocks()
+            .is_some_and(|file| self.read_whole_blocks(slot, cpu, inode, file, offset, to))
+    }
+
+    /// [`Fs::write`] in the common case, as [`Fs::read_whole`].
+    #[inline(always)]
+    pub fn write_whole(
+        &self,
+        slot: SlotNumber,
+        cpu: impl FnOnce() -> CpuId,
+        inode: &Inode,
+        offset: u64,
+        from: &[u8],
+    ) -> bool {
+        inode
+            .blocks()
+            .is_some_and(|file| self.write_whole_blocks(slot, cpu, inode, file, offset, from))
+    }
+
+    /// Reads into `to` from byte `offset` on; gives the bytes read, short only at the end of the file.
+    ///
+    /// # Errors
+    /// What the body's kind answers when it cannot be read.
+    pub fn read(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
+        if self.read_whole(asking.slot.number(), || asking.cpu, inode, offset, to) {
+            return Ok(to.len());
+        }
+        let count = self.read_untouched(asking, inode, offset, to)?;
+        if count > 0 {
+            inode.touch_accessed(true, || self.now_ns());
+        }
+        Ok(count)
+    }
+
+    /// [`Fs::read`] that leaves the access time as it is (O_NOATIME).
+    ///
+    /// # Errors
+    /// As [`Fs::read`].
+    pub fn read_untouched(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let file = inode.blocks_for(Operation::Read)?;
+        self.read_blocks(asking, inode, file, offset, to)
+    }
+
+    /// Writes `from` at byte `offset`; gives the bytes written, short only when the pool is full. `kill_priv` as in
+    /// [`super::SetAttr`].
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when nothing could be written, [`Error::TooBig`] beyond the largest file or a volume's size, or what
+    /// the body's kind answers when it cannot be written.
+    pub fn write(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        offset: u64,
+        from: &[u8],
+        kill_priv: bool,
+    ) -> Result<usize> {
+        if !kill_priv && self.write_whole(asking.slot.number(), || asking.cpu, inode, offset, from) {
+            return Ok(from.len());
+        }
+        let file = inode.blocks_for(Operation::Write)?;
+        if inode.is_volume() {
+            self.write_blocks_within(asking, inode, file, offset, from)
+        } else {
+            self.write_blocks(asking, inode, file, offset, from, kill_priv)
+        }
+    }
+
+    /// Writes `from` at the end of the file; gives the offset it went to and the bytes written. Appends do not mix.
+    ///
+    /// # Errors
+    /// As [`Fs::write`].
+    pub fn append(&self, asking: &Asking<'_>, inode: &Inode, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
+        let file = inode.blocks_for(Operation::Append)?;
+        self.append_blocks(asking, inode, file, from, kill_priv)
+    }
+
+    /// Sets the size; what lies beyond a smaller one is freed, a larger one reserves nothing.
+    pub(super) fn truncate(&self, inode: &Inode, size: u64) -> Result<()> {
+        let file = inode.blocks_for(Operation::Truncate)?;
+        self.truncate_blocks(inode, file, size)
+    }
+
+    /// fallocate(2); `mode` is made of [`fallocate_mode`]'s bits.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::TooBig`], [`Error::Invalid`] for ranges a mode does not take, [`Error::NotSupported`]
+    /// for bits it does not know, or what the body's kind answers.
+    pub fn fallocate(&self, asking: &Asking<'_>, inode: &Inode, mode: u32, offset: u64, bytes: u64) -> Result<()> {
+        let operation = Operation::of_fallocate(mode);
+        let file = inode.blocks_for(operation.unwrap_or(Operation::Reserve))?;
+        if bytes == 0 {
+            return Err(Error::Invalid);
+        }
+        let end = offset
+            .checked_add(bytes)
+            .filter(|end| *end <= FILE_BYTES_MAX)
+            .ok_or(Error::TooBig)?;
+        let operation = operation.ok_or(Error::NotSupported)?;
+        if inode.is_volume() {
+            self.allocate_blocks_within(asking, inode, file, operation, offset..end)
+        } else {
+            self.allocate_blocks(asking, inode, file, operation, offset..end)
+        }
+    }
+
+    /// lseek(2)'s SEEK_DATA and SEEK_HOLE. A reserved block is a hole.
+    ///
+    /// # Errors
+    /// [`Error::NoData`] at or beyond the end, or when no data follows.
+    pub fn seek(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
+        let file = inode.blocks_for(Operation::Seek)?;
+        self.seek_blocks(asking, inode, file, offset, whence)
+    }
+
+    /// copy_file_range(2): copies up to `bytes` bytes; gives how many, short at the end of `from` or when the pool is full.
+    ///
+    /// # Errors
+    /// As read and write; [`Error::Invalid`] when the ranges overlap in one file.
+    pub fn copy_range(
+        &self,
+        asking: &Asking<'_>,
+        from: &Inode,
+        from_offset: u64,
+        to: &Inode,
+        to_offset: u64,
+        bytes: u64,
+    ) -> Result<u64> {
+        to.kind().supports(Operation::CopyTo)?;
+        from.kind().supports(Operation::CopyFrom)?;
+        // To the end as it is now: what is copied behind it must not be copied again.
+        let (size, _) = from.size_and_blocks();
+        let bytes = bytes.min(size.saturating_sub(from_offset));
+        let overlap = from_offset < to_offset.saturating_add(bytes) && to_offset < from_offset.saturating_add(bytes);
+        if from.ino == to.ino && bytes > 0 && overlap {
+            return Err(Error::Invalid);
+        }
+        // A stage of one run: a slot names one inode at a time.
+        let mut stage = vec![0; usize::try_from(bytes).map_or(STAGE_BYTES, |bytes| bytes.min(STAGE_BYTES))];
+        let mut done = 0;
+        while done < bytes {
+            let most = usize::try_from(bytes - done).map_or(stage.len(), |left| left.min(stage.len()));
+            let read = self.read(asking, from, from_offset + done, &mut stage[..most])?;
+            if read == 0 {
+                break;
+            }
+            let written = match self.write(asking, to, to_offset + done, &stage[..read], false) {
+                Ok(written) => written,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            };
+            done += written as u64;
+            if written < read {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Bytes of the body on each node, ascending by node; nodes with none left out.
+    pub fn map(&self, inode: &Inode) -> Vec<(NodeId, u64)> {
+        inode
+            .blocks_for(Operation::Map)
+            .map_or_else(|_| Vec::new(), |file| self.map_blocks(inode, file))
+    }
+
+    /// Moves the body's blocks to members of `node` while it is in use; gives the bytes moved. Writers wait for 2 MiB at
+    /// a time at most. `progress` hears bytes looked at, and all of them.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when the node's members are full, [`Error::Invalid`] when it has none; what moved stays moved.
+    pub fn move_to(&self, inode: &Inode, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
+        let file = inode.blocks_for(Operation::Move)?;
+        if !self.pool.has_member_on(node) {
+            return Err(Error::Invalid);
+        }
+        self.move_blocks(inode, file, node, progress)
+    }
+}
+
+/// Bytes copied at a time by copy_range.
+const STAGE_BYTES: usize = 2 << 20;

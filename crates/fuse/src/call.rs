@@ -52,8 +52,8 @@ pub(crate) struct Call<'a, M: Memory, C: Clock, H> {
     pub(crate) counters: &'a Counters,
     pub(crate) header: &'a InHeader,
     pub(crate) origin: Origin,
-    /// Set when there is no room yet, and the request is to be carried out again.
-    pub(crate) later: Cell<bool>,
+    /// Set when the request is to be carried out again.
+    pub(crate) later: Cell<Option<Later>>,
 }
 
 /// Where a request came from.
@@ -64,9 +64,20 @@ pub(crate) enum Origin {
     /// The ring of this CPU, whose thread has others to serve.
     Ring {
         cpu: CpuId,
-        /// Since it was first carried out, in vain for want of room.
+        /// Since it was first carried out, and not to its end.
         waited: Option<Duration>,
+        /// How far it came.
+        done: u64,
     },
+}
+
+/// Why a request is to be carried out again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Later {
+    /// There is no room yet.
+    Room,
+    /// A step of it is done, and it has come so far: others are served before the next step.
+    Step(u64),
 }
 
 /// Linux's number of an error.
@@ -200,7 +211,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             return result;
         }
         if let Origin::Ring { waited, .. } = self.origin {
-            self.later.set(waited.unwrap_or_default() < ROOM_TIMEOUT);
+            let in_time = waited.unwrap_or_default() < ROOM_TIMEOUT;
+            self.later.set(in_time.then_some(Later::Room));
             return result;
         }
         let others_serve = self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;
@@ -211,6 +223,30 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
         self.service.waiting.fetch_sub(1, Ordering::Relaxed);
         result
+    }
+
+    /// Carries a long operation out by steps: `step` takes how far it came and gives how far it comes, `None` at the end. A ring's thread
+    /// does one step and then serves others.
+    fn in_steps(&self, mut step: impl FnMut(u64) -> fs::Result<Option<u64>>) -> Result<(), Errno> {
+        let Origin::Ring { done, .. } = self.origin else {
+            let mut done = 0;
+            while let Some(so_far) = step(done)? {
+                done = so_far;
+            }
+            return Ok(());
+        };
+        match step(done)? {
+            None => Ok(()),
+            Some(so_far) => {
+                self.later.set(Some(Later::Step(so_far)));
+                Err(Errno(libc::EAGAIN))
+            }
+        }
+    }
+
+    /// Frees what lies beyond `size`, where that takes long.
+    fn shrink(&self, inode: &Inode, size: u64) -> Result<(), Errno> {
+        self.in_steps(|_| Ok(self.fs().truncate_step(inode, size)?.then_some(0)))
     }
 
     /// The node thread `tid` asks from: a ring is that of the caller's CPU. Where it cannot be known, that of the serving CPU,

@@ -3,7 +3,7 @@
 //! A panic in a request stays in it: it is answered with EIO, logged and counted, and the thread goes on. (The engine's
 //! locks do not poison and its passes are released when unwinding.)
 
-use crate::call::{Call, Errno, Origin, Outcome, Service};
+use crate::call::{Call, Errno, Later, Origin, Outcome, Service};
 use crate::host::Host;
 use crate::statistics::Counters;
 use crate::wire::{Field, InHeader, Incoming, Malformed, Opcode, OutHeader, Reply, Request};
@@ -32,8 +32,8 @@ pub(crate) enum Answer {
     Due(OutHeader),
     /// Nobody waits for one.
     None,
-    /// It is to be carried out again in a moment.
-    Later,
+    /// It is to be carried out again, for that reason.
+    Later(Later),
 }
 
 impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
@@ -47,7 +47,7 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
                 header.put(&mut head)?;
                 Some(header.len as usize)
             }
-            Answer::None | Answer::Later => None,
+            Answer::None | Answer::Later(_) => None,
         }
     }
 
@@ -71,14 +71,16 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
             counters: &self.counters,
             header: &header,
             origin,
-            later: Cell::new(false),
+            later: Cell::new(None),
         };
         // Unwind safety: the reply counts as empty then, and everything else is behind the engine's locks.
         match catch_unwind(AssertUnwindSafe(|| call.carry_out(request, reply))) {
             Ok(Ok(Outcome::Answer)) => self.due(header.unique, 0, reply.used()),
             Ok(Ok(Outcome::Silence)) => Answer::None,
-            Ok(Err(_)) if call.later.get() => Answer::Later,
-            Ok(Err(Errno(errno))) => self.due(header.unique, errno, 0),
+            Ok(Err(Errno(errno))) => call
+                .later
+                .get()
+                .map_or_else(|| self.due(header.unique, errno, 0), Answer::Later),
             Err(panic) => {
                 self.report_panic(&header, panic.as_ref());
                 if matches!(request, Request::Forget(_) | Request::BatchForget(_)) {

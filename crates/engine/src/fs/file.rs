@@ -161,16 +161,47 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Sets the size; what lies beyond a smaller one is freed, a larger one reserves nothing.
     pub(super) fn truncate(&self, inode: &Inode, size: u64) -> Result<()> {
+        while self.truncate_step(inode, size)? {}
+        Ok(())
+    }
+
+    /// Comes one step nearer to the size `size`, in a few milliseconds; tells whether there is more to do. Until then the file has a
+    /// size between the old one and the new one, and others read and write it.
+    ///
+    /// # Errors
+    /// As [`Fs::set_attr`] with a size.
+    pub fn truncate_step(&self, inode: &Inode, size: u64) -> Result<bool> {
         let file = inode.blocks_for(Operation::Truncate)?;
         self.truncate_blocks(inode, file, size)
     }
 
-    /// fallocate(2); `mode` is made of [`fallocate_mode`]'s bits.
+    /// fallocate(2); `mode` is made of [`fallocate_mode`]'s bits. Others go on between its steps ([`Fs::fallocate_step`]).
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::TooBig`], [`Error::Invalid`] for ranges a mode does not take, [`Error::NotSupported`]
     /// for bits it does not know, or what the body's kind answers.
     pub fn fallocate(&self, asking: &Asking<'_>, inode: &Inode, mode: u32, offset: u64, bytes: u64) -> Result<()> {
+        let mut done = 0;
+        while let Some(so_far) = self.fallocate_step(asking, inode, mode, offset, bytes, done)? {
+            done = so_far;
+        }
+        Ok(())
+    }
+
+    /// Carries out one step of [`Fs::fallocate`], a few milliseconds long, when `done` bytes of the range are done; gives how many are
+    /// done then, `None` for all. Space is reserved, and the size set, by the first step. Collapse and insert are one step.
+    ///
+    /// # Errors
+    /// As [`Fs::fallocate`].
+    pub fn fallocate_step(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        mode: u32,
+        offset: u64,
+        bytes: u64,
+        done: u64,
+    ) -> Result<Option<u64>> {
         let operation = Operation::of_fallocate(mode);
         let file = inode.blocks_for(operation.unwrap_or(Operation::Reserve))?;
         if bytes == 0 {
@@ -181,10 +212,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             .filter(|end| *end <= FILE_BYTES_MAX)
             .ok_or(Error::TooBig)?;
         let operation = operation.ok_or(Error::NotSupported)?;
+        let done = done.min(bytes);
         if inode.is_volume() {
-            self.allocate_blocks_within(asking, inode, file, operation, offset..end)
+            self.allocate_blocks_within(asking, inode, file, operation, offset..end, done)
         } else {
-            self.allocate_blocks(asking, inode, file, operation, offset..end)
+            self.allocate_blocks(asking, inode, file, operation, offset..end, done)
         }
     }
 

@@ -14,5 +14,6 @@ mod namespace_model;
 mod namespace_races;
 mod pool;
 mod stamped;
+mod steps;
 mod support;
 mod volumes;

@@ -44,7 +44,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn set_attr(&self, input: &SetAttrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.inode()?;
-        let attr = self.shown(self.fs().set_attr(&inode, &changes(input))?);
+        let changes = changes(input);
+        if let Some(size) = changes.size {
+            self.shrink(&inode, size)?;
+        }
+        let attr = self.shown(self.fs().set_attr(&inode, &changes)?);
         Ok(reply.put(self.attr_out(&attr))?)
     }
 

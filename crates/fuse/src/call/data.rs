@@ -77,6 +77,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         reply: &mut Reply<'_>,
     ) -> Result<(), Errno> {
         if flags & O_TRUNC != 0 {
+            self.shrink(inode, 0)?;
             let set = SetAttr {
                 size: Some(0),
                 mtime: Some(SetTime::Now),
@@ -112,10 +113,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn allocate(&self, input: &FAllocateIn) -> Result<(), Errno> {
         let inode = self.inode()?;
-        self.with_room(|| {
-            self.asking(|asking| {
-                self.fs()
-                    .fallocate(asking, &inode, input.mode, input.offset, input.length)
+        self.in_steps(|done| {
+            self.with_room(|| {
+                self.asking(|asking| {
+                    self.fs()
+                        .fallocate_step(asking, &inode, input.mode, input.offset, input.length, done)
+                })
             })
         })?;
         self.kill_privileges(&inode)

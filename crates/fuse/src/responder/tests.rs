@@ -5,7 +5,8 @@ mod odd;
 use super::*;
 use crate::call::{ROOM_TIMEOUT, ROOM_WAIT};
 use crate::negotiate::Agreed;
-use crate::wire::{CreateIn, EntryOut, ForgetOne, LSeekIn, ReadIn, WriteIn};
+use crate::statistics::Statistics;
+use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, LSeekIn, ReadIn, WriteIn};
 use crate::writers::Writers;
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
@@ -304,16 +305,90 @@ fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
         let cpu = CpuId(0);
         responder.carry_out(
             Incoming::parse(&bytes),
-            Origin::Ring { cpu, waited },
+            Origin::Ring { cpu, waited, done: 0 },
             &mut Reply::new(&mut payload),
         )
     };
     let refused = |answer| matches!(answer, Answer::Due(header) if header.error == -libc::ENOSPC);
-    assert_eq!(through_ring(None), Answer::Later);
+    let later = Answer::Later(Later::Room);
+    assert_eq!(through_ring(None), later);
     for _ in 0..1000 {
-        assert_eq!(through_ring(Some(ROOM_WAIT)), Answer::Later, "time counts, not tries");
+        assert_eq!(through_ring(Some(ROOM_WAIT)), later, "time counts, not tries");
     }
     assert!(refused(through_ring(Some(ROOM_TIMEOUT))), "at last it is told");
     ask(&responder, &request(Opcode::Forget, unlinked, 0, &encode(1_u64)));
     assert!(matches!(through_ring(Some(ROOM_WAIT)), Answer::Due(header) if header.error == 0));
+}
+
+/// A ring's thread has others to serve: what takes long comes back to it, and what comes meanwhile is carried out between.
+#[test]
+fn long_operations_through_a_ring_let_others_through() {
+    let responder = responder();
+    let created = ask(
+        &responder,
+        &request(
+            Opcode::Create,
+            1,
+            0,
+            &[&encode(CreateIn::default())[..], b"a\0"].concat(),
+        ),
+    );
+    let nodeid = EntryOut::take(&mut &created.unwrap().1[..]).unwrap().nodeid;
+    let read_byte = || {
+        let input = encode(ReadIn {
+            size: 1,
+            ..ReadIn::default()
+        });
+        ask(&responder, &request(Opcode::Read, nodeid, 0, &input)).unwrap().1
+    };
+    let fs = &responder.service.fs;
+    let inode = fs.inode(homenode_engine::fs::Ino(nodeid)).unwrap();
+    let caller = fs.slots().claim().unwrap();
+    let asking = homenode_engine::fs::Asking {
+        slot: &caller,
+        cpu: CpuId(0),
+        node: &|| NodeId(0),
+    };
+    let bytes = POOL_BLOCKS * BLOCK_BYTES;
+    assert_eq!(fs.write(&asking, &inode, 0, &vec![7; bytes], false), Ok(bytes));
+    let zero = request(
+        Opcode::FAllocate,
+        nodeid,
+        0,
+        &encode(FAllocateIn {
+            length: bytes as u64,
+            mode: 0x10,
+            ..FAllocateIn::default()
+        }),
+    );
+    let (mut done, mut steps, mut waited) = (0, 0, None);
+    loop {
+        let mut payload = [0; 64];
+        let cpu = CpuId(0);
+        let origin = Origin::Ring { cpu, waited, done };
+        let answer = responder.carry_out(Incoming::parse(&zero), origin, &mut Reply::new(&mut payload));
+        steps += 1;
+        assert_eq!(
+            read_byte(),
+            [0],
+            "the first step has zeroed it, and nothing holds it up"
+        );
+        match answer {
+            Answer::Later(Later::Step(so_far)) => {
+                assert!(so_far > done);
+                (done, waited) = (so_far, Some(ROOM_WAIT));
+            }
+            Answer::Due(header) => {
+                assert_eq!(header.error, 0);
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(steps >= POOL_BLOCKS / 512, "{steps} steps");
+    let counted = Statistics::sum(std::iter::once(&*responder.counters)).requests;
+    assert!(
+        counted.contains(&(Opcode::FAllocate, 1)),
+        "one request, however many steps"
+    );
 }

@@ -5,7 +5,7 @@
 
 use super::buffers::Buffers;
 use super::{Ring, command};
-use crate::call::{Origin, ROOM_WAIT};
+use crate::call::{Later, Origin, ROOM_WAIT};
 use crate::device::Device;
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
@@ -45,6 +45,8 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     spin: Duration,
     /// Entries whose requests have come.
     ready: Vec<Ready>,
+    /// Entries whose requests have come a step further, and go on after those that come meanwhile.
+    going: Vec<Ready>,
     /// Entries whose requests wait for room.
     waiting: Vec<Ready>,
     /// When they were last carried out.
@@ -61,8 +63,10 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
 #[derive(Clone, Copy, Debug)]
 struct Ready {
     index: usize,
-    /// When it was first carried out in vain.
+    /// When it was first carried out, and not to its end.
     since: Option<Instant>,
+    /// How far it came.
+    done: u64,
 }
 
 impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
@@ -84,6 +88,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             scratch: vec![0; SCRATCH_BYTES].into(),
             spin,
             ready: Vec::with_capacity(depth),
+            going: Vec::with_capacity(depth),
             waiting: Vec::with_capacity(depth),
             waited: None,
             live: depth,
@@ -136,18 +141,20 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             self.ready.clear();
             self.wait()?;
             self.take_completions()?;
+            self.ready.append(&mut self.going);
         }
         Ok(())
     }
 
     /// Carries out the request of an entry, and prepares its answer. Gives the bytes of payload it moved.
     fn serve(&mut self, ready: Ready) -> u32 {
-        let Ready { index, since } = ready;
+        let Ready { index, since, done } = ready;
         let mut header = self.buffers.header(index);
         let entry = header.entry();
         let origin = Origin::Ring {
             cpu: self.cpu,
             waited: since.map(|since| since.elapsed()),
+            done,
         };
         self.choose_cpu(&header);
         let payload = self.buffers.payload(index);
@@ -170,13 +177,16 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 error: 0,
                 unique: entry.commit_id,
             },
-            Answer::Later => {
+            Answer::Later(why) => {
                 let now = Instant::now();
-                self.waited.get_or_insert(now);
-                self.waiting.push(Ready {
-                    index,
-                    since: since.or(Some(now)),
-                });
+                let since = since.or(Some(now));
+                match why {
+                    Later::Step(done) => self.going.push(Ready { index, since, done }),
+                    Later::Room => {
+                        self.waited.get_or_insert(now);
+                        self.waiting.push(Ready { index, since, done });
+                    }
+                }
                 return 0;
             }
         };
@@ -197,11 +207,13 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         pushed.expect("the queue has room for every entry, and each is in it once");
     }
 
-    /// Sends the answers that are prepared and waits for requests, or for a moment when some wait for room.
+    /// Sends the answers that are prepared and waits for requests; for a moment when some wait for room, and not at all when some
+    /// go on.
     fn wait(&mut self) -> io::Result<()> {
         let submitter = self.ring.0.submitter();
-        let waited = if !self.waiting.is_empty() {
-            let moment = types::Timespec::from(ROOM_WAIT);
+        let waited = if !(self.waiting.is_empty() && self.going.is_empty()) {
+            let is_going = !self.going.is_empty();
+            let moment = types::Timespec::from(if is_going { Duration::ZERO } else { ROOM_WAIT });
             submitter.submit_with_args(1, &types::SubmitArgs::new().timespec(&moment))
         } else if self.spin.is_zero() {
             submitter.submit_and_wait(1)
@@ -234,7 +246,11 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             let index = usize::try_from(completion.user_data()).expect("the index it was submitted with");
             self.buffers.take_back(index);
             if completion.result() >= 0 {
-                self.ready.push(Ready { index, since: None });
+                self.ready.push(Ready {
+                    index,
+                    since: None,
+                    done: 0,
+                });
                 continue;
             }
             self.live -= 1;

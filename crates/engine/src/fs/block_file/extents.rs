@@ -6,25 +6,77 @@ use super::{BlockFile, Closed};
 use crate::log::Log;
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, Memory};
-use homenode_shared::{BlockMap, Extent, Found};
+use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
+/// Blocks that one step frees, about: a few milliseconds where none lies beside another in the pool.
+const STEP_BLOCKS: u64 = 8192;
+/// Blocks that one step zeroes, about: 2 MiB, a millisecond or two.
+const STEP_BLOCKS_ZEROED: u64 = RUN_BLOCKS;
+const _: () = assert!(
+    STEP_BLOCKS >= 2 * RUN_BLOCKS,
+    "a step ends at a run's end, and yet does something"
+);
+
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
-    /// Sets the size; what lies beyond a smaller one is freed, a larger one reserves nothing. After [`Error::Io`] the size is as
-    /// before, and blocks beyond the new one are gone.
-    pub(in crate::fs) fn truncate_blocks(&self, inode: &Inode, file: &BlockFile, size: u64) -> Result<()> {
+    /// See [`Fs::truncate_step`]. After [`Error::Io`] the size is as before, and blocks beyond the new one are gone.
+    pub(in crate::fs) fn truncate_blocks(&self, inode: &Inode, file: &BlockFile, size: u64) -> Result<bool> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooBig);
         }
         let _no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
-        self.cut(&closed, file, size)?;
+        let next = self.step_towards(&closed, file, size);
+        self.cut(&closed, file, next)?;
         drop(closed);
         inode.touch_modified(self.now_ns());
-        Ok(())
+        Ok(next > size)
+    }
+
+    /// The size nearest to `size` with at most [`STEP_BLOCKS`] blocks behind it.
+    fn step_towards(&self, _closed: &Closed<'_>, file: &BlockFile, size: u64) -> u64 {
+        let now = file.size.load(Ordering::Relaxed);
+        if size >= now || file.blocks.sum() <= STEP_BLOCKS {
+            return size;
+        }
+        let first = size.div_ceil(BLOCK);
+        let Some(keep) = self.placed_from(file, first).checked_sub(STEP_BLOCKS) else {
+            return size;
+        };
+        if keep == 0 {
+            return size;
+        }
+        let behind = self.skip_placed(file, first..BlockMap::LIMIT, keep);
+        // Runs are not split.
+        (behind.next_multiple_of(RUN_BLOCKS) * BLOCK).min(now)
+    }
+
+    /// The file block behind the first `count` placed ones of `range`, or its end.
+    fn skip_placed(&self, file: &BlockFile, range: Range<u64>, mut count: u64) -> u64 {
+        let mut at = range.start;
+        while at < range.end && count > 0 {
+            at += match file.map.find(&self.nodes, at, range.end - at) {
+                Found::Placed { blocks, .. } => {
+                    let skipped = blocks.min(count);
+                    count -= skipped;
+                    skipped
+                }
+                Found::Empty { blocks } => blocks,
+            };
+        }
+        at
+    }
+
+    /// The part of `range` behind its first `done` bytes that one step does, with about `blocks` placed blocks in it, and how many
+    /// bytes are done then: `None` for all.
+    fn step(&self, file: &BlockFile, range: &Range<u64>, done: u64, blocks: u64) -> (Range<u64>, Option<u64>) {
+        let start = range.start + done;
+        let end = self.skip_placed(file, start / BLOCK..range.end.div_ceil(BLOCK), blocks);
+        let end = (end.next_multiple_of(RUN_BLOCKS) * BLOCK).min(range.end);
+        (start..end, (end < range.end).then(|| end - range.start))
     }
 
     pub(in crate::fs) fn cut(&self, closed: &Closed<'_>, file: &BlockFile, size: u64) -> Result<()> {
@@ -37,7 +89,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         Ok(())
     }
 
-    /// See [`Fs::fallocate`].
+    /// See [`Fs::fallocate_step`].
     pub(in crate::fs) fn allocate_blocks(
         &self,
         asking: &Asking<'_>,
@@ -45,40 +97,36 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         file: &BlockFile,
         operation: Operation,
         range: Range<u64>,
-    ) -> Result<()> {
-        let home = self.pool.node_index((asking.node)());
-        let end = range.end;
-        let _no_append = file.appending.lock();
-        let closed = inode.close(file, &self.slots);
-        let mut left = None;
-        match operation {
-            Operation::Reserve | Operation::ReserveKeepSize => self.reserve(&closed, file, home, &range)?,
-            Operation::PunchHole => self.punch(&closed, file, range)?,
-            Operation::ZeroRange | Operation::ZeroRangeKeepSize => {
-                self.reserve(&closed, file, home, &range)?;
-                self.zero_placed(file, range, &mut |_, _| {})?;
+        done: u64,
+    ) -> Result<Option<u64>> {
+        let next = match operation {
+            Operation::Reserve | Operation::ReserveKeepSize => {
+                self.reserve(asking, inode, file, operation, &range)?;
+                None
             }
-            Operation::CollapseRange => left = Some(self.collapse(&closed, file, home, range)?),
-            Operation::InsertRange => left = Some(self.insert(&closed, file, home, range)?),
+            Operation::PunchHole => self.punch_step(&inode.close(file, &self.slots), file, &range, done)?,
+            Operation::ZeroRange | Operation::ZeroRangeKeepSize => {
+                if done == 0 {
+                    self.reserve(asking, inode, file, operation, &range)?;
+                }
+                let _inside = inode.enter(file, asking.slot);
+                self.zero_step(asking, file, &range, done)?
+            }
+            Operation::CollapseRange | Operation::InsertRange => {
+                self.shift(asking, inode, file, operation, range)?;
+                None
+            }
             _ => return Err(Error::NotSupported),
-        }
-        let grows = matches!(operation, Operation::Reserve | Operation::ZeroRange);
-        if grows && file.size.load(Ordering::Relaxed) < end {
-            file.size.store(end, Ordering::Release);
-        }
-        drop(closed);
-        if let Some(left) = left {
-            self.give_back(file, &left);
-        }
+        };
         if operation == Operation::ReserveKeepSize {
             inode.touch_changed(self.now_ns());
         } else {
             inode.touch_modified(self.now_ns());
         }
-        Ok(())
+        Ok(next)
     }
 
-    /// As [`Fs::fallocate`] for a body whose size no write changes, and of which nothing is reserved: a volume.
+    /// As [`Fs::fallocate_step`] for a body whose size no write changes, and of which nothing is reserved: a volume.
     pub(in crate::fs) fn allocate_blocks_within(
         &self,
         asking: &Asking<'_>,
@@ -86,26 +134,23 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         file: &BlockFile,
         operation: Operation,
         range: Range<u64>,
-    ) -> Result<()> {
-        match operation {
+        done: u64,
+    ) -> Result<Option<u64>> {
+        let next = match operation {
             Operation::PunchHole => {
                 let closed = inode.close(file, &self.slots);
                 file.check_within(range.start, range.end - range.start)?;
-                self.punch(&closed, file, range)?;
+                self.punch_step(&closed, file, &range, done)?
             }
             Operation::ZeroRangeKeepSize => {
-                // Readers and writers go on meanwhile.
                 let _inside = inode.enter(file, asking.slot);
                 file.check_within(range.start, range.end - range.start)?;
-                self.zero_placed(file, range, &mut |block, bytes| {
-                    self.pool
-                        .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
-                })?;
+                self.zero_step(asking, file, &range, done)?
             }
             _ => return Err(Error::NotSupported),
-        }
+        };
         inode.touch_modified(self.now_ns());
-        Ok(())
+        Ok(next)
     }
 
     /// See [`Fs::seek`].
@@ -174,6 +219,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         placed
     }
 
+    fn punch_step(&self, closed: &Closed<'_>, file: &BlockFile, range: &Range<u64>, done: u64) -> Result<Option<u64>> {
+        let (part, next) = self.step(file, range, done, STEP_BLOCKS);
+        self.punch(closed, file, part)?;
+        Ok(next)
+    }
+
     /// Bytes become zero: whole blocks leave the file, parts of blocks are zeroed.
     fn punch(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
         let first_whole = range.start.next_multiple_of(BLOCK);
@@ -186,23 +237,25 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.zero_bytes(closed, file, last_whole..range.end)
     }
 
-    /// Zeroes what is placed, and tells `zeroed` of it. It stays placed: freed blocks could be another file's before they are
-    /// reserved again. The gate is closed, or entered.
-    fn zero_placed(&self, file: &BlockFile, range: Range<u64>, zeroed: &mut dyn FnMut(Block, usize)) -> Result<()> {
-        let mut at = range.start;
-        while at < range.end {
+    /// Zeroes what is placed, with the gate entered: readers and writers go on meanwhile. It stays placed: freed blocks could be
+    /// another file's before they are reserved again.
+    fn zero_step(&self, asking: &Asking<'_>, file: &BlockFile, range: &Range<u64>, done: u64) -> Result<Option<u64>> {
+        let (part, next) = self.step(file, range, done, STEP_BLOCKS_ZEROED);
+        let mut at = part.start;
+        while at < part.end {
             let first = at / BLOCK;
-            let found = file.map.find(&self.nodes, first, range.end.div_ceil(BLOCK) - first);
+            let found = file.map.find(&self.nodes, first, part.end.div_ceil(BLOCK) - first);
             let (Found::Placed { blocks, .. } | Found::Empty { blocks }) = found;
-            let next = ((first + blocks) * BLOCK).min(range.end);
+            let behind = ((first + blocks) * BLOCK).min(part.end);
             if let Found::Placed { block, .. } = found {
-                let bytes = usize::try_from(next - at).expect("a placed extent is mapped memory");
+                let bytes = usize::try_from(behind - at).expect("a placed extent is mapped memory");
                 self.pool.memory().zero(block, in_block(at), bytes)?;
-                zeroed(block, bytes);
+                self.pool
+                    .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
             }
-            at = next;
+            at = behind;
         }
-        Ok(())
+        Ok(next)
     }
 
     /// Zeroes bytes within one block, if it is placed.
@@ -217,7 +270,18 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         Ok(())
     }
 
-    fn reserve(&self, _closed: &Closed<'_>, file: &BlockFile, home: usize, bytes: &Range<u64>) -> Result<()> {
+    /// Keeps room for what is a hole in `bytes`, and grows the size as `operation` says.
+    fn reserve(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        operation: Operation,
+        bytes: &Range<u64>,
+    ) -> Result<()> {
+        let home = self.pool.node_index((asking.node)());
+        let _no_append = file.appending.lock();
+        let _closed = inode.close(file, &self.slots);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
         let wanted = file.map.holes(&self.nodes, blocks.clone());
         self.pool.reserve(wanted)?;
@@ -225,7 +289,35 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let result = file.map.reserve(&self.nodes, home, blocks, &mut got);
         file.blocks.add(0, got);
         self.pool.unreserve(wanted - got);
-        Ok(result?)
+        result?;
+        let grows = matches!(operation, Operation::Reserve | Operation::ZeroRange);
+        if grows && file.size.load(Ordering::Relaxed) < bytes.end {
+            file.size.store(bytes.end, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Collapses or inserts `range`: the gate is closed while the new map is made, which takes milliseconds for each GiB.
+    fn shift(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        operation: Operation,
+        range: Range<u64>,
+    ) -> Result<()> {
+        let home = self.pool.node_index((asking.node)());
+        let no_append = file.appending.lock();
+        let closed = inode.close(file, &self.slots);
+        let left = if operation == Operation::CollapseRange {
+            self.collapse(&closed, file, home, range)?
+        } else {
+            self.insert(&closed, file, home, range)?
+        };
+        drop(closed);
+        drop(no_append);
+        self.give_back(file, &left);
+        Ok(())
     }
 
     /// Moves what lies behind `range` to its start; whole blocks only, and not up to the end.

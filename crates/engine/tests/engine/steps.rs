@@ -1,0 +1,87 @@
+//! Long operations come in steps, and the file can be used between two of them.
+
+use crate::support::{BLOCK, Caller, RUN, TestFs, filesystem, new_file};
+use homenode_engine::fs::{Inode, fallocate_mode as mode};
+use std::sync::Arc;
+
+/// Blocks of the file: several steps of every kind.
+const BLOCKS: u64 = 40 * RUN;
+/// Most blocks that one step frees.
+const FREED_MAX: u64 = 8192 + RUN;
+/// Most bytes that one step zeroes.
+const ZEROED_MAX: u64 = 2 * RUN * BLOCK;
+
+fn full_file(fs: &TestFs, caller: &Caller) -> Arc<Inode> {
+    let inode = new_file(fs, "file");
+    let run = vec![7; (RUN * BLOCK) as usize];
+    for at in (0..BLOCKS).step_by(RUN as usize) {
+        let written = fs.write(&caller.asking(), &inode, at * BLOCK, &run, false);
+        assert_eq!(written, Ok(run.len()));
+    }
+    inode
+}
+
+/// Reads a byte and overwrites another, which nothing that is under way may hold up.
+fn use_file(fs: &TestFs, caller: &Caller, inode: &Inode) {
+    let mut byte = [0];
+    assert_eq!(fs.read(&caller.asking(), inode, 0, &mut byte), Ok(1));
+    assert_eq!(fs.write(&caller.asking(), inode, 1, &[3], false), Ok(1));
+}
+
+#[test]
+fn a_range_is_zeroed_and_punched_in_bounded_steps() {
+    for (mode, keeps_blocks) in [(mode::ZERO_RANGE, true), (mode::PUNCH_HOLE | mode::KEEP_SIZE, false)] {
+        let (fs, _) = filesystem(1, BLOCKS + RUN);
+        let caller = Caller::on_node(&fs, 0);
+        let inode = full_file(&fs, &caller);
+        let (start, bytes) = (BLOCK + 5, (BLOCKS - 2) * BLOCK);
+        let (mut done, mut steps) = (0, 0);
+        loop {
+            let (used, zeroed) = (fs.pool().status().used, fs.pool().memory().zeroed_bytes());
+            let next = fs.fallocate_step(&caller.asking(), &inode, mode, start, bytes, done);
+            assert!(used - fs.pool().status().used <= FREED_MAX);
+            assert!(fs.pool().memory().zeroed_bytes() - zeroed <= ZEROED_MAX);
+            use_file(&fs, &caller, &inode);
+            steps += 1;
+            match next.expect("there is room") {
+                Some(so_far) => assert!(so_far > done),
+                None => break,
+            }
+            done = next.expect("looked at").expect("looked at");
+        }
+        assert!(steps >= 3, "{steps} steps");
+        let mut all = vec![1; (BLOCKS * BLOCK) as usize];
+        assert_eq!(fs.read(&caller.asking(), &inode, 0, &mut all), Ok(all.len()));
+        let range = start as usize..(start + bytes) as usize;
+        assert!(all[range.clone()].iter().all(|byte| *byte == 0));
+        assert!(all[range.end..].iter().all(|byte| *byte == 7), "what lies behind stays");
+        assert_eq!(&all[..4], &[7, 3, 7, 7], "what lies before stays");
+        assert_eq!(fs.pool().status().used == BLOCKS, keeps_blocks);
+        fs.check_invariants();
+    }
+}
+
+#[test]
+fn a_file_shrinks_in_bounded_steps() {
+    let (fs, _) = filesystem(1, BLOCKS + RUN);
+    let caller = Caller::on_node(&fs, 0);
+    let inode = full_file(&fs, &caller);
+    let mut steps = 0;
+    loop {
+        let (used, size) = (fs.pool().status().used, fs.attr(&inode).size);
+        let more = fs.truncate_step(&inode, 5000).expect("a run needs one map node");
+        assert!(used - fs.pool().status().used <= FREED_MAX);
+        let now = fs.attr(&inode).size;
+        assert!((5000..size).contains(&now));
+        use_file(&fs, &caller, &inode);
+        fs.check_invariants();
+        steps += 1;
+        if !more {
+            break;
+        }
+    }
+    assert!(steps >= 3, "{steps} steps");
+    assert_eq!(fs.attr(&inode).size, 5000);
+    assert_eq!(fs.pool().status().used, 2);
+    assert_eq!(fs.truncate_step(&inode, 5000), Ok(false), "nothing is left to do");
+}

@@ -4,8 +4,8 @@
 //! read it and fill holes without a lock on the tree: filling locks single entries. Taking blocks away is for whoever
 //! closed the gate ([`crate::Slots::close`]): those methods say *exclusive*.
 //!
-//! Invariants: an entry goes hole → (locked) → placed while the gate is open, and back only while it is closed; nodes are
-//! freed only while it is closed; a locked entry is a hole (or reserved) to readers.
+//! Invariants: an entry goes hole → (locked) → placed while the gate is open, and back only while it is closed; a full leaf
+//! may become a run at any time; nodes are freed only while it is closed; a locked entry is a hole (or reserved) to readers.
 //! Cost: one load per level; a file of one block needs no node at all.
 
 mod entry;
@@ -13,6 +13,7 @@ mod exclusive;
 mod nodes;
 mod places;
 mod region;
+mod runs;
 
 pub use exclusive::Change;
 pub use nodes::{Nodes, NodesExhausted};
@@ -30,6 +31,8 @@ pub const RUN_BLOCKS: u64 = FANOUT as u64;
 #[derive(Debug)]
 pub struct BlockMap {
     root: AtomicU64,
+    /// Nodes that wait to be freed: see [`runs`].
+    retired: AtomicU64,
 }
 
 /// What lies at a block of a file.
@@ -70,6 +73,7 @@ impl Default for BlockMap {
     fn default() -> Self {
         Self {
             root: AtomicU64::new(Entry::HOLE.0),
+            retired: AtomicU64::new(0),
         }
     }
 }
@@ -401,12 +405,12 @@ mod tests {
             );
         }
         let before = nodes.used();
-        for (at, is_run) in [(0, true), (512, false), (1024, true), (2048, false)] {
-            assert_eq!(map.makes_run(&nodes, at), is_run, "at {at}");
-            map.make_run(&nodes, at);
-            assert!(!map.makes_run(&nodes, at));
+        for at in [0, 512, 1024, 1024, 2048] {
+            assert!(!map.make_run(&nodes, at), "few nodes wait");
         }
-        assert_eq!(nodes.used(), before - 2);
+        assert_eq!(nodes.used(), before, "a thread may still look at them");
+        map.settle(&nodes);
+        assert_eq!(nodes.used(), before - 2, "the second stretch is none");
         map.check_invariants(&nodes);
         for at in [0, 511, 512, 1023, 1024, 1535] {
             let block = if (512..1024).contains(&at) {
@@ -416,6 +420,31 @@ mod tests {
             };
             assert_eq!(map.find_one(&nodes, at), Some(Block::new(MemberId(2), block)));
         }
+    }
+
+    #[test]
+    fn many_nodes_that_wait_ask_for_settling_and_go_with_the_map() {
+        let (nodes, map) = (Nodes::new(1), BlockMap::default());
+        let mut asked = Vec::new();
+        for run in 0..66 {
+            for at in run * 512..(run + 1) * 512 {
+                let places = map.lock_empty(&nodes, 0, at, 1).expect("nodes are left");
+                places
+                    .expect("it is empty")
+                    .publish(Block::new(MemberId(0), at + 512));
+            }
+            let first = if run == 1 { 0 } else { run };
+            for run in first..=run {
+                if map.make_run(&nodes, run * 512) {
+                    asked.push(run);
+                }
+            }
+        }
+        assert_eq!(asked, [63, 64, 65]);
+        assert_eq!(nodes.used(), 67);
+        map.remove(&nodes, 0..BlockMap::LIMIT, &mut |_, _| {})
+            .expect("nothing is split");
+        assert_eq!(nodes.used(), 0);
     }
 
     #[test]

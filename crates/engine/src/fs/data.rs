@@ -219,23 +219,29 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
             written
         };
-        self.make_runs(inode, file, offset, offset + written as u64);
+        self.make_runs(asking, inode, file, offset, offset + written as u64);
         inode.touch_modified(self.now_ns());
         Ok(written)
     }
 
     /// Maps each 2 MiB of the file that a write just came to the end of as one run, where its blocks are one: a file
     /// written in order needs no map node per 2 MiB then, and its blocks are found without missing the cache.
-    pub(super) fn make_runs(&self, inode: &Inode, file: &FileBody, from: u64, to: u64) {
+    pub(super) fn make_runs(&self, asking: &Asking<'_>, inode: &Inode, file: &FileBody, from: u64, to: u64) {
         const RUN_BYTES: u64 = RUN_BLOCKS * BLOCK;
         let ended = from / RUN_BYTES..to / RUN_BYTES;
+        if ended.is_empty() {
+            return;
+        }
+        let inside = inode.enter(file, asking.slot);
         // One before too: while the file had no more than it, the map had no level for runs.
-        for run in ended.start.saturating_sub(u64::from(!ended.is_empty()))..ended.end {
-            // Looked at before the gate is closed: seldom is one found.
-            if file.map.makes_run(&self.nodes, run * RUN_BLOCKS) {
-                let _closed = inode.close(file, &self.slots);
-                file.map.make_run(&self.nodes, run * RUN_BLOCKS);
-            }
+        let runs = ended.start.saturating_sub(1)..ended.end;
+        let many_wait = runs.fold(false, |many_wait, run| {
+            many_wait | file.map.make_run(&self.nodes, run * RUN_BLOCKS)
+        });
+        drop(inside);
+        if many_wait {
+            let _closed = inode.close(file, &self.slots);
+            file.map.settle(&self.nodes);
         }
     }
 

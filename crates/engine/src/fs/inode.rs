@@ -5,7 +5,7 @@ use super::directory::Directory;
 use super::placement::Policy;
 use super::{Error, Ino, Result};
 use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -66,8 +66,8 @@ pub(super) struct FileBody {
     pub(super) size: AtomicU64,
     /// Placed and reserved blocks.
     pub(super) blocks: Count,
-    /// Held by whoever closes the gate.
-    exclusive: Mutex<()>,
+    /// Written by the thread that closes the gate; read by threads that wait for the gate to open, all at once.
+    exclusive: RwLock<()>,
     /// Held by appenders.
     pub(super) appending: Mutex<()>,
 }
@@ -129,18 +129,24 @@ impl Inode {
     /// Enters the file to copy without a lock; waits while blocks are being taken away.
     #[inline]
     pub(super) fn enter<'a>(&self, file: &FileBody, slot: &'a Slot) -> Pass<'a> {
-        loop {
-            if let Some(pass) = slot.enter(&file.gate, self.ino.0) {
-                return pass;
-            }
-            // Sleeps until the gate is open again, or nearly.
-            drop(file.exclusive.lock());
+        match slot.enter(&file.gate, self.ino.0) {
+            Some(pass) => pass,
+            None => self.wait_and_enter(file, slot),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_and_enter<'a>(&self, file: &FileBody, slot: &'a Slot) -> Pass<'a> {
+        // Entered before the lock is given up, so a file that is closed again and again does not starve this thread.
+        let _open = file.exclusive.read();
+        slot.enter(&file.gate, self.ino.0)
+            .expect("the gate is closed only while the lock is written")
     }
 
     /// Shuts everyone out who copies without a lock, until dropped.
     pub(super) fn close<'a>(&'a self, file: &'a FileBody, slots: &'a Slots) -> Closed<'a> {
-        let lock = file.exclusive.lock();
+        let lock = file.exclusive.write();
         slots.close(&file.gate, self.ino.0);
         Closed {
             file,
@@ -195,7 +201,7 @@ fn rarely(act: impl FnOnce()) {
 pub(super) struct Closed<'a> {
     file: &'a FileBody,
     slots: &'a Slots,
-    _lock: MutexGuard<'a, ()>,
+    _lock: RwLockWriteGuard<'a, ()>,
 }
 
 impl Drop for Closed<'_> {

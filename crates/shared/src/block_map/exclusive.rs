@@ -1,9 +1,8 @@
 //! What may be done to a map only by whoever closed the inode's gate.
 
 use super::entry::{Entry, Kind};
-use super::nodes::FANOUT_BITS;
 use super::nodes::{FANOUT, Nodes, NodesExhausted};
-use super::{BlockMap, Extent, RUN_BLOCKS, neighbours, slot_of, span, split_empty};
+use super::{BlockMap, Extent, RUN_BLOCKS, slot_of, span, split_empty};
 use crate::sync::{AtomicU64, Backoff, Ordering};
 use homenode_policy::Block;
 use std::ops::Range;
@@ -30,6 +29,7 @@ impl BlockMap {
         range: Range<u64>,
         taken: &mut dyn FnMut(u64, Extent),
     ) -> Result<(), NodesExhausted> {
+        self.settle(nodes);
         let (level, mut inside) = self.within(&range);
         if range.end >= Self::LIMIT {
             // The highest tree covers more than that: the whole of it goes, or its root would be left.
@@ -49,6 +49,7 @@ impl BlockMap {
         range: Range<u64>,
         count: &mut u64,
     ) -> Result<(), NodesExhausted> {
+        self.settle(nodes);
         while range.end > range.start && (range.end - 1) >> (9 * self.height()) != 0 {
             let root = Entry(self.root.load(Ordering::Relaxed));
             self.grow(nodes, home, range.end - 1, 0, root, &mut Backoff::default())?;
@@ -75,51 +76,9 @@ impl BlockMap {
         range: Range<u64>,
         change: &mut dyn FnMut(Block, u64) -> Result<Change, E>,
     ) -> Result<(), E> {
+        self.settle(nodes);
         let (level, range) = self.within(&range);
         update(nodes, &self.root, level, 0, &range, change)
-    }
-
-    /// Makes a run of the node of the aligned 2 MiB at file block `at`, if its blocks are one; gives the node back.
-    /// *Exclusive.*
-    pub fn make_run(&self, nodes: &Nodes, at: u64) {
-        if let Some((entry, node, block)) = self.would_be_run(nodes, at) {
-            entry.store(Entry::run(block).0, Ordering::Release);
-            let entries = &nodes.node(node).entries;
-            entries
-                .iter()
-                .for_each(|child| child.store(Entry::HOLE.0, Ordering::Relaxed));
-            nodes.give_back(node);
-        }
-    }
-
-    /// Whether [`BlockMap::make_run`] would find one. At any time.
-    #[must_use]
-    pub fn makes_run(&self, nodes: &Nodes, at: u64) -> bool {
-        self.would_be_run(nodes, at).is_some()
-    }
-
-    /// The entry one level above the leaves, the node it names, and the run's first block.
-    fn would_be_run<'a>(&'a self, nodes: &'a Nodes, at: u64) -> Option<(&'a AtomicU64, u32, Block)> {
-        let mut entry = &self.root;
-        let mut value = Entry(entry.load(Ordering::Acquire));
-        let mut level = value.height();
-        if level < 2 || at >> (FANOUT_BITS * level) != 0 {
-            return None;
-        }
-        while level > 1 && value.kind() == Kind::Node {
-            level -= 1;
-            entry = &nodes.node(value.to_node()).entries[slot_of(at, level)];
-            value = Entry(entry.load(Ordering::Acquire));
-        }
-        if value.kind() != Kind::Node {
-            return None;
-        }
-        let entries = &nodes.node(value.to_node()).entries;
-        let first = Entry(entries[0].load(Ordering::Acquire));
-        let is_run = first.kind() == Kind::Block
-            && first.to_block().index().is_multiple_of(RUN_BLOCKS)
-            && neighbours(first, &entries[1..], RUN_BLOCKS) == RUN_BLOCKS;
-        is_run.then(|| (entry, value.to_node(), first.to_block()))
     }
 
     /// Panics when the tree is not as it must be at rest: entries of a kind that their level cannot have, or locked.

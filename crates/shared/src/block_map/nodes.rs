@@ -5,7 +5,7 @@
 
 use super::entry::Entry;
 use super::region::Region;
-use crate::sync::{AtomicU64, Mutex};
+use crate::sync::{AtomicU32, AtomicU64, Mutex};
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 /// Entries of one node: one page of them.
@@ -68,6 +68,12 @@ impl Nodes {
     #[inline]
     pub(super) fn node(&self, index: u32) -> &Node {
         self.region.node(index)
+    }
+
+    /// A word beside each node, for a list of nodes.
+    #[inline]
+    pub(super) fn link(&self, index: u32) -> &AtomicU32 {
+        self.region.link(index)
     }
 
     /// A node of holes from a slab of `home` (an index below the count given to [`Nodes::new`]).

@@ -1,4 +1,5 @@
 //! One long stretch of addresses for map nodes: a node's address is a shift and an addition away from its index.
+//! Behind the nodes lies a word for each, its link.
 //!
 //! Memory is there once a node is touched, on the node of the thread that touches it first.
 
@@ -10,6 +11,7 @@ pub(super) use owned::Region;
 #[cfg(not(any(loom, miri)))]
 mod mapped {
     use super::super::nodes::Node;
+    use crate::sync::AtomicU32;
     use std::ptr::NonNull;
 
     /// Nodes at most: 16 Mi (64 GiB of addresses) map 32 TiB of whole 2 MiB runs.
@@ -58,17 +60,33 @@ mod mapped {
             // SAFETY: mapped and zeroed, which is a valid Node; only atomics in it change; unmapped by Drop only.
             unsafe { node.as_ref() }
         }
+
+        #[inline]
+        pub(in super::super) fn link(&self, index: u32) -> &AtomicU32 {
+            assert!((index as usize) < self.nodes);
+            // SAFETY: the links start behind the last node, within the mapping, at a page's start.
+            let links = unsafe { self.base.add(self.nodes) }.cast::<AtomicU32>();
+            // SAFETY: the index is below the number of links, which is that of nodes.
+            let link = unsafe { links.add(index as usize) };
+            // SAFETY: mapped and zeroed, which is a valid AtomicU32; unmapped by Drop only.
+            unsafe { link.as_ref() }
+        }
     }
 
     impl Drop for Region {
         fn drop(&mut self) {
             // SAFETY: our own mapping, which nobody refers to any more.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), self.nodes * size_of::<Node>()) };
+            unsafe { libc::munmap(self.base.as_ptr().cast(), bytes_of(self.nodes)) };
         }
     }
 
+    /// Bytes of a region of so many nodes with their links.
+    const fn bytes_of(nodes: usize) -> usize {
+        nodes * (size_of::<Node>() + size_of::<AtomicU32>())
+    }
+
     fn map(nodes: usize) -> Option<NonNull<Node>> {
-        let bytes = nodes * size_of::<Node>();
+        let bytes = bytes_of(nodes);
         let (read_write, flags) = (
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -89,23 +107,35 @@ mod mapped {
 #[cfg(any(loom, miri))]
 mod owned {
     use super::super::nodes::{Node, SLAB_NODES};
+    use crate::sync::AtomicU32;
 
     #[derive(Debug)]
-    pub(in super::super) struct Region(Box<[Node]>);
+    pub(in super::super) struct Region {
+        nodes: Box<[Node]>,
+        links: Box<[AtomicU32]>,
+    }
 
     impl Region {
         pub(in super::super) fn new() -> Self {
             // A model check makes them anew for each interleaving.
             let slabs = if cfg!(loom) { 4 } else { 256 };
-            Self((0..SLAB_NODES * slabs).map(|_| Node::default()).collect())
+            let nodes = SLAB_NODES * slabs;
+            Self {
+                nodes: (0..nodes).map(|_| Node::default()).collect(),
+                links: (0..nodes).map(|_| AtomicU32::new(0)).collect(),
+            }
         }
 
         pub(in super::super) fn nodes(&self) -> usize {
-            self.0.len()
+            self.nodes.len()
         }
 
         pub(in super::super) fn node(&self, index: u32) -> &Node {
-            &self.0[index as usize]
+            &self.nodes[index as usize]
+        }
+
+        pub(in super::super) fn link(&self, index: u32) -> &AtomicU32 {
+            &self.links[index as usize]
         }
     }
 }

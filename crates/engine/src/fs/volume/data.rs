@@ -54,7 +54,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             volume.check_range(offset, from.len() as u64)?;
             self.write_inside(asking, inode, file, offset, from)?
         };
-        self.make_runs(inode, file, offset, offset + written as u64);
+        self.make_runs(asking, inode, file, offset, offset + written as u64);
         inode.touch_modified(self.now_ns());
         Ok(written)
     }

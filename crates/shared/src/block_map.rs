@@ -6,10 +6,11 @@
 //!
 //! Invariants: an entry goes hole → (locked) → placed while the gate is open, and back only while it is closed; a full leaf
 //! may become a run at any time; nodes are freed only while it is closed; a locked entry is a hole (or reserved) to readers.
-//! Cost: one load per level; a file of one block needs no node at all.
+//! Cost: one load per level; a file of a few blocks needs no node at all.
 
 mod entry;
 mod exclusive;
+mod inline;
 mod nodes;
 mod places;
 mod region;
@@ -22,7 +23,8 @@ pub use places::Places;
 use crate::sync::{AtomicU64, Backoff, Ordering};
 use entry::{Entry, Kind};
 use homenode_policy::Block;
-use nodes::{FANOUT, FANOUT_BITS};
+use inline::{INLINE, inline_slot};
+use nodes::{FANOUT, FANOUT_BITS, Room};
 
 /// Blocks of a 2 MiB run.
 pub const RUN_BLOCKS: u64 = FANOUT as u64;
@@ -30,7 +32,8 @@ pub const RUN_BLOCKS: u64 = FANOUT as u64;
 /// The map of one file.
 #[derive(Debug)]
 pub struct BlockMap {
-    root: AtomicU64,
+    /// The first is the root; while it names no node, these are the entries of the first file blocks: see [`inline`].
+    entries: [AtomicU64; INLINE],
     /// Nodes that wait to be freed: see [`runs`].
     retired: AtomicU64,
 }
@@ -72,7 +75,7 @@ pub enum Extent {
 impl Default for BlockMap {
     fn default() -> Self {
         Self {
-            root: AtomicU64::new(Entry::HOLE.0),
+            entries: std::array::from_fn(|_| AtomicU64::new(Entry::HOLE.0)),
             retired: AtomicU64::new(0),
         }
     }
@@ -87,9 +90,9 @@ impl BlockMap {
     #[must_use]
     pub fn find_one(&self, nodes: &Nodes, at: u64) -> Option<Block> {
         // Acquire, as in `find`.
-        let mut value = Entry(self.root.load(Ordering::Acquire));
+        let mut value = Entry(self.root().load(Ordering::Acquire));
         if value.kind() != Kind::Node {
-            return (at == 0 && value.kind() == Kind::Block).then(|| value.to_block());
+            return self.find_one_inline(nodes, at, value);
         }
         let mut shift = FANOUT_BITS * value.height();
         if at >> shift != 0 {
@@ -111,20 +114,13 @@ impl BlockMap {
     #[must_use]
     pub fn find(&self, nodes: &Nodes, at: u64, most: u64) -> Found {
         // Acquire on every entry: what was written before it was published is visible.
-        let root = Entry(self.root.load(Ordering::Acquire));
+        let root = Entry(self.root().load(Ordering::Acquire));
         let mut level = root.height();
+        if level == 0 {
+            return self.find_inline(nodes, at, most, root);
+        }
         if at >> (FANOUT_BITS * level) != 0 {
             return Found::Empty { blocks: most };
-        }
-        if level == 0 {
-            return match root.kind() {
-                Kind::Block => Found::Placed {
-                    block: root.to_block(),
-                    blocks: 1,
-                },
-                // Nor is there anything behind it.
-                _ => Found::Empty { blocks: most },
-            };
         }
         let mut node = root.to_node();
         loop {
@@ -163,6 +159,7 @@ impl BlockMap {
                         blocks: most.min(span(level) - (at & (span(level) - 1))),
                     };
                 }
+                Kind::Moved => unreachable!("only a map's own entries move"),
             }
         }
     }
@@ -179,12 +176,10 @@ impl BlockMap {
         at: u64,
         most: u64,
     ) -> Result<Option<Places<'a>>, NodesExhausted> {
-        // More than one block of an empty file go into a node at once.
-        if at == 0 && most > 1 {
-            let root = Entry(self.root.load(Ordering::Acquire));
-            if root == Entry::HOLE {
-                self.grow(nodes, home, at, 0, root, &mut Backoff::default())?;
-            }
+        // Blocks that do not all fit into the map's own entries go into a node at once.
+        let is_small = || Entry(self.root().load(Ordering::Acquire)).height() == 0;
+        if inline_slot(at).is_some_and(|slot| most > (INLINE - slot) as u64) && is_small() {
+            self.leave_inline(nodes, home, at, 0)?;
         }
         let entries = self.entries_at(nodes, home, at, 0)?;
         Ok(entries.and_then(|entries| Places::lock(entries, most, false)))
@@ -217,13 +212,20 @@ impl BlockMap {
         debug_assert!(at < Self::LIMIT);
         let mut backoff = Backoff::default();
         'root: loop {
-            let root = Entry(self.root.load(Ordering::Acquire));
+            let root = Entry(self.root().load(Ordering::Acquire));
             let mut level = root.height();
-            if at >> (FANOUT_BITS * level) != 0 || level < wanted {
-                self.grow(nodes, home, at, wanted, root, &mut backoff)?;
+            if level == 0 {
+                if let (0, Some(slot)) = (wanted, inline_slot(at)) {
+                    return Ok(Some(&self.entries[slot..]));
+                }
+                self.leave_inline(nodes, home, at, wanted)?;
                 continue 'root;
             }
-            let mut entries = std::slice::from_ref(&self.root);
+            if at >> (FANOUT_BITS * level) != 0 {
+                self.grow(nodes, home, root)?;
+                continue 'root;
+            }
+            let mut entries = std::slice::from_ref(self.root());
             let mut value = root;
             while level > wanted {
                 match value.kind() {
@@ -233,7 +235,8 @@ impl BlockMap {
                     }
                     Kind::Block | Kind::Run => return Ok(None),
                     Kind::Hole | Kind::Reserved if value.is_locked() => backoff.wait(),
-                    Kind::Hole | Kind::Reserved => split_empty(nodes, home, &entries[0], value)?,
+                    Kind::Hole | Kind::Reserved => split_empty(nodes, home, &entries[0], value, Room::Usual)?,
+                    Kind::Moved => unreachable!("only a map's own entries move"),
                 }
                 value = Entry(entries[0].load(Ordering::Acquire));
             }
@@ -245,39 +248,15 @@ impl BlockMap {
         }
     }
 
-    /// Puts one more level on top (or, where the map is empty, as many as `at` needs). May do nothing: look again.
-    fn grow(
-        &self,
-        nodes: &Nodes,
-        home: usize,
-        at: u64,
-        wanted: u32,
-        root: Entry,
-        backoff: &mut Backoff,
-    ) -> Result<(), NodesExhausted> {
-        if root.is_locked() {
-            backoff.wait();
-            return Ok(());
-        }
-        let index = nodes.take(home)?;
-        let height = if root == Entry::HOLE {
-            height_for(at).max(wanted + 1)
-        } else {
-            root.height() + 1
-        };
+    /// Puts one more level on top of `root`, a node. May do nothing: look again.
+    fn grow(&self, nodes: &Nodes, home: usize, root: Entry) -> Result<(), NodesExhausted> {
+        let index = nodes.take(home, Room::Usual)?;
         let first = &nodes.node(index).entries[0];
-        if root != Entry::HOLE {
-            let below = if root.kind() == Kind::Node {
-                Entry::node(root.to_node(), 0)
-            } else {
-                root
-            };
-            first.store(below.0, Ordering::Relaxed);
-        }
+        first.store(Entry::node(root.to_node(), 0).0, Ordering::Relaxed);
         // Release: whoever sees the new root sees the node's first entry.
-        let new = Entry::node(index, height).0;
+        let new = Entry::node(index, root.height() + 1).0;
         if self
-            .root
+            .root()
             .compare_exchange(root.0, new, Ordering::Release, Ordering::Relaxed)
             .is_err()
         {
@@ -286,11 +265,16 @@ impl BlockMap {
         }
         Ok(())
     }
+
+    #[inline(always)]
+    fn root(&self) -> &AtomicU64 {
+        &self.entries[0]
+    }
 }
 
 /// Puts a node in place of the empty entry `value`, all of the same kind. May do nothing: look again.
-fn split_empty(nodes: &Nodes, home: usize, entry: &AtomicU64, value: Entry) -> Result<(), NodesExhausted> {
-    let index = nodes.take(home)?;
+fn split_empty(nodes: &Nodes, home: usize, entry: &AtomicU64, value: Entry, room: Room) -> Result<(), NodesExhausted> {
+    let index = nodes.take(home, room)?;
     let children = &nodes.node(index).entries;
     let fill = |value: Entry| {
         children
@@ -429,9 +413,7 @@ mod tests {
         for run in 0..66 {
             for at in run * 512..(run + 1) * 512 {
                 let places = map.lock_empty(&nodes, 0, at, 1).expect("nodes are left");
-                places
-                    .expect("it is empty")
-                    .publish(Block::new(MemberId(0), at + 512));
+                places.expect("it is empty").publish(Block::new(MemberId(0), at + 512));
             }
             let first = if run == 1 { 0 } else { run };
             for run in first..=run {

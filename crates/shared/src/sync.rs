@@ -32,6 +32,27 @@ impl<T> Mutex<T> {
     }
 }
 
+/// As parking_lot's, but takes and returns the guard, as loom's does.
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(#[cfg(not(loom))] parking_lot::Condvar, #[cfg(loom)] loom::sync::Condvar);
+
+impl Condvar {
+    #[cfg(not(loom))]
+    pub(crate) fn wait<'a, T>(&self, mut guard: parking_lot::MutexGuard<'a, T>) -> parking_lot::MutexGuard<'a, T> {
+        self.0.wait(&mut guard);
+        guard
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn wait<'a, T>(&self, guard: loom::sync::MutexGuard<'a, T>) -> loom::sync::MutexGuard<'a, T> {
+        self.0.wait(guard).expect("loom's mutexes are never poisoned")
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+}
+
 /// Waits a little: spins first, then lets other threads run.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff(u32);

@@ -5,7 +5,7 @@ use super::directory::Directory;
 use super::placement::Policy;
 use super::{Error, Ino, Result};
 use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots};
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -66,8 +66,8 @@ pub(super) struct FileBody {
     pub(super) size: AtomicU64,
     /// Placed and reserved blocks.
     pub(super) blocks: Count,
-    /// Written by the thread that closes the gate; read by threads that wait for the gate to open, all at once.
-    exclusive: RwLock<()>,
+    /// Held by the thread that closes the gate.
+    exclusive: Mutex<()>,
     /// Held by appenders.
     pub(super) appending: Mutex<()>,
 }
@@ -138,15 +138,20 @@ impl Inode {
     #[cold]
     #[inline(never)]
     fn wait_and_enter<'a>(&self, file: &FileBody, slot: &'a Slot) -> Pass<'a> {
-        // Entered before the lock is given up, so a file that is closed again and again does not starve this thread.
-        let _open = file.exclusive.read();
+        // Held until this thread is inside: the next sleeper is woken then.
+        let _baton = file.gate.sleep();
+        if let Some(pass) = slot.enter(&file.gate, self.ino.0) {
+            return pass;
+        }
+        // Closed again meanwhile: this thread takes its turn among those that close. Few do, as few have the baton.
+        let _turn = file.exclusive.lock();
         slot.enter(&file.gate, self.ino.0)
-            .expect("the gate is closed only while the lock is written")
+            .expect("the gate is closed only while the lock is held")
     }
 
     /// Shuts everyone out who copies without a lock, until dropped.
     pub(super) fn close<'a>(&'a self, file: &'a FileBody, slots: &'a Slots) -> Closed<'a> {
-        let lock = file.exclusive.write();
+        let lock = file.exclusive.lock();
         slots.close(&file.gate, self.ino.0);
         Closed {
             file,
@@ -201,7 +206,7 @@ fn rarely(act: impl FnOnce()) {
 pub(super) struct Closed<'a> {
     file: &'a FileBody,
     slots: &'a Slots,
-    _lock: RwLockWriteGuard<'a, ()>,
+    _lock: MutexGuard<'a, ()>,
 }
 
 impl Drop for Closed<'_> {

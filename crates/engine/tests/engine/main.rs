@@ -5,6 +5,7 @@
 mod attributes;
 #[cfg(test)]
 mod blk;
+mod closers;
 mod file_model;
 mod namespace_model;
 mod namespace_races;

@@ -73,6 +73,19 @@ mod mapped {
         }
     }
 
+    impl Region {
+        /// Gives the memory of `nodes` nodes from `first` on back to the kernel: they are zeros when they are touched next.
+        /// Nobody uses them meanwhile.
+        pub(in super::super) fn forget(&self, first: u32, nodes: usize) {
+            assert!(first as usize + nodes <= self.nodes);
+            // SAFETY: the index is within the mapping.
+            let start = unsafe { self.base.add(first as usize) };
+            // Where the kernel refuses they keep their memory, which is zeros already.
+            // SAFETY: whole pages of our own mapping, as a node is a page; their bytes are zeros before and after.
+            unsafe { libc::madvise(start.as_ptr().cast(), nodes * size_of::<Node>(), libc::MADV_DONTNEED) };
+        }
+    }
+
     impl Drop for Region {
         fn drop(&mut self) {
             // SAFETY: our own mapping, which nobody refers to any more.
@@ -118,7 +131,7 @@ mod owned {
     impl Region {
         pub(in super::super) fn new() -> Self {
             // A model check makes them anew for each interleaving.
-            let slabs = if cfg!(loom) { 4 } else { 256 };
+            let slabs = if cfg!(loom) { 6 } else { 256 };
             let nodes = SLAB_NODES * slabs;
             Self {
                 nodes: (0..nodes).map(|_| Node::default()).collect(),
@@ -137,5 +150,8 @@ mod owned {
         pub(in super::super) fn link(&self, index: u32) -> &AtomicU32 {
             &self.links[index as usize]
         }
+
+        /// There is no kernel here.
+        pub(in super::super) fn forget(&self, _first: u32, _nodes: usize) {}
     }
 }

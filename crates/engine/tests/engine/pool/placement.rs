@@ -329,8 +329,14 @@ fn a_file_written_in_order_lies_in_whole_runs() {
     // (In a pool this large a grant is a whole run.) Closing the gate frees the nodes of what became runs: the file's one
     // node above its four runs is left, and the other file's.
     let behind = 4 * RUN * BLOCK;
-    fs.fallocate(&caller.asking(), &inode, fallocate_mode::KEEP_SIZE | fallocate_mode::PUNCH_HOLE, behind, BLOCK)
-        .expect("nothing is there");
+    fs.fallocate(
+        &caller.asking(),
+        &inode,
+        fallocate_mode::KEEP_SIZE | fallocate_mode::PUNCH_HOLE,
+        behind,
+        BLOCK,
+    )
+    .expect("nothing is there");
     assert_eq!(fs.map_nodes_used(), 2);
     fs.check_invariants();
     let mut back = vec![0; (4 * RUN * BLOCK) as usize];

@@ -11,6 +11,10 @@ homenode=$target/release/homenode
 # After a warm-up of a sixth of its time the server may grow by this much in the rest: what the allocator keeps, and the
 # map nodes and inodes of a moment with more files.
 growth_kib_max=32768
+# The mean of the last third may be above that of the middle third by this much: it levels off.
+slope_kib_max=4096
+# When everything is removed, the server gives back what lies above its size before the load, but for this much.
+left_kib_max=16384
 switch=/sys/module/fuse/parameters/enable_uring
 
 fail() {
@@ -144,6 +148,10 @@ server_memory_kib() {
     awk '/^RssAnon:/ { print $2 }' "/proc/$1/status"
 }
 
+mean_kib() {
+    printf '%s\n' "$@" | awk '{ sum += $1 } END { printf "%d", sum / NR }'
+}
+
 server_descriptors() {
     find "/proc/$1/fd" -mindepth 1 | wc -l
 }
@@ -168,6 +176,8 @@ soak() {
     [ "$("$homenode" status --json "$mount" | jq -r .fuse.transport)" = "$transport" ] || fail "not served by $transport"
     server=$("$homenode" status --json "$mount" | jq .pid)
     local threads descriptors
+    local memory_before samples=()
+    memory_before=$(server_memory_kib "$server")
     threads=$(server_threads "$server")
     descriptors=$(server_descriptors "$server")
     rm -f "$scratch/stop" "$scratch"/*.rounds
@@ -181,6 +191,7 @@ soak() {
         sleep 1
         check_workers "$transport"
         memory=$(server_memory_kib "$server")
+        samples+=("$memory")
         count=$(server_descriptors "$server")
         [ "$count" -le "$descriptors_max" ] || descriptors_max=$count
         count=$(server_threads "$server")
@@ -202,6 +213,11 @@ soak() {
     echo "soak: $transport: server's memory besides the pool: warm $memory_warm KiB, most $memory_max KiB, at the end" \
         "$memory KiB; descriptors $descriptors before, most $descriptors_max; threads $threads before, most $threads_max"
     [ $((memory - memory_warm)) -le "$growth_kib_max" ] || fail "the server grew by $((memory - memory_warm)) KiB"
+    local middle last
+    middle=$(mean_kib "${samples[@]:${#samples[@]}/3:${#samples[@]}/3}")
+    last=$(mean_kib "${samples[@]:${#samples[@]}*2/3}")
+    echo "soak: $transport: mean of the middle third $middle KiB, of the last third $last KiB"
+    [ $((last - middle)) -le "$slope_kib_max" ] || fail "the server's memory does not level off"
     # A command that talks to the server has a thread and a descriptor; adding a member maps its file.
     [ "$descriptors_max" -le $((descriptors + 16)) ] || fail "the server had $descriptors_max descriptors"
     [ "$threads_max" -le $((threads + 16)) ] || fail "the server had $threads_max threads"
@@ -218,6 +234,14 @@ soak() {
     [ "$(jq .fuse.panics <<<"$report")" -eq 0 ] || fail "the server met a bug of its own: $report"
     [ "$(server_descriptors "$server")" -le "$descriptors" ] || fail "descriptors are left: $(ls -l "/proc/$server/fd")"
     [ "$(server_threads "$server")" -le "$threads" ] || fail "threads are left"
+    # Freed memory leaves the heap on a timer of some seconds.
+    for ((attempt = 0; attempt < 200; attempt++)); do
+        memory=$(server_memory_kib "$server")
+        [ $((memory - memory_before)) -gt "$left_kib_max" ] || break
+        sleep 0.1
+    done
+    echo "soak: $transport: memory before the load $memory_before KiB, with everything removed $memory KiB"
+    [ $((memory - memory_before)) -le "$left_kib_max" ] || fail "memory of removed files is not given back"
     echo "soak: $transport: $(jq .fuse.requests <<<"$report") requests, no panic, all space given back"
     "$homenode" down "$mount"
 }

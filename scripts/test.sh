@@ -36,7 +36,12 @@ cargo fmt --all --check
 step "lints"
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 
-step "every interleaving of the lock-free code (loom)"
+step "interleavings of the lock-free code (loom)"
+# Two threads, in each model of crates/shared: slots and gates, sleepers at a gate, maps (finding, filling, growing, moving,
+# runs filled and made), maps behind gates (taking away, reserving, freeing nodes), rings, tags, buckets, remapping, freezing.
+# Models that call `bounded` or set a preemption_bound run all interleavings of so many preemptions, the others all there are.
+# Loom does not know membarrier(2): see crates/shared/src/barrier.rs. Miri would check `shared` and `policy`, but the
+# pinned stable toolchain has no miri component, so it is not run here.
 # An own target directory: other flags would rebuild everything in the common one, twice.
 loom() {
     RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" cargo test -p homenode-shared --release --lib loom -- "$@"

@@ -6,8 +6,11 @@
 //! and `read` it was filled in order before the first. What differs is each one's nature: tmpfs is called through
 //! pread(2) and pwrite(2), the library by function, and the library's pool has its blocks populated before the first
 //! pass, as a pool does ahead of use; the time that takes is printed.
+//!
+//! The rows `contended/…` are of [`contended`].
 
 mod case;
+mod contended;
 mod contestant;
 mod library;
 mod pass;
@@ -33,10 +36,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     interrupt::watch()?;
     let mut bench = Bench::prepare(arguments)?;
     let groups = bench.groups(&arguments.case);
-    if groups.is_empty() {
+    let contended = contended::cases(|name| is_wanted(&arguments.case, name));
+    if groups.is_empty() && contended.is_empty() {
         return Err(Error::NoCase(arguments.case.join(" or ")));
     }
-    let progress = ProgressBar::new(groups.len() as u64);
+    let progress = ProgressBar::new((groups.len() + contended.len()) as u64);
     progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
     let table = Table::new(&bench.peers());
     table.print_head();
@@ -48,6 +52,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         report.rows.extend(rows);
         progress.inc(1);
     }
+    // The files of the other cases are gone before these are made.
+    let (smoke, rounds) = (bench.smoke, bench.rounds);
+    drop(bench);
+    if !contended.is_empty() {
+        let files = contended::Contended::prepare(smoke, rounds, arguments.check)?;
+        for case in contended {
+            progress.set_message(case.name());
+            let row = files.run(case)?;
+            progress.suspend(|| table.print_row(&row));
+            report.rows.push(row);
+            progress.inc(1);
+        }
+    }
     progress.finish_and_clear();
     report.write_json(json)?;
     requirements::print_scaling(&report);
@@ -56,6 +73,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     } else {
         requirements::judge(&report, arguments.check)
     }
+}
+
+fn is_wanted(wanted: &[String], name: &str) -> bool {
+    wanted.is_empty() || wanted.iter().any(|part| name.contains(part))
 }
 
 /// Cases of one size and operation: they run interleaved, so that their threads' scaling is of the same minutes.
@@ -120,7 +141,6 @@ impl Bench {
 
     /// All groups with at least one case that is wanted.
     fn groups(&self, wanted: &[String]) -> Vec<Group> {
-        let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part));
         let mut groups = Vec::new();
         for (size, block_bytes) in SIZES {
             if self.smoke && !["4k", "64k"].contains(&size) {
@@ -128,7 +148,7 @@ impl Bench {
             }
             for operation in Operation::ALL {
                 let runs = |layout: &Layout| {
-                    layout.threads <= self.cpus.len() && is_wanted(&case::name(size, operation, *layout))
+                    layout.threads <= self.cpus.len() && is_wanted(wanted, &case::name(size, operation, *layout))
                 };
                 let layouts: Vec<Layout> = Layout::ALL.into_iter().filter(runs).collect();
                 if !layouts.is_empty() {

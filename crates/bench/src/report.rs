@@ -30,6 +30,33 @@ pub(crate) struct Row {
     /// own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) server_cpu_ns: Option<f64>,
+    /// How single operations were distributed, by contestant, where each was timed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tails: Option<BTreeMap<&'static str, Tail>>,
+}
+
+/// The distribution of the times of single operations.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Tail {
+    /// Half of the operations took at most this.
+    pub(crate) p50_ns: u64,
+    /// All but one of a thousand.
+    pub(crate) p99_9_ns: u64,
+    /// All.
+    pub(crate) worst_ns: u64,
+}
+
+impl Tail {
+    /// Of at least one operation; sorts them.
+    pub(crate) fn of(all_ns: &mut [u64]) -> Self {
+        all_ns.sort_unstable();
+        let last = all_ns.len() - 1;
+        Self {
+            p50_ns: all_ns[last / 2],
+            p99_9_ns: all_ns[last - last / 1000],
+            worst_ns: all_ns[last],
+        }
+    }
 }
 
 impl Row {
@@ -60,6 +87,7 @@ impl Row {
             runs: homenode.runs(),
             spread: rounded(spread),
             server_cpu_ns: None,
+            tails: None,
         }
     }
 
@@ -92,6 +120,12 @@ impl Row {
             server_cpu_ns: Some(cpu_ns),
             ..Self::new(case, "ticks", &sample, &[])
         }
+    }
+
+    /// Adds how single operations were distributed.
+    pub(crate) fn with_tails(mut self, tails: BTreeMap<&'static str, Tail>) -> Self {
+        self.tails = Some(tails);
+        self
     }
 
     /// Adds what the server took for one operation.
@@ -184,6 +218,14 @@ impl Table {
     /// Prints one row.
     pub(crate) fn print_row(&self, row: &Row) {
         println!("{}", self.line(row));
+        for (contestant, tail) in row.tails.iter().flatten() {
+            let Tail {
+                p50_ns,
+                p99_9_ns,
+                worst_ns,
+            } = tail;
+            println!("    {contestant}: p50 {p50_ns} ns, p99.9 {p99_9_ns} ns, worst {worst_ns} ns");
+        }
     }
 
     fn line(&self, row: &Row) -> String {
@@ -228,6 +270,15 @@ mod tests {
         let mut samples = Samples::default();
         values.iter().for_each(|&value| samples.push(value));
         samples
+    }
+
+    #[test]
+    fn a_tail_is_of_all_operations() {
+        let mut all_ns: Vec<u64> = (1..=2000).rev().collect();
+        let tail = Tail::of(&mut all_ns);
+        assert_eq!((tail.p50_ns, tail.p99_9_ns, tail.worst_ns), (1000, 1999, 2000));
+        let tail = Tail::of(&mut [7]);
+        assert_eq!((tail.p50_ns, tail.p99_9_ns, tail.worst_ns), (7, 7, 7));
     }
 
     #[test]

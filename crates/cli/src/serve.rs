@@ -10,18 +10,23 @@ use crate::failure::{Failure, Result, fail};
 use crate::handler::{Exports, PoolHandler};
 use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::up::UpArgs;
+use homenode_linux::heap::Heap;
 use homenode::{ChosenTransport, Mount, NodeId, Owner, Pool, PoolOptions};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 /// What a request under way gets to finish when the server ends.
 const LAST_REQUESTS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long memory that was freed may stay in the heap.
+const HEAP_PERIOD: Duration = Duration::from_secs(5);
 
 /// What others get to leave the mount, or to unmount it, when they are about to as the server ends.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
@@ -151,9 +156,14 @@ impl Serving {
         })?;
         tracing::info!("{} is up", shown(&directory));
         spare_from_oom_killer();
-        let event = next
-            .recv()
-            .map_err(|_| Failure::new("the threads that watch the mount are gone"))?;
+        let mut heap = Heap::default();
+        let event = loop {
+            match next.recv_timeout(HEAP_PERIOD) {
+                Ok(event) => break event,
+                Err(RecvTimeoutError::Timeout) => heap.give_back(),
+                Err(RecvTimeoutError::Disconnected) => fail!("the threads that watch the mount are gone"),
+            }
+        };
         // Their users get errors. Before the mount: a volume's filesystem may be mounted inside it.
         exports.0.detach_all();
         let result = match event {

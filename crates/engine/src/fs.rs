@@ -47,9 +47,6 @@ use volume::Volumes;
 /// Threads that can work on one filesystem at a time.
 const SLOTS: usize = 4096;
 
-/// Bytes of a node of a block map.
-const MAP_NODE_BYTES: usize = 4096;
-
 /// Who asks: given with every operation that may touch data.
 #[derive(Clone, Copy)]
 pub struct Asking<'a> {
@@ -102,7 +99,7 @@ pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
     volumes: Volumes,
     /// Files without a link that something pins, or whose blocks are just being freed.
     unlinked: AtomicU64,
-    metadata: Metadata,
+    metadata: Arc<Metadata>,
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -126,8 +123,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             renaming: Mutex::new(()),
             volumes: Volumes::default(),
             unlinked: AtomicU64::new(0),
-            metadata: Metadata::default(),
+            metadata: Arc::default(),
         };
+        fs.nodes
+            .set_allowance(Box::new(metadata::MapAllowance(Arc::clone(&fs.metadata))));
         let ino = fs.table.reserve().expect("a pool may have an inode");
         debug_assert_eq!(ino, Ino::ROOT);
         fs.table.put(fs.root());
@@ -201,7 +200,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.table.remove(inode.ino);
         let mut state = inode.state.lock();
         let charged = std::mem::take(&mut state.charged);
-        self.metadata.give_back(state.uid, charged);
+        self.metadata.give_back(inode.uid(), charged);
         drop(state);
         if let Some(file) = inode.blocks() {
             self.discard(inode, file);
@@ -240,7 +239,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     }
 
     fn map_bytes(&self) -> u64 {
-        (self.nodes.used() * MAP_NODE_BYTES) as u64
+        (self.nodes.used() * Nodes::NODE_BYTES) as u64
     }
 
     /// Nodes of 4 KiB that all block maps use together: 0 when no file has more than its first block.

@@ -7,6 +7,7 @@ pub mod cpu;
 pub mod discover;
 pub mod doctor;
 pub mod driver;
+pub mod heap;
 pub mod memory;
 pub mod process;
 pub mod topology;

@@ -4,25 +4,28 @@
 //! read it and fill holes without a lock on the tree: filling locks single entries. Taking blocks away is for whoever
 //! closed the gate ([`crate::Slots::close`]): those methods say *exclusive*.
 //!
-//! Invariants: an entry goes hole → (locked) → placed while the gate is open, and back only while it is closed; nodes are
-//! freed only while it is closed; a locked entry is a hole (or reserved) to readers.
-//! Cost: one load per level; a file of one block needs no node at all.
+//! Invariants: an entry goes hole → (locked) → placed while the gate is open, and back only while it is closed; a full leaf
+//! may become a run at any time; nodes are freed only while it is closed; a locked entry is a hole (or reserved) to readers.
+//! Cost: one load per level; a file of a few blocks needs no node at all.
 
 mod entry;
 mod exclusive;
+mod inline;
 mod nodes;
 mod places;
 mod region;
+mod runs;
 mod shift;
 
 pub use exclusive::Change;
-pub use nodes::{Nodes, NodesExhausted};
+pub use nodes::{Allowance, Nodes, NodesExhausted, Taker};
 pub use places::Places;
 
 use crate::sync::{AtomicU64, Backoff, Ordering};
 use entry::{Entry, Kind};
 use homenode_policy::Block;
-use nodes::{FANOUT, FANOUT_BITS};
+use inline::{INLINE, inline_slot};
+use nodes::{FANOUT, FANOUT_BITS, Room};
 
 /// Blocks of a 2 MiB run.
 pub const RUN_BLOCKS: u64 = FANOUT as u64;
@@ -30,7 +33,10 @@ pub const RUN_BLOCKS: u64 = FANOUT as u64;
 /// The map of one file.
 #[derive(Debug)]
 pub struct BlockMap {
-    root: AtomicU64,
+    /// The first is the root; while it names no node, these are the entries of the first file blocks: see [`inline`].
+    entries: [AtomicU64; INLINE],
+    /// Nodes that wait to be freed: see [`runs`].
+    retired: AtomicU64,
 }
 
 /// What lies at a block of a file.
@@ -70,7 +76,8 @@ pub enum Extent {
 impl Default for BlockMap {
     fn default() -> Self {
         Self {
-            root: AtomicU64::new(Entry::HOLE.0),
+            entries: std::array::from_fn(|_| AtomicU64::new(Entry::HOLE.0)),
+            retired: AtomicU64::new(0),
         }
     }
 }
@@ -84,9 +91,9 @@ impl BlockMap {
     #[must_use]
     pub fn find_one(&self, nodes: &Nodes, at: u64) -> Option<Block> {
         // Acquire, as in `find`.
-        let mut value = Entry(self.root.load(Ordering::Acquire));
+        let mut value = Entry(self.root().load(Ordering::Acquire));
         if value.kind() != Kind::Node {
-            return (at == 0 && value.kind() == Kind::Block).then(|| value.to_block());
+            return self.find_one_inline(nodes, at, value);
         }
         let mut shift = FANOUT_BITS * value.height();
         if at >> shift != 0 {
@@ -108,20 +115,13 @@ impl BlockMap {
     #[must_use]
     pub fn find(&self, nodes: &Nodes, at: u64, most: u64) -> Found {
         // Acquire on every entry: what was written before it was published is visible.
-        let root = Entry(self.root.load(Ordering::Acquire));
+        let root = Entry(self.root().load(Ordering::Acquire));
         let mut level = root.height();
+        if level == 0 {
+            return self.find_inline(nodes, at, most, root);
+        }
         if at >> (FANOUT_BITS * level) != 0 {
             return Found::Empty { blocks: most };
-        }
-        if level == 0 {
-            return match root.kind() {
-                Kind::Block => Found::Placed {
-                    block: root.to_block(),
-                    blocks: 1,
-                },
-                // Nor is there anything behind it.
-                _ => Found::Empty { blocks: most },
-            };
         }
         let mut node = root.to_node();
         loop {
@@ -160,30 +160,30 @@ impl BlockMap {
                         blocks: most.min(span(level) - (at & (span(level) - 1))),
                     };
                 }
+                Kind::Moved => unreachable!("only a map's own entries move"),
             }
         }
     }
 
     /// Locks up to `most` empty entries of one kind from file block `at` on, within one node. `None` when something is
-    /// placed at `at` by now. `home` is the index of the NUMA node that takes new nodes.
+    /// placed at `at` by now. `taker` is whom new nodes are taken for.
     ///
     /// # Errors
     /// When no map node is left.
     pub fn lock_empty<'a>(
         &'a self,
         nodes: &'a Nodes,
-        home: usize,
+        taker: impl Into<Taker>,
         at: u64,
         most: u64,
     ) -> Result<Option<Places<'a>>, NodesExhausted> {
-        // More than one block of an empty file go into a node at once.
-        if at == 0 && most > 1 {
-            let root = Entry(self.root.load(Ordering::Acquire));
-            if root == Entry::HOLE {
-                self.grow(nodes, home, at, 0, root, &mut Backoff::default())?;
-            }
+        let taker = taker.into();
+        // Blocks that do not all fit into the map's own entries go into a node at once.
+        let is_small = || Entry(self.root().load(Ordering::Acquire)).height() == 0;
+        if inline_slot(at).is_some_and(|slot| most > (INLINE - slot) as u64) && is_small() {
+            self.leave_inline(nodes, taker, at, 0)?;
         }
-        let entries = self.entries_at(nodes, home, at, 0)?;
+        let entries = self.entries_at(nodes, taker, at, 0)?;
         Ok(entries.and_then(|entries| Places::lock(entries, most, false)))
     }
 
@@ -194,11 +194,12 @@ impl BlockMap {
     pub fn lock_empty_run<'a>(
         &'a self,
         nodes: &'a Nodes,
-        home: usize,
+        taker: impl Into<Taker>,
         at: u64,
     ) -> Result<Option<Places<'a>>, NodesExhausted> {
+        let taker = taker.into();
         debug_assert_eq!(at % RUN_BLOCKS, 0);
-        let entries = self.entries_at(nodes, home, at, 1)?;
+        let entries = self.entries_at(nodes, taker, at, 1)?;
         Ok(entries.and_then(|entries| Places::lock(entries, 1, true)))
     }
 
@@ -207,20 +208,27 @@ impl BlockMap {
     fn entries_at<'a>(
         &'a self,
         nodes: &'a Nodes,
-        home: usize,
+        taker: Taker,
         at: u64,
         wanted: u32,
     ) -> Result<Option<&'a [AtomicU64]>, NodesExhausted> {
         debug_assert!(at < Self::LIMIT);
         let mut backoff = Backoff::default();
         'root: loop {
-            let root = Entry(self.root.load(Ordering::Acquire));
+            let root = Entry(self.root().load(Ordering::Acquire));
             let mut level = root.height();
-            if at >> (FANOUT_BITS * level) != 0 || level < wanted {
-                self.grow(nodes, home, at, wanted, root, &mut backoff)?;
+            if level == 0 {
+                if let (0, Some(slot)) = (wanted, inline_slot(at)) {
+                    return Ok(Some(&self.entries[slot..]));
+                }
+                self.leave_inline(nodes, taker, at, wanted)?;
                 continue 'root;
             }
-            let mut entries = std::slice::from_ref(&self.root);
+            if at >> (FANOUT_BITS * level) != 0 {
+                self.grow(nodes, taker, root)?;
+                continue 'root;
+            }
+            let mut entries = std::slice::from_ref(self.root());
             let mut value = root;
             while level > wanted {
                 match value.kind() {
@@ -230,7 +238,8 @@ impl BlockMap {
                     }
                     Kind::Block | Kind::Run => return Ok(None),
                     Kind::Hole | Kind::Reserved if value.is_locked() => backoff.wait(),
-                    Kind::Hole | Kind::Reserved => split_empty(nodes, home, &entries[0], value)?,
+                    Kind::Hole | Kind::Reserved => split_empty(nodes, taker, &entries[0], value, Room::Usual)?,
+                    Kind::Moved => unreachable!("only a map's own entries move"),
                 }
                 value = Entry(entries[0].load(Ordering::Acquire));
             }
@@ -242,39 +251,15 @@ impl BlockMap {
         }
     }
 
-    /// Puts one more level on top (or, where the map is empty, as many as `at` needs). May do nothing: look again.
-    fn grow(
-        &self,
-        nodes: &Nodes,
-        home: usize,
-        at: u64,
-        wanted: u32,
-        root: Entry,
-        backoff: &mut Backoff,
-    ) -> Result<(), NodesExhausted> {
-        if root.is_locked() {
-            backoff.wait();
-            return Ok(());
-        }
-        let index = nodes.take(home)?;
-        let height = if root == Entry::HOLE {
-            height_for(at).max(wanted + 1)
-        } else {
-            root.height() + 1
-        };
+    /// Puts one more level on top of `root`, a node. May do nothing: look again.
+    fn grow(&self, nodes: &Nodes, taker: Taker, root: Entry) -> Result<(), NodesExhausted> {
+        let index = nodes.take(taker, Room::Usual)?;
         let first = &nodes.node(index).entries[0];
-        if root != Entry::HOLE {
-            let below = if root.kind() == Kind::Node {
-                Entry::node(root.to_node(), 0)
-            } else {
-                root
-            };
-            first.store(below.0, Ordering::Relaxed);
-        }
+        first.store(Entry::node(root.to_node(), 0).0, Ordering::Relaxed);
         // Release: whoever sees the new root sees the node's first entry.
-        let new = Entry::node(index, height).0;
+        let new = Entry::node(index, root.height() + 1).0;
         if self
-            .root
+            .root()
             .compare_exchange(root.0, new, Ordering::Release, Ordering::Relaxed)
             .is_err()
         {
@@ -283,11 +268,16 @@ impl BlockMap {
         }
         Ok(())
     }
+
+    #[inline(always)]
+    fn root(&self) -> &AtomicU64 {
+        &self.entries[0]
+    }
 }
 
 /// Puts a node in place of the empty entry `value`, all of the same kind. May do nothing: look again.
-fn split_empty(nodes: &Nodes, home: usize, entry: &AtomicU64, value: Entry) -> Result<(), NodesExhausted> {
-    let index = nodes.take(home)?;
+fn split_empty(nodes: &Nodes, taker: Taker, entry: &AtomicU64, value: Entry, room: Room) -> Result<(), NodesExhausted> {
+    let index = nodes.take(taker, room)?;
     let children = &nodes.node(index).entries;
     let fill = |value: Entry| {
         children
@@ -402,12 +392,12 @@ mod tests {
             );
         }
         let before = nodes.used();
-        for (at, is_run) in [(0, true), (512, false), (1024, true), (2048, false)] {
-            assert_eq!(map.makes_run(&nodes, at), is_run, "at {at}");
-            map.make_run(&nodes, at);
-            assert!(!map.makes_run(&nodes, at));
+        for at in [0, 512, 1024, 1024, 2048] {
+            assert!(!map.make_run(&nodes, at), "few nodes wait");
         }
-        assert_eq!(nodes.used(), before - 2);
+        assert_eq!(nodes.used(), before, "a thread may still look at them");
+        map.settle(&nodes);
+        assert_eq!(nodes.used(), before - 2, "the second stretch is none");
         map.check_invariants(&nodes);
         for at in [0, 511, 512, 1023, 1024, 1535] {
             let block = if (512..1024).contains(&at) {
@@ -417,6 +407,29 @@ mod tests {
             };
             assert_eq!(map.find_one(&nodes, at), Some(Block::new(MemberId(2), block)));
         }
+    }
+
+    #[test]
+    fn many_nodes_that_wait_ask_for_settling_and_go_with_the_map() {
+        let (nodes, map) = (Nodes::new(1), BlockMap::default());
+        let mut asked = Vec::new();
+        for run in 0..66 {
+            for at in run * 512..(run + 1) * 512 {
+                let places = map.lock_empty(&nodes, 0, at, 1).expect("nodes are left");
+                places.expect("it is empty").publish(Block::new(MemberId(0), at + 512));
+            }
+            let first = if run == 1 { 0 } else { run };
+            for run in first..=run {
+                if map.make_run(&nodes, run * 512) {
+                    asked.push(run);
+                }
+            }
+        }
+        assert_eq!(asked, [63, 64, 65]);
+        assert_eq!(nodes.used(), 67);
+        map.remove(&nodes, 0..BlockMap::LIMIT, &mut |_, _| {})
+            .expect("nothing is split");
+        assert_eq!(nodes.used(), 0);
     }
 
     #[test]

@@ -1,20 +1,23 @@
-//! What the server and its clients share in memory: slots and the block map. And what cores share: rings, tags, token
-//! buckets. Small. All is model-checked with loom, but what needs a closed gate; that is tested against a model.
+//! Memory that threads share without a lock: slots, gates and block maps of files; rings, tags and token buckets of cores.
+//!
+//! Loom checks each structure; scripts/test.sh says how far. Block maps are compared with a slow, obvious model as well.
 
 mod barrier;
 mod block_map;
 mod bucket;
 mod freeze;
+mod gate;
 mod remap;
 mod ring;
 mod slots;
 mod sync;
 mod tags;
 
-pub use block_map::{BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS};
+pub use block_map::{Allowance, BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS, Taker};
 pub use bucket::Bucket;
 pub use freeze::Freeze;
+pub use gate::{Baton, Gate};
 pub use remap::{Door, Map};
 pub use ring::{Receiver, Sender, ring};
-pub use slots::{Gate, Pass, Slot, SlotNumber, Slots};
+pub use slots::{Pass, Slot, SlotNumber, Slots};
 pub use tags::{TagSpace, Tags};

@@ -10,6 +10,7 @@
 //! Cost: entering is a store to a cache line that no other thread writes; closing is a system call.
 
 use crate::barrier::Barriers;
+use crate::gate::Gate;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Backoff, Ordering};
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -94,19 +95,21 @@ impl Slots {
         cell.inode.store(number, Ordering::Relaxed);
         self.barriers.often();
         let pass = Pass { cell };
-        // SeqCst: comes after the claim of this slot, which whoever closes may have missed; also acquires what the last
-        // closer did.
-        if gate.closed.load(Ordering::SeqCst) {
-            None
-        } else {
-            Some(pass)
+        let seen = gate.look();
+        if seen.is_clear() {
+            return Some(pass);
         }
+        if seen.is_closed() {
+            return None;
+        }
+        gate.wake_one();
+        Some(pass)
     }
 
     /// Closes `gate` of inode `number` and waits until no thread is inside. One closer at a time: the caller holds the
     /// inode's lock. The calling thread itself must not be inside.
     pub fn close(&self, gate: &Gate, number: u64) {
-        gate.closed.store(true, Ordering::SeqCst);
+        gate.shut();
         // Whoever enters and does not see the store is seen below.
         self.barriers.seldom();
         // SeqCst: a slot that was claimed before the store is seen here.
@@ -122,8 +125,7 @@ impl Slots {
 
     /// Opens `gate` again.
     pub fn open(&self, gate: &Gate) {
-        // Release: what was done while it was closed is visible to whoever enters.
-        gate.closed.store(false, Ordering::Release);
+        gate.open();
     }
 }
 
@@ -140,20 +142,6 @@ impl SlotNumber {
     #[must_use]
     pub fn index(self) -> usize {
         self.0
-    }
-}
-
-/// An inode's door for threads that copy without a lock.
-#[derive(Debug)]
-pub struct Gate {
-    closed: AtomicBool,
-}
-
-impl Default for Gate {
-    fn default() -> Self {
-        Self {
-            closed: AtomicBool::new(false),
-        }
     }
 }
 

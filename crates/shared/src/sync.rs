@@ -3,13 +3,13 @@
 #[cfg(loom)]
 pub(crate) use loom::{
     hint::spin_loop,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     thread::yield_now,
 };
 #[cfg(not(loom))]
 pub(crate) use std::{
     hint::spin_loop,
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     thread::yield_now,
 };
 
@@ -29,6 +29,27 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
         self.0.lock().expect("loom's mutexes are never poisoned")
+    }
+}
+
+/// As parking_lot's, but takes and returns the guard, as loom's does.
+#[derive(Debug, Default)]
+pub(crate) struct Condvar(#[cfg(not(loom))] parking_lot::Condvar, #[cfg(loom)] loom::sync::Condvar);
+
+impl Condvar {
+    #[cfg(not(loom))]
+    pub(crate) fn wait<'a, T>(&self, mut guard: parking_lot::MutexGuard<'a, T>) -> parking_lot::MutexGuard<'a, T> {
+        self.0.wait(&mut guard);
+        guard
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn wait<'a, T>(&self, guard: loom::sync::MutexGuard<'a, T>) -> loom::sync::MutexGuard<'a, T> {
+        self.0.wait(guard).expect("loom's mutexes are never poisoned")
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the project promises of reads and writes, and whether a report keeps it.
 
 use super::case::{self, Files, Layout, Operation, SIZES};
+use super::contended;
 use crate::error::Error;
 use crate::report::{HOMENODE, Report, Row};
 use crate::required::{self, Bound, Finding};
@@ -37,10 +38,15 @@ const DEFAULT_RATIO_MIN: f64 = 5.0;
 
 /// Prints what each promise found; with `check`, fails if one was missed, or a peer was.
 pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
-    let findings: Vec<Finding> = ratios(report).into_iter().chain(scaling_shares(report)).collect();
+    let findings: Vec<Finding> = ratios(report)
+        .into_iter()
+        .chain(scaling_shares(report))
+        .chain(contended_ratios(report))
+        .collect();
     let judged = required::judge(&findings, check);
     for peer in ["tmpfs", "tmpfs-huge"] {
-        if check && !report.rows.iter().all(|row| row.ratio.contains_key(peer)) {
+        let has_peer = |row: &Row| row.tails.is_some() || row.ratio.contains_key(peer);
+        if check && !report.rows.iter().all(has_peer) {
             return Err(Error::NoPeer(peer));
         }
     }
@@ -104,6 +110,19 @@ fn scaling_shares(report: &Report) -> Vec<Finding> {
         bound: Bound::AtLeast(SCALING_SHARE_MIN),
     };
     scaling_cases(report).into_iter().map(finding).collect()
+}
+
+fn contended_ratios(report: &Report) -> Vec<Finding> {
+    let finding = |case: contended::Case| {
+        let name = case.name();
+        let found = *report.row(&name)?.ratio.get(contended::TMPFS)?;
+        Some(Finding {
+            what: format!("{name} against {}", contended::TMPFS),
+            found,
+            bound: Bound::AtLeast(case.ratio_min),
+        })
+    };
+    contended::cases(|_| true).into_iter().filter_map(finding).collect()
 }
 
 fn ratios(report: &Report) -> Vec<Finding> {

@@ -21,7 +21,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             ino: inode.ino,
             mode: inode.mode(),
             nlink: state.links,
-            uid: state.uid,
+            uid: inode.uid(),
             gid: state.gid,
             rdev: inode.rdev,
             size,

@@ -24,7 +24,7 @@ pub(super) struct BlockFile {
     pub(super) size: AtomicU64,
     /// Placed and reserved blocks.
     pub(super) blocks: Count,
-    /// Held by whoever closes the gate.
+    /// Held by the thread that closes the gate.
     exclusive: Mutex<()>,
     /// Held by appenders.
     pub(super) appending: Mutex<()>,
@@ -52,13 +52,24 @@ impl Inode {
     /// Enters the file to copy without a lock; waits while blocks are being taken away.
     #[inline]
     pub(super) fn enter<'a>(&self, file: &BlockFile, slot: &'a Slot) -> Pass<'a> {
-        loop {
-            if let Some(pass) = slot.enter(&file.gate, self.ino.0) {
-                return pass;
-            }
-            // Sleeps until the gate is open again, or nearly.
-            drop(file.exclusive.lock());
+        match slot.enter(&file.gate, self.ino.0) {
+            Some(pass) => pass,
+            None => self.wait_and_enter(file, slot),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_and_enter<'a>(&self, file: &BlockFile, slot: &'a Slot) -> Pass<'a> {
+        // Held until this thread is inside: the next sleeper is woken then.
+        let _baton = file.gate.sleep();
+        if let Some(pass) = slot.enter(&file.gate, self.ino.0) {
+            return pass;
+        }
+        // Closed again meanwhile: this thread takes its turn among those that close. Few do, as few have the baton.
+        let _turn = file.exclusive.lock();
+        slot.enter(&file.gate, self.ino.0)
+            .expect("the gate is closed only while the lock is held")
     }
 
     /// Shuts everyone out who copies without a lock, until dropped.
@@ -99,8 +110,8 @@ pub(super) struct Count {
 struct Stripe(AtomicI64);
 
 const STRIPES: usize = 8;
-/// Below this many blocks (64 KiB) a file is one writer's.
-const STRIPED_FROM: i64 = 16;
+/// Below this many blocks (2 MiB) a file is one writer's, and the stripes' 512 bytes would be much beside its data.
+const STRIPED_FROM: i64 = 512;
 
 impl Count {
     /// Adds; `cpu` spreads the adders.

@@ -13,9 +13,15 @@ use super::metadata::{Metadata, ROOT, inode_bytes, name_bytes, xattr_bytes};
 use super::{Error, Fs, Ino, Result};
 use crate::log::{Attributes, Change, Log};
 use crate::{Clock, Memory};
+use homenode_shared::Nodes;
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Bytes of nodes of block maps.
+fn bytes_of(nodes: usize) -> u64 {
+    (nodes * Nodes::NODE_BYTES) as u64
+}
 
 /// Changes that belong together at most.
 const CHANGES_MAX: usize = 4;
@@ -95,7 +101,7 @@ impl<'a> Held<'a> {
     }
 
     /// Counts the memory that `changes` are going to take. A group that takes no more than it frees always finds room.
-    fn charge(&mut self, metadata: &Metadata, changes: &[Change<'_>], map_bytes: u64) -> Result<()> {
+    fn charge(&mut self, metadata: &Metadata, changes: &[Change<'_>], nodes: &Nodes) -> Result<()> {
         let mut charged = [(ROOT, 0); CHANGES_MAX];
         let mut freed = 0;
         for (change, charged) in changes.iter().zip(&mut charged) {
@@ -104,7 +110,7 @@ impl<'a> Held<'a> {
                     let (inode, state) = self.named(ino);
                     let is_new = state.charged == 0;
                     if is_new {
-                        state.uid = attributes.uid;
+                        inode.uid.store(attributes.uid, Ordering::Relaxed);
                     }
                     (ino, if is_new { inode_bytes(&inode.body) } else { 0 })
                 }
@@ -124,15 +130,17 @@ impl<'a> Held<'a> {
                 }
                 Change::NoXattr { .. } | Change::Times { .. } => continue,
             };
-            let state = self.state(ino);
+            let (inode, state) = self.named(ino);
             if !state.evicted {
                 state.charged += bytes;
-                metadata.add(state.uid, bytes);
-                *charged = (state.uid, bytes);
+                metadata.add(inode.uid(), bytes);
+                *charged = (inode.uid(), bytes);
             }
         }
         let taken: u64 = charged.iter().map(|(_, bytes)| bytes).sum();
-        let is_within = |(uid, bytes): &(u32, u64)| *bytes == 0 || metadata.is_within(*uid, map_bytes);
+        let is_within = |(uid, bytes): &(u32, u64)| {
+            *bytes == 0 || metadata.is_within(*uid, bytes_of(nodes.used()), &|| bytes_of(nodes.used_by(*uid)))
+        };
         if taken <= freed || charged.iter().all(is_within) {
             return Ok(());
         }
@@ -150,7 +158,7 @@ impl<'a> Held<'a> {
         match *change {
             Change::Inode { ino, attributes } => {
                 let (inode, state) = self.named(ino);
-                metadata.transfer(state.uid, attributes.uid, state.charged);
+                metadata.transfer(inode.uid(), attributes.uid, state.charged);
                 state.put(inode, &attributes);
                 inode.touch_changed(now_ns);
             }
@@ -185,13 +193,13 @@ impl<'a> Held<'a> {
             Change::Xattr { ino, name, value } => {
                 let (inode, state) = self.named(ino);
                 let before = state.xattrs.get_or_insert_default().insert(name.into(), value.into());
-                state.give_back(metadata, before.map_or(0, |before| xattr_bytes(name, &before)));
+                state.give_back(inode, metadata, before.map_or(0, |before| xattr_bytes(name, &before)));
                 inode.touch_changed(now_ns);
             }
             Change::NoXattr { ino, name } => {
                 let (inode, state) = self.named(ino);
                 let before = state.xattrs.as_mut().and_then(|all| all.remove(name));
-                state.give_back(metadata, before.map_or(0, |before| xattr_bytes(name, &before)));
+                state.give_back(inode, metadata, before.map_or(0, |before| xattr_bytes(name, &before)));
                 state.xattrs.take_if(|all| all.is_empty());
                 inode.touch_changed(now_ns);
             }
@@ -216,7 +224,7 @@ impl<'a> Held<'a> {
     /// `inode` has one name less, in `dir`.
     fn unlink(&mut self, metadata: &Metadata, dir: Ino, name: &[u8], inode: &Inode, now_ns: i64) -> i64 {
         let state = self.state(inode.ino);
-        state.give_back(metadata, name_bytes(name));
+        state.give_back(inode, metadata, name_bytes(name));
         state.links -= links_of_a_name(inode);
         let after = state.is_unlinked_file(inode);
         if inode.is_directory() {
@@ -272,18 +280,18 @@ impl State {
     fn put(&mut self, inode: &Inode, attributes: &Attributes) {
         debug_assert_eq!(attributes.mode & TYPE_MASK, inode.mode() & TYPE_MASK);
         debug_assert!(attributes.mode & TYPE_MASK != DIRECTORY || inode.is_directory());
-        self.uid = attributes.uid;
         self.gid = attributes.gid;
-        // Relaxed: both are read alone by those who do not hold the state.
+        // Relaxed: each is read alone by those who do not hold the state.
+        inode.uid.store(attributes.uid, Ordering::Relaxed);
         inode.mode.store(attributes.mode, Ordering::Relaxed);
         inode.policy.store(attributes.placement);
     }
 
     /// Counts `bytes` less. All of an evicted inode's are given back, and it is charged no more.
-    fn give_back(&mut self, metadata: &Metadata, bytes: u64) {
+    fn give_back(&mut self, inode: &Inode, metadata: &Metadata, bytes: u64) {
         if !self.evicted {
             self.charged -= bytes;
-            metadata.give_back(self.uid, bytes);
+            metadata.give_back(inode.uid(), bytes);
         }
     }
 
@@ -300,7 +308,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// does not fail.
     pub(super) fn commit(&self, mut held: Held<'_>, now_ns: i64, changes: &[Change<'_>]) -> Result<()> {
         let metadata = &self.metadata;
-        held.charge(metadata, changes, self.map_bytes())?;
+        held.charge(metadata, changes, &self.nodes)?;
         let unnamed: i64 = changes.iter().map(|change| held.apply(metadata, change, now_ns)).sum();
         self.log.append(changes);
         let gone = held.take_gone();

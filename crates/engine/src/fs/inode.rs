@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 pub struct Inode {
     pub(super) ino: Ino,
     pub(super) rdev: u32,
-    /// Mode and policy change under the lock of `state`, in one place (`commit`); they are read without.
+    /// Mode, owner and policy change under the lock of `state`, in one place (`commit`); they are read without.
     pub(super) mode: AtomicU32,
+    pub(super) uid: AtomicU32,
     pub(super) policy: Policy,
     pub(super) atime_ns: AtomicI64,
     pub(super) mtime_ns: AtomicI64,
@@ -32,7 +33,6 @@ pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
 /// The part of an inode that its lock guards.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    pub(super) uid: u32,
     pub(super) gid: u32,
     /// Bytes that its owner's account is charged with for it, its names and its extended attributes.
     pub(super) charged: u64,
@@ -82,6 +82,7 @@ impl Inode {
             ino,
             rdev,
             mode: AtomicU32::new(kind),
+            uid: AtomicU32::new(0),
             policy: Policy::default(),
             atime_ns: AtomicI64::new(now_ns),
             mtime_ns: AtomicI64::new(now_ns),
@@ -105,11 +106,18 @@ impl Inode {
         self.mode.load(Ordering::Relaxed)
     }
 
+    /// The user who owns it.
+    #[inline]
+    pub(super) fn uid(&self) -> u32 {
+        // Relaxed: as the mode.
+        self.uid.load(Ordering::Relaxed)
+    }
+
     /// Its attributes, with its state locked.
     pub(super) fn attributes(&self, state: &State) -> Attributes {
         Attributes {
             mode: self.mode(),
-            uid: state.uid,
+            uid: self.uid(),
             gid: state.gid,
             rdev: self.rdev,
             placement: self.policy.load(),

@@ -10,8 +10,10 @@
 
 use super::directory::Directory;
 use super::inode::{Body, Inode};
+use homenode_shared::{Allowance, Nodes};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The share of the limit that only root may take: a 32nd.
@@ -61,15 +63,19 @@ impl Metadata {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether `uid` is within the limits now.
-    pub(super) fn is_within(&self, uid: u32, maps: u64) -> bool {
+    /// Whether `uid` is within the limits now. `maps` are the bytes of all block maps, `own_maps` tells those of this user's.
+    pub(super) fn is_within(&self, uid: u32, maps: u64, own_maps: &dyn Fn() -> u64) -> bool {
         let (limit, used) = (self.limit(), self.used().saturating_add(maps));
         if uid == ROOT {
             return used <= limit;
         }
+        let limit = limit - limit / RESERVE_SHARE;
+        if used.saturating_mul(2) <= limit {
+            return true;
+        }
         // At most half of what others leave: own <= (limit - (used - own)) / 2.
         let own = self.users.read().get(&uid).map_or(0, |own| own.load(Ordering::Relaxed));
-        used.saturating_add(own) <= limit - limit / RESERVE_SHARE
+        used.saturating_add(own).saturating_add(own_maps()) <= limit
     }
 
     /// Counts `bytes` more, whatever the limits are.
@@ -114,6 +120,17 @@ impl Metadata {
     }
 }
 
+/// Asks the account for nodes of block maps.
+#[derive(Debug)]
+pub(super) struct MapAllowance(pub(super) Arc<Metadata>);
+
+impl Allowance for MapAllowance {
+    fn may_take(&self, user: u32, all: usize, own: &dyn Fn() -> usize) -> bool {
+        let bytes = |nodes: usize| (nodes * Nodes::NODE_BYTES) as u64;
+        self.0.is_within(user, bytes(all), &|| bytes(own() + 1))
+    }
+}
+
 /// Bytes of an empty file with a name of 16 bytes, for what statfs tells.
 pub(super) const FILE_BYTES: u64 = TABLE_BYTES + size_of::<Inode>() as u64 + ENTRY_BYTES + 16;
 
@@ -146,16 +163,16 @@ mod tests {
         let metadata = Metadata::default();
         metadata.set_limit(3200);
         metadata.add(7, 1550);
-        assert!(metadata.is_within(7, 0));
+        assert!(metadata.is_within(7, 0, &|| 0));
         metadata.add(7, 1);
-        assert!(!metadata.is_within(7, 0));
+        assert!(!metadata.is_within(7, 0, &|| 0));
         metadata.give_back(7, 1);
         metadata.add(8, 775);
-        assert!(metadata.is_within(8, 0) && !metadata.is_within(8, 1));
+        assert!(metadata.is_within(8, 0, &|| 0) && !metadata.is_within(8, 1, &|| 0));
         metadata.add(ROOT, 875);
-        assert!(metadata.is_within(ROOT, 0) && !metadata.is_within(ROOT, 1));
+        assert!(metadata.is_within(ROOT, 0, &|| 0) && !metadata.is_within(ROOT, 1, &|| 0));
         metadata.transfer(7, ROOT, 1550);
-        assert!(metadata.is_within(ROOT, 0) && !metadata.is_within(8, 0));
+        assert!(metadata.is_within(ROOT, 0, &|| 0) && !metadata.is_within(8, 0, &|| 0));
         metadata.check_invariants(3200);
     }
 

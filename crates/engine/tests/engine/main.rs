@@ -6,6 +6,7 @@ mod attributes;
 #[cfg(test)]
 mod blk;
 mod capabilities;
+mod closers;
 mod faults;
 mod file_model;
 mod log;

@@ -1,7 +1,8 @@
 //! Memory of names, attributes and extended attributes: counted, limited by user, and given back.
 
-use crate::support::{TestFs, assert_empty, directory, empty_filesystem, regular};
-use homenode_engine::fs::{Error, Inode, NewInode, RenameMode, SetAttr, XattrMode};
+use crate::support::{BLOCK, Caller, RUN, TestFs, add_member, assert_empty, directory, empty_filesystem, regular};
+use homenode_engine::NodeId;
+use homenode_engine::fs::{Error, Inode, NewInode, RenameMode, SetAttr, XattrMode, fallocate_mode};
 use std::sync::Arc;
 
 const LIMIT: u64 = 8 << 20;
@@ -111,4 +112,66 @@ fn what_frees_memory_works_at_the_limit() {
     assert!(made > 3);
     crate::namespace_model::remove_all(&fs, &root);
     assert_empty(&fs);
+}
+
+/// Writes a byte at offsets far from each other until that is refused.
+fn write_sparsely(fs: &TestFs, caller: &Caller, inode: &Inode) -> Result<u64, Error> {
+    for number in 0..1 << 20 {
+        // An odd factor: every block of the first 2^50, in no order that nodes could share.
+        let block = number * 0x9e37_79b9_7f4b % (1 << 50);
+        if let Err(error) = fs.write(&caller.asking(), inode, block * BLOCK, b"x", false) {
+            assert_eq!(error, Error::NoSpace);
+            return Ok(number);
+        }
+    }
+    Err(Error::TooBig)
+}
+
+#[test]
+fn sparse_files_take_no_more_memory_than_their_owner_may_have() {
+    let fs = limited();
+    add_member(&fs, NodeId(0), 16 * RUN);
+    let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
+    let mine = fs.create(&root, b"mine", file_of(USER)).expect("there is room");
+    let written = write_sparsely(&fs, &caller, &mine).expect("there is a limit");
+    let took = fs.metadata_bytes().0;
+    assert!(took <= LIMIT / 2 && took > LIMIT / 3, "{written} blocks took {took}");
+    assert!(fs.pool().status().used < 16 * RUN, "the pool is not what is full");
+    // Whoever owns it writes on where nodes are, and others make files.
+    fs.write(&caller.asking(), &mine, 0, b"y", false)
+        .expect("a node is there");
+    let other = fs
+        .create(&root, b"other", file_of(USER + 1))
+        .expect("half of the rest is left");
+    fs.write(&caller.asking(), &other, 1 << 40, b"x", false)
+        .expect("half of the rest is left");
+    // Taking away needs room of nobody.
+    let run = vec![7; 2 << 20];
+    let whole = fs.create(&root, b"whole", file_of(0)).expect("root may have all");
+    fs.write(&caller.asking(), &whole, 0, &run, false)
+        .expect("root may have all");
+    fs.set_metadata_limit(1);
+    let hole = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
+    fs.fallocate(&caller.asking(), &whole, hole, 4096, 4096)
+        .expect("a run is split beyond the limit");
+    fs.check_invariants();
+    crate::namespace_model::remove_all(&fs, &root);
+    assert_empty(&fs);
+}
+
+#[test]
+fn a_small_file_needs_no_node() {
+    let fs = limited();
+    add_member(&fs, NodeId(0), 16 * RUN);
+    let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
+    let before = fs.metadata_bytes().0;
+    for number in 0..1000 {
+        let inode = fs
+            .create(&root, format!("{number:04}").as_bytes(), regular(0o644))
+            .expect("there is room");
+        fs.write(&caller.asking(), &inode, 0, &[1; 8192], false)
+            .expect("there is room");
+    }
+    let bytes = (fs.metadata_bytes().0 - before) / 1000;
+    assert!(bytes < 600, "a file of two blocks takes {bytes} bytes");
 }

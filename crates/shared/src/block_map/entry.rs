@@ -25,6 +25,8 @@ pub(super) enum Kind {
     Run,
     /// A node of 512 entries one level down.
     Node,
+    /// The entry of this file block is in a node now: look again from the root. In a map's own entries only.
+    Moved,
 }
 
 impl Entry {
@@ -33,6 +35,7 @@ impl Entry {
     const BLOCK: u64 = 2;
     const RUN: u64 = 3;
     const NODE: u64 = 4;
+    pub(super) const MOVED: Self = Self(5);
     const KIND_MASK: u64 = 7;
     const LOCK: u64 = 8;
     const PAYLOAD_SHIFT: u32 = 4;
@@ -66,7 +69,8 @@ impl Entry {
             1 => Kind::Reserved,
             Self::BLOCK => Kind::Block,
             Self::RUN => Kind::Run,
-            _ => Kind::Node,
+            Self::NODE => Kind::Node,
+            _ => Kind::Moved,
         }
     }
 

@@ -1,10 +1,10 @@
 //! What may be done to a map only by whoever closed the inode's gate.
 
 use super::entry::{Entry, Kind};
-use super::nodes::FANOUT_BITS;
-use super::nodes::{FANOUT, Nodes, NodesExhausted};
-use super::{BlockMap, Extent, RUN_BLOCKS, neighbours, slot_of, span, split_empty};
-use crate::sync::{AtomicU64, Backoff, Ordering};
+use super::inline::INLINE;
+use super::nodes::{FANOUT, Nodes, NodesExhausted, Room, Taker};
+use super::{BlockMap, Extent, RUN_BLOCKS, slot_of, span, split_empty};
+use crate::sync::{AtomicU64, Ordering};
 use homenode_policy::Block;
 use std::ops::Range;
 
@@ -30,12 +30,20 @@ impl BlockMap {
         range: Range<u64>,
         taken: &mut dyn FnMut(u64, Extent),
     ) -> Result<(), NodesExhausted> {
-        let (level, mut inside) = self.within(&range);
+        self.settle(nodes);
+        let has_tree = self.height() > 0;
+        let mut inside = self.within(&range);
         if range.end >= Self::LIMIT {
             // The highest tree covers more than that: the whole of it goes, or its root would be left.
-            inside.end = span(level);
+            inside.end = self.covered();
         }
-        remove(nodes, &self.root, level, 0, &inside, taken)
+        for (entry, level, base) in self.tops(&inside) {
+            remove(nodes, entry, level, base, &inside, taken)?;
+        }
+        if has_tree && self.root().load(Ordering::Relaxed) == Entry::HOLE.0 {
+            self.return_inline();
+        }
+        Ok(())
     }
 
     /// Reserves what is a hole in `range`; gives how many blocks that were. *Exclusive.*
@@ -45,24 +53,34 @@ impl BlockMap {
     pub fn reserve(
         &self,
         nodes: &Nodes,
-        home: usize,
+        taker: impl Into<Taker>,
         range: Range<u64>,
         count: &mut u64,
     ) -> Result<(), NodesExhausted> {
-        while range.end > range.start && (range.end - 1) >> (9 * self.height()) != 0 {
-            let root = Entry(self.root.load(Ordering::Relaxed));
-            self.grow(nodes, home, range.end - 1, 0, root, &mut Backoff::default())?;
+        let taker = taker.into();
+        self.settle(nodes);
+        while range.end > range.start.max(self.covered()) {
+            if self.height() == 0 {
+                self.leave_inline(nodes, taker, range.end - 1, 0)?;
+            } else {
+                self.grow(nodes, taker, Entry(self.root().load(Ordering::Relaxed)))?;
+            }
         }
-        let (level, range) = self.within(&range);
-        reserve(nodes, home, &self.root, level, 0, &range, count)
+        let range = self.within(&range);
+        self.tops(&range)
+            .try_for_each(|(entry, level, base)| reserve(nodes, taker, entry, level, base, &range, count))
     }
 
     /// Holes in `range`, in blocks. *Exclusive.*
     #[must_use]
     pub fn holes(&self, nodes: &Nodes, range: Range<u64>) -> u64 {
-        let (level, inside) = self.within(&range);
-        let beyond = range.end.saturating_sub(range.start.max(span(level)));
-        beyond + holes(nodes, &self.root, level, 0, &inside)
+        let inside = self.within(&range);
+        let beyond = range.end.saturating_sub(range.start.max(self.covered()));
+        let within = self.tops(&inside);
+        beyond
+            + within
+                .map(|(entry, level, base)| holes(nodes, entry, level, base, &inside))
+                .sum::<u64>()
     }
 
     /// Shows every placed extent in `range` to `change`, which may move it. *Exclusive.*
@@ -75,68 +93,50 @@ impl BlockMap {
         range: Range<u64>,
         change: &mut dyn FnMut(Block, u64) -> Result<Change, E>,
     ) -> Result<(), E> {
-        let (level, range) = self.within(&range);
-        update(nodes, &self.root, level, 0, &range, change)
-    }
-
-    /// Makes a run of the node of the aligned 2 MiB at file block `at`, if its blocks are one; gives the node back.
-    /// *Exclusive.*
-    pub fn make_run(&self, nodes: &Nodes, at: u64) {
-        if let Some((entry, node, block)) = self.would_be_run(nodes, at) {
-            entry.store(Entry::run(block).0, Ordering::Release);
-            let entries = &nodes.node(node).entries;
-            entries
-                .iter()
-                .for_each(|child| child.store(Entry::HOLE.0, Ordering::Relaxed));
-            nodes.give_back(node);
-        }
-    }
-
-    /// Whether [`BlockMap::make_run`] would find one. At any time.
-    #[must_use]
-    pub fn makes_run(&self, nodes: &Nodes, at: u64) -> bool {
-        self.would_be_run(nodes, at).is_some()
-    }
-
-    /// The entry one level above the leaves, the node it names, and the run's first block.
-    fn would_be_run<'a>(&'a self, nodes: &'a Nodes, at: u64) -> Option<(&'a AtomicU64, u32, Block)> {
-        let mut entry = &self.root;
-        let mut value = Entry(entry.load(Ordering::Acquire));
-        let mut level = value.height();
-        if level < 2 || at >> (FANOUT_BITS * level) != 0 {
-            return None;
-        }
-        while level > 1 && value.kind() == Kind::Node {
-            level -= 1;
-            entry = &nodes.node(value.to_node()).entries[slot_of(at, level)];
-            value = Entry(entry.load(Ordering::Acquire));
-        }
-        if value.kind() != Kind::Node {
-            return None;
-        }
-        let entries = &nodes.node(value.to_node()).entries;
-        let first = Entry(entries[0].load(Ordering::Acquire));
-        let is_run = first.kind() == Kind::Block
-            && first.to_block().index().is_multiple_of(RUN_BLOCKS)
-            && neighbours(first, &entries[1..], RUN_BLOCKS) == RUN_BLOCKS;
-        is_run.then(|| (entry, value.to_node(), first.to_block()))
+        self.settle(nodes);
+        let range = self.within(&range);
+        self.tops(&range)
+            .try_for_each(|(entry, level, base)| update(nodes, entry, level, base, &range, change))
     }
 
     /// Panics when the tree is not as it must be at rest: entries of a kind that their level cannot have, or locked.
     pub fn check_invariants(&self, nodes: &Nodes) {
-        check(nodes, &self.root, self.height());
+        for (entry, level, _) in self.tops(&(0..self.covered())) {
+            check(nodes, entry, level);
+        }
     }
 
     fn height(&self) -> u32 {
-        Entry(self.root.load(Ordering::Relaxed)).height()
+        Entry(self.root().load(Ordering::Relaxed)).height()
     }
 
-    /// The root's level, and the part of `range` the tree covers.
-    fn within(&self, range: &Range<u64>) -> (u32, Range<u64>) {
+    /// File blocks that have entries: of the tree, or the map's own.
+    pub(super) fn covered(&self) -> u64 {
+        match self.height() {
+            0 => INLINE as u64,
+            height => span(height),
+        }
+    }
+
+    /// The part of `range` that has entries.
+    fn within(&self, range: &Range<u64>) -> Range<u64> {
+        range.start..range.end.min(self.covered())
+    }
+
+    /// The root, or those of the map's own entries that `range` names; each with its level and its first file block.
+    pub(super) fn tops(&self, range: &Range<u64>) -> impl Iterator<Item = (&AtomicU64, u32, u64)> + use<'_> {
         let level = self.height();
-        (level, range.start..range.end.min(span(level)))
+        let slot = |at: u64| usize::try_from(at).map_or(INLINE, |at| at.min(INLINE));
+        let (first, end) = match level {
+            0 => (slot(range.start), slot(range.end)),
+            _ => (0, 1),
+        };
+        let tops = self.entries[..end].iter().enumerate().skip(first);
+        tops.map(move |(i, entry)| (entry, level, i as u64))
     }
 }
+
+const NOT_MOVED: &str = "moved entries are behind a root that names a node";
 
 /// The children of a node entry that overlap `range`, with their first file blocks.
 fn children<'a>(
@@ -181,6 +181,7 @@ fn remove(
     }
     let extent = match value.kind() {
         Kind::Hole => return Ok(()),
+        Kind::Moved => unreachable!("{NOT_MOVED}"),
         Kind::Node => {
             for (child, base) in children(nodes, value, level, base, range) {
                 remove(nodes, child, level - 1, base, range, taken)?;
@@ -210,7 +211,7 @@ fn remove(
 
 fn reserve(
     nodes: &Nodes,
-    home: usize,
+    taker: Taker,
     entry: &AtomicU64,
     level: u32,
     base: u64,
@@ -227,12 +228,13 @@ fn reserve(
         }
         Kind::Hole if range.is_empty() => Ok(()),
         Kind::Hole => {
-            split_empty(nodes, home, entry, value)?;
-            reserve(nodes, home, entry, level, base, range, count)
+            split_empty(nodes, taker, entry, value, Room::Usual)?;
+            reserve(nodes, taker, entry, level, base, range, count)
         }
         Kind::Node => children(nodes, value, level, base, range)
-            .try_for_each(|(child, base)| reserve(nodes, home, child, level - 1, base, range, count)),
+            .try_for_each(|(child, base)| reserve(nodes, taker, child, level - 1, base, range, count)),
         Kind::Reserved | Kind::Block | Kind::Run => Ok(()),
+        Kind::Moved => unreachable!("{NOT_MOVED}"),
     }
 }
 
@@ -244,6 +246,7 @@ fn holes(nodes: &Nodes, entry: &AtomicU64, level: u32, base: u64, range: &Range<
             .map(|(child, base)| holes(nodes, child, level - 1, base, range))
             .sum(),
         Kind::Reserved | Kind::Block | Kind::Run => 0,
+        Kind::Moved => unreachable!("{NOT_MOVED}"),
     }
 }
 
@@ -259,6 +262,7 @@ fn update<E: From<NodesExhausted>>(
     debug_assert!(!value.is_locked());
     match value.kind() {
         Kind::Hole | Kind::Reserved => Ok(()),
+        Kind::Moved => unreachable!("{NOT_MOVED}"),
         Kind::Node => children(nodes, value, level, base, range)
             .try_for_each(|(child, base)| update(nodes, child, level - 1, base, range, change)),
         Kind::Block | Kind::Run if range.is_empty() => Ok(()),
@@ -290,9 +294,9 @@ fn update<E: From<NodesExhausted>>(
 /// Puts a node in place of a run or a reserved entry.
 fn split(nodes: &Nodes, entry: &AtomicU64, value: Entry) -> Result<(), NodesExhausted> {
     if value.kind() == Kind::Reserved {
-        return split_empty(nodes, 0, entry, value);
+        return split_empty(nodes, 0.into(), entry, value, Room::Reserve);
     }
-    let index = nodes.take(0)?;
+    let index = nodes.take(0.into(), Room::Reserve)?;
     for (i, child) in nodes.node(index).entries.iter().enumerate() {
         child.store(Entry::block(value.to_block().plus(i as u64)).0, Ordering::Relaxed);
     }
@@ -316,5 +320,6 @@ fn check(nodes: &Nodes, entry: &AtomicU64, level: u32) {
                 .for_each(|child| check(nodes, child, level - 1));
         }
         Kind::Hole | Kind::Reserved => {}
+        Kind::Moved => panic!("{NOT_MOVED}"),
     }
 }

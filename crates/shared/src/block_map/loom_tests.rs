@@ -1,7 +1,12 @@
-//! Every interleaving of two threads that fill and read one map: locking, publishing, and growth of the tree at the first
-//! block's entry, which is the root itself until a second block comes.
+//! Every interleaving of threads that use one map, up to the preemptions that each model names; all, where none is named.
+//! A model's nodes have four entries, and a map two of its own.
+//!
+//! First writes, reads and growth; moving from the map's own entries into a node; runs of writes, and made of leaves;
+//! and with the gate: taking away, reserving, and freeing nodes.
 
-use super::{BlockMap, Nodes};
+mod gate;
+
+use super::{BlockMap, Found, Nodes, RUN_BLOCKS};
 use homenode_policy::{Block, MemberId};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -19,7 +24,7 @@ impl World {
         Arc::new(Self {
             nodes: Nodes::new(1),
             map: BlockMap::default(),
-            bytes: (0..4).map(|_| UnsafeCell::new(0)).collect(),
+            bytes: (0..12).map(|_| UnsafeCell::new(0)).collect(),
         })
     }
 
@@ -46,10 +51,26 @@ impl World {
     /// A read: what was written must be there when the block is.
     fn read(&self, at: u64) -> Option<Block> {
         let block = self.map.find_one(&self.nodes, at)?;
+        self.check(at, block);
+        Some(block)
+    }
+
+    fn check(&self, at: u64, block: Block) {
         // SAFETY: loom checks that nobody writes the bytes meanwhile.
         let bytes = self.cell(block).with(|bytes| unsafe { *bytes });
         assert_eq!(bytes, at + 1, "found before it was written");
-        Some(block)
+    }
+
+    /// A read of several: each block of what is found has its bytes. Returns how many are placed, 0 where it is empty.
+    fn read_more(&self, at: u64, most: u64) -> u64 {
+        match self.map.find(&self.nodes, at, most) {
+            Found::Placed { block, blocks } => {
+                assert!(blocks <= most);
+                (0..blocks).for_each(|i| self.check(at + i, block.plus(i)));
+                blocks
+            }
+            Found::Empty { .. } => 0,
+        }
     }
 }
 
@@ -57,35 +78,63 @@ fn block(index: u64) -> Block {
     Block::new(MemberId(1), index)
 }
 
-/// The tree grows while its root is being filled: nothing is lost, and no node.
+fn bounded(preemptions: usize) -> loom::model::Builder {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model
+}
+
+/// Two writers, of which one moves the entries into a node while the other fills one: nothing is lost, and no node.
 #[test]
-fn filling_the_first_block_while_the_tree_grows() {
-    loom::model(|| {
-        let world = World::new();
-        let other = Arc::clone(&world);
-        let second = thread::spawn(move || assert!(other.write(1, block(1))));
-        assert!(world.write(0, block(0)));
-        second.join().expect("no panic");
-        assert_eq!(world.read(0), Some(block(0)));
-        assert_eq!(world.read(1), Some(block(1)));
-        assert_eq!(world.nodes.used(), 1);
-    });
+fn filling_while_the_entries_move() {
+    for near in [0, 1] {
+        bounded(3).check(move || {
+            let world = World::new();
+            let other = Arc::clone(&world);
+            let second = thread::spawn(move || assert!(other.write(2, block(2))));
+            assert!(world.write(near, block(near)));
+            second.join().expect("no panic");
+            assert_eq!(world.read(near), Some(block(near)));
+            assert_eq!(world.read(2), Some(block(2)));
+            assert_eq!(world.nodes.used(), 1);
+            world.map.check_invariants(&world.nodes);
+        });
+    }
+}
+
+/// Both move the entries, over what is there already: nothing, one block, or all of the map's own.
+#[test]
+fn two_threads_move_the_entries() {
+    for there in 0..3 {
+        bounded(3).check(move || {
+            let world = World::new();
+            (0..there).for_each(|at| assert!(world.write(at, block(at))));
+            let other = Arc::clone(&world);
+            let second = thread::spawn(move || assert!(other.write(3, block(3))));
+            assert!(world.write(2, block(2)));
+            second.join().expect("no panic");
+            for at in (0..there).chain(2..4) {
+                assert_eq!(world.read(at), Some(block(at)));
+            }
+            assert_eq!(world.nodes.used(), 1, "a node was lost");
+        });
+    }
 }
 
 /// Both want a taller tree, of different heights, over a first block that is there already.
 #[test]
 fn two_threads_grow_the_tree_over_a_block() {
-    loom::model(|| {
+    bounded(3).check(|| {
         let world = World::new();
         assert!(world.write(0, block(0)));
         let other = Arc::clone(&world);
         let far = thread::spawn(move || {
-            assert!(other.write(600, block(1)));
+            assert!(other.write(RUN_BLOCKS + 1, block(1)));
             assert_eq!(other.read(0), Some(block(0)));
         });
-        assert!(world.write(1, block(2)));
+        assert!(world.write(2, block(2)));
         far.join().expect("no panic");
-        for (at, index) in [(0, 0), (600, 1), (1, 2)] {
+        for (at, index) in [(0, 0), (RUN_BLOCKS + 1, 1), (2, 2)] {
             assert_eq!(world.read(at), Some(block(index)));
         }
     });
@@ -94,8 +143,8 @@ fn two_threads_grow_the_tree_over_a_block() {
 /// One wins; the other finds the winner's bytes.
 #[test]
 fn two_threads_fill_the_same_block() {
-    for at in [0, 1] {
-        loom::model(move || {
+    for at in [0, 1, 2] {
+        bounded(3).check(move || {
             let world = World::new();
             let other = Arc::clone(&world);
             let second = thread::spawn(move || {
@@ -131,7 +180,7 @@ fn an_entry_that_was_locked_for_nothing() {
 /// before it, not the other way round: so the reader is the second.)
 #[test]
 fn reading_while_a_block_is_filled() {
-    for at in [0, 1] {
+    for at in [0, 1, 2] {
         loom::model(move || {
             let world = World::new();
             let other = Arc::clone(&world);
@@ -144,4 +193,86 @@ fn reading_while_a_block_is_filled() {
             reader.join().expect("no panic");
         });
     }
+}
+
+/// A reader of several blocks, while a writer fills them and makes the entries move.
+#[test]
+fn finding_neighbours_while_the_entries_move() {
+    bounded(3).check(|| {
+        let world = World::new();
+        assert!(world.write(0, block(0)));
+        let other = Arc::clone(&world);
+        let reader = thread::spawn(move || {
+            let first = other.read_more(0, 3);
+            let second = other.read_more(0, 3);
+            assert!(1 <= first && first <= second, "blocks went away");
+            assert!(other.read_more(1, 2) + 1 >= second, "they do from their middle too");
+        });
+        assert!(world.write(1, block(1)));
+        assert!(world.write(2, block(2)));
+        reader.join().expect("no panic");
+        assert_eq!(world.read_more(0, 4), 3);
+    });
+}
+
+/// A run and a single block want the same entry: one of them has it.
+#[test]
+fn filling_a_run_while_a_block_of_it_is_filled() {
+    bounded(3).check(|| {
+        let world = World::new();
+        let other = Arc::clone(&world);
+        let second = thread::spawn(move || {
+            assert!(other.write(RUN_BLOCKS + 1, block(8)) || other.read(RUN_BLOCKS + 1).is_some())
+        });
+        let places = world
+            .map
+            .lock_empty_run(&world.nodes, 0, RUN_BLOCKS)
+            .expect("enough nodes");
+        let is_run = places.is_some_and(|places| {
+            for i in 0..RUN_BLOCKS {
+                // SAFETY: loom checks that nobody else accesses the bytes meanwhile.
+                world
+                    .cell(block(i))
+                    .with_mut(|bytes| unsafe { *bytes = RUN_BLOCKS + i + 1 });
+            }
+            places.publish(block(0));
+            true
+        });
+        second.join().expect("no panic");
+        let expected = if is_run { block(1) } else { block(8) };
+        assert_eq!(world.read(RUN_BLOCKS + 1), Some(expected));
+        assert_eq!(
+            world.read_more(RUN_BLOCKS, RUN_BLOCKS),
+            if is_run { RUN_BLOCKS } else { 0 }
+        );
+    });
+}
+
+/// A leaf becomes a run, by two threads at once, while its last block is filled or read: it reads as before.
+#[test]
+fn a_leaf_becomes_a_run_under_its_readers() {
+    bounded(2).check(|| {
+        let world = World::new();
+        // The tree has a level for runs.
+        assert!(world.write(RUN_BLOCKS, block(8)));
+        (0..RUN_BLOCKS - 1).for_each(|at| assert!(world.write(at, block(at))));
+        let other = Arc::clone(&world);
+        let second = thread::spawn(move || {
+            let before = other.read_more(1, RUN_BLOCKS - 1);
+            let _ = other.map.make_run(&other.nodes, 0);
+            let after = other.read_more(1, RUN_BLOCKS - 1);
+            assert!(RUN_BLOCKS - 2 <= before && before <= after);
+            assert!(other.write(RUN_BLOCKS + 1, block(9)), "a neighbour");
+        });
+        let last = RUN_BLOCKS - 1;
+        assert!(world.write(last, block(last)));
+        let _ = world.map.make_run(&world.nodes, 0);
+        assert_eq!(world.read_more(0, RUN_BLOCKS), RUN_BLOCKS);
+        second.join().expect("no panic");
+        let used = world.nodes.used();
+        world.map.settle(&world.nodes);
+        assert_eq!(world.nodes.used(), used - 1, "exactly one made the run");
+        assert_eq!(world.read_more(0, RUN_BLOCKS), RUN_BLOCKS);
+        assert_eq!(world.read(RUN_BLOCKS + 1), Some(block(9)));
+    });
 }

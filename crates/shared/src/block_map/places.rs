@@ -88,7 +88,7 @@ impl Drop for Places<'_> {
     }
 }
 
-fn try_lock(entry: &AtomicU64, empty: Entry) -> bool {
+pub(super) fn try_lock(entry: &AtomicU64, empty: Entry) -> bool {
     // Acquire pairs with the release of the last locker; nothing was written under the lock that we read, but its zeroing
     // of the same bytes must come first.
     entry

@@ -1,7 +1,7 @@
 //! Moving all that lies behind a point of a file: in a second map, so that the first stays whole until the second is.
 
 use super::entry::{Entry, Kind};
-use super::nodes::{Nodes, NodesExhausted};
+use super::nodes::{Nodes, NodesExhausted, Taker};
 use super::{BlockMap, Extent, RUN_BLOCKS, span};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -13,10 +13,11 @@ impl BlockMap {
     ///
     /// # Errors
     /// When no map node is left for it.
-    pub fn shifted(&self, nodes: &Nodes, home: usize, from: u64, to: u64) -> Result<Self, NodesExhausted> {
+    pub fn shifted(&self, nodes: &Nodes, taker: impl Into<Taker>, from: u64, to: u64) -> Result<Self, NodesExhausted> {
+        let taker = taker.into();
         let new = Self::default();
         let mut merged = Merged::default();
-        let root = Entry(self.root.load(Ordering::Acquire));
+        self.settle(nodes);
         let mut show = |at: u64, extent: Extent| {
             let stays = clip(at, extent, 0, from.min(to));
             let moves = clip(at, extent, from, Self::LIMIT);
@@ -24,12 +25,13 @@ impl BlockMap {
             [stays, moves].into_iter().flatten().try_for_each(|(at, extent)| {
                 merged
                     .add(at, extent)
-                    .map_or(Ok(()), |(at, extent)| new.put(nodes, home, at, extent))
+                    .map_or(Ok(()), |(at, extent)| new.put(nodes, taker, at, extent))
             })
         };
-        let mut put = visit(nodes, &self.root, root.height(), 0, &mut show);
+        let mut tops = self.tops(&(0..self.covered()));
+        let mut put = tops.try_for_each(|(entry, level, base)| visit(nodes, entry, level, base, &mut show));
         if let Some((at, extent)) = merged.0 {
-            put = put.and_then(|()| new.put(nodes, home, at, extent));
+            put = put.and_then(|()| new.put(nodes, taker, at, extent));
         }
         if let Err(exhausted) = put {
             new.clear(nodes);
@@ -41,11 +43,18 @@ impl BlockMap {
     /// Puts `new` in place of this map, and gives what was in it. *Exclusive.*
     #[must_use = "its nodes and blocks would be lost"]
     pub fn replace(&self, new: Self) -> Self {
-        // Release: whoever sees the new root sees its nodes.
-        let old = self.root.swap(new.root.load(Ordering::Relaxed), Ordering::AcqRel);
-        Self {
-            root: AtomicU64::new(old),
+        for (entry, new) in self.entries.iter().zip(&new.entries) {
+            // Relaxed: opening the gate shows them to others.
+            new.store(
+                entry.swap(new.load(Ordering::Relaxed), Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
         }
+        let waiting = self
+            .retired
+            .swap(new.retired.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.retired.store(waiting, Ordering::Relaxed);
+        new
     }
 
     /// Empties the map without a look at what was in it. *Exclusive.*
@@ -55,10 +64,10 @@ impl BlockMap {
     }
 
     /// Fills holes of a map that no other thread sees.
-    fn put(&self, nodes: &Nodes, home: usize, at: u64, extent: Extent) -> Result<(), NodesExhausted> {
+    fn put(&self, nodes: &Nodes, taker: Taker, at: u64, extent: Extent) -> Result<(), NodesExhausted> {
         let (block, blocks) = match extent {
             Extent::Placed { block, blocks } => (block, blocks),
-            Extent::Reserved { blocks } => return self.reserve(nodes, home, at..at + blocks, &mut 0),
+            Extent::Reserved { blocks } => return self.reserve(nodes, taker, at..at + blocks, &mut 0),
         };
         let mut done = 0;
         while done < blocks {
@@ -66,7 +75,7 @@ impl BlockMap {
             let is_run = at.is_multiple_of(RUN_BLOCKS)
                 && block.index().is_multiple_of(RUN_BLOCKS)
                 && blocks - done >= RUN_BLOCKS;
-            let entries = self.entries_at(nodes, home, at, u32::from(is_run))?;
+            let entries = self.entries_at(nodes, taker, at, u32::from(is_run))?;
             let entries = entries.expect("extents of a map do not overlap");
             if is_run {
                 // Relaxed, here and below: `replace` publishes the map.
@@ -139,7 +148,7 @@ fn visit(
     debug_assert!(!value.is_locked());
     let blocks = span(level);
     match value.kind() {
-        Kind::Hole => Ok(()),
+        Kind::Hole | Kind::Moved => Ok(()),
         Kind::Reserved => show(base, Extent::Reserved { blocks }),
         Kind::Block | Kind::Run => show(
             base,
@@ -173,8 +182,8 @@ mod tests {
         for at in 0..1024 {
             place(&nodes, &map, at, at + 512);
         }
-        map.make_run(&nodes, 0);
-        map.make_run(&nodes, 512);
+        assert!(!map.make_run(&nodes, 0) && !map.make_run(&nodes, 512));
+        map.settle(&nodes);
         map.reserve(&nodes, 0, 4096..5000, &mut 0).expect("nodes are left");
         let before = nodes.used();
         let down = map.shifted(&nodes, 0, 0, 3).expect("nodes are left");

@@ -9,7 +9,7 @@ use super::BlockFile;
 use crate::log::Log;
 use crate::pool::{Direction, Taken};
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
-use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber};
+use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber, Taker};
 use std::sync::atomic::Ordering;
 
 /// Largest file: what a signed 64-bit offset reaches, as on tmpfs.
@@ -172,7 +172,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             file.check_within(offset, from.len() as u64)?;
             self.write_inside(asking, inode, file, offset, from)?
         };
-        self.make_runs(inode, file, offset, offset + written as u64);
+        self.make_runs(asking, inode, file, offset, offset + written as u64);
         inode.touch_modified(self.now_ns());
         Ok(written)
     }
@@ -200,23 +200,29 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             }
             written
         };
-        self.make_runs(inode, file, offset, offset + written as u64);
+        self.make_runs(asking, inode, file, offset, offset + written as u64);
         inode.touch_modified(self.now_ns());
         Ok(written)
     }
 
     /// Maps each 2 MiB of the file that a write just came to the end of as one run, where its blocks are one: a file
     /// written in order needs no map node per 2 MiB then, and its blocks are found without missing the cache.
-    fn make_runs(&self, inode: &Inode, file: &BlockFile, from: u64, to: u64) {
+    fn make_runs(&self, asking: &Asking<'_>, inode: &Inode, file: &BlockFile, from: u64, to: u64) {
         const RUN_BYTES: u64 = RUN_BLOCKS * BLOCK;
         let ended = from / RUN_BYTES..to / RUN_BYTES;
+        if ended.is_empty() {
+            return;
+        }
+        let inside = inode.enter(file, asking.slot);
         // One before too: while the file had no more than it, the map had no level for runs.
-        for run in ended.start.saturating_sub(u64::from(!ended.is_empty()))..ended.end {
-            // Looked at before the gate is closed: seldom is one found.
-            if file.map.makes_run(&self.nodes, run * RUN_BLOCKS) {
-                let _closed = inode.close(file, &self.slots);
-                file.map.make_run(&self.nodes, run * RUN_BLOCKS);
-            }
+        let runs = ended.start.saturating_sub(1)..ended.end;
+        let many_wait = runs.fold(false, |many_wait, run| {
+            many_wait | file.map.make_run(&self.nodes, run * RUN_BLOCKS)
+        });
+        drop(inside);
+        if many_wait {
+            let _closed = inode.close(file, &self.slots);
+            file.map.settle(&self.nodes);
         }
     }
 
@@ -288,17 +294,17 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         most: u64,
     ) -> Result<usize> {
         let node = self.node_for(inode, at / BLOCK, asking);
-        let home = self.pool.node_index(node);
+        let taker = self.taker(inode, node);
         let in_block = in_block(at);
         if (at / BLOCK).is_multiple_of(RUN_BLOCKS) && in_block == 0 && most >= RUN_BLOCKS {
             let run_bytes = BLOCK_BYTES * 512;
             if from.len() >= run_bytes
-                && let Some(filled) = self.fill_run(asking, file, node, home, at, &from[..run_bytes])?
+                && let Some(filled) = self.fill_run(asking, file, node, taker, at, &from[..run_bytes])?
             {
                 return Ok(filled);
             }
         }
-        let Some(mut places) = file.map.lock_empty(&self.nodes, home, at / BLOCK, most)? else {
+        let Some(mut places) = file.map.lock_empty(&self.nodes, taker, at / BLOCK, most)? else {
             return Ok(0);
         };
         let reserved = places.reserved();
@@ -321,17 +327,25 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         Ok(bytes)
     }
 
+    /// Whom nodes of the inode's map are taken for, by a thread of `node`.
+    pub(super) fn taker(&self, inode: &Inode, node: NodeId) -> Taker {
+        Taker {
+            home: self.pool.node_index(node),
+            user: inode.uid(),
+        }
+    }
+
     /// First write of a whole aligned 2 MiB. `None` when something is in the way or no such run is free.
     fn fill_run(
         &self,
         asking: &Asking<'_>,
         file: &BlockFile,
         node: NodeId,
-        home: usize,
+        taker: Taker,
         at: u64,
         from: &[u8],
     ) -> Result<Option<usize>> {
-        let Some(places) = file.map.lock_empty_run(&self.nodes, home, at / BLOCK)? else {
+        let Some(places) = file.map.lock_empty_run(&self.nodes, taker, at / BLOCK)? else {
             return Ok(None);
         };
         let Some(taken) = self.pool.take_run(asking.cpu, node, places.reserved()) else {

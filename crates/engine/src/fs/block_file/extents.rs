@@ -6,7 +6,7 @@ use super::{BlockFile, Closed};
 use crate::log::Log;
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, Memory};
-use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS};
+use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS, Taker};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -279,14 +279,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         operation: Operation,
         bytes: &Range<u64>,
     ) -> Result<()> {
-        let home = self.pool.node_index((asking.node)());
+        let taker = self.taker(inode, (asking.node)());
         let _no_append = file.appending.lock();
         let _closed = inode.close(file, &self.slots);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
         let wanted = file.map.holes(&self.nodes, blocks.clone());
         self.pool.reserve(wanted)?;
         let mut got = 0;
-        let result = file.map.reserve(&self.nodes, home, blocks, &mut got);
+        let result = file.map.reserve(&self.nodes, taker, blocks, &mut got);
         file.blocks.add(0, got);
         self.pool.unreserve(wanted - got);
         result?;
@@ -306,13 +306,13 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         operation: Operation,
         range: Range<u64>,
     ) -> Result<()> {
-        let home = self.pool.node_index((asking.node)());
+        let taker = self.taker(inode, (asking.node)());
         let no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
         let left = if operation == Operation::CollapseRange {
-            self.collapse(&closed, file, home, range)?
+            self.collapse(&closed, file, taker, range)?
         } else {
-            self.insert(&closed, file, home, range)?
+            self.insert(&closed, file, taker, range)?
         };
         drop(closed);
         drop(no_append);
@@ -321,20 +321,20 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     }
 
     /// Moves what lies behind `range` to its start; whole blocks only, and not up to the end.
-    fn collapse(&self, _closed: &Closed<'_>, file: &BlockFile, home: usize, range: Range<u64>) -> Result<Left> {
+    fn collapse(&self, _closed: &Closed<'_>, file: &BlockFile, taker: Taker, range: Range<u64>) -> Result<Left> {
         let size = file.size.load(Ordering::Relaxed);
         if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.end >= size {
             return Err(Error::Invalid);
         }
         let gone = range.start / BLOCK..range.end / BLOCK;
-        let new = file.map.shifted(&self.nodes, home, gone.end, gone.start)?;
+        let new = file.map.shifted(&self.nodes, taker, gone.end, gone.start)?;
         let map = file.map.replace(new);
         file.size.store(size - (range.end - range.start), Ordering::Release);
         Ok(Left { map, gone })
     }
 
     /// Moves what lies from the start of `range` on to its end; whole blocks only, and inside the file.
-    fn insert(&self, _closed: &Closed<'_>, file: &BlockFile, home: usize, range: Range<u64>) -> Result<Left> {
+    fn insert(&self, _closed: &Closed<'_>, file: &BlockFile, taker: Taker, range: Range<u64>) -> Result<Left> {
         let size = file.size.load(Ordering::Relaxed);
         if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.start >= size {
             return Err(Error::Invalid);
@@ -344,7 +344,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             .filter(|s| *s <= FILE_BYTES_MAX)
             .ok_or(Error::TooBig)?;
         let (start, end) = (range.start / BLOCK, range.end / BLOCK);
-        let new = file.map.shifted(&self.nodes, home, start, end)?;
+        let new = file.map.shifted(&self.nodes, taker, start, end)?;
         let map = file.map.replace(new);
         file.size.store(longer, Ordering::Release);
         // Room reserved at the far end is pushed out of the map.

@@ -3,7 +3,7 @@
 use crate::support::{
     BLOCK, Caller, RUN, TestFs, add_member, directory, empty_filesystem, filesystem, new_file, regular,
 };
-use homenode_engine::fs::{Error, Inode, POLICY_XATTR, SetAttr, XattrMode};
+use homenode_engine::fs::{Error, Inode, POLICY_XATTR, SetAttr, XattrMode, fallocate_mode};
 use homenode_engine::pool::{Access, Ahead, MemberStatus, Spill};
 use homenode_engine::{MemberId, NodeId};
 use std::sync::Arc;
@@ -326,7 +326,17 @@ fn a_file_written_in_order_lies_in_whole_runs() {
     for _ in 0..4 * RUN / 64 {
         append(&fs, &caller, &inode, 64);
     }
-    // The file's one node above its four runs, and the other file's. (In a pool this large a grant is a whole run.)
+    // (In a pool this large a grant is a whole run.) Closing the gate frees the nodes of what became runs: the file's one
+    // node above its four runs is left, and the other file's.
+    let behind = 4 * RUN * BLOCK;
+    fs.fallocate(
+        &caller.asking(),
+        &inode,
+        fallocate_mode::KEEP_SIZE | fallocate_mode::PUNCH_HOLE,
+        behind,
+        BLOCK,
+    )
+    .expect("nothing is there");
     assert_eq!(fs.map_nodes_used(), 2);
     fs.check_invariants();
     let mut back = vec![0; (4 * RUN * BLOCK) as usize];

@@ -1,0 +1,268 @@
+//! Changing a file that many threads read: how long each change takes, on the library and on tmpfs.
+//!
+//! Readers, more of them than CPUs, read 8 bytes of one part of the file again and again. Meanwhile one thread punches a
+//! block of another part, or writes the file in order. A round's value is the mean time of a change; the distribution is
+//! that of all changes of all rounds. No thread is pinned.
+
+use crate::cpus;
+use crate::error::Error;
+use crate::interleave::{Samples, interleave};
+use crate::interrupt;
+use crate::populated;
+use crate::private_tmpfs::{self, Pages};
+use crate::report::{HOMENODE, Row, Tail};
+use homenode::{Allocate, File, OpenOptions};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, ftruncate, openat};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the changing thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Punch,
+    Sequential,
+}
+
+/// One case.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    change: Change,
+    readers: usize,
+    /// Least ratio to tmpfs.
+    pub(super) ratio_min: f64,
+}
+
+const CASES: [Case; 5] = [
+    Case::punch(4),
+    Case::punch(16),
+    Case::punch(64),
+    Case::sequential(16),
+    Case::sequential(64),
+];
+
+impl Case {
+    /// A punch takes at most five times as long as tmpfs's.
+    const fn punch(readers: usize) -> Self {
+        Self {
+            change: Change::Punch,
+            readers,
+            ratio_min: 0.2,
+        }
+    }
+
+    /// Writing in order is at least half as fast as tmpfs.
+    const fn sequential(readers: usize) -> Self {
+        Self {
+            change: Change::Sequential,
+            readers,
+            ratio_min: 0.5,
+        }
+    }
+
+    /// Such as `contended/punch/16r`.
+    pub(super) fn name(self) -> String {
+        let change = match self.change {
+            Change::Punch => "punch",
+            Change::Sequential => "sequential",
+        };
+        format!("contended/{change}/{}r", self.readers)
+    }
+}
+
+/// All whose name is wanted.
+pub(super) fn cases(is_wanted: impl Fn(&str) -> bool) -> Vec<Case> {
+    CASES.into_iter().filter(|case| is_wanted(&case.name())).collect()
+}
+
+/// The peer.
+pub(super) const TMPFS: &str = "tmpfs";
+
+/// Bytes of one write in order.
+const WRITE_BYTES: usize = 64 << 10;
+/// Where readers read, behind the block that is punched.
+const READ_FROM: u64 = 8192;
+/// Bytes that are there before the first change: what readers read, and more.
+const HEAD_BYTES: usize = 1 << 20;
+
+/// Library and tmpfs, each with one file.
+pub(super) struct Contended {
+    rounds: usize,
+    /// A round of punches.
+    time_max: Duration,
+    /// A round of writes.
+    file_bytes: usize,
+    library: File,
+    tmpfs: Option<OwnedFd>,
+}
+
+impl Contended {
+    pub(super) fn prepare(smoke: bool, rounds: usize, check: bool) -> Result<Self, Error> {
+        let file_bytes = if smoke { 4 << 20 } else { 32 << 20 };
+        let node = cpus::node(cpus::allowed()?[0]);
+        let pool =
+            populated::pool(2 * file_bytes as u64, Some(node)).map_err(Error::library("creating a populated pool"))?;
+        let options = OpenOptions::new().read(true).write(true).create_new(true);
+        let library = pool
+            .open("/contended", &options)
+            .map_err(Error::library("creating a file"))?;
+        let tmpfs = match open_tmpfs(2 * file_bytes as u64) {
+            Ok(file) => Some(file),
+            Err(error) if check => return Err(error),
+            Err(error) => {
+                println!("SKIPPED: a peer: {error}");
+                None
+            }
+        };
+        Ok(Self {
+            rounds,
+            time_max: Duration::from_millis(if smoke { 10 } else { 250 }),
+            file_bytes,
+            library,
+            tmpfs,
+        })
+    }
+
+    pub(super) fn run(&self, case: Case) -> Result<Row, Error> {
+        let name = case.name();
+        let mut contestants: Vec<(&'static str, &dyn Shared)> = vec![(HOMENODE, &self.library)];
+        contestants.extend(self.tmpfs.as_ref().map(|file| (TMPFS, file as &dyn Shared)));
+        let mut all_ns = vec![Vec::new(); contestants.len()];
+        let samples = interleave(1, contestants.len(), self.rounds, |round, _, turn| {
+            interrupt::check()?;
+            let (contestant, file) = contestants[turn];
+            let changes_ns = self
+                .round(case, file)
+                .map_err(|error| Error::system(format!("{name} on {contestant}"), error))?;
+            #[expect(clippy::cast_precision_loss, reason = "seconds of a round in ns are below 2^52")]
+            let mean_ns = changes_ns.iter().sum::<u64>() as f64 / changes_ns.len() as f64;
+            if round > 0 {
+                all_ns[turn].extend(changes_ns);
+            }
+            Ok::<_, Error>(mean_ns)
+        })?
+        .remove(0);
+        let named = || contestants.iter().map(|(name, _)| *name);
+        let peers: Vec<(&'static str, &Samples)> = named().zip(&samples).skip(1).collect();
+        let tails = named()
+            .zip(&mut all_ns)
+            .map(|(name, all_ns)| (name, Tail::of(all_ns)))
+            .collect();
+        Ok(Row::new(name, "ns/op", &samples[0], &peers).with_tails(tails))
+    }
+
+    /// Runs one round; returns the time that each change took, in ns.
+    fn round(&self, case: Case, file: &dyn Shared) -> io::Result<Vec<u64>> {
+        file.empty()?;
+        file.write(&vec![1; HEAD_BYTES], 0)?;
+        let over = AtomicBool::new(false);
+        let (start, waiting) = (std::sync::Barrier::new(case.readers + 1), &over);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..case.readers as u64)
+                .map(|reader| {
+                    let start = &start;
+                    scope.spawn(move || {
+                        start.wait();
+                        read_until(waiting, file, READ_FROM + reader * 64)
+                    })
+                })
+                .collect();
+            start.wait();
+            let changed = match case.change {
+                Change::Punch => self.punch(file),
+                Change::Sequential => self.write_in_order(file),
+            };
+            // Relaxed: it orders nothing but the end.
+            over.store(true, Ordering::Relaxed);
+            for reader in readers {
+                reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            changed
+        })
+    }
+
+    fn punch(&self, file: &dyn Shared) -> io::Result<Vec<u64>> {
+        let (start, mut all_ns) = (Instant::now(), Vec::new());
+        while start.elapsed() < self.time_max {
+            all_ns.push(timed(|| file.punch_first_block())?);
+        }
+        Ok(all_ns)
+    }
+
+    fn write_in_order(&self, file: &dyn Shared) -> io::Result<Vec<u64>> {
+        let bytes = vec![2; WRITE_BYTES];
+        (HEAD_BYTES..self.file_bytes)
+            .step_by(WRITE_BYTES)
+            .map(|at| timed(|| file.write(&bytes, at as u64)))
+            .collect()
+    }
+}
+
+/// Reads the same 8 bytes until it is over; they never change.
+fn read_until(over: &AtomicBool, file: &dyn Shared, at: u64) -> io::Result<()> {
+    let mut word = [0; 8];
+    while !over.load(Ordering::Relaxed) {
+        file.read(&mut word, at)?;
+        if word != [1; 8] {
+            return Err(io::Error::other("a reader found other bytes than were written"));
+        }
+    }
+    Ok(())
+}
+
+/// Nanoseconds that `act` took.
+fn timed(act: impl FnOnce() -> io::Result<()>) -> io::Result<u64> {
+    let start = Instant::now();
+    act()?;
+    Ok(u64::try_from(start.elapsed().as_nanos()).expect("a change takes less than centuries"))
+}
+
+/// A file that threads read and change at once.
+trait Shared: Sync {
+    fn empty(&self) -> io::Result<()>;
+    fn read(&self, to: &mut [u8], at: u64) -> io::Result<()>;
+    fn write(&self, from: &[u8], at: u64) -> io::Result<()>;
+    fn punch_first_block(&self) -> io::Result<()>;
+}
+
+const BLOCK_BYTES: u64 = 4096;
+
+impl Shared for File {
+    fn empty(&self) -> io::Result<()> {
+        Ok(self.set_len(0)?)
+    }
+    fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+        super::contestant::whole(self.read_at(to, at)?, to.len())
+    }
+    fn write(&self, from: &[u8], at: u64) -> io::Result<()> {
+        super::contestant::whole(self.write_at(from, at)?, from.len())
+    }
+    fn punch_first_block(&self) -> io::Result<()> {
+        Ok(self.allocate(Allocate::PunchHole, 0, BLOCK_BYTES)?)
+    }
+}
+
+impl Shared for OwnedFd {
+    fn empty(&self) -> io::Result<()> {
+        Ok(ftruncate(self, 0)?)
+    }
+    fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+        let wanted = to.len();
+        super::contestant::whole(rustix::io::pread(self, to, at)?, wanted)
+    }
+    fn write(&self, from: &[u8], at: u64) -> io::Result<()> {
+        super::contestant::whole(rustix::io::pwrite(self, from, at)?, from.len())
+    }
+    fn punch_first_block(&self) -> io::Result<()> {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(self, punch, 0, BLOCK_BYTES)?)
+    }
+}
+
+fn open_tmpfs(bytes: u64) -> Result<OwnedFd, Error> {
+    let root = private_tmpfs::mount(Pages::Default, bytes)?;
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    openat(&root, "contended", flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|error| Error::system("creating a file on tmpfs".to_string(), error))
+}

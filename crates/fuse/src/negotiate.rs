@@ -8,6 +8,8 @@
 //!   filesystem. All users of the mount are on this machine, so its tables are complete, and no lock call costs a trip.
 //! - AUTO_INVAL_DATA, in favour of EXPLICIT_INVAL_DATA: nothing changes a file behind the kernel's back, so a changed time
 //!   or size is no reason to drop cached pages.
+//! - ASYNC_DIO: the kernel drops cached pages of an asynchronous direct write when it sends the requests, not when the last
+//!   of them is answered. A buffered reader in between leaves old bytes in the page cache, for as long as the file is open.
 //! - NO_OPEN_SUPPORT: it saves a trip with each open, but FOPEN_DIRECT_IO can then not be given, so O_DIRECT writers of
 //!   one file would wait for each other.
 //! - EXPORT_SUPPORT, in favour of NO_EXPORT_SUPPORT: no NFS handles of a volatile filesystem.
@@ -26,7 +28,7 @@ use std::time::Duration;
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// Asynchronous requests (read-ahead, AIO) in flight; the kernel's default of 12 starves more than a dozen CPUs.
+/// Asynchronous requests (read-ahead, write-back) in flight; the kernel's default of 12 starves more than a dozen CPUs.
 const BACKGROUND_REQUESTS_MAX: u16 = 512;
 /// Read-ahead stops here and leaves the rest to requests somebody waits for.
 const CONGESTED_REQUESTS: u16 = BACKGROUND_REQUESTS_MAX / 4 * 3;
@@ -37,7 +39,6 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DONT_MASK
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
-    | init::ASYNC_DIO
     | init::PARALLEL_DIROPS
     | init::POSIX_ACL
     | init::MAX_PAGES

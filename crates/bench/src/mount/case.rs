@@ -24,7 +24,9 @@ pub(super) enum Names {
     Stat,
     OpenClose,
     CreateUnlink,
-    /// The three above at random, one as often as another.
+    /// fsync(2) of a file that has nothing to write back: the request alone.
+    Sync,
+    /// The first three at random, one as often as another.
     Storm,
 }
 
@@ -75,7 +77,13 @@ pub(super) fn all() -> Vec<Case> {
             push(sequential(MIB_1, direct, write), 1, true);
         }
     }
-    for names in [Names::Stat, Names::OpenClose, Names::CreateUnlink, Names::Storm] {
+    for names in [
+        Names::Stat,
+        Names::OpenClose,
+        Names::CreateUnlink,
+        Names::Storm,
+        Names::Sync,
+    ] {
         push(Work::Names(names), 1, true);
     }
     cases
@@ -135,6 +143,7 @@ impl Work {
             Self::Names(Names::OpenClose) => "metadata/open-close".to_owned(),
             Self::Names(Names::CreateUnlink) => "metadata/create-unlink".to_owned(),
             Self::Names(Names::Storm) => "metadata/storm".to_owned(),
+            Self::Names(Names::Sync) => "metadata/fsync".to_owned(),
         }
     }
 
@@ -165,6 +174,7 @@ mod tests {
             "4k/buffered-write/1c/pinned",
             "1m/sequential-buffered-read/1c/pinned",
             "metadata/storm/1c/pinned",
+            "metadata/fsync/1c/pinned",
         ] {
             assert!(names.contains(name), "{name}");
         }

@@ -129,6 +129,6 @@ fn prepare<'a>(contestant: &'a Contestant, pass: &Pass<'_>, number: usize) -> Re
             let file = contestant.open(number, transfer.direct)?;
             transfer::prepare(file, transfer, pass, seed)
         }
-        Work::Names(names) => Ok(names::prepare(contestant.names(), names, pass.operations, seed)),
+        Work::Names(names) => names::prepare(contestant.names(), names, pass.operations, seed),
     }
 }

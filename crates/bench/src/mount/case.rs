@@ -50,7 +50,7 @@ const KIB_4: usize = 4 << 10;
 const KIB_128: usize = 128 << 10;
 const MIB_1: usize = 1 << 20;
 
-/// Where collecting writes gains most.
+/// Small buffered writes in the file's order: shows whether a variant is in effect.
 pub(super) const SMALL_WRITES: Case = Case {
     work: sequential(KIB_4, false, true),
     clients: 1,
@@ -115,12 +115,8 @@ impl Case {
 
     /// Whether a served contestant of this variant differs here from the others.
     pub(super) fn concerns(&self, variant: Variant) -> bool {
-        let Work::Transfer(transfer) = self.work else {
-            return matches!(variant, Variant::Uring | Variant::Classic);
-        };
         match variant {
             Variant::Uring | Variant::Classic => true,
-            Variant::WriteBack => transfer.write && !transfer.direct,
             Variant::NoKillPrivileges => self.work == random(KIB_4, false, true),
         }
     }
@@ -189,14 +185,6 @@ mod tests {
         };
         assert_eq!(concerned(Variant::Uring).len(), all().len());
         assert_eq!(concerned(Variant::NoKillPrivileges), ["4k/buffered-write/1c/pinned"]);
-        assert_eq!(
-            concerned(Variant::WriteBack),
-            [
-                "4k/buffered-write/1c/pinned",
-                "4k/sequential-buffered-write/1c/pinned",
-                "1m/sequential-buffered-write/1c/pinned"
-            ]
-        );
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The filesystem: inodes, directories and the data path over the pool (mbsfs of MBS-LVM, section 3).
 //!
-//! Locks, in this order: the rename lock, or those of volumes; directories, ancestors first; an inode's life, xattrs; a file's appending lock,
-//! its exclusive lock; then the pool's. Reads and writes of placed blocks take none of them.
+//! Locks, in this order: the rename lock, or those of volumes; directories, ancestors first; states of inodes, by ascending
+//! number; a file's appending lock, its exclusive lock; then the pool's. Reads and writes of placed blocks take none of them.
 
 mod acl;
 mod attr;
 mod attributes;
+mod commit;
 mod data;
 mod directory;
 mod error;
@@ -27,10 +28,12 @@ pub use placement::{Placement, UnknownPlacement};
 pub use volume::{VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub use xattr::{MAP_XATTR, POLICY_XATTR};
 
+use crate::log::{Attributes, Change, Log, NoLog};
 use crate::pool::{Machine, Pool};
 use crate::{Clock, CpuId, Memory, NodeId};
+use commit::Held;
 use homenode_shared::{Nodes, Slot, Slots};
-use inode::{Body, Life};
+use inode::Body;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,11 +72,20 @@ impl Ino {
     pub const ROOT: Self = Self(1);
 }
 
-/// One filesystem on one pool.
+/// The root directory, which needs no name.
+fn new_root(now_ns: i64) -> Inode {
+    let body = Body::Directory(Box::new(directory::Directory::new(Ino::ROOT)));
+    let root = Inode::new(Ino::ROOT, attr::DIRECTORY, 0, body, now_ns);
+    root.state.lock().links = 2;
+    root
+}
+
+/// One filesystem on one pool. `L` hears every change of its metadata.
 #[derive(Debug)]
-pub struct Fs<M: Memory, C: Clock> {
+pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
     pool: Pool<M>,
     clock: C,
+    log: L,
     slots: Arc<Slots>,
     nodes: Nodes,
     table: Table,
@@ -85,30 +97,45 @@ pub struct Fs<M: Memory, C: Clock> {
     unlinked: AtomicU64,
 }
 
-impl<M: Memory, C: Clock> Fs<M, C> {
-    /// An empty filesystem on a pool without members; owner and mode of the root as given.
-    pub fn new(machine: &Machine, memory: M, clock: C, root: NewInode) -> Self {
-        let table = Table::new(machine.files_max);
-        let now_ns = clock.now_ns();
-        let body = Body::Directory(Box::new(directory::Directory::new(Ino::ROOT)));
-        let root = NewInode {
-            mode: attr::DIRECTORY | root.mode & attr::PERMISSIONS,
-            ..root
-        };
-        let root = table.add(root, body, now_ns).expect("a pool may have an inode");
-        debug_assert_eq!(root.ino, Ino::ROOT);
-        root.life.lock().links = 2;
-        Self {
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+    /// An empty filesystem on a pool without members, without a log; owner and mode of the root as given.
+    pub fn new(machine: &Machine, memory: M, clock: C, root: NewInode) -> Self
+    where
+        L: Default,
+    {
+        Self::with_log(machine, memory, clock, L::default(), root)
+    }
+
+    /// An empty filesystem whose changes `log` hears.
+    pub fn with_log(machine: &Machine, memory: M, clock: C, log: L, root: NewInode) -> Self {
+        let fs = Self {
             pool: Pool::new(machine, memory, SLOTS),
-            clock,
+            log,
             slots: Slots::new(SLOTS),
             nodes: Nodes::new(machine.nodes.len()),
-            table,
-            root,
+            table: Table::new(machine.files_max),
+            root: Arc::new(new_root(clock.now_ns())),
+            clock,
             renaming: Mutex::new(()),
             volumes: Volumes::default(),
             unlinked: AtomicU64::new(0),
-        }
+        };
+        let ino = fs.table.reserve().expect("a pool may have an inode");
+        debug_assert_eq!(ino, Ino::ROOT);
+        fs.table.put(fs.root());
+        let attributes = Attributes {
+            mode: attr::DIRECTORY | root.mode & attr::PERMISSIONS,
+            uid: root.uid,
+            gid: root.gid,
+            rdev: 0,
+            placement: None,
+        };
+        fs.commit(
+            Held::state_of(&fs.root),
+            fs.now_ns(),
+            &[Change::Inode { ino, attributes }],
+        );
+        fs
     }
 
     /// Where each thread claims its slot.
@@ -136,17 +163,36 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::Stale`] when it is gone already.
     pub fn pin(&self, inode: &Inode) -> Result<()> {
-        let mut life = inode.life.lock();
-        if life.evicted {
+        let mut state = inode.state.lock();
+        if state.evicted {
             return Err(Error::Stale);
         }
-        life.pins += 1;
+        state.pins += 1;
         Ok(())
     }
 
     /// Takes `pins` pins back; the inode goes with the last one when nothing links to it.
     pub fn unpin(&self, inode: &Inode, pins: u64) {
-        self.change_life(inode, |life| life.pins = life.pins.saturating_sub(pins));
+        let mut state = inode.state.lock();
+        let was_unlinked = state.is_unlinked();
+        state.pins = state.pins.saturating_sub(pins);
+        let gone = state.evict();
+        drop(state);
+        if gone {
+            self.evict(inode);
+            if was_unlinked && matches!(inode.body, Body::File(_)) {
+                // Last: until then its space is not free. Relaxed: a figure that is looked at again and again.
+                self.unlinked.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Frees what an inode has that nothing keeps.
+    fn evict(&self, inode: &Inode) {
+        self.table.remove(inode.ino);
+        if let Body::File(file) = &inode.body {
+            self.discard(inode, file);
+        }
     }
 
     /// Whether files without a name are still open, or were until just now: their space may soon be free.
@@ -165,36 +211,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             files,
             files_free,
         }
-    }
-
-    /// Changes links or pins, and evicts the inode when neither is left.
-    fn change_life<R>(&self, inode: &Inode, change: impl FnOnce(&mut Life) -> R) -> R {
-        let mut life = inode.life.lock();
-        let before = life.is_unlinked();
-        let result = change(&mut life);
-        let evict = life.links == 0 && life.pins == 0 && !life.evicted;
-        life.evicted |= evict;
-        let after = life.is_unlinked();
-        drop(life);
-        let Body::File(file) = &inode.body else {
-            if evict {
-                self.table.remove(inode.ino);
-            }
-            return result;
-        };
-        // Relaxed: a figure that is looked at again and again.
-        if !before && after {
-            self.unlinked.fetch_add(1, Ordering::Relaxed);
-        }
-        if evict {
-            self.table.remove(inode.ino);
-            self.discard(inode, file);
-        }
-        // Last: until then its space is not free.
-        if before && !after {
-            self.unlinked.fetch_sub(1, Ordering::Relaxed);
-        }
-        result
     }
 
     /// Nodes of 4 KiB that all block maps use together: 0 when no file has more than its first block.

@@ -6,6 +6,7 @@
 
 pub mod blk;
 pub mod fs;
+pub mod log;
 mod memory;
 pub mod pool;
 

@@ -1,15 +1,19 @@
 //! stat, chmod, chown, utimens, truncate.
 
+use super::acl::ACCESS;
 use super::attr::{PERMISSIONS, TYPE_MASK};
+use super::commit::{Changes, Held};
 use super::inode::Body;
+use super::xattr::{self, CAPABILITY, without_privileges};
 use super::{Attr, Error, Fs, Inode, Result, SetAttr, SetTime};
+use crate::log::{Attributes, Change, Log};
 use crate::{BLOCK_BYTES, Clock, Memory};
 use std::sync::atomic::Ordering;
 
 /// Units of st_blocks in a block.
 const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 512;
 
-impl<M: Memory, C: Clock> Fs<M, C> {
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// What stat(2) tells.
     pub fn attr(&self, inode: &Inode) -> Attr {
         let (size, blocks) = match &inode.body {
@@ -19,12 +23,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             Body::Directory(directory) => (directory.size_bytes(), 0),
             Body::Special => (0, 0),
         };
+        let state = inode.state.lock();
         Attr {
             ino: inode.ino,
             mode: inode.mode(),
-            nlink: inode.life.lock().links,
-            uid: inode.uid.load(Ordering::Relaxed),
-            gid: inode.gid.load(Ordering::Relaxed),
+            nlink: state.links,
+            uid: state.uid,
+            gid: state.gid,
             rdev: inode.rdev,
             size,
             blocks: blocks * SECTORS_PER_BLOCK,
@@ -48,32 +53,42 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 _ => return Err(Error::Invalid),
             }
         }
-        if let Some(uid) = set.uid {
-            inode.uid.store(uid, Ordering::Relaxed);
-        }
-        if let Some(gid) = set.gid {
-            inode.gid.store(gid, Ordering::Relaxed);
-        }
+        let held = Held::state_of(inode);
+        let state = held.only();
+        let before = inode.attributes(state);
+        let mut after = Attributes {
+            uid: set.uid.unwrap_or(before.uid),
+            gid: set.gid.unwrap_or(before.gid),
+            ..before
+        };
         if set.kill_priv {
-            self.kill_privileges(inode);
+            after.mode = without_privileges(after.mode);
         }
+        let mut list = None;
         if let Some(mode) = set.mode {
-            // First: it may find no room, and then both stay as they were.
-            Self::apply_mode_to_list(inode, mode)?;
-            let new = |old: u32| Some(old & TYPE_MASK | mode & PERMISSIONS);
-            let _ = inode.mode.fetch_update(Ordering::Relaxed, Ordering::Relaxed, new);
+            after.mode = after.mode & TYPE_MASK | mode & PERMISSIONS;
+            list = xattr::list_with_mode(state, mode)?;
+        }
+        let ino = inode.ino;
+        let mut changes = Changes::of(Change::Inode { ino, attributes: after });
+        if let Some(value) = &list {
+            let name = ACCESS;
+            changes.add(Change::Xattr { ino, name, value });
+        }
+        if set.kill_priv && state.xattr(CAPABILITY).is_some() {
+            changes.add(Change::NoXattr { ino, name: CAPABILITY });
         }
         let time = |time: SetTime| match time {
             SetTime::Now => now_ns,
             SetTime::At(ns) => ns,
         };
-        if let Some(atime) = set.atime {
-            inode.atime_ns.store(time(atime), Ordering::Relaxed);
-        }
-        if let Some(mtime) = set.mtime {
-            inode.mtime_ns.store(time(mtime), Ordering::Relaxed);
-        }
-        inode.touch_changed(set.ctime.unwrap_or(now_ns));
+        changes.add(Change::Times {
+            ino,
+            atime_ns: set.atime.map(time),
+            mtime_ns: set.mtime.map(time),
+            ctime_ns: Some(set.ctime.unwrap_or(now_ns)),
+        });
+        self.commit(held, now_ns, changes.as_slice());
         Ok(self.attr(inode))
     }
 }

@@ -6,6 +6,7 @@
 
 use super::inode::{Body, FileBody};
 use super::{Asking, Error, Fs, Inode, Result};
+use crate::log::Log;
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber};
@@ -20,7 +21,7 @@ const TURNS: u64 = 64;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const _: () = assert!(FILE_BYTES_MAX / BLOCK < BlockMap::LIMIT);
 
-impl<M: Memory, C: Clock> Fs<M, C> {
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Reads into `to` from byte `offset` on; gives the bytes read, short only at the end of the file.
     ///
     /// # Errors

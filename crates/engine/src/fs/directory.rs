@@ -5,8 +5,9 @@
 
 use super::{Error, Ino, Inode, Result};
 use parking_lot::RwLock;
+use siphasher::sip::SipHasher13;
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -66,8 +67,35 @@ impl Entries {
             .map(|(_, entry)| &entry.inode)
     }
 
-    /// Adds a name that is not there.
-    pub(super) fn insert(&mut self, name: &[u8], inode: Arc<Inode>) -> Result<()> {
+    /// Whether `name` is there, or has room: names of equal hash are limited.
+    pub(super) fn has_room(&self, name: &[u8]) -> bool {
+        self.find(name).is_some() || self.free_key(name).is_some()
+    }
+
+    /// Puts `inode` behind a name that [`Entries::has_room`]; gives what it named before.
+    pub(super) fn put(&mut self, name: &[u8], inode: Arc<Inode>) -> Option<Arc<Inode>> {
+        if let Some(key) = self.key(name) {
+            let entry = self.by_key.get_mut(&key).expect("this key was just found");
+            return Some(std::mem::replace(&mut entry.inode, inode));
+        }
+        let key = self.free_key(name).expect("the caller has looked for room");
+        let name = name.into();
+        self.by_key.insert(key, Entry { name, inode });
+        None
+    }
+
+    pub(super) fn remove(&mut self, name: &[u8]) -> Option<Arc<Inode>> {
+        let key = self.key(name)?;
+        self.by_key.remove(&key).map(|entry| entry.inode)
+    }
+
+    fn key(&self, name: &[u8]) -> Option<u64> {
+        let mut all = self.with_hash(name);
+        all.find(|(_, entry)| *entry.name == *name).map(|(key, _)| *key)
+    }
+
+    /// The first key of this name's hash that is not taken.
+    fn free_key(&self, name: &[u8]) -> Option<u64> {
         let first = first_key(name);
         let mut key = first;
         for (taken, _) in self.with_hash(name) {
@@ -76,30 +104,7 @@ impl Entries {
             }
             key += 1;
         }
-        if key > first + LAST_OF_HASH {
-            return Err(Error::NoSpace);
-        }
-        self.by_key.insert(
-            key,
-            Entry {
-                name: name.into(),
-                inode,
-            },
-        );
-        Ok(())
-    }
-
-    pub(super) fn remove(&mut self, name: &[u8]) -> Option<Arc<Inode>> {
-        let key = *self.with_hash(name).find(|(_, entry)| *entry.name == *name)?.0;
-        self.by_key.remove(&key).map(|entry| entry.inode)
-    }
-
-    /// Puts another inode behind a name that is there; gives the one before.
-    pub(super) fn replace(&mut self, name: &[u8], inode: Arc<Inode>) -> Option<Arc<Inode>> {
-        let key = *self.with_hash(name).find(|(_, entry)| *entry.name == *name)?.0;
-        self.by_key
-            .get_mut(&key)
-            .map(|entry| std::mem::replace(&mut entry.inode, inode))
+        (key <= first + LAST_OF_HASH).then_some(key)
     }
 
     /// Entries from offset `from` on, with the offset to go on from after each.
@@ -117,7 +122,8 @@ const LAST_OF_HASH: u64 = 0xff;
 
 /// Between 2^61 and 2^62: clear of the offsets of `.` and `..`, and positive as an off_t.
 fn first_key(name: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    // A hash that never changes: offsets of readdir are written down by others.
+    let mut hasher = SipHasher13::new();
     hasher.write(name);
     (hasher.finish() >> 11 | 1 << 53) << 8
 }

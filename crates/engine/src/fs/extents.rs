@@ -3,6 +3,7 @@
 use super::data::{FILE_BYTES_MAX, in_block};
 use super::inode::{Closed, FileBody};
 use super::{Asking, Error, Fs, Inode, Result, Whence};
+use crate::log::Log;
 use crate::{BLOCK_BYTES, Clock, Memory};
 use homenode_shared::{BlockMap, Extent, Found};
 use std::ops::Range;
@@ -27,7 +28,7 @@ pub mod fallocate_mode {
 }
 use fallocate_mode::{COLLAPSE_RANGE, INSERT_RANGE, KEEP_SIZE, PUNCH_HOLE, UNSHARE_RANGE, ZERO_RANGE};
 
-impl<M: Memory, C: Clock> Fs<M, C> {
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Sets the size; what lies beyond a smaller one is freed, a larger one reserves nothing.
     pub(super) fn truncate(&self, inode: &Inode, size: u64) -> Result<()> {
         let file = inode.file()?;

@@ -4,6 +4,7 @@ use super::attr::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
 use super::directory::Directory;
 use super::placement::Policy;
 use super::{Error, Ino, Result};
+use crate::log::Attributes;
 use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -14,26 +15,27 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct Inode {
     pub(super) ino: Ino,
-    pub(super) mode: AtomicU32,
-    pub(super) uid: AtomicU32,
-    pub(super) gid: AtomicU32,
     pub(super) rdev: u32,
+    /// Mode and policy change under the lock of `state`, in one place (`commit`); they are read without.
+    pub(super) mode: AtomicU32,
     pub(super) policy: Policy,
     pub(super) atime_ns: AtomicI64,
     pub(super) mtime_ns: AtomicI64,
     pub(super) ctime_ns: AtomicI64,
     pub(super) btime_ns: i64,
-    pub(super) life: Mutex<Life>,
-    pub(super) xattrs: Mutex<Option<Box<Xattrs>>>,
+    pub(super) state: Mutex<State>,
     pub(super) body: Body,
 }
 
 /// Extended attributes by name.
 pub(super) type Xattrs = BTreeMap<Box<[u8]>, Box<[u8]>>;
 
-/// Why an inode is kept.
-#[derive(Debug)]
-pub(super) struct Life {
+/// The part of an inode that its lock guards.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) xattrs: Option<Box<Xattrs>>,
     pub(super) links: u32,
     /// Open files, and lookups the kernel remembers.
     pub(super) pins: u64,
@@ -41,10 +43,22 @@ pub(super) struct Life {
     pub(super) evicted: bool,
 }
 
-impl Life {
+impl State {
     /// Lives without a name.
     pub(super) fn is_unlinked(&self) -> bool {
         self.links == 0 && self.pins > 0
+    }
+
+    /// Whether nothing keeps the inode, for the first time.
+    pub(super) fn evict(&mut self) -> bool {
+        let evict = self.links == 0 && self.pins == 0 && !self.evicted;
+        self.evicted |= evict;
+        evict
+    }
+
+    /// The value of an extended attribute that is stored.
+    pub(super) fn xattr(&self, name: &[u8]) -> Option<&[u8]> {
+        self.xattrs.as_ref()?.get(name).map(|value| &**value)
     }
 }
 
@@ -73,6 +87,22 @@ pub(super) struct FileBody {
 }
 
 impl Inode {
+    /// An inode without a name, an owner and permissions: they come with the first change.
+    pub(super) fn new(ino: Ino, kind: u32, rdev: u32, body: Body, now_ns: i64) -> Self {
+        Self {
+            ino,
+            rdev,
+            mode: AtomicU32::new(kind),
+            policy: Policy::default(),
+            atime_ns: AtomicI64::new(now_ns),
+            mtime_ns: AtomicI64::new(now_ns),
+            ctime_ns: AtomicI64::new(now_ns),
+            btime_ns: now_ns,
+            state: Mutex::default(),
+            body,
+        }
+    }
+
     /// Its number.
     #[must_use]
     pub fn ino(&self) -> Ino {
@@ -82,8 +112,19 @@ impl Inode {
     /// Full st_mode.
     #[must_use]
     pub fn mode(&self) -> u32 {
-        // Relaxed, here and for owner and times: each stands alone.
+        // Relaxed, here and for times: each stands alone.
         self.mode.load(Ordering::Relaxed)
+    }
+
+    /// Its attributes, with its state locked.
+    pub(super) fn attributes(&self, state: &State) -> Attributes {
+        Attributes {
+            mode: self.mode(),
+            uid: state.uid,
+            gid: state.gid,
+            rdev: self.rdev,
+            placement: self.policy.load(),
+        }
     }
 
     /// Whether it is a directory.

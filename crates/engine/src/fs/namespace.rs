@@ -1,9 +1,12 @@
 //! Names: lookup, create, link, unlink, rename, readdir.
 
+use super::acl::{ACCESS, Acl, DEFAULT};
 use super::attr::{DIRECTORY, PERMISSIONS, REGULAR, SET_GID, SYMLINK, TYPE_MASK};
+use super::commit::{Changes, Held};
 use super::directory::{Directory, check_name};
 use super::inode::{Body, FileBody};
 use super::{Error, Fs, Ino, Inode, NewInode, Result};
+use crate::log::{Attributes, Change, Log};
 use crate::{Clock, Memory};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +27,7 @@ const TARGET_BYTES_MAX: usize = 4095;
 /// Links an inode can have.
 const LINKS_MAX: u32 = i32::MAX.unsigned_abs();
 
-impl<M: Memory, C: Clock> Fs<M, C> {
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// The entry `name` of `dir`; `.` and `..` too. Not pinned.
     ///
     /// # Errors
@@ -55,9 +58,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if dir.directory()?.entries.read().find(name).is_some() {
             return Err(Error::Exists);
         }
-        let inode = self.make(dir, new, body)?;
-        self.enter_name(dir, name, &inode)?;
-        Ok(inode)
+        self.make(dir, Some(name), new, body)
     }
 
     /// Makes a symbolic link to `target`. Not pinned.
@@ -79,9 +80,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             gid,
             rdev: 0,
         };
-        let inode = self.make(dir, new, Body::Symlink(target.into()))?;
-        self.enter_name(dir, name, &inode)?;
-        Ok(inode)
+        self.make(dir, Some(name), new, Body::Symlink(target.into()))
     }
 
     /// Makes an unnamed file (O_TMPFILE), pinned once.
@@ -90,11 +89,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Error::NotDirectory`].
     pub fn tmpfile(&self, dir: &Arc<Inode>, new: NewInode) -> Result<Arc<Inode>> {
         dir.directory()?;
-        let inode = self.make(dir, new, Body::File(FileBody::default()))?;
-        self.change_life(&inode, |life| {
-            life.links = 0;
-            life.pins = 1;
-        });
+        let inode = self.make(dir, None, new, Body::File(FileBody::default()))?;
+        // Relaxed: a figure that is looked at again and again.
+        self.unlinked.fetch_add(1, Ordering::Relaxed);
         Ok(inode)
     }
 
@@ -108,28 +105,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if inode.is_directory() {
             return Err(Error::NotPermitted);
         }
-        let mut entries = dir.directory()?.entries.write();
-        if entries.removed {
+        let mut held = self.hold_new_name(dir, name)?;
+        held.set_targets([Some(inode), None]);
+        held.lock_states([Some(&**dir), Some(&**inode)]);
+        let state = held.state(inode.ino);
+        if state.evicted {
             return Err(Error::NotFound);
         }
-        if entries.find(name).is_some() {
-            return Err(Error::Exists);
+        if state.links >= LINKS_MAX {
+            return Err(Error::TooManyLinks);
         }
-        self.change_life(inode, |life| {
-            if life.evicted {
-                return Err(Error::NotFound);
-            }
-            if life.links >= LINKS_MAX {
-                return Err(Error::TooManyLinks);
-            }
-            entries.insert(name, Arc::clone(inode))?;
-            life.links += 1;
-            Ok(())
-        })?;
-        drop(entries);
-        let now_ns = self.now_ns();
-        inode.touch_changed(now_ns);
-        dir.touch_modified(now_ns);
+        let (dir, ino) = (dir.ino, inode.ino);
+        self.commit(held, self.now_ns(), &[Change::Name { dir, name, ino }]);
         Ok(())
     }
 
@@ -138,18 +125,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDirectory`].
     pub fn unlink(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-        let inode = {
-            let mut entries = dir.directory()?.entries.write();
-            if entries.find(name).ok_or(Error::NotFound)?.is_directory() {
-                return Err(Error::IsDirectory);
+        self.remove_name(dir, name, |inode| {
+            if inode.is_directory() {
+                Err(Error::IsDirectory)
+            } else {
+                Ok(())
             }
-            entries.remove(name).expect("found under the same lock")
-        };
-        let now_ns = self.now_ns();
-        dir.touch_modified(now_ns);
-        inode.touch_changed(now_ns);
-        self.change_life(&inode, |life| life.links -= 1);
-        Ok(())
+        })
     }
 
     /// Removes an empty directory.
@@ -162,12 +144,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             b".." => return Err(Error::NotEmpty),
             _ => {}
         }
-        let inode = {
-            let mut entries = dir.directory()?.entries.write();
-            mark_removed(entries.find(name).ok_or(Error::NotFound)?)?;
-            entries.remove(name).expect("found under the same lock")
-        };
-        self.directory_gone(dir, &inode);
+        self.remove_name(dir, name, mark_removed)
+    }
+
+    /// Removes a name when `check` lets what it names go.
+    fn remove_name(&self, dir: &Inode, name: &[u8], check: impl FnOnce(&Inode) -> Result<()>) -> Result<()> {
+        let entries = dir.directory()?.entries.write();
+        let inode = Arc::clone(entries.find(name).ok_or(Error::NotFound)?);
+        check(&inode)?;
+        let mut held = Held::default();
+        held.hold_directory(dir.ino, entries);
+        held.lock_states([Some(dir), Some(&*inode)]);
+        let dir = dir.ino;
+        self.commit(held, self.now_ns(), &[Change::NoName { dir, name }]);
         Ok(())
     }
 
@@ -225,72 +214,65 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// A new inode that inherits what `dir` hands down.
-    fn make(&self, dir: &Inode, new: NewInode, body: Body) -> Result<Arc<Inode>> {
-        let kind = if new.mode & TYPE_MASK == 0 {
-            REGULAR
-        } else {
-            new.mode & TYPE_MASK
+    /// Makes an inode that inherits what `dir` hands down, and its first name; without one, it is pinned once.
+    fn make(&self, dir: &Arc<Inode>, name: Option<&[u8]>, new: NewInode, body: Body) -> Result<Arc<Inode>> {
+        let kind = match new.mode & TYPE_MASK {
+            0 => REGULAR,
+            kind => kind,
         };
-        let default = if kind == SYMLINK { None } else { Self::default_list(dir) };
-        let (access, mode) = match &default {
-            Some(default) => {
-                let (access, mode) = default.inherit(new.mode & PERMISSIONS);
-                (Some(access), mode)
+        let (attributes, default) = inherit(dir, kind, &new);
+        let access = default
+            .as_ref()
+            .map(|default| default.inherit(new.mode & PERMISSIONS).0);
+        let ino = self.table.reserve()?;
+        let now_ns = self.now_ns();
+        let inode = Arc::new(Inode::new(ino, kind, new.rdev, body, now_ns));
+        let mut held = match name.map_or(Ok(Held::default()), |name| self.hold_new_name(dir, name)) {
+            Ok(held) => held,
+            Err(error) => {
+                self.table.give_up();
+                return Err(error);
             }
-            None => (None, new.mode & PERMISSIONS & !new.umask),
         };
-        let (mut mode, mut gid) = (kind | mode, new.gid);
-        if dir.mode() & SET_GID != 0 {
-            gid = dir.gid.load(Ordering::Relaxed);
-            if kind == DIRECTORY {
-                mode |= SET_GID;
+        held.set_targets([Some(&inode), None]);
+        held.lock_states([name.map(|_| &**dir), Some(&*inode)]);
+        held.state(ino).pins = u64::from(name.is_none());
+        self.table.put(Arc::clone(&inode));
+        // Permission bits say the same as a minimal list.
+        let access = access.filter(|list| !list.is_minimal()).map(|list| list.to_bytes());
+        let default = default.filter(|_| kind == DIRECTORY).map(|list| list.to_bytes());
+        let mut changes = Changes::of(Change::Inode { ino, attributes });
+        for (name, value) in [(ACCESS, &access), (DEFAULT, &default)] {
+            if let Some(value) = value {
+                changes.add(Change::Xattr { ino, name, value });
             }
         }
-        let inode = self.table.add(NewInode { mode, gid, ..new }, body, self.now_ns())?;
-        // Others have no data, and may have no `user.` attributes: it would be listed and could not be read.
-        if matches!(kind, REGULAR | DIRECTORY) {
-            inode.policy.store(dir.policy.load());
+        if let Some(name) = name {
+            changes.add(Change::Name {
+                dir: dir.ino,
+                name,
+                ino,
+            });
         }
-        if kind == DIRECTORY {
-            inode.life.lock().links = 2;
-        }
-        if let Some(access) = access {
-            Self::put_inherited(&inode, &access, default.as_ref().filter(|_| kind == DIRECTORY))?;
-        }
+        self.commit(held, now_ns, changes.as_slice());
         Ok(inode)
     }
 
-    /// Puts a new inode's first name into `dir`; evicts it again when that fails.
-    fn enter_name(&self, dir: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>) -> Result<()> {
-        let entered = dir.directory().and_then(|directory| {
-            let mut entries = directory.entries.write();
-            if entries.removed {
-                Err(Error::NotFound)
-            } else if entries.find(name).is_some() {
-                Err(Error::Exists)
-            } else {
-                entries.insert(name, Arc::clone(inode))
-            }
-        });
-        if let Err(error) = entered {
-            self.change_life(inode, |life| life.links = 0);
-            return Err(error);
+    /// Locks `dir`, which has no `name` yet and takes one.
+    fn hold_new_name<'a>(&self, dir: &'a Inode, name: &[u8]) -> Result<Held<'a>> {
+        let entries = dir.directory()?.entries.write();
+        if entries.removed {
+            return Err(Error::NotFound);
         }
-        if inode.is_directory() {
-            dir.life.lock().links += 1;
+        if entries.find(name).is_some() {
+            return Err(Error::Exists);
         }
-        dir.touch_modified(self.now_ns());
-        Ok(())
-    }
-
-    /// After a directory's only name is gone from `dir`.
-    pub(super) fn directory_gone(&self, dir: &Inode, inode: &Inode) {
-        let now_ns = self.now_ns();
-        dir.life.lock().links -= 1;
-        dir.touch_modified(now_ns);
-        inode.touch_changed(now_ns);
-        self.change_life(inode, |life| life.links = 0);
+        if !entries.has_room(name) {
+            return Err(Error::NoSpace);
+        }
+        let mut held = Held::default();
+        held.hold_directory(dir.ino, entries);
+        Ok(held)
     }
 
     /// Whether `inode` is `dir` or above it. With the rename lock held: the tree keeps its shape.
@@ -313,6 +295,34 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             at = parent;
         }
     }
+}
+
+/// Attributes of a new inode in `dir`, and the default list it inherits.
+fn inherit(dir: &Inode, kind: u32, new: &NewInode) -> (Attributes, Option<Acl>) {
+    let state = dir.state.lock();
+    let stored = state.xattr(DEFAULT).filter(|_| kind != SYMLINK);
+    let default = stored.and_then(|bytes| Acl::parse(bytes).ok().flatten());
+    let mut mode = match &default {
+        Some(default) => default.inherit(new.mode & PERMISSIONS).1,
+        None => new.mode & PERMISSIONS & !new.umask,
+    };
+    let mut gid = new.gid;
+    if dir.mode() & SET_GID != 0 {
+        gid = state.gid;
+        if kind == DIRECTORY {
+            mode |= SET_GID;
+        }
+    }
+    // Others have no data, and may have no `user.` attributes: it would be listed and could not be read.
+    let inherits_placement = matches!(kind, REGULAR | DIRECTORY);
+    let attributes = Attributes {
+        mode: kind | mode,
+        uid: new.uid,
+        gid,
+        rdev: new.rdev,
+        placement: dir.policy.load().filter(|_| inherits_placement),
+    };
+    (attributes, default)
 }
 
 /// Marks an empty directory as removed, so that nothing is made in it any more.

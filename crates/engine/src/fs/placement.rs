@@ -2,6 +2,7 @@
 
 use super::inode::{Body, FileBody};
 use super::{Asking, Error, Fs, Inode, Result};
+use crate::log::Log;
 use crate::pool::PoolError;
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, NodeId};
 use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
@@ -90,7 +91,7 @@ impl FromStr for Placement {
     }
 }
 
-impl<M: Memory, C: Clock> Fs<M, C> {
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Which node's members a first write at `file_block` asks for.
     pub(super) fn node_for(&self, inode: &Inode, file_block: u64, asking: &Asking<'_>) -> NodeId {
         match inode.policy.load() {

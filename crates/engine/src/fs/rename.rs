@@ -1,8 +1,10 @@
 //! rename, in its three modes.
 
+use super::commit::Held;
 use super::directory::{Entries, check_name};
 use super::namespace::mark_removed;
 use super::{Error, Fs, Inode, RenameMode, Result};
+use crate::log::{Change, Log};
 use crate::{Clock, Memory};
 use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
@@ -38,7 +40,7 @@ struct Checked {
     met: Option<Arc<Inode>>,
 }
 
-impl<M: Memory, C: Clock> Fs<M, C> {
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Renames `name` in `from` to `new_name` in `to`.
     ///
     /// # Errors
@@ -60,39 +62,38 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if met.as_ref().is_some_and(|met| met.ino == inode.ino) {
             return Ok(());
         }
-        match (&met, mode) {
-            (Some(met), RenameMode::Exchange) => {
-                pair.from().replace(name, Arc::clone(met));
-                pair.to().replace(new_name, Arc::clone(&inode));
-            }
-            (Some(_), _) => {
-                pair.to().replace(new_name, Arc::clone(&inode));
-                pair.from().remove(name);
-            }
-            (None, _) => {
-                pair.to().insert(new_name, Arc::clone(&inode))?;
-                pair.from().remove(name);
+        if !pair.to().has_room(new_name) {
+            return Err(Error::NoSpace);
+        }
+        let mut held = Held::default();
+        if let Some(shape) = shape {
+            held.hold_shape(shape);
+        }
+        match pair {
+            Pair::One(entries) => held.hold_directory(from.ino, entries),
+            Pair::Two { from: a, to: b } => {
+                held.hold_directory(from.ino, a);
+                held.hold_directory(to.ino, b);
             }
         }
-        adopt(&inode, from, to);
-        if let (Some(met), RenameMode::Exchange) = (&met, mode) {
-            adopt(met, to, from);
-        }
-        drop(pair);
-        drop(shape);
-        let now_ns = self.now_ns();
-        inode.touch_changed(now_ns);
-        from.touch_modified(now_ns);
-        to.touch_modified(now_ns);
-        match met {
-            Some(met) if mode == RenameMode::Exchange => met.touch_changed(now_ns),
-            Some(met) if met.is_directory() => self.directory_gone(to, &met),
-            Some(met) => {
-                met.touch_changed(now_ns);
-                self.change_life(&met, |life| life.links -= 1);
-            }
-            None => {}
-        }
+        held.set_targets([Some(&inode), met.as_ref()]);
+        held.lock_states([Some(&**from), Some(&**to), Some(&*inode), met.as_deref()]);
+        let (from, to) = (from.ino, to.ino);
+        let arrives = Change::Name {
+            dir: to,
+            name: new_name,
+            ino: inode.ino,
+        };
+        let leaves = match &met {
+            Some(met) if mode == RenameMode::Exchange => Change::Name {
+                dir: from,
+                name,
+                ino: met.ino,
+            },
+            _ => Change::NoName { dir: from, name },
+        };
+        // The new name first: an inode that moves is never without one.
+        self.commit(held, self.now_ns(), &[arrives, leaves]);
         Ok(())
     }
 
@@ -152,17 +153,5 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             _ => {}
         }
         Ok(Checked { inode, met })
-    }
-}
-
-/// `to` is now the directory of `inode`, which was in `from`.
-fn adopt(inode: &Inode, from: &Inode, to: &Inode) {
-    if from.ino == to.ino {
-        return;
-    }
-    if let Ok(directory) = inode.directory() {
-        directory.set_parent(to.ino);
-        from.life.lock().links -= 1;
-        to.life.lock().links += 1;
     }
 }

@@ -1,12 +1,11 @@
 //! All live inodes by number.
 
-use super::inode::{Body, Inode, Life};
-use super::placement::Policy;
-use super::{Error, Ino, NewInode, Result};
-use parking_lot::{Mutex, RwLock};
+use super::inode::Inode;
+use super::{Error, Ino, Result};
+use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Locks that inodes are spread over.
 const SHARDS: usize = 64;
@@ -31,34 +30,23 @@ impl Table {
         }
     }
 
-    /// A new inode with one link; [`Error::NoSpace`] when there are too many.
-    pub(super) fn add(&self, new: NewInode, body: Body, now_ns: i64) -> Result<Arc<Inode>> {
+    /// The number of a new inode, and room for it; [`Error::NoSpace`] when there are too many.
+    pub(super) fn reserve(&self) -> Result<Ino> {
         if self.live.fetch_add(1, Ordering::Relaxed) >= self.files_max {
-            self.live.fetch_sub(1, Ordering::Relaxed);
+            self.give_up();
             return Err(Error::NoSpace);
         }
-        let ino = Ino(self.last.fetch_add(1, Ordering::Relaxed) + 1);
-        let inode = Arc::new(Inode {
-            ino,
-            mode: AtomicU32::new(new.mode),
-            uid: AtomicU32::new(new.uid),
-            gid: AtomicU32::new(new.gid),
-            rdev: new.rdev,
-            policy: Policy::default(),
-            atime_ns: AtomicI64::new(now_ns),
-            mtime_ns: AtomicI64::new(now_ns),
-            ctime_ns: AtomicI64::new(now_ns),
-            btime_ns: now_ns,
-            life: Mutex::new(Life {
-                links: 1,
-                pins: 0,
-                evicted: false,
-            }),
-            xattrs: Mutex::new(None),
-            body,
-        });
-        self.shard(ino).write().insert(ino.0, Arc::clone(&inode));
-        Ok(inode)
+        Ok(Ino(self.last.fetch_add(1, Ordering::Relaxed) + 1))
+    }
+
+    /// Gives the room of an inode back that was not put.
+    pub(super) fn give_up(&self) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Puts an inode where [`Table::find`] finds it.
+    pub(super) fn put(&self, inode: Arc<Inode>) {
+        self.shard(inode.ino).write().insert(inode.ino.0, inode);
     }
 
     pub(super) fn find(&self, ino: Ino) -> Option<Arc<Inode>> {
@@ -67,7 +55,7 @@ impl Table {
 
     pub(super) fn remove(&self, ino: Ino) {
         if self.shard(ino).write().remove(&ino.0).is_some() {
-            self.live.fetch_sub(1, Ordering::Relaxed);
+            self.give_up();
         }
     }
 

@@ -13,9 +13,11 @@ mod error;
 
 pub use error::VolumeError;
 
+use super::commit::Held;
 use super::directory::NAME_BYTES_MAX;
 use super::inode::{Body, FileBody};
-use super::{Fs, Inode, NewInode, Placement, attr};
+use super::{Fs, Inode, Placement, attr};
+use crate::log::{Attributes, Change, Log};
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -89,7 +91,7 @@ impl Volume {
     }
 }
 
-impl<M: Memory, C: Clock> Fs<M, C> {
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Makes a volume of `size_bytes` bytes, all zero. It takes no space until it is written.
     ///
     /// # Errors
@@ -106,17 +108,21 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Entry::Vacant(entry) = volumes.entry(name.into()) else {
             return Err(VolumeError::Exists);
         };
-        let new = NewInode {
+        let ino = self.table.reserve()?;
+        let now_ns = self.clock.now_ns();
+        let body = Body::File(FileBody::default());
+        let inode = Arc::new(Inode::new(ino, attr::BLOCK_DEVICE, 0, body, now_ns));
+        let attributes = Attributes {
             mode: attr::BLOCK_DEVICE,
-            umask: 0,
             uid: 0,
             gid: 0,
             rdev: 0,
+            placement: Some(placement),
         };
-        let inode = self
-            .table
-            .add(new, Body::File(FileBody::default()), self.clock.now_ns())?;
-        inode.policy.store(Some(placement));
+        let mut held = Held::state_of(&inode);
+        held.state(ino).links = 1;
+        self.table.put(Arc::clone(&inode));
+        self.commit(held, now_ns, &[Change::Inode { ino, attributes }]);
         let volume = Arc::new(Volume {
             name: name.into(),
             inode,
@@ -187,7 +193,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         state.require_idle()?;
         *state = State::Removed;
         volumes.remove(&*volume.name);
-        self.change_life(&volume.inode, |life| life.links = 0);
+        let mut inode = volume.inode.state.lock();
+        inode.links = 0;
+        let gone = inode.evict();
+        drop(inode);
+        if gone {
+            self.evict(&volume.inode);
+        }
         Ok(())
     }
 
@@ -217,7 +229,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         for (name, volume) in &*self.volumes.lock() {
             assert_eq!(*name, volume.name);
             assert_ne!(*volume.state.lock(), State::Removed, "{name} is removed");
-            assert_eq!(volume.inode.life.lock().links, 1, "{name} has one link");
+            assert_eq!(volume.inode.state.lock().links, 1, "{name} has one link");
             let size_bytes = volume.size_bytes();
             check_size(size_bytes).expect("every size was checked");
             let beyond = self.placed_from(volume.file(), size_bytes / BLOCK_BYTES as u64);

@@ -1,12 +1,13 @@
 //! Extended attributes: stored ones, the access control lists among them, and the two of the filesystem's own.
 
 use super::acl::{ACCESS, Acl, DEFAULT};
-use super::attr::{GROUP_EXECUTE, PERMISSIONS, SET_GID, SET_UID};
-use super::inode::Xattrs;
+use super::attr::{GROUP_EXECUTE, SET_GID, SET_UID};
+use super::commit::{Changes, Held};
+use super::inode::State;
 use super::placement::Placement;
-use super::{Error, Fs, Inode, Result, XattrMode};
+use super::{Error, Fs, Ino, Inode, Result, XattrMode};
+use crate::log::{Attributes, Change, Log};
 use crate::{Clock, Memory};
-use std::sync::atomic::Ordering;
 
 /// Placement policy of a file, or what new entries of a directory inherit: `local`, `node:N` or `interleave`.
 pub const POLICY_XATTR: &[u8] = b"user.homenode.policy";
@@ -17,9 +18,9 @@ pub const MAP_XATTR: &[u8] = b"user.homenode.map";
 const VALUE_BYTES_MAX: usize = 64 << 10;
 /// All names and values of one inode.
 const TOTAL_BYTES_MAX: usize = 1 << 20;
-const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
-impl<M: Memory, C: Clock> Fs<M, C> {
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// The value of an extended attribute.
     ///
     /// # Errors
@@ -41,12 +42,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
             _ if !is_known(name) => Err(Error::NotSupported),
             _ => {
-                let xattrs = inode.xattrs.lock();
-                let value = xattrs
-                    .as_ref()
-                    .and_then(|all| all.get(name))
-                    .ok_or(Error::NoAttribute)?;
-                Ok(value.to_vec())
+                let state = inode.state.lock();
+                Ok(state.xattr(name).ok_or(Error::NoAttribute)?.to_vec())
             }
         }
     }
@@ -61,9 +58,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if inode.policy.load().is_some() {
             add(POLICY_XATTR);
         }
-        inode
+        let state = inode.state.lock();
+        state
             .xattrs
-            .lock()
             .iter()
             .flat_map(|all| all.keys())
             .for_each(|name| add(name));
@@ -83,34 +80,53 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::AttributeTooBig);
         }
-        match name {
+        let (held, ino) = (Held::state_of(inode), inode.ino);
+        let state = held.only();
+        let mut attributes = inode.attributes(state);
+        let with_attributes = |attributes| Changes::of(Change::Inode { ino, attributes });
+        // Lists are stored in our own order of bytes.
+        let list;
+        let changes = match name {
             MAP_XATTR => return Err(Error::NotPermitted),
             POLICY_XATTR => {
-                let is_set = inode.policy.load().is_some();
-                check_mode(is_set, mode)?;
-                let text = std::str::from_utf8(value).map_err(|_| Error::Invalid)?;
-                let placement = text.parse().map_err(|_| Error::Invalid)?;
-                if let Placement::Node(node) = placement
-                    && !self.pool.has_member_on(node)
-                {
-                    return Err(Error::Invalid);
-                }
-                inode.policy.store(Some(placement));
+                check_mode(attributes.placement.is_some(), mode)?;
+                attributes.placement = Some(self.parse_placement(value)?);
+                with_attributes(attributes)
             }
             _ if !is_known(name) => return Err(Error::NotSupported),
-            ACCESS => self.set_access_list(inode, value, kill_sgid)?,
+            ACCESS => {
+                let acl = Acl::parse(value)?;
+                if let Some(acl) = &acl {
+                    let keep = if kill_sgid { !SET_GID } else { !0 };
+                    attributes.mode = attributes.mode & !0o777 & keep | acl.mode();
+                }
+                let mut changes = with_attributes(attributes);
+                if let Some(acl) = acl.filter(|acl| !acl.is_minimal()) {
+                    list = acl.to_bytes();
+                    changes.add(put(ino, state, name, &list)?);
+                } else if state.xattr(name).is_some() {
+                    changes.add(Change::NoXattr { ino, name });
+                }
+                changes
+            }
             DEFAULT => {
                 if !inode.is_directory() {
                     return Err(Error::NotPermitted);
                 }
                 match Acl::parse(value)? {
-                    Some(acl) => put(inode, DEFAULT, &acl.to_bytes(), XattrMode::Either)?,
-                    None => drop(take(inode, DEFAULT)),
+                    Some(acl) => {
+                        list = acl.to_bytes();
+                        Changes::of(put(ino, state, name, &list)?)
+                    }
+                    None => Changes::of(Change::NoXattr { ino, name }),
                 }
             }
-            _ => put(inode, name, value, mode)?,
-        }
-        inode.touch_changed(self.now_ns());
+            _ => {
+                check_mode(state.xattr(name).is_some(), mode)?;
+                Changes::of(put(ino, state, name, value)?)
+            }
+        };
+        self.commit(held, self.now_ns(), changes.as_slice());
         Ok(())
     }
 
@@ -119,82 +135,68 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::NoAttribute`]; [`Error::NotPermitted`] for the map.
     pub fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
-        match name {
+        let (held, ino) = (Held::state_of(inode), inode.ino);
+        let state = held.only();
+        let change = match name {
             MAP_XATTR => return Err(Error::NotPermitted),
             POLICY_XATTR => {
-                inode.policy.load().ok_or(Error::NoAttribute)?;
-                inode.policy.store(None);
+                let mut attributes = inode.attributes(state);
+                attributes.placement.take().ok_or(Error::NoAttribute)?;
+                Change::Inode { ino, attributes }
             }
             _ if !is_known(name) => return Err(Error::NotSupported),
             // Without an access list the permission bits stay: they say what the list said.
-            _ => drop(take(inode, name).ok_or(Error::NoAttribute)?),
-        }
-        inode.touch_changed(self.now_ns());
+            _ => {
+                state.xattr(name).ok_or(Error::NoAttribute)?;
+                Change::NoXattr { ino, name }
+            }
+        };
+        self.commit(held, self.now_ns(), &[change]);
         Ok(())
     }
 
     /// Clears what makes a file run with another's rights, as a write by someone without CAP_FSETID does.
     pub(super) fn kill_privileges(&self, inode: &Inode) {
-        let clear = |mode: u32| {
-            let gid = if mode & GROUP_EXECUTE != 0 { SET_GID } else { 0 };
-            mode & !(SET_UID | gid)
-        };
-        if inode.mode() != clear(inode.mode()) {
-            let _ = inode
-                .mode
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |mode| Some(clear(mode)));
-            inode.touch_changed(self.now_ns());
+        let (held, ino) = (Held::state_of(inode), inode.ino);
+        let state = held.only();
+        let before = inode.attributes(state);
+        let has_capability = state.xattr(CAPABILITY).is_some();
+        let mode = without_privileges(before.mode);
+        if mode == before.mode && !has_capability {
+            return;
         }
-        if inode.xattrs.lock().is_some() {
-            take(inode, CAPABILITY);
+        let attributes = Attributes { mode, ..before };
+        let mut changes = Changes::of(Change::Inode { ino, attributes });
+        if has_capability {
+            changes.add(Change::NoXattr { ino, name: CAPABILITY });
         }
+        self.commit(held, self.now_ns(), changes.as_slice());
     }
 
-    /// What chmod(2) does to the access list.
-    pub(super) fn apply_mode_to_list(inode: &Inode, mode: u32) -> Result<()> {
-        let stored = inode.xattrs.lock().as_ref().and_then(|all| all.get(ACCESS).cloned());
-        if let Some(bytes) = stored
-            && let Some(mut acl) = Acl::parse(&bytes)?
-        {
-            acl.set_mode(mode);
-            put(inode, ACCESS, &acl.to_bytes(), XattrMode::Either)?;
+    /// A placement policy whose node has a member.
+    fn parse_placement(&self, text: &[u8]) -> Result<Placement> {
+        let text = std::str::from_utf8(text).map_err(|_| Error::Invalid)?;
+        let placement = text.parse().map_err(|_| Error::Invalid)?;
+        match placement {
+            Placement::Node(node) if !self.pool.has_member_on(node) => Err(Error::Invalid),
+            _ => Ok(placement),
         }
-        Ok(())
     }
+}
 
-    /// The default list that new entries of `dir` inherit.
-    pub(super) fn default_list(dir: &Inode) -> Option<Acl> {
-        let bytes = dir.xattrs.lock().as_ref().and_then(|all| all.get(DEFAULT).cloned())?;
-        Acl::parse(&bytes).ok().flatten()
-    }
+/// The access list after chmod(2), if there is one.
+pub(super) fn list_with_mode(state: &State, mode: u32) -> Result<Option<Box<[u8]>>> {
+    let Some(mut acl) = state.xattr(ACCESS).map(Acl::parse).transpose()?.flatten() else {
+        return Ok(None);
+    };
+    acl.set_mode(mode);
+    Ok(Some(acl.to_bytes()))
+}
 
-    /// Gives a new inode what it inherits: `access` unless the permission bits say it already, and `default`.
-    pub(super) fn put_inherited(inode: &Inode, access: &Acl, default: Option<&Acl>) -> Result<()> {
-        if !access.is_minimal() {
-            put(inode, ACCESS, &access.to_bytes(), XattrMode::Either)?;
-        }
-        default.map_or(Ok(()), |default| {
-            put(inode, DEFAULT, &default.to_bytes(), XattrMode::Either)
-        })
-    }
-
-    fn set_access_list(&self, inode: &Inode, value: &[u8], kill_sgid: bool) -> Result<()> {
-        match Acl::parse(value)? {
-            Some(acl) => {
-                if acl.is_minimal() {
-                    take(inode, ACCESS);
-                } else {
-                    put(inode, ACCESS, &acl.to_bytes(), XattrMode::Either)?;
-                }
-                let bits = acl.mode();
-                let keep = PERMISSIONS & !0o777 & if kill_sgid { !SET_GID } else { !0 };
-                let new = |mode: u32| Some(mode & !PERMISSIONS | mode & keep | bits);
-                let _ = inode.mode.fetch_update(Ordering::Relaxed, Ordering::Relaxed, new);
-            }
-            None => drop(take(inode, ACCESS)),
-        }
-        Ok(())
-    }
+/// A mode without the bits that make a file run with another's rights.
+pub(super) fn without_privileges(mode: u32) -> u32 {
+    let gid = if mode & GROUP_EXECUTE != 0 { SET_GID } else { 0 };
+    mode & !(SET_UID | gid)
 }
 
 /// The classes Linux knows, each name with something behind the dot.
@@ -211,28 +213,13 @@ fn check_mode(is_set: bool, mode: XattrMode) -> Result<()> {
     }
 }
 
-fn put(inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-    let mut xattrs = inode.xattrs.lock();
-    let before = xattrs.as_ref().and_then(|all| all.get(name));
-    check_mode(before.is_some(), mode)?;
-    let others: usize = xattrs
-        .iter()
-        .flat_map(|all| all.iter())
-        .filter(|(n, _)| ***n != *name)
-        .map(|(name, value)| name.len() + value.len())
-        .sum();
-    if others + name.len() + value.len() > TOTAL_BYTES_MAX {
+/// A new value, where all of the inode's have room.
+fn put<'a>(ino: Ino, state: &State, name: &'a [u8], value: &'a [u8]) -> Result<Change<'a>> {
+    let all = state.xattrs.iter().flat_map(|all| all.iter());
+    let others = all.filter(|(other, _)| ***other != *name);
+    let others_bytes: usize = others.map(|(name, value)| name.len() + value.len()).sum();
+    if others_bytes + name.len() + value.len() > TOTAL_BYTES_MAX {
         return Err(Error::NoSpace);
     }
-    xattrs.get_or_insert_default().insert(name.into(), value.into());
-    Ok(())
-}
-
-fn take(inode: &Inode, name: &[u8]) -> Option<Box<[u8]>> {
-    let mut xattrs = inode.xattrs.lock();
-    let value = xattrs.as_mut()?.remove(name);
-    if xattrs.as_deref().is_some_and(Xattrs::is_empty) {
-        *xattrs = None;
-    }
-    value
+    Ok(Change::Xattr { ino, name, value })
 }

@@ -6,6 +6,7 @@ mod attributes;
 #[cfg(test)]
 mod blk;
 mod file_model;
+mod log;
 mod namespace_model;
 mod namespace_races;
 mod pool;

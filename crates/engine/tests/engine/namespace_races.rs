@@ -39,6 +39,40 @@ fn renames_among_nested_directories_neither_deadlock_nor_lose_anything() {
     check_tree(&fs);
 }
 
+/// A directory's links and those of the one above it change together, whichever thread removes first.
+#[test]
+fn removing_a_directory_beside_its_parent_keeps_links_right() {
+    let (fs, _) = empty_filesystem(1);
+    let fs = Arc::new(fs);
+    let work = |maker: bool| -> Box<dyn FnOnce() -> u64 + Send> {
+        let fs = Arc::clone(&fs);
+        Box::new(move || {
+            let (root, end) = (fs.root(), Instant::now() + RUN_FOR);
+            let mut removed = 0;
+            while Instant::now() < end {
+                if maker {
+                    let _ = fs.create(&root, b"d", directory(0o755));
+                }
+                if let Ok(dir) = fs.lookup(&root, b"d") {
+                    if maker {
+                        let _ = fs.create(&dir, b"x", directory(0o755));
+                    }
+                    let _ = fs.rmdir(&dir, b"x");
+                    assert!(fs.attr(&dir).nlink <= 3, "links of d: {}", fs.attr(&dir).nlink);
+                }
+                removed += u64::from(fs.rmdir(&root, b"d").is_ok());
+                assert!((2..=3).contains(&fs.attr(&root).nlink), "links of the root");
+            }
+            removed
+        })
+    };
+    let removed: u64 = threads::run_all(vec![work(true), work(false), work(true), work(false)])
+        .iter()
+        .sum();
+    assert!(removed > 1000, "hardly a directory was removed: {removed}");
+    check_tree(&fs);
+}
+
 fn name(random: &mut Random) -> [u8; 1] {
     [b'a' + random.below(4) as u8]
 }

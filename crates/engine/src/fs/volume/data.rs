@@ -6,6 +6,7 @@ use super::super::data::in_block;
 use super::super::fallocate_mode::{KEEP_SIZE, PUNCH_HOLE};
 use super::super::{Error, Fs};
 use super::{Volume, VolumeError};
+use crate::log::Log;
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Clock, Memory};
 use homenode_shared::Found;
@@ -13,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-impl<M: Memory, C: Clock> Fs<M, C> {
+impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Reads all of `to` from byte `offset` on. What was never written, or was discarded, reads as zeros.
     ///
     /// # Errors

@@ -1,0 +1,92 @@
+//! Changes of the filesystem's metadata as plain data, and the log that hears them.
+//!
+//! Every change is a put or a deletion of a whole value, so hearing one twice is harmless. Links are not told: they follow
+//! from names. Invariant: [`Log::append`] is called under the locks of all objects that the changes name, so the order in
+//! the log is the order in which the locks were held.
+
+use crate::fs::{Ino, Placement};
+
+/// One new value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Attributes of an inode, new or old.
+    Inode {
+        /// Number of the inode.
+        ino: Ino,
+        /// All of them.
+        attributes: Attributes,
+    },
+    /// Times of an inode that somebody set; `None` leaves one as it is.
+    Times {
+        /// Number of the inode.
+        ino: Ino,
+        /// Last access, ns since the epoch.
+        atime_ns: Option<i64>,
+        /// Last change of the data, ns since the epoch.
+        mtime_ns: Option<i64>,
+        /// Last change of the inode, ns since the epoch.
+        ctime_ns: Option<i64>,
+    },
+    /// A name, in place of what it named before.
+    Name {
+        /// The directory that has it.
+        dir: Ino,
+        /// The name.
+        name: &'a [u8],
+        /// What it names from now on.
+        ino: Ino,
+    },
+    /// A name that is no more.
+    NoName {
+        /// The directory that had it.
+        dir: Ino,
+        /// The name.
+        name: &'a [u8],
+    },
+    /// An extended attribute's value.
+    Xattr {
+        /// Number of the inode.
+        ino: Ino,
+        /// Full name of the attribute.
+        name: &'a [u8],
+        /// All of its value.
+        value: &'a [u8],
+    },
+    /// An extended attribute that is no more.
+    NoXattr {
+        /// Number of the inode.
+        ino: Ino,
+        /// Full name of the attribute.
+        name: &'a [u8],
+    },
+}
+
+/// What an inode is, besides its data, its times and its extended attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Full st_mode: type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Where new blocks go; `None` when nobody said.
+    pub placement: Option<Placement>,
+}
+
+/// Hears every change of the filesystem's metadata.
+pub trait Log: Send + Sync + 'static {
+    /// Takes changes that belong together: after a crash all of them are there, or none.
+    fn append(&self, changes: &[Change<'_>]);
+}
+
+/// No log: of a pool whose content goes with the server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoLog;
+
+impl Log for NoLog {
+    #[inline(always)]
+    fn append(&self, _: &[Change<'_>]) {}
+}

@@ -1,0 +1,214 @@
+//! The log hears every change: what is played from it is the filesystem's tree.
+
+use crate::support::pattern::Random;
+use crate::support::{ManualClock, TestMemory, directory, machine, of_mode, regular, seeded};
+use homenode_engine::NodeId;
+use homenode_engine::fs::{Fs, Ino, Inode, NewInode, RenameMode, SetAttr, SetTime, XattrMode};
+use homenode_engine::log::{Attributes, Change, Log};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+const RUNS: u64 = 100;
+const OPERATIONS: u64 = 300;
+
+/// Values by what they belong to, as a reader of the log keeps them.
+#[derive(Clone, Debug, Default)]
+struct Played {
+    attributes: HashMap<u64, Attributes>,
+    /// Access, modification, change; those that somebody set.
+    times: HashMap<u64, [Option<i64>; 3]>,
+    names: BTreeMap<(u64, Vec<u8>), u64>,
+    xattrs: BTreeMap<(u64, Vec<u8>), Vec<u8>>,
+}
+
+impl Played {
+    fn play(&mut self, change: &Change<'_>) {
+        match *change {
+            Change::Inode { ino, attributes } => drop(self.attributes.insert(ino.0, attributes)),
+            Change::Times {
+                ino,
+                atime_ns,
+                mtime_ns,
+                ctime_ns,
+            } => {
+                let times = self.times.entry(ino.0).or_default();
+                for (time, new) in times.iter_mut().zip([atime_ns, mtime_ns, ctime_ns]) {
+                    *time = new.or(*time);
+                }
+            }
+            Change::Name { dir, name, ino } => drop(self.names.insert((dir.0, name.into()), ino.0)),
+            Change::NoName { dir, name } => {
+                self.names
+                    .remove(&(dir.0, name.into()))
+                    .expect("a name that goes was there");
+            }
+            Change::Xattr { ino, name, value } => drop(self.xattrs.insert((ino.0, name.into()), value.into())),
+            Change::NoXattr { ino, name } => drop(self.xattrs.remove(&(ino.0, name.into()))),
+        }
+    }
+
+    fn links(&self, ino: u64) -> u32 {
+        let names = self.names.values().filter(|named| **named == ino).count();
+        let is_directory = |ino: &u64| self.attributes[ino].mode & 0o170_000 == 0o040_000;
+        let below = self
+            .names
+            .iter()
+            .filter(|((dir, _), named)| *dir == ino && is_directory(named));
+        let own = if is_directory(&ino) { 2 } else { names };
+        u32::try_from(own + below.count()).expect("few")
+    }
+}
+
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Played>>);
+
+impl Log for Recorder {
+    fn append(&self, changes: &[Change<'_>]) {
+        let mut played = self.0.lock();
+        changes.iter().for_each(|change| played.play(change));
+    }
+}
+
+type LoggedFs = Fs<TestMemory, ManualClock, Recorder>;
+
+#[test]
+fn what_the_log_hears_is_the_tree() {
+    let seed = seeded::seed();
+    for run in 0..RUNS {
+        let (log, clock) = (Recorder::default(), ManualClock::default());
+        let fs: LoggedFs = Fs::with_log(
+            &machine(1),
+            TestMemory::default(),
+            clock.clone(),
+            log.clone(),
+            directory(0o755),
+        );
+        fs.pool().memory().add(fs.pool().next_member(), 1024);
+        fs.pool().add(NodeId(0), 1024).expect("a first member");
+        let mut random = Random::new(seed ^ run);
+        let mut all = vec![fs.root()];
+        for _ in 0..OPERATIONS {
+            clock.advance_ns(1);
+            step(&fs, &mut random, &mut all);
+        }
+        compare(&fs, &log.0.lock());
+        fs.check_invariants();
+    }
+}
+
+fn name(random: &mut Random) -> [u8; 1] {
+    [b'a' + random.below(5) as u8]
+}
+
+/// One operation; most are refused by one in ten trees, which changes nothing and must not be heard.
+fn step(fs: &LoggedFs, random: &mut Random, all: &mut Vec<Arc<Inode>>) {
+    let directories: Vec<_> = all.iter().filter(|inode| inode.is_directory()).cloned().collect();
+    let (dir, inode) = (random.pick(&directories).clone(), random.pick(all).clone());
+    let (name, other) = (name(random), name(random));
+    let with_mask = |new: NewInode| NewInode {
+        umask: 0o022,
+        uid: 7,
+        gid: 8,
+        ..new
+    };
+    match random.below(16) {
+        0..=2 => all.extend(fs.create(&dir, &name, with_mask(directory(0o2777)))),
+        3..=4 => all.extend(fs.create(&dir, &name, with_mask(regular(0o6777)))),
+        5 => all.extend(fs.create(&dir, &name, of_mode(0o020_644))),
+        6 => all.extend(fs.symlink(&dir, &name, b"target", 1, 2)),
+        7 => {
+            let _ = fs.link(&inode, &dir, &name);
+        }
+        8 => {
+            let _ = fs.unlink(&dir, &name);
+        }
+        9 => {
+            let _ = fs.rmdir(&dir, &name);
+        }
+        10..=11 => {
+            let modes = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+            let to = random.pick(&directories).clone();
+            let _ = fs.rename(&dir, &name, &to, &other, *random.pick(&modes));
+        }
+        12 => {
+            let set = SetAttr {
+                mode: Some(0o7777 & random.next() as u32),
+                uid: Some(random.below(9) as u32),
+                mtime: Some(SetTime::At(random.below(1000) as i64)),
+                kill_priv: random.below(2) == 0,
+                ..SetAttr::default()
+            };
+            fs.set_attr(&inode, &set).expect("without a size it cannot fail");
+        }
+        13 => {
+            let values: [(&[u8], &[u8]); 5] = [
+                (b"user.a", b"value"),
+                (b"security.capability", b"all"),
+                (b"user.homenode.policy", b"interleave"),
+                (b"system.posix_acl_access", ACL),
+                (b"system.posix_acl_default", ACL),
+            ];
+            let (name, value) = random.pick(&values);
+            let _ = fs.set_xattr(&inode, name, value, XattrMode::Either, random.below(2) == 0);
+        }
+        14 => {
+            let _ = fs.remove_xattr(&inode, b"user.a");
+        }
+        _ => {
+            let _ = fs.remove_xattr(&inode, b"user.homenode.policy");
+        }
+    }
+}
+
+/// An access list with a named user, in the kernel's form: owner, user 5, group, mask, others.
+const ACL: &[u8] = &[
+    2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 6, 0, 5, 0, 0, 0, 4, 0, 5, 0, 255, 255, 255, 255, 16, 0, 6, 0,
+    255, 255, 255, 255, 32, 0, 1, 0, 255, 255, 255, 255,
+];
+
+/// The tree that the filesystem shows, and the one that was heard.
+fn compare(fs: &LoggedFs, played: &Played) {
+    let mut names = BTreeMap::new();
+    let mut to_visit = vec![fs.root()];
+    while let Some(dir) = to_visit.pop() {
+        fs.readdir(&dir, 2, &mut |entry| {
+            names.insert((dir.ino().0, entry.name.to_vec()), entry.inode.ino().0);
+            if entry.inode.is_directory() {
+                to_visit.push(Arc::clone(entry.inode));
+            }
+            true
+        })
+        .expect("a directory");
+    }
+    assert_eq!(names, played.names);
+    for ino in names.values().chain([&1]) {
+        let inode = fs.inode(Ino(*ino)).expect("it has a name");
+        let (attr, heard) = (fs.attr(&inode), &played.attributes[ino]);
+        let owner = (attr.mode, attr.uid, attr.gid, attr.rdev);
+        assert_eq!(owner, (heard.mode, heard.uid, heard.gid, heard.rdev));
+        assert_eq!(attr.nlink, played.links(*ino), "links of {ino} follow from names");
+        if let Some([_, Some(mtime_ns), _]) = played.times.get(ino)
+            && !inode.is_directory()
+        {
+            assert_eq!(attr.mtime_ns, *mtime_ns);
+        }
+        let policy = fs.xattr(&inode, b"user.homenode.policy").ok();
+        assert_eq!(
+            policy,
+            heard.placement.map(|placement| placement.to_string().into_bytes())
+        );
+        let listed = fs.xattr_names(&inode);
+        let listed = listed
+            .split(|byte| *byte == 0)
+            .filter(|name| !name.is_empty() && !name.starts_with(b"user.homenode"));
+        let stored: BTreeMap<_, _> = listed
+            .map(|name| ((*ino, name.to_vec()), fs.xattr(&inode, name).expect("it is listed")))
+            .collect();
+        let of_ino = played.xattrs.range((*ino, vec![])..(*ino + 1, vec![]));
+        assert_eq!(
+            stored,
+            of_ino.map(|(key, value)| (key.clone(), value.clone())).collect()
+        );
+    }
+}

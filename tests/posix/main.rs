@@ -10,6 +10,7 @@ mod acl;
 mod actor;
 mod allocate;
 mod append;
+mod asynchronous;
 mod directory;
 mod full;
 mod limits;

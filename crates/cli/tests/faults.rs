@@ -21,4 +21,5 @@ mod faults {
     mod rings;
     mod server;
     mod silent_server;
+    mod sync;
 }

@@ -2,8 +2,9 @@
 //!
 //! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It waits for nothing but
 //! (a fifth of a second) for room, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
-//! more of them. The same answer to FLUSH, FSYNC and OPENDIR tells the kernel that there is nothing to do on this
-//! filesystem (it is volatile; reading a directory needs no handle), and saves those trips for good.
+//! more of them. ENOSYS to FLUSH and OPENDIR saves those trips for good too: close has nothing to do in memory, and
+//! reading a directory needs no handle. FSYNC and FSYNCDIR are answered each time, although there is nothing to do: after
+//! ENOSYS the kernel would go on saying that all is well when the server has died.
 //!
 //! Open files are not pinned: a lookup pins, and the kernel forgets an inode only after its last close.
 
@@ -147,10 +148,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Request::LSeek(input) => self.seek(&input, reply),
             Request::CopyFileRange(input) => self.copy_range(&input, reply),
             Request::CopyFileRange64(input) => self.copy_range_64(&input, reply),
+            Request::FSync(_) | Request::FSyncDir(_) | Request::SyncFs => Ok(()),
             Request::Release(_) | Request::ReleaseDir(_) | Request::Destroy => Ok(()),
-            Request::Flush(_) | Request::FSync(_) | Request::FSyncDir(_) | Request::SyncFs => Err(Errno(libc::ENOSYS)),
-            // The kernel checks permissions itself; there is nothing to interrupt; nobody offered the rest.
-            Request::Access(_) | Request::Interrupt(_) | Request::Unserved(_) => Err(Errno(libc::ENOSYS)),
+            // The kernel checks permissions itself; there is nothing to flush or to interrupt; nobody offered the rest.
+            Request::Flush(_) | Request::Access(_) | Request::Interrupt(_) | Request::Unserved(_) => {
+                Err(Errno(libc::ENOSYS))
+            }
             // Answered before the threads started: the kernel sends one.
             Request::Init(_) => Err(Errno(libc::EIO)),
         }

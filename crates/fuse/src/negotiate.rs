@@ -1,13 +1,16 @@
 //! INIT: what the kernel offers, what the server takes.
 //!
-//! Taken when asked for only: WRITEBACK_CACHE, as its writes reach the server from kernel threads, which say nothing about
-//! the writing CPU; OVER_IO_URING, which needs rings that can be had.
+//! OVER_IO_URING is taken where rings can be had, HANDLE_KILLPRIV_V2 unless a bench measures without it.
 //!
 //! Not taken, and why:
 //! - POSIX_LOCKS and FLOCK_LOCKS: without them the kernel keeps fcntl, OFD and flock locks itself, as for a local
 //!   filesystem. All users of the mount are on this machine, so its tables are complete, and no lock call costs a trip.
 //! - AUTO_INVAL_DATA, in favour of EXPLICIT_INVAL_DATA: nothing changes a file behind the kernel's back, so a changed time
 //!   or size is no reason to drop cached pages.
+//! - ASYNC_DIO: the kernel drops cached pages of an asynchronous direct write when it sends the requests, not when the last
+//!   of them is answered. A buffered reader in between leaves old bytes in the page cache, for as long as the file is open.
+//! - WRITEBACK_CACHE: its writes reach the server from kernel threads, which say nothing about the writing CPU, and a full
+//!   pool could be told of by fsync only.
 //! - NO_OPEN_SUPPORT: it saves a trip with each open, but FOPEN_DIRECT_IO can then not be given, so O_DIRECT writers of
 //!   one file would wait for each other.
 //! - EXPORT_SUPPORT, in favour of NO_EXPORT_SUPPORT: no NFS handles of a volatile filesystem.
@@ -26,7 +29,7 @@ use std::time::Duration;
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// Asynchronous requests (read-ahead, AIO) in flight; the kernel's default of 12 starves more than a dozen CPUs.
+/// Asynchronous requests (read-ahead, write-back) in flight; the kernel's default of 12 starves more than a dozen CPUs.
 const BACKGROUND_REQUESTS_MAX: u16 = 512;
 /// Read-ahead stops here and leaves the rest to requests somebody waits for.
 const CONGESTED_REQUESTS: u16 = BACKGROUND_REQUESTS_MAX / 4 * 3;
@@ -37,7 +40,6 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DONT_MASK
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
-    | init::ASYNC_DIO
     | init::PARALLEL_DIROPS
     | init::POSIX_ACL
     | init::MAX_PAGES
@@ -60,8 +62,6 @@ pub(crate) struct Agreed {
     pub(crate) silent_opendir: bool,
     /// Whether O_DIRECT opens get FOPEN_DIRECT_IO, so that their writers run in parallel.
     pub(crate) parallel_direct_io: bool,
-    /// Whether the kernel writes later what it was given.
-    pub(crate) write_back: bool,
     /// How long the kernel may keep names and attributes.
     pub(crate) attribute_timeout: Duration,
 }
@@ -155,7 +155,6 @@ fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> 
     let mut wanted = WANTED;
     for (flag, wish) in [
         (init::HANDLE_KILLPRIV_V2, options.kill_privileges),
-        (init::WRITEBACK_CACHE, options.write_back),
         (init::OVER_IO_URING, terms.rings),
     ] {
         wanted |= if wish { flag } else { 0 };
@@ -181,7 +180,6 @@ fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> 
     let agreed = Agreed {
         silent_opendir: flags & init::NO_OPENDIR_SUPPORT != 0,
         parallel_direct_io: flags & init::DIRECT_IO_ALLOW_MMAP != 0 && minor >= MINOR_DIRECT_WRITES_INVALIDATE,
-        write_back: flags & init::WRITEBACK_CACHE != 0,
         attribute_timeout: options.attribute_timeout,
     };
     Ok((answer, agreed))
@@ -220,16 +218,13 @@ mod tests {
 
     #[test]
     fn what_is_optional_is_taken_when_asked_for() {
-        let options = Options {
-            write_back: true,
-            ..Options::default()
-        };
+        let options = Options::default();
         let all = Terms {
             rings: true,
             transfer_bytes: TRANSFER_BYTES_MAX / 4,
             ..terms(&options)
         };
-        let optional = init::WRITEBACK_CACHE | init::OVER_IO_URING;
+        let optional = init::OVER_IO_URING;
         let taken = |offered, terms| {
             let (answer, _) = agree(&offer(45, offered), terms).unwrap();
             assert_eq!(answer.max_write, u32::from(answer.max_pages) * 4096);
@@ -237,7 +232,7 @@ mod tests {
         };
         assert_eq!(taken(u64::MAX, &all), (optional, 1 << 18));
         assert_eq!(taken(!optional, &all), (0, 1 << 18));
-        assert_eq!(taken(u64::MAX, &terms(&Options::default())), (0, 1 << 20));
+        assert_eq!(taken(u64::MAX, &terms(&options)), (0, 1 << 20));
     }
 
     fn flags_of_answer(answer: &InitOut) -> u64 {
@@ -255,7 +250,6 @@ mod tests {
             Agreed {
                 silent_opendir: false,
                 parallel_direct_io: true,
-                write_back: false,
                 attribute_timeout: Options::ATTRIBUTE_TIMEOUT,
             }
         );

@@ -26,10 +26,6 @@ pub struct Options {
     /// How long a ring's thread looks for the next request before it sleeps. Zero: it sleeps at once; anything else burns
     /// that much of its CPU after each request.
     pub spin: Duration,
-    /// Whether the kernel collects buffered writes in its page cache and writes them back later. Faster for small writes;
-    /// the writing thread is then not known, so bytes are placed on the node of the file's last direct writer or opener. That
-    /// the filesystem is full only fsync tells, and what was not written back by then may be lost.
-    pub write_back: bool,
     /// Whether the server takes set-uid bits and capabilities from files that are written. Otherwise the kernel asks for them
     /// before each buffered write: off only to measure what that costs.
     #[doc(hidden)]
@@ -51,7 +47,6 @@ impl Default for Options {
             threads: None,
             buffer_bytes: 256 << 20,
             spin: Duration::ZERO,
-            write_back: false,
             kill_privileges: true,
             attribute_timeout: Self::ATTRIBUTE_TIMEOUT,
             read_ahead_bytes: 1 << 20,

@@ -24,7 +24,9 @@ pub(super) enum Names {
     Stat,
     OpenClose,
     CreateUnlink,
-    /// The three above at random, one as often as another.
+    /// fsync(2) of a file that has nothing to write back: the request alone.
+    Sync,
+    /// The first three at random, one as often as another.
     Storm,
 }
 
@@ -48,7 +50,7 @@ const KIB_4: usize = 4 << 10;
 const KIB_128: usize = 128 << 10;
 const MIB_1: usize = 1 << 20;
 
-/// Where collecting writes gains most.
+/// Small buffered writes in the file's order: shows whether a variant is in effect.
 pub(super) const SMALL_WRITES: Case = Case {
     work: sequential(KIB_4, false, true),
     clients: 1,
@@ -75,7 +77,13 @@ pub(super) fn all() -> Vec<Case> {
             push(sequential(MIB_1, direct, write), 1, true);
         }
     }
-    for names in [Names::Stat, Names::OpenClose, Names::CreateUnlink, Names::Storm] {
+    for names in [
+        Names::Stat,
+        Names::OpenClose,
+        Names::CreateUnlink,
+        Names::Storm,
+        Names::Sync,
+    ] {
         push(Work::Names(names), 1, true);
     }
     cases
@@ -107,12 +115,8 @@ impl Case {
 
     /// Whether a served contestant of this variant differs here from the others.
     pub(super) fn concerns(&self, variant: Variant) -> bool {
-        let Work::Transfer(transfer) = self.work else {
-            return matches!(variant, Variant::Uring | Variant::Classic);
-        };
         match variant {
             Variant::Uring | Variant::Classic => true,
-            Variant::WriteBack => transfer.write && !transfer.direct,
             Variant::NoKillPrivileges => self.work == random(KIB_4, false, true),
         }
     }
@@ -135,6 +139,7 @@ impl Work {
             Self::Names(Names::OpenClose) => "metadata/open-close".to_owned(),
             Self::Names(Names::CreateUnlink) => "metadata/create-unlink".to_owned(),
             Self::Names(Names::Storm) => "metadata/storm".to_owned(),
+            Self::Names(Names::Sync) => "metadata/fsync".to_owned(),
         }
     }
 
@@ -165,6 +170,7 @@ mod tests {
             "4k/buffered-write/1c/pinned",
             "1m/sequential-buffered-read/1c/pinned",
             "metadata/storm/1c/pinned",
+            "metadata/fsync/1c/pinned",
         ] {
             assert!(names.contains(name), "{name}");
         }
@@ -179,14 +185,6 @@ mod tests {
         };
         assert_eq!(concerned(Variant::Uring).len(), all().len());
         assert_eq!(concerned(Variant::NoKillPrivileges), ["4k/buffered-write/1c/pinned"]);
-        assert_eq!(
-            concerned(Variant::WriteBack),
-            [
-                "4k/buffered-write/1c/pinned",
-                "4k/sequential-buffered-write/1c/pinned",
-                "1m/sequential-buffered-write/1c/pinned"
-            ]
-        );
     }
 
     #[test]

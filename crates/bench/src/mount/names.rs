@@ -1,4 +1,4 @@
-//! A client that looks for, opens, creates and removes files by name.
+//! A client that looks for, opens, creates, removes and syncs files by name.
 //!
 //! `stat` is statx(2) with `AT_STATX_FORCE_SYNC`: the kernel then asks the server (GETATTR) whatever it has cached, which on
 //! a mounted pool is everything, for ever. A plain stat would measure the kernel. For tmpfs the flag means nothing.
@@ -6,9 +6,10 @@
 use super::case::Names;
 use super::contestant::{numbered, old_names};
 use super::pass::Client;
+use crate::error::Error;
 use crate::shuffle::Random;
-use rustix::fd::BorrowedFd;
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx, unlinkat};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fsync, openat, statx, unlinkat};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::io;
@@ -19,6 +20,8 @@ struct ByName<'a> {
     operations: Vec<(Names, usize)>,
     old: Vec<CString>,
     new: Vec<CString>,
+    /// An old file, open, for those that sync one.
+    synced: OwnedFd,
 }
 
 /// Decides what is done to which file.
@@ -27,16 +30,20 @@ pub(super) fn prepare<'a>(
     names: Names,
     operations: usize,
     seed: u64,
-) -> Box<dyn Client + 'a> {
+) -> Result<Box<dyn Client + 'a>, Error> {
     let old = old_names();
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let synced = openat(directory, &old[0], flags, Mode::empty())
+        .map_err(|error| Error::system("opening a file to sync", error))?;
     let new = numbered('g', operations);
     let operations = plan(names, operations, old.len(), &mut Random::new(seed));
-    Box::new(ByName {
+    Ok(Box::new(ByName {
         directory,
         operations,
         old,
         new,
-    })
+        synced,
+    }))
 }
 
 /// A new file has the number of its operation, an old one is chosen at random.
@@ -77,6 +84,7 @@ impl ByName<'_> {
                 openat(self.directory, &self.new[name], flags, Mode::RUSR | Mode::WUSR)?;
                 unlinkat(self.directory, &self.new[name], AtFlags::empty())?;
             }
+            Names::Sync => fsync(&self.synced)?,
             Names::Storm => unreachable!("a plan holds single operations"),
         }
         Ok(())

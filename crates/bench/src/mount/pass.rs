@@ -6,7 +6,6 @@
 
 use super::case::{Case, Work};
 use super::contestant::Contestant;
-use super::served::Variant;
 use super::{names, transfer};
 use crate::cpus;
 use crate::error::Error;
@@ -53,10 +52,8 @@ pub(super) fn time(contestant: &mut Contestant, pass: &Pass<'_>) -> Result<Outco
     let (elapsed_ns, cpu_ns) = run_clients(contestant, pass)?;
     let requests = contestant.requests()?.zip(before).map(|(after, before)| after - before);
     let all_operations = pass.operations * pass.case.clients;
-    // What the kernel answers itself is no measure of a transport. Collecting writes is the point of write-back.
-    if let Some(requests) = requests.filter(|&requests| requests < all_operations as u64)
-        && contestant.variant() != Some(Variant::WriteBack)
-    {
+    // Operations that the kernel answers itself do not measure a transport.
+    if let Some(requests) = requests.filter(|&requests| requests < all_operations as u64) {
         return Err(Error::Bypassed {
             case: pass.name.to_owned(),
             contestant: contestant.name(),
@@ -129,6 +126,6 @@ fn prepare<'a>(contestant: &'a Contestant, pass: &Pass<'_>, number: usize) -> Re
             let file = contestant.open(number, transfer.direct)?;
             transfer::prepare(file, transfer, pass, seed)
         }
-        Work::Names(names) => Ok(names::prepare(contestant.names(), names, pass.operations, seed)),
+        Work::Names(names) => names::prepare(contestant.names(), names, pass.operations, seed),
     }
 }

@@ -25,9 +25,6 @@ pub(crate) struct Arguments {
     /// How requests travel.
     #[arg(long)]
     transport: Transport,
-    /// Have the kernel collect buffered writes.
-    #[arg(long)]
-    write_back: bool,
     /// Have the kernel look for privileges before each buffered write.
     #[arg(long)]
     no_killpriv: bool,
@@ -49,7 +46,6 @@ fn bring_up(arguments: &Arguments) -> Result<Mount, homenode::Error> {
     let pool = populated::pool(arguments.node_bytes, arguments.node)?;
     let mut options = MountOptions::default();
     options.transport = arguments.transport;
-    options.write_back = arguments.write_back;
     options.kill_privileges = !arguments.no_killpriv;
     pool.mount_with(&arguments.directory, &options)
 }

@@ -22,22 +22,19 @@ pub(crate) enum Variant {
     Uring,
     /// The device, everything else as `homenode up` has it.
     Classic,
-    /// Rings, and the kernel collects buffered writes.
-    WriteBack,
     /// Rings, and the kernel takes set-uid bits and capabilities from written files, for which it has to ask each time.
     NoKillPrivileges,
 }
 
 impl Variant {
     /// The first is what the cases are about; the others are its peers.
-    pub(crate) const ALL: [Self; 4] = [Self::Uring, Self::Classic, Self::WriteBack, Self::NoKillPrivileges];
+    pub(crate) const ALL: [Self; 3] = [Self::Uring, Self::Classic, Self::NoKillPrivileges];
 
     /// Name in tables and JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Uring => "uring",
             Self::Classic => "classic",
-            Self::WriteBack => "write-back",
             Self::NoKillPrivileges => "no-killpriv",
         }
     }
@@ -54,7 +51,6 @@ impl Variant {
         match self {
             Self::Uring => &["--transport=uring"],
             Self::Classic => &["--transport=classic"],
-            Self::WriteBack => &["--transport=uring", "--write-back"],
             Self::NoKillPrivileges => &["--transport=uring", "--no-killpriv"],
         }
     }

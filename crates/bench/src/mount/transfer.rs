@@ -75,7 +75,7 @@ impl Client for Blocks {
             }
         }
         if self.transfer.write && !self.transfer.direct {
-            // With write-back the bytes are the server's only then; for the others it is next to nothing.
+            // Nothing is left to write back: one request more.
             fdatasync(&self.file)?;
         }
         Ok(())

@@ -50,7 +50,7 @@ const GIVEN_ANYWAY: [&str; 32] = [
 ];
 
 /// Options that ask for something else than what is given, and what to do.
-const REFUSED: [(&str, &str); 20] = [
+const REFUSED: [(&str, &str); 21] = [
     ("ro", READ_ONLY),
     ("noatime", ACCESS_TIMES),
     ("nodiratime", ACCESS_TIMES),
@@ -64,6 +64,7 @@ const REFUSED: [(&str, &str); 20] = [
     ("bind", NO_BIND),
     ("rbind", NO_BIND),
     ("move", NO_BIND),
+    ("writeback", "it is gone, writes reach the pool at once: leave it out"),
     ("size", "a pool has a size on each node: write size_per_node=SIZE"),
     (
         "nr_inodes",

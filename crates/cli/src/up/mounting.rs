@@ -24,14 +24,6 @@ pub(crate) struct MountingArgs {
     /// Classic has no rings.
     #[arg(long, value_name = "N", value_parser = argument::microseconds)]
     spin_us: Option<u64>,
-    /// Let the kernel collect buffered writes in its page cache and write them back later. Faster for small writes, slower for
-    /// large ones. The price: kernel threads write them back, the writer's CPU is not known, and bytes are placed on the
-    /// node of the file's last direct writer or opener. `status`, `file map` and du count them only when they are written
-    /// back. So does a full pool refuse them, after write has said that all is well: only fsync tells. (close tells it once,
-    /// to whoever closes first, and not always.) After that error what was not written back may be lost: it reads as zeros,
-    /// or the file is shorter. SEEK_HOLE finds no holes.
-    #[arg(long)]
-    writeback: bool,
     /// Seconds for which the kernel may keep names and attributes (0, 0.5, 60). Default: for ever, which is right, because
     /// everything that changes files goes through this kernel. Less costs a trip to the server for each stat and each name
     /// that is older, and gains nothing but to find out whether something odd comes from what the kernel keeps.
@@ -80,7 +72,6 @@ impl MountingArgs {
         options.transport = self.transport;
         options.buffer_bytes = self.buffers.unwrap_or(options.buffer_bytes);
         options.spin = self.spin_us.map_or(options.spin, Duration::from_micros);
-        options.write_back = self.writeback;
         (options.nosuid, options.nodev, options.noexec) = (self.nosuid, self.nodev, self.noexec);
         options.attribute_timeout = self.cache_attr.unwrap_or(options.attribute_timeout);
         options.source = self.source.clone().unwrap_or(options.source);
@@ -90,7 +81,6 @@ impl MountingArgs {
     /// For the command line of another `up`.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let switches = [
-            ("--writeback", self.writeback),
             ("--per-node", self.per_node),
             ("--nosuid", self.nosuid),
             ("--nodev", self.nodev),
@@ -141,7 +131,6 @@ mod tests {
             transport: Transport::Uring,
             buffers: Some(3 << 20),
             spin_us: Some(20),
-            writeback: true,
             cache_attr: Some(Duration::new(1, 500)),
             per_node: true,
             nosuid: true,
@@ -158,10 +147,9 @@ mod tests {
     #[test]
     fn options_are_what_was_given_or_the_librarys() {
         assert_eq!(parse(&[]).options(), MountOptions::default());
-        let given = ["--transport=classic", "--writeback", "--cache-attr=0.25", "--source=x"];
+        let given = ["--transport=classic", "--cache-attr=0.25", "--source=x"];
         let options = parse(&given.map(str::to_owned)).options();
         assert_eq!(options.transport, Transport::Classic);
-        assert!(options.write_back);
         assert_eq!(options.attribute_timeout, Duration::from_millis(250));
         assert_eq!(options.source, "x");
         let options = parse(&["--buffers=64M", "--spin-us=7"].map(str::to_owned)).options();

@@ -26,12 +26,12 @@ const BLOCK_BYTES_WIRE: u32 = BLOCK_BYTES as u32;
 
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn get_attr(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let attr = self.attr(&*self.inode()?);
+        let attr = self.fs().attr(&*self.inode()?);
         Ok(reply.put(self.attr_out(&attr))?)
     }
 
     pub(super) fn stat_x(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let attr = self.attr(&*self.inode()?);
+        let attr = self.fs().attr(&*self.inode()?);
         let stat = stat_x_record(&attr);
         let (attr_valid, attr_valid_nsec) = on_wire(self.attributes_valid(&attr));
         Ok(reply.put(StatXOut {
@@ -48,7 +48,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         if let Some(size) = changes.size {
             self.shrink(&inode, size)?;
         }
-        let attr = self.shown(self.fs().set_attr(&inode, &changes)?);
+        let attr = self.fs().set_attr(&inode, &changes)?;
         Ok(reply.put(self.attr_out(&attr))?)
     }
 
@@ -74,7 +74,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     pub(super) fn entry_of_pinned(&self, inode: &Arc<Inode>) -> EntryOut {
-        let attr = self.attr(inode);
+        let attr = self.fs().attr(inode);
         let (attr_valid, attr_valid_nsec) = on_wire(self.attributes_valid(&attr));
         EntryOut {
             nodeid: attr.ino.0,
@@ -83,21 +83,6 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             attr: attr_record(&attr),
             // Numbers are never used twice: one generation is enough.
             ..self.no_entry()
-        }
-    }
-
-    fn attr(&self, inode: &Inode) -> Attr {
-        self.shown(self.fs().attr(inode))
-    }
-
-    /// With a write-back cache the kernel may have bytes of a file that are not here yet. A file without any block would look
-    /// like one hole, and programs such as tar would not read it.
-    fn shown(&self, attr: Attr) -> Attr {
-        let regular = attr.mode & libc::S_IFMT == libc::S_IFREG;
-        let least = u64::from(regular && self.service.agreed.write_back);
-        Attr {
-            blocks: attr.blocks.max(least),
-            ..attr
         }
     }
 

@@ -125,10 +125,6 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     pub(super) fn seek(&self, input: &LSeekIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        if self.service.agreed.write_back {
-            // What the kernel has and has not written back would be a hole. It then takes every file as one piece of data.
-            return Err(Errno(libc::ENOSYS));
-        }
         let inode = self.inode()?;
         let whence = match input.whence {
             SEEK_DATA => Whence::Data,

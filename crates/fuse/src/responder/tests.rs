@@ -6,7 +6,7 @@ use super::*;
 use crate::call::{ROOM_TIMEOUT, ROOM_WAIT};
 use crate::negotiate::Agreed;
 use crate::statistics::Statistics;
-use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, LSeekIn, ReadIn, WriteIn};
+use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, ReadIn, WriteIn};
 use crate::writers::Writers;
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
@@ -94,10 +94,6 @@ impl Host for OneCpu {
 }
 
 fn responder() -> Responder<Bytes, Midnight, OneCpu> {
-    responder_with(false)
-}
-
-fn responder_with(write_back: bool) -> Responder<Bytes, Midnight, OneCpu> {
     let machine = Machine {
         cpu_nodes: vec![NodeId(0)],
         nodes: vec![NodeId(0)],
@@ -122,7 +118,6 @@ fn responder_with(write_back: bool) -> Responder<Bytes, Midnight, OneCpu> {
     let slot = fs.slots().claim().unwrap();
     let agreed = Agreed {
         silent_opendir: false,
-        write_back,
         attribute_timeout: crate::Options::ATTRIBUTE_TIMEOUT,
         parallel_direct_io: true,
     };
@@ -252,27 +247,6 @@ fn lookups_keep_what_is_unlinked() {
     let batch = [encode(1_u32), encode(0_u32), encode(one)].concat();
     assert_eq!(ask(&responder, &request(Opcode::BatchForget, 0, 0, &batch)), None);
     assert!(!alive());
-}
-
-#[test]
-fn what_the_kernel_has_not_written_back_is_no_hole() {
-    let create = encode(CreateIn {
-        mode: 0o644,
-        ..CreateIn::default()
-    });
-    let create = request(Opcode::Create, 1, 0, &[&create[..], b"file\0"].concat());
-    let seek = encode(LSeekIn {
-        whence: u32::try_from(libc::SEEK_HOLE).unwrap(),
-        ..LSeekIn::default()
-    });
-    for (write_back, blocks, errno) in [(false, 0, libc::ENXIO), (true, 1, libc::ENOSYS)] {
-        let responder = responder_with(write_back);
-        let (_, payload) = ask(&responder, &create).unwrap();
-        let entry = EntryOut::take(&mut &payload[..]).unwrap();
-        assert_eq!(entry.attr.blocks, blocks);
-        let seek = request(Opcode::LSeek, entry.nodeid, 0, &seek);
-        assert_eq!(ask(&responder, &seek).unwrap().0, errno);
-    }
 }
 
 #[test]

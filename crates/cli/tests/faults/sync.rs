@@ -1,0 +1,110 @@
+//! Programs that sync what they write, when their server is killed: nothing is acknowledged from then on.
+
+use super::machine::*;
+use crate::command::harness::*;
+use memmap2::MmapMut;
+use rustix::process::Signal;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+const PAGE_BYTES: usize = 4096;
+const PAGES: usize = 64;
+
+/// A new file of [`PAGES`] pages, open, and mapped for as long as the test runs.
+fn mapped(path: &Path) -> (File, MmapMut) {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).open(path).unwrap();
+    file.set_len((PAGES * PAGE_BYTES) as u64).unwrap();
+    // SAFETY: nobody else opens the file, and nobody makes it shorter.
+    let map = unsafe { MmapMut::map_mut(&file) }.unwrap();
+    // Without a server a page that the kernel dropped could not come back: a store would be SIGBUS.
+    map.lock().unwrap();
+    (file, map)
+}
+
+/// Kills the server of `dir`; returns when its mount answers ENOTCONN.
+fn kill_server(dir: &Path) {
+    signal(server_pid(dir).unwrap(), Signal::KILL);
+    let errno = || fs::metadata(dir).err().and_then(|error| error.raw_os_error());
+    wait_until("the mount has lost its server", || errno() == Some(107));
+}
+
+#[test]
+fn fsync_and_msync_fail_after_the_server_was_killed() {
+    need_mounts!();
+    let _undisturbed = as_it_is();
+    for transport in transports() {
+        let scratch = Scratch::new("sync");
+        let dir = scratch.dir("pool");
+        up_by(transport, &dir);
+        let (file, mut map) = mapped(&dir.join("file"));
+        let directory = File::open(&dir).unwrap();
+        let sync_each = |map: &MmapMut| -> [io::Result<()>; 4] {
+            [map.flush(), file.sync_all(), file.sync_data(), directory.sync_all()]
+        };
+        map.fill(1);
+        for synced in sync_each(&map) {
+            synced.unwrap();
+        }
+        map.fill(2);
+        kill_server(&dir);
+        for round in 0..3 {
+            for (call, synced) in ["msync", "fsync", "fdatasync", "fsync of a directory"]
+                .iter()
+                .zip(sync_each(&map))
+            {
+                assert!(synced.is_err(), "{transport}, round {round}: {call} succeeded");
+            }
+            map.fill(3 + round);
+        }
+    }
+}
+
+/// Commits as LMDB does with MDB_WRITEMAP: a data page, msync, one of two meta pages that names it, msync.
+fn commit(map: &mut MmapMut, number: u64) -> io::Result<()> {
+    let page_of = |number: u64, pages: usize| usize::try_from(number).unwrap() % pages;
+    let data = 2 + page_of(number, PAGES - 2);
+    for page in [data, page_of(number, 2)] {
+        let start = page * PAGE_BYTES;
+        map[start..start + 8].copy_from_slice(&number.to_le_bytes());
+        map.flush_range(start, PAGE_BYTES)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_mapped_database_acknowledges_nothing_after_the_server_was_killed() {
+    const COMMITS_BEFORE: u64 = 100;
+    const COMMITS_MAX: u64 = 1_000_000;
+    need_mounts!();
+    let _undisturbed = as_it_is();
+    for transport in transports() {
+        let scratch = Scratch::new("writemap");
+        let dir = scratch.dir("pool");
+        up_by(transport, &dir);
+        let (_file, mut map) = mapped(&dir.join("data.mdb"));
+        let acknowledged = AtomicU64::new(0);
+        thread::scope(|scope| {
+            let database = scope.spawn(|| {
+                let failed = (1..=COMMITS_MAX).find(|&number| {
+                    let done = commit(&mut map, number);
+                    acknowledged.fetch_add(u64::from(done.is_ok()), Ordering::Relaxed);
+                    done.is_err()
+                });
+                failed.is_some()
+            });
+            let count = || acknowledged.load(Ordering::Relaxed);
+            wait_until("the database is at work", || {
+                count() >= COMMITS_BEFORE || database.is_finished()
+            });
+            kill_server(&dir);
+            let when_gone = count();
+            assert!(database.join().unwrap(), "{transport}: a commit fails");
+            // One may have had its last answer, and not been counted yet.
+            assert!(count() <= when_gone + 1, "{transport}: {} after {when_gone}", count());
+        });
+    }
+}

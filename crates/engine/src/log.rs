@@ -4,6 +4,7 @@
 //! from names. Invariant: [`Log::append`] is called under the locks of all objects that the changes name, so the order in
 //! the log is the order in which the locks were held.
 
+use crate::Block;
 use crate::fs::{Ino, Placement};
 
 /// One new value.
@@ -59,6 +60,52 @@ pub enum Change<'a> {
         /// Full name of the attribute.
         name: &'a [u8],
     },
+    /// What lies in a stretch of a file, in place of what was there before.
+    Extent {
+        /// Number of the inode.
+        ino: Ino,
+        /// First file block.
+        at: u64,
+        /// How many.
+        blocks: u64,
+        /// The first of as many blocks of the pool; `None`: room that is promised, and not placed.
+        first: Option<Block>,
+    },
+    /// A stretch of a file in which nothing lies any more.
+    NoExtents {
+        /// Number of the inode.
+        ino: Ino,
+        /// First file block.
+        at: u64,
+        /// How many.
+        blocks: u64,
+    },
+    /// Size of a file or a volume, with nobody beside who could change it.
+    Size {
+        /// Number of the inode.
+        ino: Ino,
+        /// In bytes.
+        bytes: u64,
+    },
+    /// Size that a file has at least: writers beside each other tell theirs in no order.
+    Grown {
+        /// Number of the inode.
+        ino: Ino,
+        /// In bytes.
+        bytes: u64,
+    },
+    /// A volume's name.
+    Volume {
+        /// The name.
+        name: &'a str,
+        /// Number of its inode.
+        ino: Ino,
+    },
+    /// A volume that is no more.
+    NoVolume {
+        /// The name.
+        name: &'a str,
+    },
 }
 
 /// What an inode is, besides its data, its times and its extended attributes.
@@ -78,6 +125,9 @@ pub struct Attributes {
 
 /// Hears every change of the filesystem's metadata.
 pub trait Log: Send + Sync + 'static {
+    /// Whether anything is made of what it hears: where not, long lists are not made up.
+    const HEARS: bool = true;
+
     /// Takes changes that belong together: after a crash all of them are there, or none.
     fn append(&self, changes: &[Change<'_>]);
 }
@@ -87,6 +137,8 @@ pub trait Log: Send + Sync + 'static {
 pub struct NoLog;
 
 impl Log for NoLog {
+    const HEARS: bool = false;
+
     #[inline(always)]
     fn append(&self, _: &[Change<'_>]) {}
 }

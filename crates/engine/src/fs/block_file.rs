@@ -9,7 +9,7 @@ mod relocate;
 
 pub(super) use data::FILE_BYTES_MAX;
 
-use super::{Error, Inode, Result};
+use super::{Error, Ino, Inode, Result};
 use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::OnceLock;
@@ -77,6 +77,7 @@ impl Inode {
         let lock = file.exclusive.lock();
         slots.close(&file.gate, self.ino.0);
         Closed {
+            ino: self.ino,
             file,
             slots,
             _lock: lock,
@@ -87,6 +88,7 @@ impl Inode {
 /// The gate of a file is closed; opens when dropped.
 #[derive(Debug)]
 pub(super) struct Closed<'a> {
+    ino: Ino,
     file: &'a BlockFile,
     slots: &'a Slots,
     _lock: MutexGuard<'a, ()>,

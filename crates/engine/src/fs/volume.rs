@@ -123,7 +123,13 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let mut held = Held::state_of(&inode);
         held.state(ino).links = 1;
         self.table.put(Arc::clone(&inode));
-        if let Err(error) = self.commit(held, now_ns, &[Change::Inode { ino, attributes }]) {
+        let bytes = size_bytes;
+        let changes = [
+            Change::Inode { ino, attributes },
+            Change::Size { ino, bytes },
+            Change::Volume { name, ino },
+        ];
+        if let Err(error) = self.commit(held, now_ns, &changes) {
             self.table.remove(ino);
             return Err(error.into());
         }
@@ -196,6 +202,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         state.require_idle()?;
         *state = State::Removed;
         volumes.remove(&*volume.name);
+        self.log.append(&[Change::NoVolume { name: &volume.name }]);
         let mut inode = volume.inode.state.lock();
         inode.links = 0;
         let gone = inode.evict();

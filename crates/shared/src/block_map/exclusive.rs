@@ -119,7 +119,7 @@ impl BlockMap {
     }
 
     /// The part of `range` that has entries.
-    fn within(&self, range: &Range<u64>) -> Range<u64> {
+    pub(super) fn within(&self, range: &Range<u64>) -> Range<u64> {
         range.start..range.end.min(self.covered())
     }
 
@@ -139,7 +139,7 @@ impl BlockMap {
 const NOT_MOVED: &str = "moved entries are behind a root that names a node";
 
 /// The children of a node entry that overlap `range`, with their first file blocks.
-fn children<'a>(
+pub(super) fn children<'a>(
     nodes: &'a Nodes,
     entry: Entry,
     level: u32,

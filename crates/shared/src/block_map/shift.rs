@@ -1,9 +1,12 @@
-//! Moving all that lies behind a point of a file: in a second map, so that the first stays whole until the second is.
+//! Showing what lies in a map; and moving all that lies behind a point of a file, in a second map, so that the first stays whole
+//! until the second is.
 
 use super::entry::{Entry, Kind};
+use super::exclusive::children;
 use super::nodes::{Nodes, NodesExhausted, Taker};
 use super::{BlockMap, Extent, RUN_BLOCKS, span};
 use crate::sync::{AtomicU64, Ordering};
+use std::ops::Range;
 
 impl BlockMap {
     /// Makes a map of the same blocks, in which what lies from file block `from` on starts at `to`. What lies from `to` to `from`
@@ -28,8 +31,7 @@ impl BlockMap {
                     .map_or(Ok(()), |(at, extent)| new.put(nodes, taker, at, extent))
             })
         };
-        let mut tops = self.tops(&(0..self.covered()));
-        let mut put = tops.try_for_each(|(entry, level, base)| visit(nodes, entry, level, base, &mut show));
+        let mut put = self.try_visit(nodes, &(0..Self::LIMIT), &mut show);
         if let Some((at, extent)) = merged.0 {
             put = put.and_then(|()| new.put(nodes, taker, at, extent));
         }
@@ -38,6 +40,30 @@ impl BlockMap {
             return Err(exhausted);
         }
         Ok(new)
+    }
+
+    /// Shows everything in `range` (file blocks), in ascending order, a block, a run or what is reserved at a time. *Exclusive.*
+    pub fn visit(&self, nodes: &Nodes, range: &Range<u64>, show: &mut dyn FnMut(u64, Extent)) {
+        self.settle(nodes);
+        let shown = self.try_visit(nodes, range, &mut |at, extent| {
+            if let Some((at, extent)) = clip(at, extent, range.start, range.end) {
+                show(at, extent);
+            }
+            Ok(())
+        });
+        shown.expect("showing does not fail");
+    }
+
+    /// As [`BlockMap::visit`], until `show` fails; what is partly in `range` is shown whole.
+    fn try_visit(
+        &self,
+        nodes: &Nodes,
+        range: &Range<u64>,
+        show: &mut dyn FnMut(u64, Extent) -> Result<(), NodesExhausted>,
+    ) -> Result<(), NodesExhausted> {
+        let range = self.within(range);
+        self.tops(&range)
+            .try_for_each(|(entry, level, base)| visit(nodes, entry, level, base, &range, show))
     }
 
     /// Puts `new` in place of this map, and gives what was in it. *Exclusive.*
@@ -136,12 +162,13 @@ fn clip(at: u64, extent: Extent, start: u64, end: u64) -> Option<(u64, Extent)> 
     (blocks > 0).then_some((from, part))
 }
 
-/// Shows every entry that is no hole, with its first file block, in ascending order.
+/// Shows every entry of `range` that is no hole, with its first file block.
 fn visit(
     nodes: &Nodes,
     entry: &AtomicU64,
     level: u32,
     base: u64,
+    range: &Range<u64>,
     show: &mut dyn FnMut(u64, Extent) -> Result<(), NodesExhausted>,
 ) -> Result<(), NodesExhausted> {
     let value = Entry(entry.load(Ordering::Relaxed));
@@ -157,12 +184,8 @@ fn visit(
                 blocks,
             },
         ),
-        Kind::Node => {
-            let children = nodes.node(value.to_node()).entries.iter().zip(0u64..);
-            children
-                .map(|(child, slot)| (child, base + slot * span(level - 1)))
-                .try_for_each(|(child, base)| visit(nodes, child, level - 1, base, show))
-        }
+        Kind::Node => children(nodes, value, level, base, range)
+            .try_for_each(|(child, base)| visit(nodes, child, level - 1, base, range, show)),
     }
 }
 

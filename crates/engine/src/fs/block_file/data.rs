@@ -6,7 +6,7 @@
 
 use super::super::{Asking, Error, Fs, Inode, Result};
 use super::BlockFile;
-use crate::log::Log;
+use crate::log::{Change, Log};
 use crate::pool::{Direction, Taken};
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber, Taker};
@@ -195,6 +195,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             let written = self.write_inside(asking, inode, file, offset, from)?;
             let end = offset + written as u64;
             if file.size.load(Ordering::Relaxed) < end {
+                let ino = inode.ino;
+                self.log.append(&[Change::Grown { ino, bytes: end }]);
                 // Release: whoever sees the size sees the bytes.
                 file.size.fetch_max(end, Ordering::Release);
             }
@@ -299,7 +301,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if (at / BLOCK).is_multiple_of(RUN_BLOCKS) && in_block == 0 && most >= RUN_BLOCKS {
             let run_bytes = BLOCK_BYTES * 512;
             if from.len() >= run_bytes
-                && let Some(filled) = self.fill_run(asking, file, node, taker, at, &from[..run_bytes])?
+                && let Some(filled) = self.fill_run(asking, inode, file, node, taker, at, &from[..run_bytes])?
             {
                 return Ok(filled);
             }
@@ -323,7 +325,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if tail > 0 {
             memory.zero(block.plus(blocks - 1), tail, BLOCK_BYTES - tail)?;
         }
-        self.published(asking, file, places, taken, bytes);
+        self.published(asking, inode, file, at / BLOCK, places, taken, bytes);
         Ok(bytes)
     }
 
@@ -336,9 +338,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     }
 
     /// First write of a whole aligned 2 MiB. `None` when something is in the way or no such run is free.
+    #[expect(clippy::too_many_arguments, reason = "what is to be filled, where, and for whom")]
     fn fill_run(
         &self,
         asking: &Asking<'_>,
+        inode: &Inode,
         file: &BlockFile,
         node: NodeId,
         taker: Taker,
@@ -352,16 +356,32 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return Ok(None);
         };
         self.pool.memory().store(taken.first(), 0, from)?;
-        self.published(asking, file, places, taken, from.len());
+        self.published(asking, inode, file, at / BLOCK, places, taken, from.len());
         Ok(Some(from.len()))
     }
 
     /// Shows blocks that are filled in the file.
-    fn published(&self, asking: &Asking<'_>, file: &BlockFile, places: Places<'_>, taken: Taken<'_, M>, bytes: usize) {
+    #[expect(clippy::too_many_arguments, reason = "what was filled, where, and for whom")]
+    fn published(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        at: u64,
+        places: Places<'_>,
+        taken: Taken<'_, M>,
+        bytes: usize,
+    ) {
         if !places.reserved() {
             file.blocks.add(asking.cpu.0, places.blocks());
         }
         let block = taken.record();
+        self.log.append(&[Change::Extent {
+            ino: inode.ino,
+            at,
+            blocks: places.blocks(),
+            first: Some(block),
+        }]);
         places.publish(block);
         self.pool
             .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);

@@ -3,7 +3,7 @@
 use super::super::{Asking, Error, Fs, Inode, Operation, Result, Whence};
 use super::data::{FILE_BYTES_MAX, in_block};
 use super::{BlockFile, Closed};
-use crate::log::Log;
+use crate::log::{Change, Log};
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, Memory};
 use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS, Taker};
@@ -85,8 +85,28 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             self.take_out(closed, file, size.div_ceil(BLOCK)..BlockMap::LIMIT)?;
             self.zero_bytes(closed, file, size..size.next_multiple_of(BLOCK))?;
         }
-        file.size.store(size, Ordering::Release);
+        self.set_size(closed, file, size);
         Ok(())
+    }
+
+    fn set_size(&self, closed: &Closed<'_>, file: &BlockFile, bytes: u64) {
+        self.log.append(&[Change::Size { ino: closed.ino, bytes }]);
+        file.size.store(bytes, Ordering::Release);
+    }
+
+    /// Tells the log what lies in `range` (file blocks), with the gate closed.
+    pub(super) fn log_extents(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) {
+        if !L::HEARS {
+            return;
+        }
+        let ino = closed.ino;
+        file.map.visit(&self.nodes, &range, &mut |at, extent| {
+            let (first, blocks) = match extent {
+                Extent::Placed { block, blocks } => (Some(block), blocks),
+                Extent::Reserved { blocks } => (None, blocks),
+            };
+            self.log.append(&[Change::Extent { ino, at, blocks, first }]);
+        });
     }
 
     /// See [`Fs::fallocate_step`].
@@ -281,18 +301,19 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     ) -> Result<()> {
         let taker = self.taker(inode, (asking.node)());
         let _no_append = file.appending.lock();
-        let _closed = inode.close(file, &self.slots);
+        let closed = inode.close(file, &self.slots);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
         let wanted = file.map.holes(&self.nodes, blocks.clone());
         self.pool.reserve(wanted)?;
         let mut got = 0;
-        let result = file.map.reserve(&self.nodes, taker, blocks, &mut got);
+        let result = file.map.reserve(&self.nodes, taker, blocks.clone(), &mut got);
+        self.log_extents(&closed, file, blocks);
         file.blocks.add(0, got);
         self.pool.unreserve(wanted - got);
         result?;
         let grows = matches!(operation, Operation::Reserve | Operation::ZeroRange);
         if grows && file.size.load(Ordering::Relaxed) < bytes.end {
-            file.size.store(bytes.end, Ordering::Release);
+            self.set_size(&closed, file, bytes.end);
         }
         Ok(())
     }
@@ -321,7 +342,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     }
 
     /// Moves what lies behind `range` to its start; whole blocks only, and not up to the end.
-    fn collapse(&self, _closed: &Closed<'_>, file: &BlockFile, taker: Taker, range: Range<u64>) -> Result<Left> {
+    fn collapse(&self, closed: &Closed<'_>, file: &BlockFile, taker: Taker, range: Range<u64>) -> Result<Left> {
         let size = file.size.load(Ordering::Relaxed);
         if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.end >= size {
             return Err(Error::Invalid);
@@ -329,12 +350,13 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let gone = range.start / BLOCK..range.end / BLOCK;
         let new = file.map.shifted(&self.nodes, taker, gone.end, gone.start)?;
         let map = file.map.replace(new);
-        file.size.store(size - (range.end - range.start), Ordering::Release);
+        self.log_shifted(closed, file, gone.start);
+        self.set_size(closed, file, size - (range.end - range.start));
         Ok(Left { map, gone })
     }
 
     /// Moves what lies from the start of `range` on to its end; whole blocks only, and inside the file.
-    fn insert(&self, _closed: &Closed<'_>, file: &BlockFile, taker: Taker, range: Range<u64>) -> Result<Left> {
+    fn insert(&self, closed: &Closed<'_>, file: &BlockFile, taker: Taker, range: Range<u64>) -> Result<Left> {
         let size = file.size.load(Ordering::Relaxed);
         if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.start >= size {
             return Err(Error::Invalid);
@@ -346,10 +368,25 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let (start, end) = (range.start / BLOCK, range.end / BLOCK);
         let new = file.map.shifted(&self.nodes, taker, start, end)?;
         let map = file.map.replace(new);
-        file.size.store(longer, Ordering::Release);
+        self.log_shifted(closed, file, start);
+        self.set_size(closed, file, longer);
         // Room reserved at the far end is pushed out of the map.
         let gone = BlockMap::LIMIT - (end - start)..BlockMap::LIMIT;
         Ok(Left { map, gone })
+    }
+
+    /// Tells the log that all from file block `from` on lies elsewhere.
+    fn log_shifted(&self, closed: &Closed<'_>, file: &BlockFile, from: u64) {
+        self.log_no_extents(closed, from..BlockMap::LIMIT);
+        self.log_extents(closed, file, from..BlockMap::LIMIT);
+    }
+
+    fn log_no_extents(&self, closed: &Closed<'_>, range: Range<u64>) {
+        self.log.append(&[Change::NoExtents {
+            ino: closed.ino,
+            at: range.start,
+            blocks: range.end.saturating_sub(range.start),
+        }]);
     }
 
     /// Gives back what a collapse or an insert left. With the gate open: no thread sees the old map.
@@ -368,13 +405,21 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     }
 
     /// Frees what is placed or reserved in `range` (file blocks).
-    fn take_out(&self, _closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
+    fn take_out(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
+        // Before its blocks can be another file's.
+        self.log_no_extents(closed, range.clone());
         let mut freed = Freed::default();
-        let result = file.map.remove(&self.nodes, range, &mut |_, extent| match extent {
-            Extent::Reserved { blocks } => freed.reserved += blocks,
-            Extent::Placed { block, blocks } => self.free_later(&mut freed, block, blocks),
-        });
+        let result = file
+            .map
+            .remove(&self.nodes, range.clone(), &mut |_, extent| match extent {
+                Extent::Reserved { blocks } => freed.reserved += blocks,
+                Extent::Placed { block, blocks } => self.free_later(&mut freed, block, blocks),
+            });
         self.free_all(file, freed);
+        if result.is_err() {
+            // Not all of it is out.
+            self.log_extents(closed, file, range);
+        }
         Ok(result?)
     }
 

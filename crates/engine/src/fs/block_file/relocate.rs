@@ -80,7 +80,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 moved += blocks * BLOCK_BYTES as u64;
                 Ok(Change::To(taken.record()))
             };
-            file.map.update(&self.nodes, stretch..at, &mut change)?;
+            let updated = file.map.update(&self.nodes, stretch..at, &mut change);
+            self.log_extents(&closed, file, stretch..at);
+            updated?;
             drop(closed);
             progress(at.min(total) * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
         }

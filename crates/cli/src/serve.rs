@@ -10,15 +10,15 @@ use crate::failure::{Failure, Result, fail};
 use crate::handler::{Exports, PoolHandler};
 use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::up::UpArgs;
-use homenode_linux::heap::Heap;
 use homenode::{ChosenTransport, Mount, NodeId, Owner, Pool, PoolOptions};
+use homenode_linux::heap::Heap;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 

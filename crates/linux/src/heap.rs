@@ -66,7 +66,10 @@ mod tests {
             let both: Vec<(Vec<u8>, Box<u64>)> = (0..COUNT).map(|i| (vec![1; BYTES], Box::new(i as u64))).collect();
             let (large, small): (Vec<_>, Vec<_>) = both.into_iter().unzip();
             let full = resident_kib();
-            assert!(full - before > COUNT * BYTES / 1024 * 9 / 10, "{before} then {full}: not measured");
+            assert!(
+                full - before > COUNT * BYTES / 1024 * 9 / 10,
+                "{before} then {full}: not measured"
+            );
             drop(large);
             heap.give_back();
             let left = resident_kib().saturating_sub(before);

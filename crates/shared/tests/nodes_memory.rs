@@ -1,6 +1,8 @@
 //! The memory of map nodes: bounded, and the kernel's again when they are freed. (A process of its own: the memory is
 //! measured.)
 
+#![allow(clippy::cast_possible_truncation, reason = "sizes of a test")]
+
 use homenode_policy::{Block, MemberId};
 use homenode_shared::{BlockMap, Nodes, NodesExhausted, RUN_BLOCKS};
 

@@ -17,6 +17,7 @@ mod faults {
     mod kernel;
     mod load;
     mod machine;
+    mod memory;
     mod resources;
     mod rings;
     mod server;

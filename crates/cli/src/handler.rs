@@ -128,6 +128,7 @@ impl PoolHandler {
             members: members(&status),
             accesses: accesses(&status),
             spills: spills(&status),
+            copies: homenode_linux::copy::choice().to_string(),
             fuse: fuse(&self.mount),
             bodies: bodies(),
         }

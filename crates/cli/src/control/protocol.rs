@@ -161,6 +161,9 @@ pub(crate) struct StatusReport {
     /// The access matrix without its empty cells.
     pub(crate) accesses: Vec<AccessReport>,
     pub(crate) spills: Vec<SpillReport>,
+    /// How bytes are copied on this processor, and why.
+    #[serde(default)]
+    pub(crate) copies: String,
     pub(crate) fuse: FuseReport,
     /// By kind of body and operation: `yes`, or the name of the errno that refuses it.
     #[serde(default)]

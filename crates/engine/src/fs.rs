@@ -13,6 +13,7 @@ mod error;
 mod extents;
 mod inode;
 mod namespace;
+mod open;
 mod placement;
 mod rename;
 mod table;
@@ -24,6 +25,7 @@ pub use error::{Error, Result};
 pub use extents::fallocate_mode;
 pub use inode::Inode;
 pub use namespace::DirEntry;
+pub use open::{Access, Opens};
 pub use placement::{Placement, UnknownPlacement};
 pub use volume::{VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub use xattr::{MAP_XATTR, POLICY_XATTR};
@@ -33,7 +35,7 @@ use crate::pool::{Machine, Pool};
 use crate::{Clock, CpuId, Memory, NodeId};
 use commit::Held;
 use homenode_shared::{Nodes, Slot, Slots};
-use inode::Body;
+use inode::{Body, State};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,6 +97,8 @@ pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
     volumes: Volumes,
     /// Files without a link that something pins, or whose blocks are just being freed.
     unlinked: AtomicU64,
+    /// Opens of all inodes that are not released.
+    opens: AtomicU64,
 }
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
@@ -119,6 +123,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             renaming: Mutex::new(()),
             volumes: Volumes::default(),
             unlinked: AtomicU64::new(0),
+            opens: AtomicU64::new(0),
         };
         let ino = fs.table.reserve().expect("a pool may have an inode");
         debug_assert_eq!(ino, Ino::ROOT);
@@ -158,7 +163,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.table.find(ino).filter(|inode| !inode.is_volume())
     }
 
-    /// Keeps the inode though it may be unlinked: an open file is one pin, each lookup the kernel remembers is one.
+    /// Keeps the inode though it may be unlinked: each lookup that the kernel remembers is one pin.
     ///
     /// # Errors
     /// [`Error::Stale`] when it is gone already.
@@ -173,9 +178,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Takes `pins` pins back; the inode goes with the last one when nothing links to it.
     pub fn unpin(&self, inode: &Inode, pins: u64) {
+        self.let_go(inode, |state| state.pins = state.pins.saturating_sub(pins));
+    }
+
+    /// Takes back what keeps an inode, and evicts the inode when nothing is left that does.
+    fn let_go(&self, inode: &Inode, take_back: impl FnOnce(&mut State)) {
         let mut state = inode.state.lock();
         let was_unlinked = state.is_unlinked();
-        state.pins = state.pins.saturating_sub(pins);
+        take_back(&mut state);
         let gone = state.evict();
         drop(state);
         if gone {
@@ -243,6 +253,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             "blocks reserved in the pool and in files differ"
         );
         self.check_volumes();
+        self.check_opens();
         self.pool.check_invariants();
     }
 }

@@ -9,6 +9,7 @@ mod file_model;
 mod log;
 mod namespace_model;
 mod namespace_races;
+mod open;
 mod pool;
 mod stamped;
 mod support;

@@ -281,6 +281,7 @@ fn fuse(mount: &Mount) -> FuseReport {
         transport: transport.to_string(),
         transport_reason: reason.clone(),
         requests: statistics.request_count(),
+        open_files: mount.open_files(),
         errors: statistics.errors,
         errors_by_errno: statistics.errors_by_errno.iter().copied().collect(),
         panics: statistics.panics,

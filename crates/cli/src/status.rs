@@ -245,7 +245,8 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     let fuse = &report.fuse;
     writeln!(
         text,
-        "FUSE: {} requests, {} errors{}, {} panics; transport {}: {}",
+        "FUSE: {} files open, {} requests, {} errors{}, {} panics; transport {}: {}",
+        fuse.open_files,
         fuse.requests,
         fuse.errors,
         by_errno(&fuse.errors_by_errno),

@@ -253,6 +253,9 @@ pub(crate) struct FuseReport {
     pub(crate) transport: String,
     pub(crate) transport_reason: String,
     pub(crate) requests: u64,
+    /// Opens of files that are not closed yet.
+    #[serde(default)]
+    pub(crate) open_files: u64,
     /// Answered with an errno; many are ordinary (a name that is not there).
     pub(crate) errors: u64,
     /// Those by errno.

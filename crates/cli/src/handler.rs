@@ -128,6 +128,7 @@ impl PoolHandler {
             members: members(&status),
             accesses: accesses(&status),
             spills: spills(&status),
+            copies: homenode_linux::copy::choice().to_string(),
             fuse: fuse(&self.mount),
             bodies: bodies(),
         }
@@ -280,6 +281,7 @@ fn fuse(mount: &Mount) -> FuseReport {
         transport: transport.to_string(),
         transport_reason: reason.clone(),
         requests: statistics.request_count(),
+        open_files: mount.open_files(),
         errors: statistics.errors,
         errors_by_errno: statistics.errors_by_errno.iter().copied().collect(),
         panics: statistics.panics,

@@ -241,10 +241,12 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
             spill.home
         )?;
     }
+    writeln!(text, "\ncopies: {}", report.copies)?;
     let fuse = &report.fuse;
     writeln!(
         text,
-        "\nFUSE: {} requests, {} errors{}, {} panics; transport {}: {}",
+        "FUSE: {} files open, {} requests, {} errors{}, {} panics; transport {}: {}",
+        fuse.open_files,
         fuse.requests,
         fuse.errors,
         by_errno(&fuse.errors_by_errno),

@@ -20,11 +20,13 @@ mod core;
 mod device;
 mod driver;
 mod hardware;
+mod latencies;
 mod link;
 mod request;
 mod scheduler;
 mod slot;
 mod software;
+mod time;
 pub mod trace;
 
 pub use accounts::{HardwareCounts, OperationCounts, SoftwareCounts};
@@ -34,6 +36,8 @@ pub use driver::{
     Delay, DelayQueue, Distribution, Done, Driver, DriverQueue, Faults, FaultsQueue, Late, Limits, Null, NullQueue,
     Rates,
 };
+pub use latencies::Latencies;
 pub use request::{Completion, Durability, Errno, Operation, Outcome, Refusal, Rejected, Request};
 pub use scheduler::{Scheduling, Shares, Stream};
 pub use slot::{Segment, Segments, Slots, Tag};
+pub use time::{ByRequest, ByRun, Time, Timing};

@@ -15,6 +15,7 @@ mod file;
 mod inode;
 mod metadata;
 mod namespace;
+mod open;
 mod placement;
 mod rename;
 mod table;
@@ -27,6 +28,7 @@ pub use error::{Error, Result};
 pub use file::fallocate_mode;
 pub use inode::Inode;
 pub use namespace::DirEntry;
+pub use open::{Access, Opens};
 pub use placement::{Placement, UnknownPlacement};
 pub use volume::{VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub use xattr::{MAP_XATTR, POLICY_XATTR};
@@ -36,7 +38,7 @@ use crate::pool::{Machine, Pool};
 use crate::{Clock, CpuId, Memory, NodeId};
 use commit::Held;
 use homenode_shared::{Nodes, Slot, Slots};
-use inode::Body;
+use inode::{Body, State};
 use metadata::Metadata;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -100,6 +102,8 @@ pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
     /// Files without a link that something pins, or whose blocks are just being freed.
     unlinked: AtomicU64,
     metadata: Arc<Metadata>,
+    /// Opens of all inodes that are not released.
+    opens: AtomicU64,
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -124,6 +128,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             volumes: Volumes::default(),
             unlinked: AtomicU64::new(0),
             metadata: Arc::default(),
+            opens: AtomicU64::new(0),
         };
         fs.nodes
             .set_allowance(Box::new(metadata::MapAllowance(Arc::clone(&fs.metadata))));
@@ -166,7 +171,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.table.find(ino).filter(|inode| !inode.is_volume())
     }
 
-    /// Keeps the inode though it may be unlinked: an open file is one pin, each lookup the kernel remembers is one.
+    /// Keeps the inode though it may be unlinked: each lookup that the kernel remembers is one pin.
     ///
     /// # Errors
     /// [`Error::Stale`] when it is gone already.
@@ -181,9 +186,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Takes `pins` pins back; the inode goes with the last one when nothing links to it.
     pub fn unpin(&self, inode: &Inode, pins: u64) {
+        self.let_go(inode, |state| state.pins = state.pins.saturating_sub(pins));
+    }
+
+    /// Takes back what keeps an inode, and evicts the inode when nothing is left that does.
+    fn let_go(&self, inode: &Inode, take_back: impl FnOnce(&mut State)) {
         let mut state = inode.state.lock();
         let was_unlinked = state.is_unlinked();
-        state.pins = state.pins.saturating_sub(pins);
+        take_back(&mut state);
         let gone = state.evict();
         drop(state);
         if gone {
@@ -274,6 +284,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         );
         self.metadata.check_invariants(charged);
         self.check_volumes();
+        self.check_opens();
         self.pool.check_invariants();
     }
 }

@@ -6,12 +6,13 @@
 //! reading a directory needs no handle. FSYNC and FSYNCDIR are answered each time, although there is nothing to do: after
 //! ENOSYS the kernel would go on saying that all is well when the server has died.
 //!
-//! Open files are not pinned: a lookup pins, and the kernel forgets an inode only after its last close.
+//! A lookup pins an inode until FORGET; an open counts, and keeps it, until RELEASE. The two come by different ways, in any order.
 
 mod attributes;
 mod data;
 mod directories;
 mod names;
+mod open;
 mod xattrs;
 
 use crate::host::Host;
@@ -149,7 +150,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Request::CopyFileRange(input) => self.copy_range(&input, reply),
             Request::CopyFileRange64(input) => self.copy_range_64(&input, reply),
             Request::FSync(_) | Request::FSyncDir(_) | Request::SyncFs => Ok(()),
-            Request::Release(_) | Request::ReleaseDir(_) | Request::Destroy => Ok(()),
+            Request::Release(input) => {
+                self.release(&input);
+                Ok(())
+            }
+            Request::ReleaseDir(_) | Request::Destroy => Ok(()),
             // The kernel checks permissions itself; there is nothing to flush or to interrupt; nobody offered the rest.
             Request::Flush(_) | Request::Access(_) | Request::Interrupt(_) | Request::Unserved(_) => {
                 Err(Errno(libc::ENOSYS))

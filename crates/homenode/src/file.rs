@@ -2,7 +2,7 @@
 
 use crate::pool::Inner;
 use crate::{Error, Metadata, NodeId};
-use homenode_engine::fs::{Asking, Error as FsError, Inode, SetAttr, Whence};
+use homenode_engine::fs::{Access, Asking, Error as FsError, Inode, SetAttr, Whence};
 use homenode_linux::cpu::current_cpu;
 use std::sync::Arc;
 
@@ -70,12 +70,25 @@ impl Allocate {
     }
 }
 
+/// Bits of [`Handle::access`] as the filesystem counts opens.
+fn counted(access: u8) -> Access {
+    if access & WRITE == 0 {
+        Access::Read
+    } else {
+        Access::Write
+    }
+}
+
 impl File {
-    /// Takes over one pin of `inode`.
-    pub(crate) fn pinned(pool: Arc<Inner>, inode: Arc<Inode>, access: u8) -> Self {
-        Self {
+    /// Opens `inode`.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] when it is gone.
+    pub(crate) fn open(pool: Arc<Inner>, inode: Arc<Inode>, access: u8) -> Result<Self, FsError> {
+        pool.fs.open(&inode, counted(access))?;
+        Ok(Self {
             handle: Arc::new(Handle { pool, inode, access }),
-        }
+        })
     }
 
     /// Reads into `to` from `offset` (both in bytes). Gives the bytes read: fewer than asked only at the end of the file.
@@ -324,7 +337,7 @@ impl File {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.pool.fs.unpin(&self.inode, 1);
+        self.pool.fs.release(&self.inode, counted(self.access));
     }
 }
 

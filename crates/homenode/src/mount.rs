@@ -17,7 +17,7 @@ pub struct Mount {
     server: Server,
     directory: PathBuf,
     /// The mount keeps the pool, with its populating threads.
-    _pool: Arc<Inner>,
+    pool: Arc<Inner>,
 }
 
 impl Pool {
@@ -47,7 +47,7 @@ impl Pool {
         Ok(Mount {
             server,
             directory: directory.to_owned(),
-            _pool: Arc::clone(&self.inner),
+            pool: Arc::clone(&self.inner),
         })
     }
 }
@@ -88,6 +88,12 @@ impl Mount {
     /// When the kernel neither unmounts nor aborts it.
     pub fn stop(&self) -> Result<(), Error> {
         Ok(self.server.stop()?)
+    }
+
+    /// Opens of the pool's files that are not closed yet, those of the library included.
+    #[must_use]
+    pub fn open_files(&self) -> u64 {
+        self.pool.fs.open_count()
     }
 
     /// What the kernel asked so far.

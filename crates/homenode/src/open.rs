@@ -152,8 +152,7 @@ impl Pool {
         if !inode.is_file() {
             return Err(failed(FsError::NotSupported));
         }
-        self.inner.fs.pin(&inode).map_err(failed)?;
-        Ok(File::pinned(Arc::clone(&self.inner), inode, READ | WRITE))
+        File::open(Arc::clone(&self.inner), inode, READ | WRITE).map_err(failed)
     }
 }
 
@@ -173,10 +172,9 @@ impl Inner {
                 return Err(FsError::NotSupported.into());
             }
             // Gone since it was found: whoever removed it may have put another in its place.
-            if self.fs.pin(&inode).is_err() {
+            let Ok(file) = File::open(Arc::clone(self), Arc::clone(&inode), access) else {
                 continue;
-            }
-            let file = File::pinned(Arc::clone(self), Arc::clone(&inode), access);
+            };
             if options.truncate && !made {
                 let set = SetAttr {
                     size: Some(0),

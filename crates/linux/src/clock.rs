@@ -1,4 +1,10 @@
-//! The time of day from the kernel's coarse clock: no system call, good to one tick (1–4 ms).
+//! Clocks without a system call: the time of day, good to one tick (1–4 ms), and stamps of single requests.
+
+#[cfg(target_arch = "x86_64")]
+mod cycles;
+mod stamps;
+
+pub use stamps::StampClock;
 
 use homenode_engine::Clock;
 

@@ -6,8 +6,10 @@
 //! nothing of these accesses but that memory may change, so it can neither assume that a byte stays the same nor invent
 //! a second read of it. Other processors get the C library's `memcpy`, which is as opaque to the compiler.
 //!
-//! Which instructions move the bytes depends on the size, the direction and the processor, chosen from measurements:
-//! `docs/decisions/001-copies.md`; `cargo run --release -p homenode-linux --example copy` repeats them.
+//! Which instructions move the bytes depends on the size, the direction and the processor: by rules from measurements
+//! (`docs/decisions/001-copies.md`) and by one measurement of a millisecond when the process makes its first pool
+//! ([`choice`]). `cargo run --release -p homenode-linux --example copy` repeats
+//! the measurements.
 //!
 //! Ordering: when a function here returns, its stores are ordered before every later store of the thread (string
 //! instructions order themselves against later stores, and non-temporal stores are followed by `sfence`), so a block
@@ -20,6 +22,7 @@ mod x86;
 
 #[cfg(not(target_arch = "x86_64"))]
 use portable as processor;
+use std::fmt::Display;
 #[cfg(target_arch = "x86_64")]
 use x86 as processor;
 
@@ -43,6 +46,12 @@ pub unsafe fn load(to: *mut u8, from: *const u8, bytes: usize) {
 pub unsafe fn store(to: *mut u8, from: *const u8, bytes: usize) {
     // SAFETY: the caller promises the same.
     unsafe { processor::store(to, from, bytes) }
+}
+
+/// What was chosen for this processor, and why, in words. The first call in a process measures, for a millisecond on an
+/// idle CPU: made before the first copy, no copy waits for it.
+pub fn choice() -> impl Display {
+    processor::choice()
 }
 
 /// Whether [`announce`] helps copies of that many bytes.

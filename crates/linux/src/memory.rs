@@ -61,9 +61,10 @@ struct Member {
 }
 
 impl NodeMemory {
-    /// Memory without members.
+    /// Memory without members. The first in a process chooses how copies are made: [`copy::choice`].
     #[must_use]
     pub fn new() -> Self {
+        let _ = copy::choice();
         Self {
             table: Table::new(),
             members: RwLock::default(),

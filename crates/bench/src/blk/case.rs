@@ -4,7 +4,7 @@ use super::load::{Load, null, play, together};
 use super::memcpy::{BUFFER_BYTES, DEVICE_BYTES};
 use crate::error::Error;
 use crate::populated;
-use homenode::blk::{Arena, ArenaError, Device, Driver, Null, Options, Ram, Storage};
+use homenode::blk::{Arena, ArenaError, Device, Driver, Null, Options, Ram, StampClock, Storage};
 use homenode::{NodeId, Placement, VolumeDriver};
 use std::sync::Arc;
 
@@ -50,6 +50,8 @@ pub(super) struct Case {
     pub(super) plug: usize,
     pub(super) depth: u16,
     pub(super) cores: usize,
+    /// Whether a clock is read at both ends of each request, and each is counted in a histogram.
+    pub(super) is_stamped: bool,
 }
 
 const fn case(kind: Kind, bytes: u32, plug: usize, depth: u16, cores: usize) -> Case {
@@ -59,20 +61,32 @@ const fn case(kind: Kind, bytes: u32, plug: usize, depth: u16, cores: usize) -> 
         plug,
         depth,
         cores,
+        is_stamped: false,
     }
 }
 
-pub(super) const CASES: [Case; 13] = [
+const fn stamped(case: Case) -> Case {
+    Case {
+        is_stamped: true,
+        ..case
+    }
+}
+
+pub(super) const CASES: [Case; 17] = [
     case(Kind::Noop, 512, 32, 128, 1),
     case(Kind::Noop, 512, 1, 128, 1),
     case(Kind::Noop, 512, 1, 1, 1),
+    stamped(case(Kind::Noop, 512, 32, 128, 1)),
+    stamped(case(Kind::Noop, 512, 1, 128, 1)),
     case(Kind::Ram, 512, 32, 128, 1),
+    stamped(case(Kind::Ram, 512, 32, 128, 1)),
     case(Kind::Ram, 4096, 32, 128, 1),
     case(Kind::Ram, 4096, 1, 1, 1),
     case(Kind::Volume, 4096, 32, 128, 1),
     case(Kind::Volume, 4096, 1, 1, 1),
     case(Kind::Noop, 512, 32, 128, 2),
     case(Kind::Noop, 512, 1, 128, 2),
+    stamped(case(Kind::Noop, 512, 32, 128, 2)),
     case(Kind::Ram, 512, 32, 128, 2),
     case(Kind::Ram, 4096, 32, 128, 2),
     case(Kind::Volume, 4096, 32, 128, 2),
@@ -89,7 +103,11 @@ impl Case {
             bytes if bytes < 1024 => bytes.to_string(),
             bytes => format!("{}k", bytes / 1024),
         };
-        format!("{kind}-{size}/plug{}/qd{}/{}c", self.plug, self.depth, self.cores)
+        let stamped = if self.is_stamped { "/stamped" } else { "" };
+        format!(
+            "{kind}-{size}/plug{}/qd{}/{}c{stamped}",
+            self.plug, self.depth, self.cores
+        )
     }
 
     pub(super) fn peers(&self) -> Vec<Peer> {
@@ -146,6 +164,13 @@ impl Case {
     fn run_on<D: Driver>(&self, driver: &D, cpus: &[usize], divisor: u64) -> Result<f64, Error> {
         let device = device(driver, cpus.len(), self.options())?;
         let load = self.load(divisor);
+        if self.is_stamped {
+            return together(cpus, |index| {
+                let core = device.join_timed(index, StampClock::new());
+                let mut core = core.expect("each core comes once");
+                move |clock| play(&mut core, clock, &load, index as u64)
+            });
+        }
         together(cpus, |index| {
             let mut core = device.join(index).expect("each core comes once");
             move |clock| play(&mut core, clock, &load, index as u64)

@@ -1,14 +1,14 @@
 //! From core to core: one submits, the other one owns the hardware queue.
 
 use super::Scale;
-use super::load::{Clock, NOOP_BYTES, Places};
+use super::load::{NOOP_BYTES, Places};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
 use crate::report::Row;
 use homenode::NodeId;
-use homenode::blk::{Core, Device, Limits, Null, NullQueue, Options, Request};
+use homenode::blk::{Core, Device, Limits, Null, NullQueue, Options, Request, StampClock, Time};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Time of one request alone, and requests per second of batches of 32.
@@ -46,14 +46,14 @@ fn cross(cpus: &[usize], plug: usize, depth: usize, requests: u64) -> Result<f64
         .map_err(|error| Error::system("setting up the device", error))?;
     let join = |index| device.join(index).expect("each core comes once");
     let (mut submitter, mut owner): (Core<NullQueue>, Core<NullQueue>) = (join(0), join(1));
-    let clock = Clock::new();
+    let clock = StampClock::new();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| {
             let pinned = cpus::pin(cpus[1]);
             // Relaxed: only tells to end.
             while !is_over.load(Ordering::Relaxed) {
-                owner.run(clock.now(), |_| {});
+                owner.run(clock, |_| {});
             }
             pinned
         });
@@ -70,7 +70,7 @@ fn cross(cpus: &[usize], plug: usize, depth: usize, requests: u64) -> Result<f64
                         .expect("there are tags for all that are under way");
                     submitted += 1;
                 }
-                done += submitter.run(clock.now(), |_| {}) as u64;
+                done += submitter.run(clock, |_| {}) as u64;
             }
             let elapsed = clock.now() - begin;
             is_over.store(true, Ordering::Relaxed);

@@ -2,14 +2,14 @@
 
 use super::Scale;
 use super::case::device;
-use super::load::{Clock, NOOP_BYTES, Places};
+use super::load::{NOOP_BYTES, Places};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
 use crate::interrupt;
 use crate::report::Row;
 use homenode::NodeId;
-use homenode::blk::{Delay, Distribution, Limits, Null, Options, Request, Scheduling, Shares, Stream};
+use homenode::blk::{Delay, Distribution, Limits, Null, Options, Request, Scheduling, Shares, StampClock, Stream};
 
 /// Requests under way of the greedy and the modest stream. The device takes eight at a time, 100 µs each.
 const DEPTHS: [usize; 2] = [160, 16];
@@ -51,7 +51,7 @@ fn share(cpu: usize, scheduling: Scheduling, requests: u64) -> Result<f64, Error
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             cpus::pin(cpu)?;
-            let clock = Clock::new();
+            let clock = StampClock::new();
             let mut places = Places::new(NOOP_BYTES, 4096, 0);
             let (mut pending, mut done) = ([0_usize; 2], [0_u64; 2]);
             while done.iter().sum::<u64>() < requests {
@@ -64,7 +64,7 @@ fn share(cpu: usize, scheduling: Scheduling, requests: u64) -> Result<f64, Error
                         pending[usize::from(stream)] += 1;
                     }
                 }
-                core.run(clock.now(), |completion| {
+                core.run(clock, |completion| {
                     let stream = usize::from(completion.user == 1);
                     pending[stream] -= 1;
                     done[stream] += 1;

@@ -3,9 +3,8 @@
 use crate::cpus;
 use crate::error::Error;
 use homenode::NodeId;
-use homenode::blk::{Core, DriverQueue, Limits, Null, Request};
+use homenode::blk::{Core, DriverQueue, Limits, Null, Request, StampClock, Time, Timing};
 use std::sync::Barrier;
-use std::time::Instant;
 
 /// Size of the no-op device: all of it is random places.
 pub(super) const NOOP_BYTES: u64 = 1 << 40;
@@ -32,21 +31,6 @@ impl Load {
 /// The no-op device with so many hardware queues.
 pub(super) fn null(queues: usize) -> Null {
     Null::new(Limits::of_bytes(NOOP_BYTES), &vec![Some(NodeId(0)); queues])
-}
-
-/// Nanoseconds since it was made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Clock(Instant);
-
-impl Clock {
-    pub(super) fn new() -> Self {
-        Self(Instant::now())
-    }
-
-    #[inline]
-    pub(super) fn now(self) -> u64 {
-        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
 }
 
 /// Random places (xorshift64*, Vigna 2016): a few cycles each.
@@ -80,7 +64,7 @@ impl Places {
 }
 
 /// Reads at random places; gives how many requests were completed.
-pub(super) fn play<Q: DriverQueue>(core: &mut Core<Q>, clock: Clock, load: &Load, seed: u64) -> u64 {
+pub(super) fn play<Q: DriverQueue, T: Timing>(core: &mut Core<Q, T>, clock: StampClock, load: &Load, seed: u64) -> u64 {
     let limits = *core.device().limits();
     let mut places = Places::new(limits.device_bytes, load.bytes, seed);
     let mut buffers = load.buffers(seed);
@@ -93,7 +77,7 @@ pub(super) fn play<Q: DriverQueue>(core: &mut Core<Q>, clock: Clock, load: &Load
             core.submit(request).expect("there are tags for all that are under way");
             submitted += 1;
         }
-        done += core.run(clock.now(), |completion| {
+        done += core.run(clock, |completion| {
             failed += u64::from(completion.outcome.is_err());
             buffers.push(completion.user);
         }) as u64;
@@ -107,10 +91,10 @@ pub(super) fn play<Q: DriverQueue>(core: &mut Core<Q>, clock: Clock, load: &Load
 pub(super) fn together<P, F>(cpus: &[usize], prepare: P) -> Result<f64, Error>
 where
     P: Fn(usize) -> F + Sync,
-    F: FnOnce(Clock) -> u64,
+    F: FnOnce(StampClock) -> u64,
 {
     let start = Barrier::new(cpus.len());
-    let clock = Clock::new();
+    let clock = StampClock::new();
     let results = std::thread::scope(|scope| {
         let run = |(index, cpu): (usize, usize)| {
             let (start, prepare) = (&start, &prepare);

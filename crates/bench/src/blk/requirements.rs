@@ -4,9 +4,11 @@ use crate::report::Report;
 use crate::required::{Bound, Finding};
 
 /// M IOPS at least.
-const RATES: [(&str, f64); 5] = [
+const RATES: [(&str, f64); 7] = [
     ("noop-512/plug32/qd128/1c", 60.0),
     ("noop-512/plug1/qd128/1c", 25.0),
+    ("noop-512/plug32/qd128/1c/stamped", 40.0),
+    ("noop-512/plug1/qd128/1c/stamped", 25.0),
     ("ram-512/plug32/qd128/1c", 15.0),
     ("ram-4k/plug32/qd128/1c", 3.3),
     ("crossing/noop-512/plug32/qd128", 15.0),

@@ -3,15 +3,15 @@
 //! the kernel.
 
 use super::case::{Case, Target, device};
-use super::load::{Clock, Load, Places, together};
+use super::load::{Load, Places, together};
 use crate::error::Error;
-use homenode::blk::{Core, Driver, DriverQueue, Request};
+use homenode::blk::{Core, Driver, DriverQueue, Request, StampClock, Timing};
 use std::hint::spin_loop;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// The queue, and what is finished of each thread's.
-struct Queue<Q: DriverQueue> {
-    core: Core<Q>,
+struct Queue<Q: DriverQueue, T: Timing> {
+    core: Core<Q, T>,
     done: Vec<u64>,
 }
 
@@ -28,7 +28,20 @@ fn run_on<D: Driver>(case: &Case, driver: &D, cpus: &[usize], divisor: u64) -> R
     let mut options = case.options();
     // As many as all cores have under way.
     options.tags *= u16::try_from(cpus.len()).unwrap_or(u16::MAX);
-    let core = device(driver, 1, options)?.join(0).expect("it is the first");
+    let device = device(driver, 1, options)?;
+    if case.is_stamped {
+        let core = device.join_timed(0, StampClock::new()).expect("it is the first");
+        share(case, core, cpus, divisor)
+    } else {
+        share(case, device.join(0).expect("it is the first"), cpus, divisor)
+    }
+}
+
+fn share<Q, T>(case: &Case, core: Core<Q, T>, cpus: &[usize], divisor: u64) -> Result<f64, Error>
+where
+    Q: DriverQueue,
+    T: Timing + Send,
+{
     let queue = Mutex::new(Queue {
         core,
         done: vec![0; cpus.len()],
@@ -42,7 +55,7 @@ fn run_on<D: Driver>(case: &Case, driver: &D, cpus: &[usize], divisor: u64) -> R
     })
 }
 
-fn play<Q: DriverQueue>(queue: &Mutex<Queue<Q>>, clock: Clock, load: &Load, index: usize) -> u64 {
+fn play<Q: DriverQueue, T: Timing>(queue: &Mutex<Queue<Q, T>>, clock: StampClock, load: &Load, index: usize) -> u64 {
     let device_bytes = lock(queue).core.device().limits().device_bytes;
     let mut places = Places::new(device_bytes, load.bytes, index as u64);
     // Both devices finish requests in their order, so that the oldest buffer is the next one that is free.
@@ -59,7 +72,7 @@ fn play<Q: DriverQueue>(queue: &Mutex<Queue<Q>>, clock: Clock, load: &Load, inde
             submitted += 1;
         }
         let Queue { core, done: finished } = &mut *lock(queue);
-        core.run(clock.now(), |completion| {
+        core.run(clock, |completion| {
             let of_thread = usize::try_from(completion.user).expect("the number of a thread");
             finished[of_thread] += 1;
         });

@@ -161,6 +161,9 @@ pub(crate) struct StatusReport {
     /// The access matrix without its empty cells.
     pub(crate) accesses: Vec<AccessReport>,
     pub(crate) spills: Vec<SpillReport>,
+    /// How bytes are copied on this processor, and why.
+    #[serde(default)]
+    pub(crate) copies: String,
     pub(crate) fuse: FuseReport,
     /// By kind of body and operation: `yes`, or the name of the errno that refuses it.
     #[serde(default)]
@@ -250,6 +253,9 @@ pub(crate) struct FuseReport {
     pub(crate) transport: String,
     pub(crate) transport_reason: String,
     pub(crate) requests: u64,
+    /// Opens of files that are not closed yet.
+    #[serde(default)]
+    pub(crate) open_files: u64,
     /// Answered with an errno; many are ordinary (a name that is not there).
     pub(crate) errors: u64,
     /// Those by errno.

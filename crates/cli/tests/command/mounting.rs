@@ -50,6 +50,7 @@ fn up_and_status_tell_the_transport_and_why() {
     assert_eq!(notice, format!("homenode: transport classic: {reason}\n"));
     let text = succeed(homenode(["status"]).arg(&dir));
     assert!(text.contains(&format!("transport classic: {reason}")), "{text}");
+    assert!(text.contains("\ncopies: "), "{text}");
     down(&dir);
 }
 

@@ -47,6 +47,9 @@ fn up_write_read_status_down() {
         "{status}"
     );
     assert_eq!(status["members"][0]["state"], "candidate");
+    assert_eq!(status["members"][0]["kind"], "dram");
+    assert_eq!(status["bodies"]["file"]["insert range"], "yes");
+    assert_eq!(status["bodies"]["directory"]["read"], "EISDIR");
     let written: u64 = status["accesses"]
         .as_array()
         .unwrap()

@@ -19,6 +19,7 @@ fn all_is_free_again(dir: &Path) {
         found.f_bfree == found.f_blocks
     };
     wait_until("all blocks are free", || free() && status(dir)["used_bytes"] == 0);
+    wait_until("no file is open", || status(dir)["fuse"]["open_files"] == 0);
     let report = status(dir);
     assert_eq!(report["reserved_bytes"], 0);
     assert_eq!(report["fuse"]["panics"], 0, "{report}");

@@ -13,7 +13,7 @@ pub struct OperationCounts {
     pub requests: u64,
     /// Bytes of those that went well.
     pub bytes: u64,
-    /// Time from submission to completion, summed, ns. It begins again at 0 after 2^64: with 1,000 requests under way, in half a year.
+    /// Time from submission to completion, summed, ns; [`super::Core::run`] tells how exact. It begins again at 0 after 2^64: with 1,000 requests under way, in half a year.
     pub time_ns: u64,
     /// Requests that went wrong.
     pub errors: u64,

@@ -12,12 +12,13 @@ use super::request::{Completion, Durability, Operation, Refusal, Rejected, Reque
 use super::scheduler::{Merging, Scheduler};
 use super::slot::{OWN, Slots, Tag};
 use super::software::{Outlet, SoftwareQueue, Stage};
+use super::time::{ByRun, Known, Time, Timing};
 use super::trace::Recorder;
 use std::sync::Arc;
 
-/// What one thread submits by and takes completions from. Made by [`Device::join`].
+/// What one thread submits by and takes completions from. Made by [`Device::join`], or by [`Device::join_timed`].
 #[derive(Debug)]
-pub struct Core<Q: DriverQueue> {
+pub struct Core<Q: DriverQueue, T = ByRun> {
     device: Arc<Device<Q>>,
     index: usize,
     /// Those that it owns.
@@ -25,8 +26,10 @@ pub struct Core<Q: DriverQueue> {
     current: SoftwareQueue,
     /// Those it was mapped to before, until their requests are finished.
     former: Vec<SoftwareQueue>,
-    /// As of the last run, ns.
-    now: u64,
+    timing: T,
+    known: Known,
+    /// Whether it may have slept, without requests, since it was told the time.
+    may_have_slept: bool,
     /// Requests that need no driver.
     instant: Vec<Tag>,
     /// Whether it has told that it has requests beyond its software queues.
@@ -65,8 +68,8 @@ struct OwnHardware<Q> {
     seen: usize,
 }
 
-impl<Q: DriverQueue> Core<Q> {
-    pub(super) fn new(device: Arc<Device<Q>>, index: usize, hardware: Vec<(usize, Hardware<Q>)>) -> Self {
+impl<Q: DriverQueue, T: Timing> Core<Q, T> {
+    pub(super) fn new(device: Arc<Device<Q>>, index: usize, hardware: Vec<(usize, Hardware<Q>)>, timing: T) -> Self {
         let hardware: Vec<_> = hardware
             .into_iter()
             .map(|(queue, hardware)| OwnHardware {
@@ -84,7 +87,9 @@ impl<Q: DriverQueue> Core<Q> {
             current,
             hardware,
             former: Vec::new(),
-            now: 0,
+            timing,
+            known: Known::default(),
+            may_have_slept: true,
             instant: Vec::with_capacity(usize::from(device.options.tags)),
             has_begun: false,
             counts: device.cores[index].counts.read(),
@@ -117,13 +122,13 @@ impl<Q: DriverQueue> Core<Q> {
             return Err(Rejected { request, why });
         };
         if let Some(recorder) = &mut self.recorder {
-            recorder.record(request, self.now);
+            recorder.record(request, self.known.now);
         }
         if request.operation != Operation::Write || !self.limits.has_cache {
             request.durability = Durability::Later;
         }
         let slots = slots_of(&mut self.current.outlet, &mut self.hardware);
-        slots.at_mut(tag).fill(&request, self.now, OWN);
+        slots.at_mut(tag).fill(&request, self.timing.begin(&self.known), OWN);
         self.counts.submitted += 1;
         self.current.pending += 1;
         if !self.limits.needs_driver(request.operation) {
@@ -141,17 +146,27 @@ impl<Q: DriverQueue> Core<Q> {
         self.instant.push(tag);
     }
 
-    /// From now on it is `now`, in ns, for what is submitted: for a core that has slept since its last run, which else is the time.
+    /// Tells a core that has slept since its last run the time, ns: what it submits next is accounted from then on.
     #[inline]
     pub fn wake(&mut self, now: u64) {
-        self.now = now;
+        self.known.now = now;
+        self.may_have_slept = false;
     }
 
-    /// Does what there is to do, and never waits: requests go to the driver, `finished` is told what has come back. Gives
-    /// how many that were. `now`: ns of a clock that does not go back, the same one for all cores.
+    /// Does what there is to do, and never waits: requests go to the driver, `finished` is told what has come back. Returns
+    /// how many that were.
+    ///
+    /// The time is read when a run begins, and again when it has gone to the driver and looks for completions. A core that
+    /// has not joined by [`Device::join_timed`] reads no other: a request's time begins at the last one that was read before
+    /// it was submitted, or, when the core had no requests, at the first one after it or at [`Core::wake`]; it ends at the
+    /// last one that was read before its completion is told. Each end is wrong by the time between two of these reads at
+    /// most, a turn of the loop that calls this.
     #[inline]
-    pub fn run(&mut self, now: u64, mut finished: impl FnMut(Completion)) -> usize {
-        self.now = now;
+    pub fn run(&mut self, time: impl Time, mut finished: impl FnMut(Completion)) -> usize {
+        self.known.now = time.now();
+        if self.may_have_slept {
+            self.known.busy_since = self.known.now;
+        }
         let mut count = 0;
         if !self.instant.is_empty() {
             count += self.end_instant(&mut finished);
@@ -162,6 +177,7 @@ impl<Q: DriverQueue> Core<Q> {
         }
         self.unplug();
         self.dispatch();
+        self.known.now = time.now();
         count += self.collect(&mut finished);
         if count > 0 {
             // There is room now for what has waited.
@@ -175,6 +191,7 @@ impl<Q: DriverQueue> Core<Q> {
             self.has_begun = false;
             self.device.freezing.end(self.index);
         }
+        self.may_have_slept = self.current.pending == 0 && self.former.is_empty();
         self.device.cores[self.index].counts.set(&self.counts);
         if let Some(recorder) = &mut self.recorder {
             recorder.publish();
@@ -217,7 +234,7 @@ impl<Q: DriverQueue> Core<Q> {
     /// It was mapped to another hardware queue.
     fn follow_map(&mut self, queue: usize) {
         let slots = slots_of(&mut self.current.outlet, &mut self.hardware);
-        self.counts.merged += self.current.stage.schedule(slots, self.now);
+        self.counts.merged += self.current.stage.schedule(slots, self.known.now);
         let back = self.former.iter().position(|software| software.queue == queue);
         let next = match back {
             Some(index) => self.former.swap_remove(index),
@@ -241,14 +258,16 @@ impl<Q: DriverQueue> Core<Q> {
     }
 }
 
-impl<Q: DriverQueue> Drop for Core<Q> {
+impl<Q: DriverQueue, T> Drop for Core<Q, T> {
     /// What was under way is lost, with its tags; other cores' requests to its hardware queues end with
     /// [`Errno::NO_DEVICE`].
     fn drop(&mut self) {
         for own in &self.hardware {
             self.device.hardware[own.queue].door.close();
         }
-        self.seat.may_return = self.hardware.is_empty() && self.pending() == 0;
+        let pending = |software: &SoftwareQueue| software.pending;
+        let pending = pending(&self.current) + self.former.iter().map(pending).sum::<usize>();
+        self.seat.may_return = self.hardware.is_empty() && pending == 0;
     }
 }
 

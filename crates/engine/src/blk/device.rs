@@ -7,14 +7,17 @@ use super::accounts::{HardwareCounts, OpenHardware, OpenSoftware, SoftwareCounts
 use super::core::Core;
 use super::driver::{Driver, DriverQueue, Limits};
 use super::hardware::{Hardware, Patience};
+use super::latencies::{self, Latencies, OpenLatencies};
 use super::link::Inbound;
+use super::request::Operation;
 use super::scheduler::{Scheduling, Waiting};
+use super::time::{ByRequest, ByRun, Time, Timing};
 use homenode_policy::NodeId;
 use homenode_policy::queue_map;
 use homenode_shared::{Door, Freeze, Map, TagSpace};
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How a device is set up.
@@ -79,6 +82,8 @@ pub(super) struct SharedHardware {
 pub(super) struct SharedCore {
     is_claimed: AtomicBool,
     pub(super) counts: OpenSoftware,
+    /// Once a core that times each request has joined.
+    latencies: OnceLock<Arc<OpenLatencies>>,
 }
 
 /// Why a core cannot join.
@@ -158,6 +163,7 @@ impl<Q: DriverQueue> Device<Q> {
         let shared_core = || SharedCore {
             is_claimed: AtomicBool::new(false),
             counts: OpenSoftware::new(),
+            latencies: OnceLock::new(),
         };
         Ok(Arc::new(Self {
             limits,
@@ -171,11 +177,32 @@ impl<Q: DriverQueue> Device<Q> {
         }))
     }
 
-    /// The part of the device that core `index` uses. It is to be one thread's.
+    /// The part of the device that core `index` uses. It is to be one thread's. It reads no clock for a request: how exact
+    /// its times are then says [`Core::run`].
     ///
     /// # Errors
     /// [`JoinError`].
     pub fn join(self: &Arc<Self>, index: usize) -> Result<Core<Q>, JoinError> {
+        self.join_by(index, |_| ByRun::NEW)
+    }
+
+    /// [`Device::join`] for a core that reads `time` at both ends of each request: when it is submitted, and when its
+    /// completion is told. [`SoftwareCounts`] have these times, and [`Device::latencies`] their histogram.
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join_timed<T: Time>(self: &Arc<Self>, index: usize, time: T) -> Result<Core<Q, ByRequest<T>>, JoinError> {
+        self.join_by(index, |core| {
+            let latencies = core.latencies.get_or_init(|| Arc::new(OpenLatencies::new()));
+            ByRequest::new(time, Arc::clone(latencies))
+        })
+    }
+
+    fn join_by<T: Timing>(
+        self: &Arc<Self>,
+        index: usize,
+        timing: impl FnOnce(&SharedCore) -> T,
+    ) -> Result<Core<Q, T>, JoinError> {
         let core = self.cores.get(index).ok_or(JoinError::NoCore(index))?;
         // Acquire: see `leave`.
         if core.is_claimed.swap(true, Ordering::Acquire) {
@@ -202,7 +229,7 @@ impl<Q: DriverQueue> Device<Q> {
         });
         let hardware = hardware.collect();
         drop(unclaimed);
-        Ok(Core::new(Arc::clone(self), index, hardware))
+        Ok(Core::new(Arc::clone(self), index, hardware, timing(core)))
     }
 
     /// Maps a core's requests to another hardware queue, while it is at work: what it submits after its next run goes there.
@@ -263,6 +290,13 @@ impl<Q: DriverQueue> Device<Q> {
     #[must_use]
     pub fn hardware_counts(&self) -> Vec<HardwareCounts> {
         self.hardware.iter().map(|hardware| hardware.counts.read()).collect()
+    }
+
+    /// How long requests of one operation took, of all cores that joined by [`Device::join_timed`].
+    #[must_use]
+    pub fn latencies(&self, operation: Operation) -> Latencies {
+        let timed = self.cores.iter().filter_map(|core| core.latencies.get());
+        latencies::sum(timed.map(Arc::as_ref), operation)
     }
 
     /// A core has gone; another thread may have it if no hardware queue has gone with it.

@@ -135,19 +135,19 @@ impl SoftwareQueue {
         self.pending - self.stage.count
     }
 
-    /// A request is finished: its tag is free again.
+    /// Ends a request: its tag is free again.
     #[inline]
     pub(super) fn end(
         &mut self,
         tag: Tag,
         slot: &Slot,
         outcome: Outcome,
-        now: u64,
+        took_ns: u64,
         counts: &mut SoftwareCounts,
     ) -> Completion {
         let of_operation = &mut counts.operations[slot.request.operation as usize];
         of_operation.requests += 1;
-        of_operation.time_ns = of_operation.time_ns.wrapping_add(now.saturating_sub(slot.since_ns));
+        of_operation.time_ns = of_operation.time_ns.wrapping_add(took_ns);
         match outcome {
             Ok(bytes) => of_operation.bytes += u64::from(bytes),
             Err(_) => of_operation.errors += 1,

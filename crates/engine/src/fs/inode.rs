@@ -3,6 +3,7 @@
 use super::attr::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
 use super::block_file::BlockFile;
 use super::directory::Directory;
+use super::open::Opens;
 use super::placement::Policy;
 use super::{Error, Ino, Result};
 use crate::log::Attributes;
@@ -10,7 +11,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-/// One inode. Lives while it is linked or pinned.
+/// One inode. Lives while it is linked, open or pinned.
 #[derive(Debug)]
 pub struct Inode {
     pub(super) ino: Ino,
@@ -38,8 +39,9 @@ pub(super) struct State {
     pub(super) charged: u64,
     pub(super) xattrs: Option<Box<Xattrs>>,
     pub(super) links: u32,
-    /// Open files, and lookups the kernel remembers.
+    /// Lookups the kernel remembers, and other reasons to keep it.
     pub(super) pins: u64,
+    pub(super) opens: Opens,
     /// Nothing keeps it; its blocks are going or gone.
     pub(super) evicted: bool,
 }
@@ -47,12 +49,16 @@ pub(super) struct State {
 impl State {
     /// Lives without a name.
     pub(super) fn is_unlinked(&self) -> bool {
-        self.links == 0 && self.pins > 0
+        self.links == 0 && self.is_held()
+    }
+
+    fn is_held(&self) -> bool {
+        self.pins > 0 || self.opens.all > 0
     }
 
     /// Whether nothing keeps the inode, for the first time.
     pub(super) fn evict(&mut self) -> bool {
-        let evict = self.links == 0 && self.pins == 0 && !self.evicted;
+        let evict = self.links == 0 && !self.is_held() && !self.evicted;
         self.evicted |= evict;
         evict
     }

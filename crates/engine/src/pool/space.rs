@@ -130,7 +130,7 @@ impl<M: Memory> Pool<M> {
         in_service().nth(at).map_or(NodeId(0), |member| member.home)
     }
 
-    /// Gives blocks back. Files free what their maps recorded by `Fs::release` alone.
+    /// Gives blocks back. Files free what their maps recorded by `Fs::free_blocks` alone.
     pub(crate) fn free(&self, first: Block, blocks: u64) {
         let member = self
             .member(first.member())

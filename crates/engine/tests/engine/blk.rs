@@ -5,4 +5,5 @@ mod interleaved;
 mod memory;
 mod requirements;
 mod single;
+mod timed;
 mod traced;

@@ -13,6 +13,7 @@ mod log;
 mod metadata;
 mod namespace_model;
 mod namespace_races;
+mod open;
 mod pool;
 mod stamped;
 mod steps;

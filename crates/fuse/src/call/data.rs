@@ -1,4 +1,4 @@
-//! OPEN, READ, WRITE and what else touches the bytes of files.
+//! READ, WRITE and what else touches the bytes of files.
 //!
 //! O_APPEND needs no care here: the kernel holds the inode's lock exclusively for such a write, buffered or direct, takes
 //! the offset from its own size, which it alone changes, and places pages and the new size by that offset. Appending at a
@@ -6,12 +6,11 @@
 
 use super::{Call, Errno, Origin};
 use crate::host::Host;
-use crate::wire::flags::{open, opened, write};
+use crate::wire::flags::write;
 use crate::wire::{
-    CopyFileRangeIn, CopyFileRangeOut, FAllocateIn, LSeekIn, LSeekOut, OpenIn, OpenOut, ReadIn, Reply, WriteIn,
-    WriteOut, Zeros,
+    CopyFileRangeIn, CopyFileRangeOut, FAllocateIn, LSeekIn, LSeekOut, ReadIn, Reply, WriteIn, WriteOut, Zeros,
 };
-use homenode_engine::fs::{Inode, SetAttr, SetTime, Whence};
+use homenode_engine::fs::{Inode, SetAttr, Whence};
 use homenode_engine::{Clock, Memory};
 use std::sync::Arc;
 
@@ -19,8 +18,6 @@ use std::sync::Arc;
 /// CPU to serve; the kernel reports the short count and the caller goes on.
 const COPY_BYTES_MAX: u64 = 16 << 20;
 const COPY_BYTES_MAX_IN_RING: u64 = 1 << 20;
-
-const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn read(&self, input: &ReadIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
@@ -61,54 +58,6 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             size,
             padding: Zeros::default(),
         })?)
-    }
-
-    pub(super) fn open(&self, input: &OpenIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let inode = self.inode()?;
-        self.opened(&inode, input.flags, input.open_flags & open::KILL_SUIDGID != 0, reply)
-    }
-
-    /// Truncates if the flags say so, and adds the answer of an open.
-    pub(super) fn opened(
-        &self,
-        inode: &Arc<Inode>,
-        flags: u32,
-        kill_priv: bool,
-        reply: &mut Reply<'_>,
-    ) -> Result<(), Errno> {
-        if flags & O_TRUNC != 0 {
-            self.shrink(inode, 0)?;
-            let set = SetAttr {
-                size: Some(0),
-                mtime: Some(SetTime::Now),
-                kill_priv,
-                ..SetAttr::default()
-            };
-            self.fs().set_attr(inode, &set)?;
-        }
-        if flags & O_ACCMODE != O_RDONLY {
-            self.note_writer(inode.ino().0);
-        }
-        Ok(reply.put(OpenOut {
-            fh: 0,
-            open_flags: self.open_flags(inode, flags),
-            backing_id: 0,
-        })?)
-    }
-
-    /// Cached pages are always right, so they are kept. Without FOPEN_DIRECT_IO an O_DIRECT write holds the inode's lock
-    /// exclusively; with it, writes that do not append run in parallel. On that way the kernel does not take a file's
-    /// capabilities away from a writer who may keep set-uid, so files with capabilities go the other one.
-    fn open_flags(&self, inode: &Inode, flags: u32) -> u32 {
-        let direct = flags & O_DIRECT != 0
-            && self.service.agreed.parallel_direct_io
-            && self.fs().xattr(inode, CAPABILITY_XATTR).is_err();
-        opened::KEEP_CACHE
-            | if direct {
-                opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES
-            } else {
-                0
-            }
     }
 
     pub(super) fn allocate(&self, input: &FAllocateIn) -> Result<(), Errno> {
@@ -185,8 +134,4 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
 const SEEK_DATA: u32 = libc::SEEK_DATA as u32;
 const SEEK_HOLE: u32 = libc::SEEK_HOLE as u32;
-const O_TRUNC: u32 = libc::O_TRUNC as u32;
-const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
-const O_RDONLY: u32 = libc::O_RDONLY as u32;
-const O_DIRECT: u32 = libc::O_DIRECT as u32;
 const O_NOATIME: u32 = libc::O_NOATIME as u32;

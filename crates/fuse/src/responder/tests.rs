@@ -1,12 +1,13 @@
 //! Requests carried out on a filesystem in plain memory, without a kernel.
 
 mod odd;
+mod open;
 
 use super::*;
 use crate::call::{ROOM_TIMEOUT, ROOM_WAIT};
 use crate::negotiate::Agreed;
 use crate::statistics::Statistics;
-use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, ReadIn, WriteIn};
+use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, MkNodIn, ReadIn, WriteIn};
 use crate::writers::Writers;
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
@@ -217,17 +218,17 @@ fn a_missing_name_may_be_remembered() {
 #[test]
 fn lookups_keep_what_is_unlinked() {
     let responder = responder();
-    let create = encode(CreateIn {
-        mode: 0o644,
-        ..CreateIn::default()
+    let make = encode(MkNodIn {
+        mode: libc::S_IFREG | 0o644,
+        ..MkNodIn::default()
     });
     let (errno, payload) = ask(
         &responder,
-        &request(Opcode::Create, 1, 0, &[&create[..], b"file\0"].concat()),
+        &request(Opcode::MkNod, 1, 0, &[&make[..], b"file\0"].concat()),
     )
     .unwrap();
     let entry = EntryOut::take(&mut &payload[..]).unwrap();
-    assert_eq!((errno, payload.len()), (0, 128 + 16));
+    assert_eq!((errno, payload.len()), (0, 128));
     let alive = || {
         ask(&responder, &request(Opcode::GetAttr, entry.nodeid, 0, &[0; 16]))
             .unwrap()
@@ -252,12 +253,12 @@ fn lookups_keep_what_is_unlinked() {
 #[test]
 fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
     let responder = responder();
-    let create = encode(CreateIn {
-        mode: 0o644,
-        ..CreateIn::default()
+    let make = encode(MkNodIn {
+        mode: libc::S_IFREG | 0o644,
+        ..MkNodIn::default()
     });
     let nodeid = |name: &[u8]| {
-        let bytes = request(Opcode::Create, 1, 0, &[&create[..], name].concat());
+        let bytes = request(Opcode::MkNod, 1, 0, &[&make[..], name].concat());
         EntryOut::take(&mut &ask(&responder, &bytes).unwrap().1[..])
             .unwrap()
             .nodeid

@@ -1,12 +1,11 @@
 //! Contents of files: written, appended, mapped, sparse, unlinked.
 
-use crate::support::{Mounted, check, xattr};
+use crate::support::{Mounted, check, eventually, xattr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 #[test]
 fn files_hold_what_is_written() {
@@ -154,14 +153,7 @@ fn an_unlinked_file_lives_until_it_is_closed() {
     assert_eq!(unnamed.metadata().unwrap().len(), 7);
     drop(unnamed);
     // FORGET comes after close returns.
-    let gone = || mounted.fs.statfs().free == free;
-    assert!(
-        (0..200).any(|_| gone() || {
-            std::thread::sleep(Duration::from_millis(10));
-            false
-        }),
-        "the blocks are free again"
-    );
+    eventually("the blocks are free again", || mounted.fs.statfs().free == free);
     mounted.finish();
 }
 
@@ -225,7 +217,7 @@ fn a_full_pool_says_so_and_goes_on() {
     assert_eq!(fs::read(mounted.path("other")).unwrap(), b"other");
     fs::remove_file(mounted.path("big")).unwrap();
     drop(file);
-    std::thread::sleep(Duration::from_millis(100));
+    eventually("the big file is gone", || !mounted.fs.has_unlinked());
     fs::write(mounted.path("next"), &chunk).unwrap();
     assert_eq!(fs::read(mounted.path("next")).unwrap(), chunk);
     mounted.finish();

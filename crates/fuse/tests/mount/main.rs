@@ -6,4 +6,5 @@ mod attributes;
 mod data;
 mod life;
 mod names;
+mod open;
 mod support;

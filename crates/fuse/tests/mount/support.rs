@@ -230,6 +230,15 @@ pub(crate) fn skipped() -> bool {
     true
 }
 
+/// Waits up to ten seconds for what the kernel does on its own time.
+pub(crate) fn eventually(what: &str, check: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !check() {
+        assert!(start.elapsed() < Duration::from_secs(10), "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// A new directory that every user may pass through.
 pub(crate) fn new_dir() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);

@@ -18,6 +18,11 @@ pub(super) unsafe fn memset(at: *mut u8, bytes: usize) {
     unsafe { ptr::write_bytes(at, 0, bytes) }
 }
 
+/// Nothing is chosen.
+pub(super) fn choice() -> &'static str {
+    "the C library's memcpy"
+}
+
 pub(super) fn methods() -> Vec<Method> {
     vec![Method {
         name: "memcpy",

@@ -119,8 +119,9 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
 
     /// Gives what has come to the block layer, and what is finished back to the kernel.
     fn work(&mut self) {
-        let now = u64::try_from(self.parts.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.parts.core.wake(now);
+        let began = self.parts.began;
+        let now = move || u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.parts.core.wake(now());
         for next in 0..self.arrived.len() {
             let tag = self.arrived[next];
             let (buffer, io_bytes) = (self.parts.buffer(tag), self.parts.io_bytes);

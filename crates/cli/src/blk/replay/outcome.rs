@@ -33,6 +33,10 @@ struct OfOperation {
     bytes: u64,
     errors: u64,
     mean_us: f64,
+    /// Quantiles, too long by a 32nd at most.
+    p50_us: f64,
+    p99_us: f64,
+    p99_9_us: f64,
 }
 
 fn name(operation: Operation) -> &'static str {
@@ -62,12 +66,18 @@ impl Outcome {
             let of_it = counts.operations[operation as usize];
             #[expect(clippy::cast_precision_loss, reason = "a mean of microseconds")]
             let mean_us = of_it.time_ns as f64 / 1e3 / of_it.requests.max(1) as f64;
+            let latencies = device.latencies(operation);
+            #[expect(clippy::cast_precision_loss, reason = "18 minutes at most")]
+            let quantile_us = |part| latencies.quantile_ns(part).unwrap_or(0) as f64 / 1e3;
             OfOperation {
                 operation: name(operation),
                 requests: of_it.requests,
                 bytes: of_it.bytes,
                 errors: of_it.errors,
                 mean_us,
+                p50_us: quantile_us(0.5),
+                p99_us: quantile_us(0.99),
+                p99_9_us: quantile_us(0.999),
             }
         };
         let operations = Operation::ALL.map(of_operation).into_iter();
@@ -88,16 +98,19 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = ["requests", "bytes", "errors", "mean us"];
         writeln!(
             f,
-            "{:<12}{:>12}{:>12}{:>10}{:>12}",
-            "operation", head[0], head[1], head[2], head[3]
+            "{:<12}{:>12}{:>12}{:>10}{:>12}{:>10}{:>10}{:>10}",
+            "operation", "requests", "bytes", "errors", "mean us", "p50", "p99", "p99.9"
         )?;
         for of_it in &self.operations {
             let (name, requests, errors) = (of_it.operation, of_it.requests, of_it.errors);
             let (bytes, mean) = (human_bytes(of_it.bytes), of_it.mean_us);
-            writeln!(f, "{name:<12}{requests:>12}{bytes:>12}{errors:>10}{mean:>12.1}")?;
+            let [p50, p99, p99_9] = [of_it.p50_us, of_it.p99_us, of_it.p99_9_us];
+            writeln!(
+                f,
+                "{name:<12}{requests:>12}{bytes:>12}{errors:>10}{mean:>12.1}{p50:>10.1}{p99:>10.1}{p99_9:>10.1}"
+            )?;
         }
         let Self {
             elapsed_s,

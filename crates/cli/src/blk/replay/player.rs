@@ -1,7 +1,7 @@
 //! The threads that submit.
 
 use homenode::blk::trace::Entry;
-use homenode::blk::{Core, Device, DriverQueue, Refusal, Request};
+use homenode::blk::{ByRequest, Core, Device, DriverQueue, Refusal, Request, StampClock, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,11 +35,12 @@ pub(super) struct Played {
 
 /// One core at work.
 struct Lane<Q: DriverQueue> {
-    core: Core<Q>,
+    core: Core<Q, ByRequest<StampClock>>,
     /// Numbers of the buffers that nobody uses.
     free: Vec<u64>,
     played: Played,
     clock: Instant,
+    stamps: StampClock,
 }
 
 /// Before a request is due by so much, the thread spins.
@@ -50,13 +51,14 @@ const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 impl Player<'_> {
     pub(super) fn play<Q: DriverQueue>(&self, device: &Arc<Device<Q>>, cores: &[Vec<Entry>]) -> Played {
+        let stamps = StampClock::new();
         let clock = Instant::now();
         let parts: Vec<Played> = std::thread::scope(|scope| {
             // Each core has its own hardware queue: it needs no other thread.
             let threads: Vec<_> = cores
                 .iter()
                 .enumerate()
-                .map(|(index, entries)| scope.spawn(move || self.play_core(device, index, entries, clock)))
+                .map(|(index, entries)| scope.spawn(move || self.play_core(device, index, entries, clock, stamps)))
                 .collect();
             threads
                 .into_iter()
@@ -86,13 +88,15 @@ impl Player<'_> {
         index: usize,
         entries: &[Entry],
         clock: Instant,
+        stamps: StampClock,
     ) -> Played {
         let first = index as u64 * self.depth;
         let mut lane = Lane {
-            core: device.join(index).expect("each core has one thread"),
+            core: device.join_timed(index, stamps).expect("each core has one thread"),
             free: (first..first + self.depth).collect(),
             played: Played::default(),
             clock,
+            stamps,
         };
         // Relaxed: nothing else is told by it.
         let is_interrupted = || self.interrupted.load(Ordering::Relaxed);
@@ -116,9 +120,8 @@ impl Player<'_> {
 
 impl<Q: DriverQueue> Lane<Q> {
     fn run(&mut self) {
-        let now = u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let (free, failed) = (&mut self.free, &mut self.played.failed);
-        self.core.run(now, |completion| {
+        self.core.run(self.stamps.now(), |completion| {
             free.push(completion.user);
             if let Err(errno) = completion.outcome {
                 *failed.entry(errno.to_string()).or_default() += 1;

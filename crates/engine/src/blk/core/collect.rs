@@ -5,21 +5,22 @@ use crate::blk::driver::DriverQueue;
 use crate::blk::request::{Completion, Errno, Outcome};
 use crate::blk::slot::{Slot, State, Tag};
 use crate::blk::software::{Outlet, SoftwareQueue};
+use crate::blk::time::Timing;
 
-impl<Q: DriverQueue> Core<Q> {
+impl<Q: DriverQueue, T: Timing> Core<Q, T> {
     /// Takes what is finished.
     #[inline]
     pub(super) fn collect(&mut self, finished: &mut impl FnMut(Completion)) -> usize {
-        let (now, counts) = (self.now, &mut self.counts);
+        let (known, timing, counts) = (self.known, &self.timing, &mut self.counts);
         let mut count = 0;
         let mut end = |software: &mut SoftwareQueue, tag: Tag, slot: &Slot, outcome: Outcome| {
             count += 1;
-            finished(software.end(tag, slot, outcome, now, counts));
+            finished(software.end(tag, slot, outcome, timing.end(slot, &known), counts));
         };
         for own in &mut self.hardware {
             let mut all = std::iter::once(&mut self.current).chain(&mut self.former);
             let mut software = all.find(|software| software.queue == own.queue);
-            own.hardware.poll(now, &mut |tag, slot, outcome| {
+            own.hardware.poll(known.now, &mut |tag, slot, outcome| {
                 let software = software
                     .as_mut()
                     .expect("what it has submitted is in its software queue");
@@ -44,7 +45,8 @@ impl<Q: DriverQueue> Core<Q> {
             let slot = slots_of(&mut self.current.outlet, &mut self.hardware).at_mut(tag);
             slot.state = State::Free;
             let slot = slot.clone();
-            finished(self.current.end(tag, &slot, Ok(0), self.now, &mut self.counts));
+            let took = self.timing.end(&slot, &self.known);
+            finished(self.current.end(tag, &slot, Ok(0), took, &mut self.counts));
         }
         count
     }

@@ -5,8 +5,9 @@ use crate::blk::driver::DriverQueue;
 use crate::blk::hardware::BATCH;
 use crate::blk::slot::Tag;
 use crate::blk::software::{Outlet, SoftwareQueue};
+use crate::blk::time::Timing;
 
-impl<Q: DriverQueue> Core<Q> {
+impl<Q: DriverQueue, T: Timing> Core<Q, T> {
     /// Whether something may be started now.
     #[inline]
     fn may_begin(&mut self) -> bool {
@@ -27,13 +28,13 @@ impl<Q: DriverQueue> Core<Q> {
             let hardware = &self.hardware[own].hardware;
             if hardware.room() >= self.current.stage.plug.len() && !hardware.is_contended && self.may_begin() {
                 let hardware = &mut self.hardware[own].hardware;
-                hardware.start(&self.current.stage.plug, self.now);
+                hardware.start(&self.current.stage.plug, self.known.now);
                 self.current.stage.clear();
                 return;
             }
         }
         let slots = slots_of(&mut self.current.outlet, &mut self.hardware);
-        self.counts.merged += self.current.stage.schedule(slots, self.now);
+        self.counts.merged += self.current.stage.schedule(slots, self.known.now);
     }
 
     /// Gives the drivers what they have refused, and then what waits, in turns.
@@ -44,7 +45,7 @@ impl<Q: DriverQueue> Core<Q> {
             if let Some(links) = self.device.hardware[own.queue].door.newcomers(&mut own.seen) {
                 links.into_iter().for_each(|link| own.hardware.link(link));
             }
-            own.hardware.serve_waiting(self.now);
+            own.hardware.serve_waiting(self.known.now);
             while self.take_turns(index) {}
             self.hardware[index].hardware.end_turns();
         }
@@ -60,7 +61,7 @@ impl<Q: DriverQueue> Core<Q> {
                 break;
             }
             has_started |= match own.hardware.next_turn() {
-                Some(link) => own.hardware.take_from_link(link, self.now),
+                Some(link) => own.hardware.take_from_link(link, self.known.now),
                 None => self.start_own(index),
             };
         }
@@ -81,8 +82,8 @@ impl<Q: DriverQueue> Core<Q> {
         };
         let mut batch = [Tag::NONE; BATCH];
         let room = hardware.room().min(BATCH);
-        let count = software.stage.take(&mut batch[..room], &hardware.slots, self.now);
-        hardware.start(&batch[..count], self.now);
+        let count = software.stage.take(&mut batch[..room], &hardware.slots, self.known.now);
+        hardware.start(&batch[..count], self.known.now);
         count > 0
     }
 
@@ -97,7 +98,7 @@ impl<Q: DriverQueue> Core<Q> {
         let depth = usize::from(self.device.limits.depth);
         for software in std::iter::once(&mut self.current).chain(&mut self.former) {
             while software.sent < depth && !software.stage.scheduler.is_empty() {
-                let sent = software.send(BATCH.min(depth - software.sent), self.now);
+                let sent = software.send(BATCH.min(depth - software.sent), self.known.now);
                 if sent == 0 {
                     break;
                 }

@@ -429,7 +429,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         freed.pending = match freed.pending {
             Some((first, count)) if first.plus(count) == block => Some((first, count + blocks)),
             before => {
-                before.into_iter().for_each(|(first, count)| self.release(first, count));
+                before
+                    .into_iter()
+                    .for_each(|(first, count)| self.free_blocks(first, count));
                 (blocks > 0).then_some((block, blocks))
             }
         };
@@ -439,13 +441,13 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         freed
             .pending
             .into_iter()
-            .for_each(|(first, count)| self.release(first, count));
+            .for_each(|(first, count)| self.free_blocks(first, count));
         self.pool.unreserve(freed.reserved);
         file.blocks.subtract(freed.placed + freed.reserved);
     }
 
     /// Frees blocks that a file's map recorded until now: the one place where such blocks go back to the pool.
-    pub(super) fn release(&self, first: Block, blocks: u64) {
+    pub(super) fn free_blocks(&self, first: Block, blocks: u64) {
         self.pool.free(first, blocks);
     }
 }

@@ -76,7 +76,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                     return Ok(Change::Split);
                 }
                 self.pool.memory().copy(block, taken.first(), blocks)?;
-                self.release(block, blocks);
+                self.free_blocks(block, blocks);
                 moved += blocks * BLOCK_BYTES as u64;
                 Ok(Change::To(taken.record()))
             };

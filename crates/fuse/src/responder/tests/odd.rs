@@ -3,7 +3,7 @@
 use super::{ask, encode, request, responder};
 use crate::wire::{
     CopyFileRangeIn, CreateIn, EntryOut, FAllocateIn, Field, GetXattrIn, LSeekIn, LinkIn, MkDirIn, MkNodIn, Opcode,
-    OpenIn, ReadIn, Rename2In, SetAttrIn, SetXattrIn, WriteIn,
+    OpenIn, ReadIn, ReleaseIn, Rename2In, SetAttrIn, SetXattrIn, WriteIn,
 };
 use std::collections::BTreeSet;
 
@@ -72,6 +72,7 @@ const OPCODES: &[Opcode] = &[
     Opcode::Rename2,
     Opcode::Link,
     Opcode::Open,
+    Opcode::Release,
     Opcode::Read,
     Opcode::Write,
     Opcode::StatFs,
@@ -121,16 +122,7 @@ fn odd_request(random: &mut Random, known: &[u64]) -> (Opcode, u64, Vec<u8>) {
         Opcode::Link => encode(LinkIn {
             oldnodeid: random.pick(known),
         }),
-        Opcode::Open => encode(OpenIn {
-            flags: random.small(1 << 16),
-            open_flags: random.small(2),
-        }),
-        Opcode::Create | Opcode::TmpFile => encode(CreateIn {
-            flags: random.small(1 << 16),
-            mode,
-            umask: 0,
-            open_flags: 1,
-        }),
+        Opcode::Open | Opcode::Release | Opcode::Create | Opcode::TmpFile => odd_open(random, opcode, mode),
         Opcode::Read | Opcode::ReadDir | Opcode::ReadDirPlus => encode(ReadIn {
             offset,
             size: random.small(1 << 17),
@@ -192,6 +184,27 @@ fn odd_request(random: &mut Random, known: &[u64]) -> (Opcode, u64, Vec<u8>) {
         nodeid,
         if names_only { behind } else { [fixed, behind].concat() },
     )
+}
+
+/// The fixed part of what opens and releases.
+fn odd_open(random: &mut Random, opcode: Opcode, mode: u32) -> Vec<u8> {
+    let flags = random.small(1 << 16);
+    match opcode {
+        Opcode::Release => encode(ReleaseIn {
+            fh: random.pick(&[0, 1, 1, 2, 2, 3, u64::MAX]),
+            ..ReleaseIn::default()
+        }),
+        Opcode::Open => encode(OpenIn {
+            flags,
+            open_flags: random.small(2),
+        }),
+        _ => encode(CreateIn {
+            flags,
+            mode,
+            umask: 0,
+            open_flags: 1,
+        }),
+    }
 }
 
 /// Names or data, as the operation wants them.

@@ -1,0 +1,90 @@
+//! OPEN and RELEASE, and the open part of CREATE and TMPFILE.
+//!
+//! The handle that the kernel keeps (`fh`) is the access of the open, so that RELEASE needs no table. A handle that was
+//! never given releases nothing.
+
+use super::{Call, Errno};
+use crate::host::Host;
+use crate::wire::flags::{open, opened};
+use crate::wire::{OpenIn, OpenOut, ReleaseIn, Reply};
+use homenode_engine::fs::{Access, Inode, SetAttr, SetTime};
+use homenode_engine::{Clock, Memory};
+use std::sync::Arc;
+
+const CAPABILITY_XATTR: &[u8] = b"security.capability";
+
+/// Handles of opens. 0 is that of a directory, which has no open state.
+const READS: u64 = 1;
+const WRITES: u64 = 2;
+
+impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
+    pub(super) fn open(&self, input: &OpenIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let inode = self.inode()?;
+        self.opened(&inode, input.flags, input.open_flags & open::KILL_SUIDGID != 0, reply)
+    }
+
+    /// Truncates if the flags say so, counts the open, and adds its answer.
+    pub(super) fn opened(
+        &self,
+        inode: &Arc<Inode>,
+        flags: u32,
+        kill_priv: bool,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Errno> {
+        if flags & O_TRUNC != 0 {
+            self.shrink(inode, 0)?;
+            let set = SetAttr {
+                size: Some(0),
+                mtime: Some(SetTime::Now),
+                kill_priv,
+                ..SetAttr::default()
+            };
+            self.fs().set_attr(inode, &set)?;
+        }
+        let (fh, access) = if flags & O_ACCMODE == O_RDONLY {
+            (READS, Access::Read)
+        } else {
+            self.note_writer(inode.ino().0);
+            (WRITES, Access::Write)
+        };
+        reply.put(OpenOut {
+            fh,
+            open_flags: self.open_flags(inode, flags),
+            backing_id: 0,
+        })?;
+        // Last: an error would leave an open that nobody releases.
+        Ok(self.fs().open(inode, access)?)
+    }
+
+    /// RELEASE may come after FORGET, by the other way: the open itself has kept the inode.
+    pub(super) fn release(&self, input: &ReleaseIn) {
+        let access = match input.fh {
+            READS => Access::Read,
+            WRITES => Access::Write,
+            _ => return,
+        };
+        if let Ok(inode) = self.inode() {
+            self.fs().release(&inode, access);
+        }
+    }
+
+    /// Cached pages are always right, so they are kept. Without FOPEN_DIRECT_IO an O_DIRECT write holds the inode's lock
+    /// exclusively; with it, writes that do not append run in parallel. On that way the kernel does not take a file's
+    /// capabilities away from a writer who may keep set-uid, so files with capabilities go the other one.
+    fn open_flags(&self, inode: &Inode, flags: u32) -> u32 {
+        let direct = flags & O_DIRECT != 0
+            && self.service.agreed.parallel_direct_io
+            && self.fs().xattr(inode, CAPABILITY_XATTR).is_err();
+        opened::KEEP_CACHE
+            | if direct {
+                opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES
+            } else {
+                0
+            }
+    }
+}
+
+const O_TRUNC: u32 = libc::O_TRUNC as u32;
+const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
+const O_RDONLY: u32 = libc::O_RDONLY as u32;
+const O_DIRECT: u32 = libc::O_DIRECT as u32;

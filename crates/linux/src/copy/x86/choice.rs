@@ -1,0 +1,276 @@
+//! The choice of a plan: instructions by what the processor has, looking ahead by a short measurement.
+//!
+//! Long reads can ask for the lines of the next page while they copy the one before. One processor gains a third by
+//! that, another one loses a third, and no CPUID bit tells which. So the process measures once, when its first pool
+//! comes up: reads of [`MEASURED_BYTES`] whose lines were flushed from every cache, both ways in turns. Each way counts
+//! by its best turn, because load and interrupts only ever add time. A way must be clearly better to be taken; else the
+//! record of measured processors decides (docs/decisions/001-copies.md), and for others not to look ahead.
+//!
+//! Cost: under 1 ms on an idle CPU; no turn begins later than [`MEASURING_MAX`].
+
+use super::super::Copying;
+use super::vector::LINE_BYTES;
+use super::{repeat, vector};
+use std::arch::is_x86_feature_detected;
+use std::arch::x86_64::{__cpuid, _mm_clflush, _mm_mfence};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Long enough for what lies ahead to count, and within the range where it does.
+const MEASURED_BYTES: usize = 16 << 10;
+/// Places that are read in turns.
+const PLACES: usize = 16;
+const TURNS: usize = 24;
+/// Fewer say nothing.
+const TURNS_MIN: usize = 8;
+/// No turn begins later than this after the first.
+const MEASURING_MAX: Duration = Duration::from_millis(5);
+/// A way is clearly better if it takes less than this share of the other's time, in percent.
+const CLEARLY_PERCENT: u64 = 90;
+
+/// Kinds of instructions, by what the processor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Instructions {
+    /// AVX-512, AVX2 and fast string instructions.
+    Wide = 1,
+    /// AVX2 and fast string instructions.
+    Repeat = 2,
+    /// AVX2.
+    Stream = 3,
+    /// Neither, or string instructions only.
+    Basic = 4,
+}
+
+/// What was chosen for this processor, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Choice {
+    pub(super) instructions: Instructions,
+    /// Whether long reads ask for the next page's lines, and small ones for theirs before they are counted.
+    pub(super) ahead: bool,
+    measured: Option<Measured>,
+}
+
+/// Best times of a cold read of [`MEASURED_BYTES`], in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Measured {
+    plain: u64,
+    ahead: u64,
+}
+
+impl Choice {
+    /// Asks and measures this processor.
+    pub(super) fn find() -> Self {
+        let instructions = Instructions::of_this_processor();
+        let plain: Copying = match instructions {
+            // There is no other way than string instructions.
+            Instructions::Basic => {
+                return Self {
+                    instructions,
+                    ahead: false,
+                    measured: None,
+                };
+            }
+            Instructions::Wide | Instructions::Repeat => repeat::copy,
+            Instructions::Stream => vector::copy,
+        };
+        // SAFETY: all but `Basic` have AVX2, and the reads are lines long.
+        let best = unsafe { cold_ns(&[plain, vector::paged], MEASURED_BYTES) };
+        let measured = best.map(|best| Measured {
+            plain: best[0],
+            ahead: best[1],
+        });
+        Self {
+            instructions,
+            ahead: looks_ahead(recorded(), measured),
+            measured,
+        }
+    }
+}
+
+impl Instructions {
+    fn of_this_processor() -> Self {
+        if !is_x86_feature_detected!("avx2") {
+            Self::Basic
+        } else if !is_x86_feature_detected!("ermsb") {
+            Self::Stream
+        } else if !is_x86_feature_detected!("avx512f") {
+            Self::Repeat
+        } else {
+            Self::Wide
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Wide => "64-byte vectors and string instructions",
+            Self::Repeat => "32-byte vectors and string instructions",
+            Self::Stream => "32-byte vectors",
+            Self::Basic => "string instructions",
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.ahead { "ahead" } else { "not ahead" };
+        write!(out, "{}, reading {how}", self.instructions.name())?;
+        match self.measured {
+            Some(Measured { plain, ahead }) => {
+                let kib = MEASURED_BYTES >> 10;
+                write!(out, " (a cold {kib} KiB: ahead {ahead} ns, not {plain} ns)")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether to look ahead: the measurement where it is clear, else what is `recorded`.
+fn looks_ahead(recorded: bool, measured: Option<Measured>) -> bool {
+    let clearly = |better: u64, worse: u64| better * 100 < worse * CLEARLY_PERCENT;
+    match measured {
+        Some(Measured { plain, ahead }) if clearly(ahead, plain) => true,
+        Some(Measured { plain, ahead }) if clearly(plain, ahead) => false,
+        _ => recorded,
+    }
+}
+
+/// Whether this is a processor that was measured to gain by looking ahead.
+fn recorded() -> bool {
+    // EBX, EDX and ECX of leaf 0 are the vendor's name.
+    let vendor = __cpuid(0);
+    let amd = [vendor.ebx, vendor.edx, vendor.ecx] == [0x6874_7541, 0x6974_6e65, 0x444d_4163];
+    amd && family(__cpuid(1).eax) == ZEN_5
+}
+
+/// The family of AMD's Zen 5 processors.
+const ZEN_5: u32 = 26;
+
+/// The family in EAX of leaf 1: its base, and what is added to the largest base.
+fn family(eax: u32) -> u32 {
+    let base = eax >> 8 & 0xf;
+    if base == 0xf { base + (eax >> 20 & 0xff) } else { base }
+}
+
+/// Best nanoseconds of each way to read `bytes` that lie in no cache; `None` when there was no time for enough turns.
+///
+/// # Safety
+/// The processor has what the ways need, and `bytes` is as many as they need.
+pub(in super::super) unsafe fn cold_ns(ways: &[Copying], bytes: usize) -> Option<Vec<u64>> {
+    // Written, so that each page is one of its own.
+    let places = vec![1_u8; PLACES * bytes];
+    let mut to = vec![1_u8; bytes];
+    let mut best = vec![u64::MAX; ways.len()];
+    let start = Instant::now();
+    for turn in 0..TURNS {
+        if start.elapsed() > MEASURING_MAX {
+            return (turn >= TURNS_MIN).then_some(best);
+        }
+        for (number, way) in ways.iter().enumerate() {
+            // Never the place behind the last one: the processor may have asked for its first lines.
+            let place = (turn * ways.len() + number) * 7 % PLACES * bytes;
+            let from = &places[place..place + bytes];
+            // Whatever the last way has left of it in the caches.
+            to.fill(1);
+            flush(from);
+            let before = Instant::now();
+            // SAFETY: both are `bytes` long; the caller promises the rest.
+            unsafe { way(to.as_mut_ptr(), from.as_ptr(), bytes) };
+            let ns = u64::try_from(before.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            best[number] = best[number].min(ns);
+        }
+    }
+    Some(best)
+}
+
+/// Takes the bytes' lines out of every cache.
+fn flush(bytes: &[u8]) {
+    for line in bytes.chunks(LINE_BYTES) {
+        // SAFETY: the line is ours; its bytes stay as they are.
+        unsafe { _mm_clflush(line.as_ptr()) };
+    }
+    // SAFETY: a fence moves no data, and every x86-64 processor has it.
+    unsafe { _mm_mfence() };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(plain: u64, ahead: u64) -> Option<Measured> {
+        Some(Measured { plain, ahead })
+    }
+
+    #[test]
+    fn a_clear_measurement_decides_and_the_record_otherwise() {
+        for recorded in [false, true] {
+            assert!(looks_ahead(recorded, measured(1000, 899)));
+            assert!(!looks_ahead(recorded, measured(899, 1000)));
+            assert_eq!(looks_ahead(recorded, measured(1000, 900)), recorded);
+            assert_eq!(looks_ahead(recorded, measured(900, 1000)), recorded);
+            assert_eq!(looks_ahead(recorded, None), recorded);
+        }
+    }
+
+    #[test]
+    fn families_are_told_from_their_registers() {
+        assert_eq!(family(0x00a1_0f11), 25, "Zen 4");
+        assert_eq!(family(0x00b0_0f21), 26, "Zen 5");
+        assert_eq!(family(0x0008_06f8), 6, "Sapphire Rapids");
+    }
+
+    /// At most a quarter slower than the best way there is, in one of some trials: other tests run beside it.
+    #[test]
+    fn reads_go_about_the_best_way_of_this_processor() {
+        let ways = crate::copy::methods();
+        let loads: Vec<Copying> = ways.iter().map(|way| way.load).collect();
+        for bytes in [4 << 10, 16 << 10, 32 << 10, 64 << 10] {
+            let mut trials = Vec::new();
+            let good = (0..10).any(|_| {
+                // SAFETY: the ways are this processor's, and the reads are lines long.
+                let Some(best) = (unsafe { cold_ns(&loads, bytes) }) else {
+                    return false;
+                };
+                let fastest = best.iter().min().expect("at least the way in use");
+                let good = best[0] * 4 <= fastest * 5;
+                trials.push(best);
+                good
+            });
+            if trials.is_empty() {
+                println!("SKIPPED: {bytes} bytes: no time for enough turns");
+                continue;
+            }
+            let names: Vec<&str> = ways.iter().map(|way| way.name).collect();
+            assert!(good, "{bytes} bytes, best ns by {names:?}: {trials:?}");
+        }
+    }
+
+    /// 64 busy threads cannot talk it into something else.
+    #[test]
+    fn load_changes_no_clear_choice() {
+        let quiet = Choice::find();
+        let Some(Measured { plain, ahead }) = quiet.measured else {
+            println!("SKIPPED: nothing to measure on this processor, or no time for it");
+            return;
+        };
+        if plain.min(ahead) * 100 > plain.max(ahead) * 80 {
+            println!("SKIPPED: both ways are alike on this processor: {quiet}");
+            return;
+        }
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(|| {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let loaded: Vec<Choice> = (0..20).map(|_| Choice::find()).collect();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            for choice in loaded {
+                assert_eq!(choice.ahead, quiet.ahead, "quiet: {quiet}; under load: {choice}");
+            }
+        });
+    }
+}

@@ -199,7 +199,8 @@ impl File {
         self.writing("resize", |pool, _, inode| pool.fs.set_attr(inode, &set).map(drop))
     }
 
-    /// Reserves, frees, zeroes, takes out or inserts `bytes` from `offset`.
+    /// Reserves, frees, zeroes, takes out or inserts `bytes` from `offset`. Others may read and write the file while much of it is freed
+    /// or zeroed, and see a part of that; taking out and inserting happen at once, in which time they wait: milliseconds per GiB.
     ///
     /// # Errors
     /// ENOSPC when the space cannot be promised, EOPNOTSUPP or EINVAL as fallocate(2).

@@ -375,14 +375,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if !places.reserved() {
             file.blocks.add(asking.cpu.0, places.blocks());
         }
-        let block = taken.record();
+        let block = taken.first();
         self.log.append(&[Change::Extent {
             ino: inode.ino,
             at,
             blocks: places.blocks(),
             first: Some(block),
         }]);
-        places.publish(block);
+        places.publish(taken.record());
         self.pool
             .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
     }

@@ -1,11 +1,11 @@
-//! Compiles the programs that run in the kernel (`src/affinity/bpf`). They fit themselves to the kernel when they are
+//! Compiles the programs that run in the kernel (`src/affinity/sense/bpf`). They fit themselves to the kernel when they are
 //! loaded, so they are the same for all of one byte order.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-const SOURCES: &str = "src/affinity/bpf";
+const SOURCES: &str = "src/affinity/sense/bpf";
 const PROGRAMS: [&str; 3] = ["threads", "sockets", "disks"];
 
 fn main() {

@@ -41,7 +41,8 @@ mod record;
 mod restore;
 mod store;
 
-use super::gaps::has_vanished;
+use super::sense::cpusets::within;
+use super::sense::gaps::has_vanished;
 pub use cards::{CardWish, Spread};
 pub use cards_book::CardSetting;
 use children::Families;
@@ -55,7 +56,6 @@ pub use live::Live;
 pub use lock::last_journal;
 pub use mask::Mask;
 use mask::is_within;
-pub(super) use mask::within;
 pub use outcome::{Applied, CardOutcome, CardRestore, Hold, Outcome, Restore, Reverted, Standing};
 use record::Record;
 use std::collections::BTreeMap;

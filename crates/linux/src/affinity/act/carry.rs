@@ -3,11 +3,12 @@
 use super::children::Families;
 use super::conflicts::Conflict;
 use super::kernel::Kernel;
-use super::mask::{Mask, is_within, within};
+use super::mask::{Mask, is_within};
 use super::outcome::{Hold, Outcome};
 use super::record::{Key, Record};
 use super::store::Store;
 use super::{Actor, failed};
+use crate::affinity::sense::cpusets::within;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Action, Snapshot, Target};
 use std::io;

@@ -8,7 +8,7 @@
 use super::book::{Entries, Entry};
 use super::kernel::{Kernel, Process};
 use super::mask::{Mask, is_what_became_of};
-use crate::affinity::gaps::has_vanished;
+use crate::affinity::sense::gaps::has_vanished;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
 use std::io;

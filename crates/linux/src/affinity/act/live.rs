@@ -2,12 +2,14 @@
 
 use super::has_vanished as vanished;
 use super::kernel::{Kernel, Process};
-use super::mask::{Mask, within};
-use crate::affinity::counts::Counts;
-use crate::affinity::cpusets::{Cpuset, Cpusets};
-use crate::affinity::ethtool::Ethtool;
-use crate::affinity::thread_files::{allowed_mask, stat};
-use crate::affinity::{INTERRUPTS, ONLINE, QueueCounts, Table, UPTIME, uptime_ticks};
+use super::mask::Mask;
+use crate::affinity::sense::counts::Counts;
+use crate::affinity::sense::cpusets::within;
+use crate::affinity::sense::cpusets::{Cpuset, Cpusets};
+use crate::affinity::sense::ethtool::Ethtool;
+use crate::affinity::sense::thread_files::{allowed_mask, stat};
+use crate::affinity::sense::{INTERRUPTS, ONLINE, UPTIME, uptime_ticks};
+use crate::affinity::{QueueCounts, Table};
 use crate::cpu;
 use crate::topology::sysfs::{Tree, number_after, parse_list};
 use homenode_policy::CpuId;

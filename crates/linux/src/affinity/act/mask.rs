@@ -1,5 +1,6 @@
 //! A set of CPUs as the kernel writes it.
 
+use crate::affinity::sense::cpusets::within;
 use crate::topology::sysfs::parse_mask;
 use homenode_policy::CpuId;
 use std::fmt;
@@ -55,12 +56,6 @@ impl fmt::Display for Mask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text.trim())
     }
-}
-
-/// Those of `cpus` that are in `room` too; both ascending.
-pub(in super::super) fn within(cpus: &[CpuId], room: &[CpuId]) -> Vec<CpuId> {
-    let inside = |cpu: &CpuId| room.binary_search(cpu).is_ok();
-    cpus.iter().copied().filter(inside).collect()
 }
 
 /// Whether all of `cpus` are in `room`.

@@ -10,7 +10,7 @@ use super::kernel::Kernel;
 use super::mask::{Mask, is_within};
 use super::outcome::{CardRestore, Restore, Reverted};
 use super::store::Store;
-use crate::affinity::gaps::has_vanished;
+use crate::affinity::sense::gaps::has_vanished;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};

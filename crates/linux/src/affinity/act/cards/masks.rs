@@ -13,7 +13,7 @@ use super::super::cards_book::CardEntry;
 use super::super::kernel::Kernel;
 use super::super::mask::Mask;
 use super::super::record::Key;
-use crate::affinity::gaps::has_vanished;
+use crate::affinity::sense::gaps::has_vanished;
 use homenode_policy::affinity::Target;
 use std::collections::BTreeMap;
 use std::io;

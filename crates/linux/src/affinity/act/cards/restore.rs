@@ -9,7 +9,7 @@ use super::super::record::{Key, Record};
 use super::super::store::Store;
 use super::{Tables, give, has, masks, numbers, receive_queues, set_by_somebody, tables_of, unchanged};
 use crate::affinity::Table;
-use crate::affinity::gaps::has_vanished;
+use crate::affinity::sense::gaps::has_vanished;
 use std::collections::BTreeMap;
 use std::io;
 

@@ -62,7 +62,7 @@ pub struct Table {
 
 /// Asks the kernel about cards of the network namespace it was made in.
 #[derive(Debug)]
-pub(super) struct Ethtool(UnixDatagram);
+pub(in crate::affinity) struct Ethtool(UnixDatagram);
 
 impl QueueCounts {
     /// Whether queues for receiving are other ones than those for sending.
@@ -108,11 +108,11 @@ impl Table {
 }
 
 impl Ethtool {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(in crate::affinity) fn new() -> io::Result<Self> {
         UnixDatagram::unbound().map(Self)
     }
 
-    pub(super) fn queues(&self, card: &str) -> io::Result<QueueCounts> {
+    pub(in crate::affinity) fn queues(&self, card: &str) -> io::Result<QueueCounts> {
         let mut words = [0; QUEUES_WORDS];
         words[0] = GET_QUEUES;
         self.ask(card, &mut words)?;
@@ -126,7 +126,11 @@ impl Ethtool {
     }
 
     /// Queues that are none of the three kinds stay.
-    pub(super) fn set_queues(&self, card: &str, [combined, receive, transmit]: [u32; 3]) -> io::Result<()> {
+    pub(in crate::affinity) fn set_queues(
+        &self,
+        card: &str,
+        [combined, receive, transmit]: [u32; 3],
+    ) -> io::Result<()> {
         let mut words = [0; QUEUES_WORDS];
         words[0] = GET_QUEUES;
         self.ask(card, &mut words)?;
@@ -135,7 +139,7 @@ impl Ethtool {
         self.ask(card, &mut words)
     }
 
-    pub(super) fn table(&self, card: &str) -> io::Result<Table> {
+    pub(in crate::affinity) fn table(&self, card: &str) -> io::Result<Table> {
         let mut words = vec![GET_TABLE, 0];
         // Without room for any, the kernel tells how many there are, and refuses to write more than it is told there is
         // room for.
@@ -166,7 +170,7 @@ impl Ethtool {
     }
 
     /// Without entries, as it is when nobody has set it: the kernel then spreads anew when the number of queues changes.
-    pub(super) fn set_table(&self, card: &str, entries: &[u32]) -> io::Result<()> {
+    pub(in crate::affinity) fn set_table(&self, card: &str, entries: &[u32]) -> io::Result<()> {
         let length = u32::try_from(entries.len()).ok();
         let length = length.filter(|_| entries.len() <= TABLE_ENTRIES_MAX);
         let length = length.ok_or_else(|| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
@@ -176,7 +180,7 @@ impl Ethtool {
     }
 
     /// Whether filters are on; an error where the card has none.
-    pub(super) fn filters(&self, card: &str) -> io::Result<bool> {
+    pub(in crate::affinity) fn filters(&self, card: &str) -> io::Result<bool> {
         let mut receive = [0; RECEIVE_WORDS];
         receive[0] = GET_FILTER_COUNT;
         self.ask(card, &mut receive)?;

@@ -71,6 +71,6 @@ impl Gaps {
 }
 
 /// Threads end and devices leave between the look at a directory and the look at what is in it.
-pub(super) fn has_vanished(error: &io::Error) -> bool {
+pub(in crate::affinity) fn has_vanished(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) || error.kind() == io::ErrorKind::NotFound
 }

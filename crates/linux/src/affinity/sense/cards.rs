@@ -86,7 +86,7 @@ fn offered<T>(answer: io::Result<T>, name: &str, gaps: &mut Gaps) -> Option<T> {
 }
 
 /// Whether a driver does not know a request. Some say that it makes no sense.
-pub(super) fn is_not_offered(error: &io::Error) -> bool {
+pub(in crate::affinity) fn is_not_offered(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }
 

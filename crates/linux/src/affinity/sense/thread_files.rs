@@ -5,18 +5,18 @@ use std::str;
 
 /// What `stat` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stat<'a> {
-    pub(super) name: &'a str,
+pub(in crate::affinity) struct Stat<'a> {
+    pub(in crate::affinity) name: &'a str,
     /// Of its process.
-    pub(super) parent: u32,
+    pub(in crate::affinity) parent: u32,
     /// Of its process; 0 for none, and when it ends just now.
-    pub(super) session: u32,
-    pub(super) flags: u64,
+    pub(in crate::affinity) session: u32,
+    pub(in crate::affinity) flags: u64,
     /// In user and kernel mode together, in clock ticks.
-    pub(super) run_ticks: u64,
+    pub(in crate::affinity) run_ticks: u64,
     /// In clock ticks since boot.
-    pub(super) started: u64,
-    pub(super) cpu: u32,
+    pub(in crate::affinity) started: u64,
+    pub(in crate::affinity) cpu: u32,
 }
 
 impl Stat<'_> {
@@ -25,13 +25,13 @@ impl Stat<'_> {
     const NO_SET_AFFINITY: u64 = 0x0400_0000;
 
     /// Whether its CPUs are the kernel's business alone.
-    pub(super) fn is_the_kernels(&self) -> bool {
+    pub(in crate::affinity) fn is_the_kernels(&self) -> bool {
         self.flags & (Self::KERNEL_THREAD | Self::NO_SET_AFFINITY) != 0
     }
 }
 
 /// Fields as proc(5) numbers them. The name may hold spaces and parentheses; the last `)` is its end.
-pub(super) fn stat(bytes: &[u8]) -> Option<Stat<'_>> {
+pub(in crate::affinity) fn stat(bytes: &[u8]) -> Option<Stat<'_>> {
     const FIRST_AFTER_NAME: usize = 3;
     const PARENT: usize = 4;
     const SESSION: usize = 6;
@@ -96,7 +96,7 @@ pub(super) fn allowed_list(bytes: &[u8]) -> Option<&str> {
 }
 
 /// The mask in words, of `status`; CPUs that do not run are in it too.
-pub(super) fn allowed_mask(bytes: &[u8]) -> Option<&str> {
+pub(in crate::affinity) fn allowed_mask(bytes: &[u8]) -> Option<&str> {
     status_value(bytes, "Cpus_allowed")
 }
 

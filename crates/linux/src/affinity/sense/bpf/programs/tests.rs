@@ -1,7 +1,7 @@
 //! Programs of disks in this machine's kernel.
 
 use super::*;
-use crate::affinity::bpf::decode::{self, DiskCount};
+use crate::affinity::sense::bpf::decode::{self, DiskCount};
 use libbpf_rs::MapMut;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};

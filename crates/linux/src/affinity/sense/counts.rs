@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 
 /// What one reading tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(in crate::affinity) struct Counts {
     /// The columns: the CPUs that were online.
-    pub(super) cpus: Vec<CpuId>,
+    pub(in crate::affinity) cpus: Vec<CpuId>,
     /// By number: those that a driver has asked for.
-    pub(super) lines: BTreeMap<u32, Line>,
+    pub(in crate::affinity) lines: BTreeMap<u32, Line>,
 }
 
 /// One interrupt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(in crate::affinity) struct Line {
     /// What drivers call it; several share it as `nvme0q0, nvme0q1`.
-    pub(super) name: String,
+    pub(in crate::affinity) name: String,
     /// By column.
-    pub(super) counts: Vec<u64>,
+    pub(in crate::affinity) counts: Vec<u64>,
 }
 
 impl Counts {
     /// None when it does not begin with a line of CPUs. Lines of the processor's own interrupts (`LOC:`), and of
     /// interrupts that nobody has asked for, are left out.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(in crate::affinity) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let cpu = |word: &str| word.strip_prefix("CPU")?.parse().ok().map(CpuId);
         let cpus: Vec<CpuId> = lines.next()?.split_whitespace().map(cpu).collect::<Option<_>>()?;

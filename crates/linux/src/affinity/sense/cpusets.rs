@@ -21,7 +21,7 @@ const VIEWS: [(&str, &str); 2] = [("proc/self/mountinfo", ""), ("proc/1/mountinf
 
 /// What a group lets its threads have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Cpuset {
+pub(in crate::affinity) enum Cpuset {
     /// No group restricts CPUs.
     All,
     /// These.
@@ -32,7 +32,7 @@ pub(super) enum Cpuset {
 
 /// Sets by group, for one pass over the threads.
 #[derive(Debug, Default)]
-pub(super) struct Cpusets {
+pub(in crate::affinity) struct Cpusets {
     by_group: HashMap<String, Cpuset>,
     places: HashMap<Version, Option<Place>>,
     has_unseen: bool,
@@ -54,7 +54,7 @@ struct Place {
 
 impl Cpusets {
     /// The CPUs of the group that a thread's `cgroup` file tells.
-    pub(super) fn of(&mut self, tree: &Tree, cgroup: &str) -> Cpuset {
+    pub(in crate::affinity) fn of(&mut self, tree: &Tree, cgroup: &str) -> Cpuset {
         let set = self.find(tree, cgroup);
         self.has_unseen |= set == Cpuset::Unseen;
         set
@@ -94,7 +94,7 @@ impl Cpusets {
     }
 
     /// Has groups read anew; where they are mounted stays known, once it is.
-    pub(super) fn forget(&mut self) {
+    pub(in crate::affinity) fn forget(&mut self) {
         self.by_group.clear();
         self.places.retain(|_, place| place.is_some());
     }
@@ -191,6 +191,12 @@ impl Version {
 fn list(tree: &Tree, path: &str) -> Option<Vec<CpuId>> {
     let cpus = parse_list(&tree.text(path)?)?;
     (!cpus.is_empty()).then(|| cpus.into_iter().map(CpuId).collect())
+}
+
+/// Those of `cpus` that are in `room` too; both ascending.
+pub(in crate::affinity) fn within(cpus: &[CpuId], room: &[CpuId]) -> Vec<CpuId> {
+    let inside = |cpu: &CpuId| room.binary_search(cpu).is_ok();
+    cpus.iter().copied().filter(inside).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Threads as /proc shows them, a file after the other.
 
-use super::act::within;
 use super::cpusets::Cpusets;
+use super::cpusets::within;
 use super::disks::Bytes;
 use super::gaps::has_vanished;
 use super::thread_files::{allowed_list, disk_bytes, run_ns, stat};

@@ -6,9 +6,9 @@
 //! Cost: with programs, some memory for each thread that ran, and one file for each cpuset with fewer than all CPUs.
 //! Without, of a thread that did nothing one small file is read, `schedstat`; of one that ran four or five.
 
-use super::act::within;
 use super::bpf::{Counted, Record};
 use super::cpusets::Cpusets;
+use super::cpusets::within;
 use super::disks::{Bytes, Disks};
 use super::gaps::Gaps;
 use super::thread_files::valid;

@@ -1,0 +1,347 @@
+//! Senses what core affinity is decided from: interrupts, queues and threads, and what they did in a period.
+//!
+//! Everything is read below a root directory, `/` or that of a recorded machine, from /proc and /sys; on the machine it
+//! runs on, programs in the kernel tell the rest (`bpf`): bytes of sockets, and which disks bytes were of. Counts of a
+//! period are what two readings differ by: a [`Sensor`] keeps the last one. What vanishes while it is looked at is left
+//! out; what cannot be read is told in [`Sensed::unseen`], and is no error.
+//!
+//! Cost: the settings of interrupts and queues are read in every eighth period only, or when asked for; that of threads is
+//! in `threads`. The test `cost_with_a_thousand_threads` prints and bounds it.
+//!
+//! How cards spread packets over their queues is in [`Sensed::cards`], besides what is decided from.
+
+mod bpf;
+pub(super) mod cards;
+pub(super) mod counts;
+pub(super) mod cpusets;
+mod disks;
+pub(super) mod ethtool;
+pub(super) mod gaps;
+mod hardware;
+mod names;
+mod placement;
+mod record;
+mod settings;
+pub(super) mod thread_files;
+mod thread_proc;
+mod threads;
+mod ties;
+
+use crate::topology::{self, sysfs::Tree};
+use bpf::Bpf;
+pub use cards::Card;
+use counts::Counts;
+use disks::Disks;
+pub use ethtool::{Count, QueueCounts, Table};
+use gaps::Gaps;
+pub use gaps::Unseen;
+pub use hardware::Hardware;
+use homenode_policy::CpuId;
+use homenode_policy::affinity::{Config, Interrupt, Snapshot};
+use homenode_policy::topology::Topology;
+pub use placement::{NodeBytes, placement};
+pub(crate) use record::recorded_whole;
+pub use record::{record, recorded};
+use settings::Settings;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use threads::{Pass, TICKS_PER_SECOND, Threads};
+
+pub(super) const INTERRUPTS: &str = "proc/interrupts";
+pub(super) const UPTIME: &str = "proc/uptime";
+pub(super) const ONLINE: &str = "sys/devices/system/cpu/online";
+
+/// Settings are read anew after so many periods, in case somebody else has changed them.
+const SETTINGS_PERIODS: u32 = 8;
+
+/// Reads a machine once a period.
+#[derive(Debug)]
+pub struct Sensor {
+    tree: Tree,
+    last: Reading,
+    bpf: Bpf,
+    threads: Threads,
+    disks: Disks,
+    settings: Option<Settings>,
+    settings_age: u32,
+    settings_unseen: Vec<Unseen>,
+}
+
+/// What a period showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sensed {
+    /// What was seen.
+    pub snapshot: Snapshot,
+    /// How network cards spread packets over their queues; those of which nothing is known are not among them.
+    pub cards: Vec<Card>,
+    /// What could not be seen, and why.
+    pub unseen: Vec<Unseen>,
+}
+
+/// What is counted for the machine, and when.
+#[derive(Debug)]
+struct Reading {
+    /// Since boot.
+    ticks: u64,
+    online: Vec<CpuId>,
+    counts: Counts,
+}
+
+impl Sensor {
+    /// Begins the first period of the machine below `root`.
+    ///
+    /// # Errors
+    /// What could not be read without which nothing can be told.
+    pub fn new(root: &Path) -> Result<Self, Error> {
+        Self::begin(Tree::new(root))
+    }
+
+    fn begin(tree: Tree) -> Result<Self, Error> {
+        let last = Reading::read(&tree)?;
+        let mut threads = Threads::default();
+        let mut bpf = Bpf::new(&tree);
+        let mut gaps = Gaps::default();
+        let mut first = Pass {
+            tree: &tree,
+            online: &last.online,
+            since: None,
+            counted: &bpf.read(&tree, &mut gaps),
+            gaps: &mut gaps,
+            disks: &mut Disks::default(),
+            card_names: &BTreeMap::new(),
+            busy_bytes: u64::MAX,
+        };
+        threads
+            .pass(&mut first)
+            .map_err(|source| Error::read(&tree, "proc", source))?;
+        Ok(Self {
+            tree,
+            last,
+            bpf,
+            threads,
+            disks: Disks::default(),
+            settings: None,
+            settings_age: 0,
+            settings_unseen: Vec::new(),
+        })
+    }
+
+    /// What happened since the last call, or since the sensor was made. `topology` names the devices; it is that of the
+    /// same machine.
+    ///
+    /// # Errors
+    /// What could not be read without which nothing can be told. The next call's period then begins where this one's did.
+    pub fn sense(&mut self, topology: &Topology) -> Result<Sensed, Error> {
+        let now = Reading::read(&self.tree)?;
+        self.read_settings(&now, topology);
+        let mut gaps = Gaps::default();
+        let period_ns = period_ns(self.last.ticks, now.ticks);
+        let settings = self.settings.as_ref().expect("they have just been read");
+        let mut pass = Pass {
+            tree: &self.tree,
+            online: &now.online,
+            since: Some(self.last.ticks),
+            counted: &self.bpf.read(&self.tree, &mut gaps),
+            gaps: &mut gaps,
+            disks: &mut self.disks,
+            card_names: &settings.card_names,
+            busy_bytes: busy_bytes(period_ns),
+        };
+        let ran = self.threads.pass(&mut pass);
+        let threads = ran.map_err(|source| Error::read(&self.tree, "proc", source))?;
+        let snapshot = Snapshot {
+            topology: topology.clone(),
+            online: now.online.clone(),
+            period_ns,
+            interrupts: interrupts(settings, &now.counts, &self.last.counts),
+            queues: settings.queues.clone(),
+            threads,
+        };
+        let mut unseen = gaps.finish();
+        unseen.extend(self.settings_unseen.iter().cloned());
+        let cards = settings.cards.clone();
+        self.last = now;
+        Ok(Sensed {
+            snapshot,
+            cards,
+            unseen,
+        })
+    }
+
+    /// Reads the settings of interrupts and queues anew in the next call, as they have been changed.
+    pub fn settings_changed(&mut self) {
+        self.settings = None;
+    }
+
+    /// What there was when the last period ended.
+    #[must_use]
+    pub fn hardware(&self) -> Hardware {
+        Hardware::read(&self.tree, &self.last)
+    }
+
+    fn read_settings(&mut self, now: &Reading, topology: &Topology) {
+        self.settings_age += 1;
+        let last = &self.last;
+        let same = last.online == now.online && last.interrupts() == now.interrupts();
+        if self.settings.is_some() && same && self.settings_age < SETTINGS_PERIODS {
+            return;
+        }
+        let mut gaps = Gaps::default();
+        self.settings = Some(Settings::read(&self.tree, &now.counts, topology, &mut gaps));
+        self.disks = Disks::new(topology);
+        self.settings_unseen = gaps.finish();
+        self.settings_age = 0;
+    }
+}
+
+impl Reading {
+    fn read(tree: &Tree) -> Result<Self, Error> {
+        let text = |path: &str| tree.try_text(path).map_err(|source| Error::read(tree, path, source));
+        let unclear = |path: &str| Error::Unclear { path: tree.path(path) };
+        let ticks = uptime_ticks(&text(UPTIME)?).ok_or_else(|| unclear(UPTIME))?;
+        let online = topology::sysfs::parse_list(&text(ONLINE)?).ok_or_else(|| unclear(ONLINE))?;
+        let counts = Counts::parse(&text(INTERRUPTS)?).ok_or_else(|| unclear(INTERRUPTS))?;
+        Ok(Self {
+            ticks,
+            online: online.into_iter().map(CpuId).collect(),
+            counts,
+        })
+    }
+
+    /// Numbers and names.
+    fn interrupts(&self) -> Vec<(u32, String)> {
+        let lines = self.counts.lines.iter();
+        lines.map(|(number, line)| (*number, line.name.clone())).collect()
+    }
+}
+
+/// Those whose settings could be read, ascending.
+fn interrupts(settings: &Settings, now: &Counts, last: &Counts) -> Vec<Interrupt> {
+    let known = now
+        .lines
+        .iter()
+        .filter_map(|(number, line)| Some((number, line, settings.interrupts.get(number)?)));
+    known
+        .map(|(number, line, setting)| Interrupt {
+            number: *number,
+            name: line.name.clone(),
+            device: setting.device.clone(),
+            arrivals: now.since(last, *number),
+            affinity: setting.affinity.clone(),
+            effective: setting.effective.clone(),
+            managed: setting.managed,
+        })
+        .collect()
+}
+
+/// Of `4711.42 9000.00`: seconds with two places, which are clock ticks. A clock of our own would not be in recordings.
+pub(super) fn uptime_ticks(text: &str) -> Option<u64> {
+    let (seconds, rest) = text.split_ascii_whitespace().next()?.split_once('.')?;
+    let seconds: u64 = seconds.parse().ok()?;
+    let hundredths: u64 = (rest.len() == 2).then(|| rest.parse().ok())??;
+    seconds.checked_mul(TICKS_PER_SECOND)?.checked_add(hundredths)
+}
+
+/// At least a tick: two readings are never at the same time.
+fn period_ns(last_ticks: u64, now_ticks: u64) -> u64 {
+    now_ticks.saturating_sub(last_ticks).max(1) * (1_000_000_000 / TICKS_PER_SECOND)
+}
+
+/// What a thread that is planned for moves at least, by the default configuration.
+fn busy_bytes(period_ns: u64) -> u64 {
+    let bytes = u128::from(Config::default().rate_bytes_per_s_min) * u128::from(period_ns) / 1_000_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// A machine cannot be sensed, recorded, or read from a recording.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file without which nothing can be told.
+    #[error("cannot read {path}: {source}: are /proc and /sys of the machine there?", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file that is not as Linux writes it.
+    #[error("cannot understand {path}: it is not as Linux writes it", path = path.display())]
+    Unclear {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The topology.
+    #[error(transparent)]
+    Topology(#[from] topology::Error),
+    /// There is something already where a recording is to go.
+    #[error("{directory} is not empty: name a directory that is empty or not there yet", directory = directory.display())]
+    NotEmpty {
+        /// Where.
+        directory: PathBuf,
+    },
+    /// A recording cannot be written.
+    #[error("cannot write {path}: {source}", path = path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// hwloc cannot write the topology down.
+    #[error("hwloc cannot write the topology of this machine as XML")]
+    Export,
+    /// What was named is no directory.
+    #[error("{path} {problem}: name a directory that `homenode affinity record DIR` made", path = path.display(), problem = if *is_there { "is no directory" } else { "is not there" })]
+    NoRecording {
+        /// What was named.
+        path: PathBuf,
+        /// Whether there is something of that name.
+        is_there: bool,
+    },
+    /// A directory without what is written last.
+    #[error("{directory} is no whole recording: it has no file meta, which is written last: was `homenode affinity record` stopped before its end? Record the machine again, into another directory", directory = directory.display())]
+    Unfinished {
+        /// The recording.
+        directory: PathBuf,
+    },
+    /// A recording lacks a file.
+    #[error("the recording {directory} is incomplete: {path} is missing: record the machine again", directory = directory.display(), path = path.display())]
+    Incomplete {
+        /// The recording.
+        directory: PathBuf,
+        /// The first file that is missing.
+        path: PathBuf,
+    },
+    /// A recording is of another version's layout.
+    #[error("the recording {directory} is of another version of homenode (\"{found}\", not \"{expected}\"): record the machine again, or use that version", directory = directory.display())]
+    Version {
+        /// The recording.
+        directory: PathBuf,
+        /// The layout that it has.
+        found: String,
+        /// The layout that is read.
+        expected: &'static str,
+    },
+    /// A recording's file is not what was recorded.
+    #[error("the recording {directory} is damaged: {path}: {problem}: record the machine again", directory = directory.display(), path = path.display())]
+    Damaged {
+        /// The recording.
+        directory: PathBuf,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+impl Error {
+    fn read(tree: &Tree, path: &str, source: io::Error) -> Self {
+        let path = tree.path(path);
+        Self::Read { path, source }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,7 @@ pub use extents::fallocate_mode;
 pub use inode::Inode;
 pub use namespace::DirEntry;
 pub use placement::{Placement, UnknownPlacement};
-pub use volume::{VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
+pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub use xattr::{MAP_XATTR, POLICY_XATTR};
 
 use crate::pool::{Machine, Pool};

@@ -30,7 +30,7 @@ pub use inode::Inode;
 pub use namespace::DirEntry;
 pub use open::{Access, Opens};
 pub use placement::{Placement, UnknownPlacement};
-pub use volume::{VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
+pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub use xattr::{MAP_XATTR, POLICY_XATTR};
 
 use crate::log::{Attributes, Change, Log, NoLog};

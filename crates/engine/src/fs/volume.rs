@@ -10,8 +10,10 @@
 
 mod data;
 mod error;
+mod straight;
 
 pub use error::VolumeError;
+pub use straight::Stretch;
 
 use super::block_file::BlockFile;
 use super::commit::Held;

@@ -1,17 +1,22 @@
 //! A volume as a device of the block layer: what it takes is copied at once.
 //!
-//! Cost: data goes through a stage of 64 KiB, which stays in the core's cache, because neither the pool's bytes nor the
-//! requests' may be referred to. A discard waits for copies of other threads that are under way in the volume. The node of
+//! Cost: data is copied once, between the request's memory and the volume's blocks. Where there are no blocks yet (a first write), or
+//! they are being taken away, it goes through a stage of 64 KiB, which stays in the core's cache. A discard waits for copies of other threads that are under way in the volume. The node of
 //! the thread that runs the hardware queue is the asking node.
 
 use super::Volume;
 use crate::blk::{Arena, Done, Driver, DriverQueue, Errno, Late, Limits, Operation, Outcome, Slots, Tag};
 use crate::{Error, NodeId};
+use homenode_engine::fs::Stretch;
+use homenode_linux::cpu::current_cpu;
 use homenode_linux::driver::EFAULT;
+use homenode_linux::memory::NodeMemory;
 use std::io;
 use std::sync::Arc;
 
 const STAGE_BYTES: usize = 64 << 10;
+/// Bytes that are copied before others can take blocks of the volume away.
+const STEP_BYTES: usize = 1 << 20;
 
 /// A volume that is attached: a device for [`crate::blk::Device`]. While this or one of its queues is there, the volume keeps its
 /// size and cannot be removed, or attached again.
@@ -95,7 +100,7 @@ impl Driver for VolumeDriver {
 pub struct VolumeQueue {
     volume: Arc<Attached>,
     buffers: Arc<Arena>,
-    /// Made with the first data, by the thread that then uses it: so it lies on that thread's node.
+    /// Made with the first data that needs it, by the thread that then uses it: so it lies on that thread's node.
     stage: Vec<u8>,
 }
 
@@ -129,43 +134,161 @@ impl VolumeQueue {
         Ok(bytes)
     }
 
-    /// Calls `copy` with offset, buffer and bytes of one stage after the other.
+    /// Calls `copy` with offset, buffer and bytes of one step after the other; it returns the bytes it did.
     fn copy(
         &mut self,
         tag: Tag,
         slots: &Slots,
-        copy: fn(&mut Self, u64, u64, usize) -> Result<(), Error>,
+        copy: fn(&mut Self, u64, u64, usize) -> Result<usize, Error>,
     ) -> Result<(), Errno> {
-        self.stage.resize(STAGE_BYTES, 0);
         let mut offset = slots.offset(tag);
         for segment in slots.segments(tag) {
             let end = segment.buffer.checked_add(u64::from(segment.bytes));
             let end = end.filter(|end| *end <= self.buffers.bytes()).ok_or(EFAULT)?;
             let mut buffer = segment.buffer;
             while buffer < end {
-                let bytes = usize::try_from(end - buffer).map_or(STAGE_BYTES, |left| left.min(STAGE_BYTES));
-                copy(self, offset, buffer, bytes).map_err(errno)?;
-                offset += bytes as u64;
-                buffer += bytes as u64;
+                let bytes = usize::try_from(end - buffer).map_or(STEP_BYTES, |left| left.min(STEP_BYTES));
+                let done = copy(self, offset, buffer, bytes).map_err(errno)?;
+                offset += done as u64;
+                buffer += done as u64;
             }
         }
         Ok(())
     }
 
-    fn read(&mut self, offset: u64, buffer: u64, bytes: usize) -> Result<(), Error> {
-        let stage = &mut self.stage[..bytes];
-        self.volume.0.read_at(stage, offset)?;
-        self.buffers.write(buffer, stage);
-        Ok(())
+    fn read(&mut self, offset: u64, buffer: u64, bytes: usize) -> Result<usize, Error> {
+        let (volume, buffers) = (&self.volume.0, &self.buffers);
+        let copy = |memory: &NodeMemory, stretch: Stretch| {
+            let at = buffer + stretch.done as u64;
+            match stretch.place {
+                Some(place) => buffers.load(at, memory, place, stretch.bytes),
+                None => buffers.zero(at, stretch.bytes),
+            }
+        };
+        if let Some(slot) = volume.pool.current_slot()
+            && let asking = (slot, current_cpu())
+            && volume
+                .pool
+                .fs
+                .read_straight(asking, &volume.volume, offset, bytes, copy)
+        {
+            return Ok(bytes);
+        }
+        let stage = staged(&mut self.stage, bytes);
+        volume.read_at(stage, offset)?;
+        buffers.write(buffer, stage);
+        Ok(stage.len())
     }
 
-    fn write(&mut self, offset: u64, buffer: u64, bytes: usize) -> Result<(), Error> {
-        let stage = &mut self.stage[..bytes];
-        self.buffers.read(buffer, stage);
-        self.volume.0.write_all_at(stage, offset)
+    fn write(&mut self, offset: u64, buffer: u64, bytes: usize) -> Result<usize, Error> {
+        let (volume, buffers) = (&self.volume.0, &self.buffers);
+        let copy = |memory: &NodeMemory, stretch: Stretch| {
+            let place = stretch.place.expect("only stretches of blocks are written straight");
+            buffers.store(buffer + stretch.done as u64, memory, place, stretch.bytes);
+        };
+        if let Some(slot) = volume.pool.current_slot() {
+            let asking = (slot, current_cpu());
+            let done = volume
+                .pool
+                .fs
+                .write_straight(asking, &volume.volume, offset, bytes, copy);
+            if done > 0 {
+                return Ok(done);
+            }
+        }
+        let stage = staged(&mut self.stage, bytes);
+        buffers.read(buffer, stage);
+        volume.write_all_at(stage, offset)?;
+        Ok(stage.len())
     }
+}
+
+/// As much of the stage as `bytes` bytes need, or all of it.
+fn staged(stage: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
+    stage.resize(STAGE_BYTES, 0);
+    &mut stage[..bytes.min(STAGE_BYTES)]
 }
 
 fn errno(error: Error) -> Errno {
     Errno(error.errno())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Placement, Pool, PoolOptions, Size};
+
+    const BLOCK: usize = 4096;
+
+    fn queue(volume: &Volume, buffers: &Arc<Arena>) -> VolumeQueue {
+        let driver = volume.attach(Arc::clone(buffers), &[None]).unwrap();
+        driver.queue(0).unwrap()
+    }
+
+    fn volume() -> Volume {
+        let options = PoolOptions::new().size_per_node(Size::Bytes(8 << 20)).node(NodeId(0));
+        let pool = Pool::create(&options).unwrap();
+        pool.create_volume("v", 1 << 20, Placement::Local).unwrap()
+    }
+
+    #[test]
+    fn placed_bytes_are_copied_once() {
+        let (volume, buffers) = (volume(), Arena::new(1 << 20, None).unwrap());
+        volume.write_all_at(&[7; 4 * BLOCK], 0).unwrap();
+        let mut queue = queue(&volume, &buffers);
+        assert_eq!(queue.read(512, 100, 2 * BLOCK).unwrap(), 2 * BLOCK);
+        buffers.write(0, &[9; BLOCK]);
+        assert_eq!(queue.write(512, 0, BLOCK).unwrap(), BLOCK);
+        assert!(queue.stage.is_empty(), "nothing went through it");
+        let (mut read, mut written) = ([0; 2 * BLOCK], [0; 2 * BLOCK]);
+        buffers.read(100, &mut read);
+        // Its first bytes are overwritten above.
+        assert!(read[BLOCK..].iter().all(|byte| *byte == 7));
+        volume.read_at(&mut written, 0).unwrap();
+        assert!(written[512..512 + BLOCK].iter().all(|byte| *byte == 9));
+        assert!(
+            written[..512]
+                .iter()
+                .chain(&written[512 + BLOCK..])
+                .all(|byte| *byte == 7)
+        );
+    }
+
+    #[test]
+    fn blocks_and_holes_of_one_request_each_get_theirs() {
+        let (volume, buffers) = (volume(), Arena::new(1 << 20, None).unwrap());
+        // Blocks 1 and 3 are there.
+        for block in [1, 3] {
+            volume
+                .write_all_at(&[block; BLOCK], u64::from(block) * BLOCK as u64)
+                .unwrap();
+        }
+        let mut queue = queue(&volume, &buffers);
+        let all = 5 * BLOCK;
+        let mut found = vec![0; all];
+        buffers.write(0, &vec![0xff; all]);
+        assert_eq!(queue.read(0, 0, all).unwrap(), all);
+        buffers.read(0, &mut found);
+        for (block, bytes) in found.chunks_exact(BLOCK).enumerate() {
+            let expected = if [1, 3].contains(&block) { block } else { 0 };
+            assert!(bytes.iter().all(|byte| usize::from(*byte) == expected), "block {block}");
+        }
+        let pattern: Vec<u8> = (0..=250).cycle().take(all).collect();
+        buffers.write(0, &pattern);
+        let mut done = 0;
+        while done < all {
+            done += queue.write(done as u64, done as u64, all - done).unwrap();
+        }
+        volume.read_at(&mut found, 0).unwrap();
+        assert!(found == pattern);
+    }
+
+    #[test]
+    fn ranges_beyond_the_volume_are_errors() {
+        let (volume, buffers) = (volume(), Arena::new(1 << 20, None).unwrap());
+        let mut queue = queue(&volume, &buffers);
+        let end = volume.size_bytes();
+        assert!(queue.read(end - 512, 0, BLOCK).is_err());
+        assert!(queue.write(u64::MAX - 10, 0, BLOCK).is_err());
+    }
 }

@@ -6,9 +6,9 @@
 
 use crate::copy;
 use crate::memory::mapping::{HUGE_BYTES, Mapping};
-use crate::memory::{free_bytes, total_bytes};
-use homenode_engine::NodeId;
+use crate::memory::{NodeMemory, free_bytes, total_bytes};
 use homenode_engine::blk::conformance::Buffers;
+use homenode_engine::{Block, NodeId};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
@@ -158,6 +158,41 @@ impl Arena {
         let from = self.expect(at, to.len());
         // SAFETY: as in `write`; `to` is the caller's alone.
         unsafe { copy::load(to.as_mut_ptr(), from, to.len()) }
+    }
+
+    /// Copies `bytes` bytes from `offset` behind the start of `from` to `at`, in one copy.
+    ///
+    /// # Panics
+    /// When they go beyond the end of the arena, or of the block's member.
+    #[inline]
+    pub fn load(&self, at: u64, memory: &NodeMemory, (from, offset): (Block, usize), bytes: usize) {
+        let to = self.expect(at, bytes);
+        let from = memory.address(from, offset, bytes);
+        // SAFETY: `expect` and `address` answer for as many mapped bytes, of different mappings; an arena's bytes are reached by
+        // `copy` and the kernel only.
+        unsafe { copy::load(to, from, bytes) }
+    }
+
+    /// Copies `bytes` bytes at `at` to `offset` behind the start of `to`, in one copy.
+    ///
+    /// # Panics
+    /// When they go beyond the end of the arena, or of the block's member.
+    #[inline]
+    pub fn store(&self, at: u64, memory: &NodeMemory, (to, offset): (Block, usize), bytes: usize) {
+        let from = self.expect(at, bytes);
+        let to = memory.address(to, offset, bytes);
+        // SAFETY: as in `load`.
+        unsafe { copy::store(to, from, bytes) }
+    }
+
+    /// Writes `bytes` zeros at `at`.
+    ///
+    /// # Panics
+    /// When that goes beyond its end.
+    pub fn zero(&self, at: u64, bytes: usize) {
+        let at = self.expect(at, bytes);
+        // SAFETY: `expect` answers for as many mapped bytes.
+        unsafe { copy::zero(at, bytes) }
     }
 
     /// The address of `bytes` bytes from `at` on, if it has them. They stay mapped while the arena lives.

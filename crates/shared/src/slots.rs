@@ -226,8 +226,8 @@ mod tests {
         slots.close(&gate, 7);
     }
 
-    /// Fails without either side's barrier: the store into the slot waits behind stores that miss the cache, and the load of
-    /// the gate does not.
+    /// Fails without the closing side's barrier, where two CPUs are idle: the store into the slot waits behind stores that
+    /// miss the cache, and the load of the gate does not.
     #[cfg(not(miri))]
     #[test]
     fn nobody_is_inside_a_closed_gate() {

@@ -3,14 +3,13 @@
 //! A panic in a request stays in it: it is answered with EIO, logged and counted, and the thread goes on. (The engine's
 //! locks do not poison and its passes are released when unwinding.)
 
-use crate::call::{Call, Errno, Origin, Outcome, Service};
+use crate::call::{Call, Errno, Origin, Service};
 use crate::host::Host;
 use crate::statistics::Counters;
 use crate::wire::{Field, InHeader, Incoming, Malformed, Opcode, OutHeader, Reply, Request};
 use homenode_engine::{Clock, Memory};
 use homenode_shared::Slot;
 use std::any::Any;
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -71,22 +70,22 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
             counters: &self.counters,
             header: &header,
             origin,
-            later: Cell::new(false),
         };
+        let is_silent = matches!(request, Request::Forget(_) | Request::BatchForget(_));
         // Unwind safety: the reply counts as empty then, and everything else is behind the engine's locks.
         match catch_unwind(AssertUnwindSafe(|| call.carry_out(request, reply))) {
-            Ok(Ok(Outcome::Answer)) => self.due(header.unique, 0, reply.used()),
-            Ok(Ok(Outcome::Silence)) => Answer::None,
-            Ok(Err(_)) if call.later.get() => Answer::Later,
-            Ok(Err(Errno(errno))) => self.due(header.unique, errno, 0),
             Err(panic) => {
                 self.report_panic(&header, panic.as_ref());
-                if matches!(request, Request::Forget(_) | Request::BatchForget(_)) {
+                if is_silent {
                     Answer::None
                 } else {
                     self.due(header.unique, libc::EIO, 0)
                 }
             }
+            Ok(_) if is_silent => Answer::None,
+            Ok(Ok(())) => self.due(header.unique, 0, reply.used()),
+            Ok(Err(Errno::LATER)) => Answer::Later,
+            Ok(Err(Errno(errno))) => self.due(header.unique, errno, 0),
         }
     }
 

@@ -35,10 +35,29 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     pub(crate) host: Arc<H>,
     pub(crate) agreed: Agreed,
     pub(crate) writers: Writers,
+    /// Whether all CPUs belong to one node: then no thread is asked where it runs.
+    has_one_node: bool,
     /// Threads that read the device.
-    pub(crate) threads: usize,
+    threads: usize,
     /// Those of them that wait for room.
-    pub(crate) waiting: AtomicUsize,
+    waiting: AtomicUsize,
+}
+
+impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
+    /// For a mount whose device `threads` threads read.
+    pub(crate) fn new(fs: Arc<Fs<M, C>>, host: Arc<H>, agreed: Agreed, threads: usize) -> Self {
+        let node = |cpu: usize| u32::try_from(cpu).map(|cpu| fs.pool().cpu_node(CpuId(cpu)));
+        let has_one_node = (1..host.possible_cpus()).all(|cpu| node(cpu) == node(0));
+        Self {
+            fs,
+            host,
+            agreed,
+            writers: Writers::default(),
+            has_one_node,
+            threads,
+            waiting: AtomicUsize::new(0),
+        }
+    }
 }
 
 /// How long an operation that found the pool full is tried again. On a busy machine the threads that free the space, the kernel's
@@ -99,26 +118,19 @@ impl From<Full> for Errno {
     }
 }
 
-/// Whether an answer is due; the answer itself is in the [`Reply`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Answer,
-    Silence,
-}
-
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Carries out `request` and writes the payload of its answer to `reply`.
-    pub(crate) fn carry_out(&self, request: Request<'_>, reply: &mut Reply<'_>) -> Result<Outcome, Errno> {
+    pub(crate) fn carry_out(&self, request: Request<'_>, reply: &mut Reply<'_>) -> Result<(), Errno> {
         match request {
             Request::Forget(input) => {
                 self.forget(self.header.nodeid, input.nlookup);
-                return Ok(Outcome::Silence);
+                Ok(())
             }
             Request::BatchForget(forgets) => {
                 for one in forgets {
                     self.forget(one.nodeid, one.nlookup);
                 }
-                return Ok(Outcome::Silence);
+                Ok(())
             }
             Request::Read(input) => self.read(&input, reply),
             Request::Write { input, data } => self.write(&input, data, reply),
@@ -162,7 +174,6 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             // Answered before the threads started: the kernel sends one.
             Request::Init(_) => Err(Errno(libc::EIO)),
         }
-        .map(|()| Outcome::Answer)
     }
 
     fn fs(&self) -> &Fs<M, C> {
@@ -185,20 +196,13 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
     }
 
-    /// Runs `work` for the thread that made the call.
-    fn asking<R>(&self, work: impl FnOnce(&Asking<'_>) -> R) -> R {
-        self.asking_for(self.header.pid, work)
-    }
-
-    /// Runs `work` on behalf of thread `tid` (0: nobody known).
-    fn asking_for<R>(&self, tid: u32, work: impl FnOnce(&Asking<'_>) -> R) -> R {
-        let cpu = self.service.host.current_cpu();
-        let node = || self.node(tid, cpu);
-        work(&Asking {
+    /// The asking side of an operation; `node` tells the node that blocks are placed for ([`Self::node`]).
+    fn asking<'b>(&'b self, node: &'b dyn Fn() -> NodeId) -> Asking<'b> {
+        Asking {
             slot: self.slot,
-            cpu,
-            node: &node,
-        })
+            cpu: self.service.host.current_cpu(),
+            node,
+        }
     }
 
     /// Runs `operation`, and for a moment again when it finds the pool full while files without a name hold space.
@@ -206,7 +210,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// The kernel tells of a file's last close, and then of forgetting it, only after close(2) and unlink(2) have returned:
     /// without this, space that a process has just freed would not be there for its next write. Of the threads that read the
     /// device one at least goes on serving: it is who hears of it. A ring's thread never waits here; it asks again later.
-    fn with_room<T>(&self, mut operation: impl FnMut() -> fs::Result<T>) -> fs::Result<T> {
+    fn with_room<T>(&self, mut operation: impl FnMut() -> fs::Result<T>) -> Result<T, Errno> {
         let mut attempt = || {
             // Looked at first: space that is freed meanwhile deserves another try.
             let may_come = self.fs().has_unlinked();
@@ -216,12 +220,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         };
         let (mut result, mut settled) = attempt();
         if settled {
-            return result;
+            return Ok(result?);
         }
         if let Origin::Ring { waited, .. } = self.origin {
             let in_time = waited.unwrap_or_default() < ROOM_TIMEOUT;
             self.later.set(in_time.then_some(Later::Room));
-            return result;
+            return Ok(result?);
         }
         let others_serve = self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;
         let start = Instant::now();
@@ -230,12 +234,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             (result, settled) = attempt();
         }
         self.service.waiting.fetch_sub(1, Ordering::Relaxed);
-        result
+        Ok(result?)
     }
 
     /// Carries a long operation out by steps: `step` takes how far it came and gives how far it comes, `None` at the end. A ring's thread
     /// does one step and then serves others.
-    fn in_steps(&self, mut step: impl FnMut(u64) -> fs::Result<Option<u64>>) -> Result<(), Errno> {
+    fn in_steps(&self, mut step: impl FnMut(u64) -> Result<Option<u64>, Errno>) -> Result<(), Errno> {
         let Origin::Ring { done, .. } = self.origin else {
             let mut done = 0;
             while let Some(so_far) = step(done)? {
@@ -257,21 +261,26 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         self.in_steps(|_| Ok(self.fs().truncate_step(inode, size)?.then_some(0)))
     }
 
-    /// The node thread `tid` asks from: a ring is that of the caller's CPU. Where it cannot be known, that of the serving CPU,
-    /// which the scheduler chooses near the caller.
-    fn node(&self, tid: u32, serving: CpuId) -> NodeId {
+    /// The node of the thread that made the call.
+    fn own_node(&self) -> NodeId {
+        self.node(self.header.pid)
+    }
+
+    /// The node thread `tid` (0: nobody known) asks from: a ring is that of the caller's CPU. Where it cannot be known, that
+    /// of the serving CPU, which the scheduler chooses near the caller.
+    fn node(&self, tid: u32) -> NodeId {
         let host = &self.service.host;
         let asking = match self.origin {
             Origin::Ring { cpu, .. } if tid == self.header.pid => Some(cpu),
-            _ if tid == 0 || host.has_one_node() => None,
+            _ if tid == 0 || self.service.has_one_node => None,
             _ => host.thread_cpu(tid),
         };
-        host.cpu_node(asking.unwrap_or(serving))
+        self.fs().pool().cpu_node(asking.unwrap_or_else(|| host.current_cpu()))
     }
 
     /// Remembers the caller as the inode's writer, for when the kernel writes its mapped pages back.
     fn note_writer(&self, nodeid: u64) {
-        if self.header.pid != 0 && !self.service.host.has_one_node() {
+        if self.header.pid != 0 && !self.service.has_one_node {
             self.service.writers.note(nodeid, self.header.pid);
         }
     }

@@ -1,9 +1,10 @@
-//! What the server asks of the machine it runs on; implemented over `homenode-linux` by whoever mounts, and by tests.
+//! Questions of the server to the machine it runs on. The library answers them through `homenode-linux`; tests have
+//! machines of their own. Nodes of CPUs are the pool's to tell.
 
-use homenode_engine::{CpuId, NodeId};
+use homenode_engine::CpuId;
 use std::io;
 
-/// CPUs and nodes of the machine.
+/// CPUs and threads of the machine.
 pub trait Host: Send + Sync + 'static {
     /// The CPU the calling thread runs on. Asked with every request: a few ns.
     fn current_cpu(&self) -> CpuId;
@@ -26,10 +27,4 @@ pub trait Host: Send + Sync + 'static {
     /// The CPU that thread `tid` last ran on; `None` when there is no such thread. Asked only when blocks are to be
     /// placed on a machine with several nodes.
     fn thread_cpu(&self, tid: u32) -> Option<CpuId>;
-
-    /// The node of a CPU.
-    fn cpu_node(&self, cpu: CpuId) -> NodeId;
-
-    /// Whether all CPUs belong to one node: then nobody needs to be asked where a request came from.
-    fn has_one_node(&self) -> bool;
 }

@@ -3,7 +3,7 @@
 //! A panic in a request stays in it: it is answered with EIO, logged and counted, and the thread goes on. (The engine's
 //! locks do not poison and its passes are released when unwinding.)
 
-use crate::call::{Call, Errno, Later, Origin, Outcome, Service};
+use crate::call::{Call, Errno, Later, Origin, Service};
 use crate::host::Host;
 use crate::statistics::Counters;
 use crate::wire::{Field, InHeader, Incoming, Malformed, Opcode, OutHeader, Reply, Request};
@@ -73,22 +73,23 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
             origin,
             later: Cell::new(None),
         };
+        let is_silent = matches!(request, Request::Forget(_) | Request::BatchForget(_));
         // Unwind safety: the reply counts as empty then, and everything else is behind the engine's locks.
         match catch_unwind(AssertUnwindSafe(|| call.carry_out(request, reply))) {
-            Ok(Ok(Outcome::Answer)) => self.due(header.unique, 0, reply.used()),
-            Ok(Ok(Outcome::Silence)) => Answer::None,
-            Ok(Err(Errno(errno))) => call
-                .later
-                .get()
-                .map_or_else(|| self.due(header.unique, errno, 0), Answer::Later),
             Err(panic) => {
                 self.report_panic(&header, panic.as_ref());
-                if matches!(request, Request::Forget(_) | Request::BatchForget(_)) {
+                if is_silent {
                     Answer::None
                 } else {
                     self.due(header.unique, libc::EIO, 0)
                 }
             }
+            Ok(_) if is_silent => Answer::None,
+            Ok(Ok(())) => self.due(header.unique, 0, reply.used()),
+            Ok(Err(Errno(errno))) => call
+                .later
+                .get()
+                .map_or_else(|| self.due(header.unique, errno, 0), Answer::Later),
         }
     }
 

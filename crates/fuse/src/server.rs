@@ -20,11 +20,9 @@ use crate::responder::Responder;
 use crate::statistics::{Counters, Statistics};
 use crate::uring::{self, Queue, Rings};
 use crate::worker::Worker;
-use crate::writers::Writers;
 use homenode_engine::fs::Fs;
 use homenode_engine::{Clock, Memory};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use std::{fs, io, thread};
@@ -307,14 +305,8 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         } else {
             self.options.thread_count()
         };
-        let service = Arc::new(Service {
-            fs: Arc::clone(&self.fs),
-            host: Arc::clone(&self.host),
-            agreed,
-            writers: Writers::default(),
-            threads,
-            waiting: AtomicUsize::new(0),
-        });
+        let (fs, host) = (Arc::clone(&self.fs), Arc::clone(&self.host));
+        let service = Arc::new(Service::new(fs, host, agreed, threads));
         let running = Arc::new(Running::default());
         let mut counters = Vec::new();
         let device = Arc::new(first);
@@ -342,7 +334,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
             return Ok((None, chosen(transport, "it was asked for")));
         }
         let rings = if offer.has_rings() {
-            uring::prepare(&*self.host, self.options, TRANSFER_BYTES_MAX)
+            uring::prepare(self.fs.pool(), &*self.host, self.options, TRANSFER_BYTES_MAX)
         } else {
             Err(uring::why_not_offered())
         };

@@ -18,6 +18,7 @@ use crate::host::Host;
 use crate::options::Options;
 use crate::statistics::Counters;
 use buffers::Buffers;
+use homenode_engine::pool::Pool;
 use homenode_engine::{Clock, CpuId, Memory};
 use io_uring::{IoUring, squeue};
 use std::sync::Arc;
@@ -83,7 +84,12 @@ impl fmt::Debug for Ring {
 }
 
 /// Makes a ring and buffers for each possible CPU.
-pub(crate) fn prepare<H: Host>(host: &H, options: &Options, payload_bytes_max: usize) -> Result<Rings, RingError> {
+pub(crate) fn prepare<M: Memory, H: Host>(
+    pool: &Pool<M>,
+    host: &H,
+    options: &Options,
+    payload_bytes_max: usize,
+) -> Result<Rings, RingError> {
     let queues = host.possible_cpus().max(1);
     let shape = Shape::fitting(queues, options.buffer_bytes, payload_bytes_max)?;
     let ring = |cpu| {
@@ -98,8 +104,7 @@ pub(crate) fn prepare<H: Host>(host: &H, options: &Options, payload_bytes_max: u
             .setup_taskrun_flag()
             .build(entries)
             .map_err(|source| RingError::Make { cpu, source })?;
-        let node = host.cpu_node(cpu);
-        let buffers = Buffers::new(shape.depth, shape.payload_bytes, node);
+        let buffers = Buffers::new(shape.depth, shape.payload_bytes, pool.cpu_node(cpu));
         let buffers = buffers.map_err(|source| RingError::Map { cpu, source })?;
         Ok((Ring(ring), buffers))
     };

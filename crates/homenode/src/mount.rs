@@ -4,8 +4,8 @@
 //! make: while a pool is mounted it must be changed through the mount only.
 
 use crate::machine::Machine;
-use crate::pool::{EngineFs, Inner, Pool};
-use crate::{CpuId, Error, NodeId};
+use crate::pool::{Inner, Pool};
+use crate::{CpuId, Error};
 use homenode_fuse::{Chosen, Host, Options as MountOptions, Server, Statistics};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::mount`]; and when the transport asked for cannot be had.
     pub fn mount_with(&self, directory: impl AsRef<Path>, options: &MountOptions) -> Result<Mount, Error> {
-        let host = ThisMachine::new(Arc::clone(&self.inner.fs), &self.inner.machine);
+        let host = ThisMachine(self.inner.machine.clone());
         let directory = directory.as_ref();
         let server = Server::mount(Arc::clone(&self.inner.fs), Arc::new(host), directory, options)?;
         Ok(Mount {
@@ -111,24 +111,8 @@ impl std::fmt::Debug for Mount {
     }
 }
 
-/// What the server asks of the machine.
-struct ThisMachine {
-    fs: Arc<EngineFs>,
-    machine: Machine,
-    one_node: bool,
-}
-
-impl ThisMachine {
-    fn new(fs: Arc<EngineFs>, machine: &Machine) -> Self {
-        let cpu_nodes = &machine.engine.cpu_nodes;
-        let one_node = cpu_nodes.windows(2).all(|pair| pair[0] == pair[1]);
-        Self {
-            fs,
-            machine: machine.clone(),
-            one_node,
-        }
-    }
-}
+/// The machine that the server asks.
+struct ThisMachine(Machine);
 
 impl Host for ThisMachine {
     fn current_cpu(&self) -> CpuId {
@@ -144,18 +128,11 @@ impl Host for ThisMachine {
     }
 
     fn pin_near_cpu(&self, cpu: CpuId) -> io::Result<()> {
-        homenode_linux::cpu::pin_to_node_cpus(self.machine.cpus_of(self.cpu_node(cpu)))
+        let node = self.0.engine.cpu_nodes.get(cpu.0 as usize);
+        homenode_linux::cpu::pin_to_node_cpus(node.map_or(&[], |node| self.0.cpus_of(*node)))
     }
 
     fn thread_cpu(&self, tid: u32) -> Option<CpuId> {
         homenode_linux::cpu::thread_cpu(tid)
-    }
-
-    fn cpu_node(&self, cpu: CpuId) -> NodeId {
-        self.fs.pool().cpu_node(cpu)
-    }
-
-    fn has_one_node(&self) -> bool {
-        self.one_node
     }
 }

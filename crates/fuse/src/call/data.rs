@@ -24,13 +24,13 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let inode = self.inode()?;
         // More than was negotiated is refused: a short answer would say that the file ends there.
         let to = reply.free().get_mut(..input.size as usize).ok_or(Errno(libc::EINVAL))?;
-        let bytes = self.asking(|asking| {
-            if input.flags & O_NOATIME == 0 {
-                self.fs().read(asking, &inode, input.offset, to)
-            } else {
-                self.fs().read_untouched(asking, &inode, input.offset, to)
-            }
-        })?;
+        let node = || self.own_node();
+        let asking = self.asking(&node);
+        let bytes = if input.flags & O_NOATIME == 0 {
+            self.fs().read(&asking, &inode, input.offset, to)?
+        } else {
+            self.fs().read_untouched(&asking, &inode, input.offset, to)?
+        };
         self.counters.count_read(bytes);
         Ok(reply.advance(bytes)?)
     }
@@ -44,11 +44,9 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         } else {
             self.service.writers.last(self.header.nodeid).unwrap_or(0)
         };
-        let written = self.with_room(|| {
-            self.asking_for(tid, |asking| {
-                self.fs().write(asking, &inode, input.offset, data, kill_priv)
-            })
-        })?;
+        let node = || self.node(tid);
+        let asking = self.asking(&node);
+        let written = self.with_room(|| self.fs().write(&asking, &inode, input.offset, data, kill_priv))?;
         if written == 0 && !data.is_empty() {
             return Err(Errno(libc::ENOSPC));
         }
@@ -62,12 +60,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn allocate(&self, input: &FAllocateIn) -> Result<(), Errno> {
         let inode = self.inode()?;
+        let node = || self.own_node();
+        let asking = self.asking(&node);
         self.in_steps(|done| {
             self.with_room(|| {
-                self.asking(|asking| {
-                    self.fs()
-                        .fallocate_step(asking, &inode, input.mode, input.offset, input.length, done)
-                })
+                self.fs()
+                    .fallocate_step(&asking, &inode, input.mode, input.offset, input.length, done)
             })
         })?;
         self.kill_privileges(&inode)
@@ -81,7 +79,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             // The kernel does the others by itself.
             _ => return Err(Errno(libc::EINVAL)),
         };
-        let offset = self.asking(|asking| self.fs().seek(asking, &inode, input.offset, whence))?;
+        let node = || self.own_node();
+        let offset = self.fs().seek(&self.asking(&node), &inode, input.offset, whence)?;
         Ok(reply.put(LSeekOut { offset })?)
     }
 
@@ -107,11 +106,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Origin::Device => COPY_BYTES_MAX,
             Origin::Ring { .. } => COPY_BYTES_MAX_IN_RING,
         });
+        let node = || self.own_node();
+        let asking = self.asking(&node);
         let copied = self.with_room(|| {
-            self.asking(|asking| {
-                self.fs()
-                    .copy_range(asking, &from, input.off_in, &to, input.off_out, most)
-            })
+            self.fs()
+                .copy_range(&asking, &from, input.off_in, &to, input.off_out, most)
         })?;
         self.kill_privileges(&to)?;
         Ok(u32::try_from(copied).expect("no more than was asked for"))

@@ -8,12 +8,10 @@ use crate::call::{ROOM_TIMEOUT, ROOM_WAIT};
 use crate::negotiate::Agreed;
 use crate::statistics::Statistics;
 use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, MkNodIn, ReadIn, WriteIn};
-use crate::writers::Writers;
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, MemoryError, NodeId, Starved};
 use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
 
 const POOL_BLOCKS: usize = 1024;
 
@@ -84,14 +82,6 @@ impl Host for OneCpu {
     fn thread_cpu(&self, _: u32) -> Option<CpuId> {
         None
     }
-
-    fn cpu_node(&self, _: CpuId) -> NodeId {
-        NodeId(0)
-    }
-
-    fn has_one_node(&self) -> bool {
-        false
-    }
 }
 
 fn responder() -> Responder<Bytes, Midnight, OneCpu> {
@@ -122,14 +112,7 @@ fn responder() -> Responder<Bytes, Midnight, OneCpu> {
         attribute_timeout: crate::Options::ATTRIBUTE_TIMEOUT,
         parallel_direct_io: true,
     };
-    let service = Service {
-        fs: Arc::new(fs),
-        host: Arc::new(OneCpu),
-        agreed,
-        writers: Writers::default(),
-        threads: 1,
-        waiting: AtomicUsize::new(0),
-    };
+    let service = Service::new(Arc::new(fs), Arc::new(OneCpu), agreed, 1);
     Responder {
         service: Arc::new(service),
         slot,

@@ -79,7 +79,6 @@ impl Clock for TestClock {
     }
 }
 
-/// Even CPUs are on node 0, odd ones on node 1.
 pub(crate) struct TestHost;
 
 impl Host for TestHost {
@@ -116,14 +115,6 @@ impl Host for TestHost {
         let (_, rest) = stat.rsplit_once(')')?;
         rest.split_whitespace().nth(36)?.parse().ok().map(CpuId)
     }
-
-    fn cpu_node(&self, cpu: CpuId) -> NodeId {
-        NodeId(u16::try_from(cpu.0 % 2).expect("0 or 1"))
-    }
-
-    fn has_one_node(&self) -> bool {
-        false
-    }
 }
 
 pub(crate) type TestFs = Fs<TestMemory, TestClock>;
@@ -132,7 +123,8 @@ pub(crate) type TestFs = Fs<TestMemory, TestClock>;
 pub(crate) fn filesystem() -> Arc<TestFs> {
     let nodes = vec![NodeId(0), NodeId(1)];
     let machine = Machine {
-        cpu_nodes: (0..1024).map(|cpu| TestHost.cpu_node(CpuId(cpu))).collect(),
+        // Even CPUs are on node 0, odd ones on node 1.
+        cpu_nodes: (0..1024).map(|cpu| NodeId(cpu % 2)).collect(),
         nodes: nodes.clone(),
         latency: vec![vec![10, 20], vec![20, 10]],
         files_max: 1 << 20,

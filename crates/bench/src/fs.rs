@@ -13,7 +13,7 @@ mod library;
 mod pass;
 mod requirements;
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, is_wanted};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
@@ -120,7 +120,6 @@ impl Bench {
 
     /// All groups with at least one case that is wanted.
     fn groups(&self, wanted: &[String]) -> Vec<Group> {
-        let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|part| name.contains(part));
         let mut groups = Vec::new();
         for (size, block_bytes) in SIZES {
             if self.smoke && !["4k", "64k"].contains(&size) {
@@ -128,7 +127,7 @@ impl Bench {
             }
             for operation in Operation::ALL {
                 let runs = |layout: &Layout| {
-                    layout.threads <= self.cpus.len() && is_wanted(&case::name(size, operation, *layout))
+                    layout.threads <= self.cpus.len() && is_wanted(wanted, &case::name(size, operation, *layout))
                 };
                 let layouts: Vec<Layout> = Layout::ALL.into_iter().filter(runs).collect();
                 if !layouts.is_empty() {

@@ -2,6 +2,17 @@
 
 use std::path::PathBuf;
 
+/// Whether a case is among those that `--case` asks for: all without one, else those with a name that is a pattern, or
+/// has its parts (between slashes) one after the other among its own.
+pub(crate) fn is_wanted(patterns: &[String], name: &str) -> bool {
+    let parts: Vec<&str> = name.split('/').collect();
+    let has = |pattern: &String| {
+        let wanted: Vec<&str> = pattern.split('/').collect();
+        parts.windows(wanted.len()).any(|part| part == wanted)
+    };
+    patterns.is_empty() || patterns.iter().any(has)
+}
+
 /// Of `homenode-bench fs` and `mount`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -11,8 +22,8 @@ pub(crate) struct Arguments {
     /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Run only cases whose name holds SUBSTRING (may be given again: any of them).
-    #[arg(long, value_name = "SUBSTRING")]
+    /// Run only cases of this name, or with these parts of a name, such as 4k or read/1t (may be given again: any of them).
+    #[arg(long, value_name = "NAME")]
     pub(crate) case: Vec<String>,
     /// Rounds that count.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -20,4 +31,43 @@ pub(crate) struct Arguments {
     /// Exit with 1 unless every required number of the cases that ran is reached.
     #[arg(long)]
     pub(crate) check: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_wanted;
+
+    #[test]
+    fn a_case_is_wanted_by_its_name_or_whole_parts_of_it() {
+        let wants = |pattern: &str| is_wanted(&[pattern.to_owned()], "noop-512/plug1/qd128/1c");
+        for pattern in [
+            "noop-512/plug1/qd128/1c",
+            "noop-512",
+            "1c",
+            "noop-512/plug1",
+            "plug1/qd128",
+        ] {
+            assert!(wants(pattern), "{pattern}");
+        }
+        for pattern in [
+            "noop",
+            "512",
+            "plug",
+            "qd1",
+            "plug12",
+            "noop-512/qd128",
+            "noop-512/plug1/qd128/1c/stamped",
+            "",
+            "/",
+        ] {
+            assert!(!wants(pattern), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn without_a_pattern_every_case_is_wanted_and_with_two_those_of_either() {
+        assert!(is_wanted(&[], "4k/read"));
+        let patterns = ["1k".to_owned(), "4k".to_owned()];
+        assert!(is_wanted(&patterns, "4k/read") && !is_wanted(&patterns, "64k/read"));
+    }
 }

@@ -5,6 +5,7 @@
 //! accumulate before they are given to the driver.
 
 mod case;
+mod clock;
 mod crossing;
 mod fairness;
 mod figure;
@@ -16,6 +17,7 @@ mod schedulers;
 mod single_lock;
 mod uring;
 
+use crate::arguments::is_wanted;
 use crate::error::Error;
 use crate::interleave::{Samples, interleave};
 use crate::output::Output;
@@ -42,8 +44,8 @@ pub(crate) struct Arguments {
     /// Where the file is made that is read by io_uring.
     #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
     directory: PathBuf,
-    /// Run only cases whose name holds SUBSTRING (may be given again: any of them).
-    #[arg(long, value_name = "SUBSTRING")]
+    /// Run only cases of this name, or with these parts of a name, such as noop-512 or plug1/qd1 (may be given again: any of them).
+    #[arg(long, value_name = "NAME")]
     case: Vec<String>,
     /// Rounds that count.
     #[arg(long, value_name = "N", default_value_t = 21, conflicts_with = "smoke", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -61,9 +63,12 @@ struct Scale {
     rounds: usize,
 }
 
+/// Whether a case of this name is to run.
+type Wants<'a> = &'a dyn Fn(&str) -> bool;
+
 impl Arguments {
     fn wants(&self, name: &str) -> bool {
-        self.case.is_empty() || self.case.iter().any(|part| name.contains(part.as_str()))
+        is_wanted(&self.case, name)
     }
 }
 
@@ -84,7 +89,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     interrupt::watch()?;
     let cpus = cpus::choose()?;
     let mut report = Report::new("blk");
-    let table = Table::new(&["single-lock", "memcpy", "fio"]).with_case_width(36);
+    let table = Table::new(&["single-lock", "memcpy", "clock", "fio"])
+        .with_case_width(36)
+        .with_range_of("single-lock");
     println!("CPUs {cpus:?}, {} rounds", scale.rounds);
     table.print_head();
     let add = |report: &mut Report, row: Row| {
@@ -99,24 +106,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         let row = measure(case, &cpus, scale)?;
         add(&mut report, row);
     }
-    type Rest = fn(&[usize], Scale) -> Result<Vec<Row>, Error>;
-    let rest: [(&str, Rest); 4] = [
-        ("crossing", crossing::rows),
-        ("scheduler", schedulers::rows),
-        ("latency", latency::rows),
-        ("fairness", fairness::rows),
-    ];
-    for (name, rows) in rest {
-        if arguments.wants(name) {
-            for row in rows(&cpus, scale)? {
-                add(&mut report, row);
-            }
-        }
-    }
-    if arguments.wants("uring") {
-        for row in uring::rows(&cpus, scale, &arguments.directory)? {
+    let wants: Wants<'_> = &|name| arguments.wants(name);
+    for rows in [crossing::rows, schedulers::rows, latency::rows, fairness::rows] {
+        for row in rows(wants, &cpus, scale)? {
             add(&mut report, row);
         }
+    }
+    for row in uring::rows(wants, &cpus, scale, &arguments.directory)? {
+        add(&mut report, row);
     }
     if report.rows.is_empty() {
         return Err(Error::NoCase(arguments.case.join(", ")));
@@ -150,6 +147,7 @@ fn measure(case: &Case, cpus: &[usize], scale: Scale) -> Result<Row, Error> {
         interrupt::check()?;
         let value = match contestant.checked_sub(1).map(|peer| peers[peer]) {
             None => case.run(&target, cpus, scale.divisor)?,
+            Some(Peer::Clock) => clock::run(case, cpus, scale.divisor)?,
             Some(Peer::SingleLock) => single_lock::run(case, &target, cpus, scale.divisor)?,
             Some(Peer::Memcpy) => {
                 let memcpy = memcpy.as_mut().expect("it is one of the peers");

@@ -16,7 +16,7 @@ mod library;
 mod pass;
 mod requirements;
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, is_wanted};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
@@ -73,10 +73,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     } else {
         requirements::judge(&report, arguments.check)
     }
-}
-
-fn is_wanted(wanted: &[String], name: &str) -> bool {
-    wanted.is_empty() || wanted.iter().any(|part| name.contains(part))
 }
 
 /// Cases of one size and operation: they run interleaved, so that their threads' scaling is of the same minutes.

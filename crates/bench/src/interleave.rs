@@ -29,6 +29,16 @@ impl Samples {
         Self(self.0.iter().copied().map(change).collect())
     }
 
+    /// This contestant's value over that of `other`, round by round: the two ran one after the other.
+    pub(crate) fn over(&self, other: &Self) -> Self {
+        Self(self.0.iter().zip(&other.0).map(|(one, other)| one / other).collect())
+    }
+
+    /// The least and the greatest value.
+    pub(crate) fn range(&self) -> [f64; 2] {
+        [self.quantile(0.0), self.quantile(1.0)]
+    }
+
     /// Interquartile range over median, (p75 - p25) / median.
     pub(crate) fn spread(&self) -> f64 {
         (self.quantile(0.75) - self.quantile(0.25)) / self.median()
@@ -93,6 +103,12 @@ mod tests {
         assert_eq!(&log[..4], &[(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 1, 0)]);
         assert_eq!(log[6], (1, 0, 1), "the second round starts with the second contestant");
         assert!(samples.iter().flatten().all(|samples| samples.0 == [1.0, 2.0]));
+    }
+
+    #[test]
+    fn ratios_are_those_of_pairs() {
+        let (one, other) = (Samples(vec![10.0, 30.0, 20.0]), Samples(vec![5.0, 10.0, 20.0]));
+        assert_eq!(one.over(&other).range(), [1.0, 3.0]);
     }
 
     #[test]

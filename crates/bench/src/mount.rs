@@ -18,7 +18,7 @@ pub(crate) mod serve;
 pub(crate) mod served;
 mod transfer;
 
-use crate::arguments::Arguments;
+use crate::arguments::{self, Arguments};
 use crate::cpu_time::CpuTime;
 use crate::error::Error;
 use crate::interleave::{Samples, interleave};
@@ -51,7 +51,7 @@ const CASE_WIDTH: usize = 50;
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let json = Output::open(arguments.json.as_deref())?;
-    let is_wanted = |name: &str| arguments.case.is_empty() || arguments.case.iter().any(|part| name.contains(part));
+    let is_wanted = |name: &str| arguments::is_wanted(&arguments.case, name);
     let mut cases = case::all();
     cases.retain(|case| is_wanted(&case.name()));
     if cases.is_empty() && !is_wanted(IDLE_CASE) {

@@ -22,6 +22,8 @@ pub(crate) struct Row {
     pub(crate) peers: BTreeMap<&'static str, f64>,
     /// Of the medians; above 1, homenode is better.
     pub(crate) ratio: BTreeMap<&'static str, f64>,
+    /// The least and the greatest ratio of a round, in which homenode and the peer ran one after the other.
+    pub(crate) ratio_range: BTreeMap<&'static str, [f64; 2]>,
     /// Rounds that count.
     pub(crate) runs: usize,
     /// (p75 - p25) / median of the contestant for which that is largest.
@@ -84,6 +86,10 @@ impl Row {
                 .iter()
                 .map(|&(name, samples)| (name, rounded(samples.median() / value)))
                 .collect(),
+            ratio_range: peers
+                .iter()
+                .map(|&(name, samples)| (name, samples.over(homenode).range().map(rounded)))
+                .collect(),
             runs: homenode.runs(),
             spread: rounded(spread),
             server_cpu_ns: None,
@@ -101,6 +107,8 @@ impl Row {
         let mut row = Self::new(case, unit, homenode, peers);
         for (name, samples) in peers {
             row.ratio.insert(name, rounded(homenode.median() / samples.median()));
+            row.ratio_range
+                .insert(name, homenode.over(samples).range().map(rounded));
         }
         row
     }
@@ -174,6 +182,8 @@ pub(crate) struct Table {
     peers: Vec<&'static str>,
     case_width: usize,
     server_cpu: bool,
+    /// The peer whose range of ratios is shown.
+    range_of: Option<&'static str>,
 }
 
 impl Table {
@@ -183,6 +193,7 @@ impl Table {
             peers: peers.to_vec(),
             case_width: 26,
             server_cpu: false,
+            range_of: None,
         }
     }
 
@@ -198,6 +209,12 @@ impl Table {
         self
     }
 
+    /// With the range of the ratio to this peer over the rounds.
+    pub(crate) fn with_range_of(mut self, peer: &'static str) -> Self {
+        self.range_of = Some(peer);
+        self
+    }
+
     /// Prints the head.
     pub(crate) fn print_head(&self) {
         println!("{}", self.head());
@@ -208,6 +225,9 @@ impl Table {
         let mut head = format!("{:<width$}{HOMENODE:>12}", "case");
         for peer in &self.peers {
             head.push_str(&format!("{peer:>12}{:>8}", "ratio"));
+            if self.range_of == Some(*peer) {
+                head.push_str(&format!("{:>12}", "range"));
+            }
         }
         if self.server_cpu {
             head.push_str(&format!("{:>12}", "CPU ns"));
@@ -238,6 +258,11 @@ impl Table {
                 .get(peer)
                 .map_or("-".to_owned(), |ratio| format!("{ratio:.2}x"));
             line.push_str(&format!("{value:>12}{ratio:>8}"));
+            if self.range_of == Some(*peer) {
+                let range = row.ratio_range.get(peer);
+                let range = range.map_or("-".to_owned(), |[least, most]| format!("{least:.2}-{most:.2}"));
+                line.push_str(&format!("{range:>12}"));
+            }
         }
         if self.server_cpu {
             let server_cpu = row.server_cpu_ns.map_or("-".to_owned(), number);
@@ -289,6 +314,21 @@ mod tests {
             table.line(&of("ns")),
             "a            2.0         4.0   2.00x      0 %  ns"
         );
+        let with_range = table.clone().with_range_of("b");
+        let row = Row::more_is_better(
+            "a".into(),
+            "M IOPS",
+            &samples(&[6.0, 4.0]),
+            &[("b", &samples(&[1.0, 2.0]))],
+        );
+        assert_eq!(
+            with_range.line(&row),
+            "a            5.0         1.5   3.33x   2.00-6.00     33 %  M IOPS"
+        );
+        assert_eq!(
+            with_range.head().len() + 1,
+            with_range.line(&row).len() - " IOPS".len() + "unit".len()
+        );
         let table = table.with_server_cpu();
         assert!(table.line(&of("k IOPS")).ends_with("-      0 %  k IOPS"));
         // Another unit than the line's.
@@ -314,7 +354,8 @@ mod tests {
             text,
             concat!(
                 r#"{"output_version":1,"bench":"fs","rows":[{"case":"4k/read/1t/same","unit":"ns/op","homenode":200.0,"#,
-                r#""peers":{"memcpy":100.0,"tmpfs":1000.0},"ratio":{"memcpy":0.5,"tmpfs":5.0},"runs":3,"spread":0.1}]}"#
+                r#""peers":{"memcpy":100.0,"tmpfs":1000.0},"ratio":{"memcpy":0.5,"tmpfs":5.0},"#,
+                r#""ratio_range":{"memcpy":[0.5,0.5],"tmpfs":[4.5,5.5]},"runs":3,"spread":0.1}]}"#
             )
         );
         let row = report.rows.remove(0).with_server_cpu(&samples(&[70.0, 80.0, 90.0]));

@@ -23,6 +23,8 @@ pub(super) enum Peer {
     SingleLock,
     /// A loop of copies over the same kind of memory, with nothing around it.
     Memcpy,
+    /// A loop that reads the clock twice, as for a stamped request, and does nothing else.
+    Clock,
 }
 
 impl Peer {
@@ -30,6 +32,7 @@ impl Peer {
         match self {
             Self::SingleLock => "single-lock",
             Self::Memcpy => "memcpy",
+            Self::Clock => "clock",
         }
     }
 }
@@ -111,10 +114,14 @@ impl Case {
     }
 
     pub(super) fn peers(&self) -> Vec<Peer> {
-        match self.kind {
-            Kind::Noop => vec![Peer::SingleLock],
-            Kind::Ram | Kind::Volume => vec![Peer::SingleLock, Peer::Memcpy],
+        let mut peers = vec![Peer::SingleLock];
+        if self.kind != Kind::Noop {
+            peers.push(Peer::Memcpy);
         }
+        if self.is_stamped {
+            peers.push(Peer::Clock);
+        }
+        peers
     }
 
     pub(super) fn load(&self, divisor: u64) -> Load {

@@ -1,7 +1,7 @@
 //! From core to core: one submits, the other one owns the hardware queue.
 
-use super::Scale;
 use super::load::{NOOP_BYTES, Places};
+use super::{Scale, Wants};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::Samples;
@@ -11,8 +11,14 @@ use homenode::NodeId;
 use homenode::blk::{Core, Device, Limits, Null, NullQueue, Options, Request, StampClock, Time};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Time of one request alone, and requests per second of batches of 32.
-pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+const ALONE: &str = "crossing/noop-512/qd1";
+const BATCHES: &str = "crossing/noop-512/plug32/qd128";
+
+/// Time of one request alone, and requests per second of batches of 32: both if one is wanted.
+pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+    if ![ALONE, BATCHES].into_iter().any(wants) {
+        return Ok(Vec::new());
+    }
     if cpus.len() < 2 {
         println!("SKIPPED: crossing: this machine has one core");
         return Ok(Vec::new());
@@ -29,8 +35,8 @@ pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
         }
     }
     Ok(vec![
-        Row::new("crossing/noop-512/qd1".into(), "us", &alone, &[]),
-        Row::more_is_better("crossing/noop-512/plug32/qd128".into(), "M IOPS", &batches, &[]),
+        Row::new(ALONE.into(), "us", &alone, &[]),
+        Row::more_is_better(BATCHES.into(), "M IOPS", &batches, &[]),
     ])
 }
 

@@ -1,8 +1,8 @@
 //! A device that is too slow for two streams, of which one is greedy: what the other one keeps.
 
-use super::Scale;
 use super::case::device;
 use super::load::{NOOP_BYTES, Places};
+use super::{Scale, Wants};
 use crate::cpus;
 use crate::error::Error;
 use crate::interleave::interleave;
@@ -17,7 +17,11 @@ const DEVICE_DEPTH: u16 = 8;
 const DEVICE_NS: u64 = 100_000;
 
 /// The modest stream's share of all requests, in percent; the peer has no scheduler.
-pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+    const CASE: &str = "fairness/modest-share";
+    if !wants(CASE) {
+        return Ok(Vec::new());
+    }
     let requests = (20_000 / scale.divisor).max(200);
     let samples = interleave(1, 2, scale.rounds.min(3), |_, _, contestant| {
         interrupt::check()?;
@@ -27,9 +31,8 @@ pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
         };
         share(cpus[0], scheduling, requests)
     })?;
-    let case = "fairness/modest-share".to_owned();
     let [fair, none] = [&samples[0][0], &samples[0][1]];
-    Ok(vec![Row::more_is_better(case, "%", fair, &[("none", none)])])
+    Ok(vec![Row::more_is_better(CASE.into(), "%", fair, &[("none", none)])])
 }
 
 fn share(cpu: usize, scheduling: Scheduling, requests: u64) -> Result<f64, Error> {

@@ -1,9 +1,9 @@
 //! How long requests take, from their submission until their completion is told: quantiles of all of them, from the block layer's
 //! own histograms.
 
-use super::Scale;
 use super::case::{CASES, Case, Kind, Target, device};
 use super::load::{Load, play, together};
+use super::{Scale, Wants};
 use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
@@ -13,9 +13,11 @@ use homenode::blk::{Driver, Latencies, Operation, StampClock};
 const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
 
 /// For the no-op device, memory and a volume, alone and with 128 under way, on one core.
-pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+    let name = |case: &Case, quantile: &str| format!("latency/{}/{quantile}", case.name());
     let wanted = |case: &&Case| {
-        case.cores == 1
+        QUANTILES.iter().any(|(quantile, _)| wants(&name(case, quantile)))
+            && case.cores == 1
             && !case.is_stamped
             && (case.depth == 1 || case.plug == 32)
             && (case.kind == Kind::Noop || case.bytes == 4096)
@@ -38,9 +40,8 @@ pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
                 samples.push(latencies.quantile_ns(*quantile).unwrap_or(0) as f64);
             }
         }
-        for ((name, _), samples) in QUANTILES.iter().zip(&samples) {
-            let case = format!("latency/{}/{name}", case.name());
-            rows.push(Row::new(case, "ns", samples, &[]));
+        for ((quantile, _), samples) in QUANTILES.iter().zip(&samples) {
+            rows.push(Row::new(name(case, quantile), "ns", samples, &[]));
         }
     }
     Ok(rows)

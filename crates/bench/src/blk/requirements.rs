@@ -15,8 +15,8 @@ const RATES: [(&str, f64); 7] = [
 ];
 /// From one core to two.
 const SCALING_MIN: f64 = 1.9;
-/// Of the memcpy loop.
-const MEMCPY_MIN: f64 = 0.7;
+/// Of the memcpy loop, by size.
+const MEMCPY_MIN: [(&str, f64); 2] = [("ram-512/plug32/qd128/1c", 0.9), ("ram-4k/plug32/qd128/1c", 0.7)];
 /// On two cores.
 const SINGLE_LOCK_MIN: f64 = 10.0;
 /// Of fio's engine.
@@ -44,13 +44,12 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
         let found = of(1).zip(of(2)).map(|(one, two)| two / one);
         finding(format!("{case}, two cores to one"), found, Bound::AtLeast(SCALING_MIN))
     });
+    let memcpy = MEMCPY_MIN.iter().map(|(case, least)| {
+        let found = ratio(case, "memcpy");
+        finding(format!("{case} to memcpy"), found, Bound::AtLeast(*least))
+    });
     let single_lock = "noop-512/plug32/qd128/2c";
     let rest = [
-        finding(
-            "ram-4k/plug32/qd128/1c to memcpy".into(),
-            ratio("ram-4k/plug32/qd128/1c", "memcpy"),
-            Bound::AtLeast(MEMCPY_MIN),
-        ),
         finding(
             format!("{single_lock} to single-lock"),
             ratio(single_lock, "single-lock"),
@@ -73,6 +72,7 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
     });
     rates
         .chain(scaling)
+        .chain(memcpy)
         .chain(rest)
         .chain(of_fio.map(Some))
         .flatten()

@@ -1,8 +1,8 @@
 //! What each scheduler costs a request: the no-op device, one core, plug 32, 128 under way. All requests go through it.
 
-use super::Scale;
 use super::case::device;
 use super::load::{Load, null, play, together};
+use super::{Scale, Wants};
 use crate::error::Error;
 use crate::interleave::interleave;
 use crate::interrupt;
@@ -19,8 +19,12 @@ fn scheduling(index: usize) -> Scheduling {
     }
 }
 
-/// ns for each request, the whole layer's.
-pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+/// ns for each request, the whole layer's; of all schedulers, which take turns, if one is wanted.
+pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
+    let case = |name: &str| format!("scheduler/{name}");
+    if !NAMES.iter().any(|name| wants(&case(name))) {
+        return Ok(Vec::new());
+    }
     let load = Load {
         bytes: 512,
         depth: 128,
@@ -39,6 +43,6 @@ pub(super) fn rows(cpus: &[usize], scale: Scale) -> Result<Vec<Row>, Error> {
         })?;
         Ok::<_, Error>(1e3 / rate)
     })?;
-    let row = |(name, samples): (&str, _)| Row::new(format!("scheduler/{name}"), "ns", samples, &[]);
-    Ok(NAMES.into_iter().zip(&samples[0]).map(row).collect())
+    let row = |(name, samples): (&&str, _)| Row::new(case(name), "ns", samples, &[]);
+    Ok(NAMES.iter().zip(&samples[0]).map(row).collect())
 }

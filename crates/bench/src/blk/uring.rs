@@ -4,9 +4,9 @@
 //! each request. It sleeps in the kernel until a request is done, as it cannot be told to do otherwise on disks without queues to poll;
 //! the block layer looks for the end, and saves the wake-up, which is most of what it gains at depth 1.
 
-use super::Scale;
 use super::case::device;
 use super::load::{Load, play, together};
+use super::{Scale, Wants};
 use crate::error::Error;
 use crate::interleave::interleave;
 use crate::interrupt;
@@ -58,7 +58,11 @@ impl Case {
 }
 
 /// Random reads of a file in `directory`, thousands per second.
-pub(super) fn rows(cpus: &[usize], scale: Scale, directory: &Path) -> Result<Vec<Row>, Error> {
+pub(super) fn rows(wants: Wants<'_>, cpus: &[usize], scale: Scale, directory: &Path) -> Result<Vec<Row>, Error> {
+    let cases: Vec<Case> = CASES.into_iter().filter(|case| wants(&case.name())).collect();
+    if cases.is_empty() {
+        return Ok(Vec::new());
+    }
     if let Err(error) = Command::new("fio").arg("--version").output() {
         println!("SKIPPED: uring: no fio to compare with: {error}");
         return Ok(Vec::new());
@@ -69,15 +73,15 @@ pub(super) fn rows(cpus: &[usize], scale: Scale, directory: &Path) -> Result<Vec
     let pass = |_, case: usize, contestant| {
         interrupt::check()?;
         match contestant {
-            0 => homenode(&CASES[case], file.path(), cpus[0], scale.divisor).map(|millions| millions * 1e3),
-            _ => fio(&CASES[case], file.path(), cpus[0], scale.divisor),
+            0 => homenode(&cases[case], file.path(), cpus[0], scale.divisor).map(|millions| millions * 1e3),
+            _ => fio(&cases[case], file.path(), cpus[0], scale.divisor),
         }
     };
-    let samples = interleave(CASES.len(), 2, scale.rounds, pass)?;
+    let samples = interleave(cases.len(), 2, scale.rounds, pass)?;
     let row = |(case, samples): (&Case, &Vec<_>)| {
         Row::more_is_better(case.name(), "k IOPS", &samples[0], &[("fio", &samples[1])])
     };
-    Ok(CASES.iter().zip(&samples).map(row).collect())
+    Ok(cases.iter().zip(&samples).map(row).collect())
 }
 
 fn fill(file: &mut File) -> io::Result<()> {

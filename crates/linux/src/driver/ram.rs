@@ -124,8 +124,8 @@ struct Move {
 }
 
 impl RamQueue {
-    /// At most [`COPIES`] requests. First all are looked at, then all are copied: with nothing between them the processor fetches for
-    /// several copies at once (a tenth faster at 512 bytes).
+    /// At most [`COPIES`] requests. First all are looked at, and the first [`AHEAD`] announced, so that memory is at work meanwhile. Then
+    /// all are copied: with nothing between them the processor fetches for several copies at once (a tenth faster at 512 bytes).
     #[inline]
     fn carry_out(&self, part: &[Tag], slots: &Slots, done: &mut Done) {
         let mut moves = [const { None::<Move> }; COPIES];
@@ -136,6 +136,9 @@ impl RamQueue {
                     if count == COPIES {
                         ready.carry_out();
                     } else {
+                        if count < AHEAD {
+                            ready.announce();
+                        }
                         moves[count] = Some(ready);
                         count += 1;
                     }
@@ -153,7 +156,6 @@ impl RamQueue {
             done.push(*tag, outcome);
         }
         let moves = &moves[..count];
-        moves.iter().flatten().take(AHEAD).for_each(Move::announce);
         for (index, ready) in moves.iter().flatten().enumerate() {
             if let Some(Some(next)) = moves.get(index + AHEAD) {
                 next.announce();

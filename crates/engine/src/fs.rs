@@ -225,14 +225,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// What statfs(2) tells.
     pub fn statfs(&self) -> StatFs {
         let status = self.pool.status();
-        let files = self.table.files_max();
+        let live = self.table.len();
         let (used_bytes, limit_bytes) = self.metadata_bytes();
         let room = limit_bytes.saturating_sub(used_bytes) / metadata::FILE_BYTES;
-        let files_free = files.saturating_sub(self.table.len()).min(room);
+        let files_free = self.table.files_max().saturating_sub(live).min(room);
         StatFs {
             blocks: status.capacity,
             free: status.free(),
-            files,
+            files: live + files_free,
             files_free,
         }
     }

@@ -114,11 +114,7 @@ pub(crate) fn assert_empty(fs: &TestFs) {
     );
     assert_eq!(fs.map_nodes_used(), 0, "nodes of block maps are left without a file");
     let statfs = fs.statfs();
-    assert_eq!(
-        statfs.files - statfs.files_free.max(FILES_MAX - 1),
-        1,
-        "inodes are left without a name"
-    );
+    assert_eq!(statfs.files - statfs.files_free, 1, "inodes are left without a name");
     assert!(
         fs.metadata_bytes().0 < 1024,
         "memory of metadata is left: {:?}",

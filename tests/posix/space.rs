@@ -150,6 +150,41 @@ fn the_filesystem_tells_its_space() {
 }
 
 #[test]
+fn the_filesystem_counts_its_inodes() {
+    let Some(mount) = mount::small("64M") else { return };
+    let stage = Stage::on(&mount);
+    let used = || {
+        let found = statvfs(stage.path()).unwrap();
+        found.f_files - found.f_ffree
+    };
+    let start = used();
+    let dir = stage.dir("d");
+    for name in ["a", "b", "c"] {
+        stage.file(name, b"content");
+    }
+    rustix::fs::symlink("target", stage.at("l")).unwrap();
+    rustix::fs::link(stage.at("a"), dir.join("second name")).unwrap();
+    assert_eq!(used() - start, 5, "a directory, three files, a symbolic link");
+    let output = Command::new("df")
+        .args(["--output=iused,iavail"])
+        .arg(stage.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(numbers, [used(), statvfs(stage.path()).unwrap().f_ffree]);
+    let held = crate::stage::open(stage.at("b"), OFlags::RDONLY).unwrap();
+    rustix::fs::unlink(stage.at("b")).unwrap();
+    assert_eq!(used() - start, 5, "open, so still there");
+    drop(held);
+    for name in ["c", "l"] {
+        rustix::fs::unlink(stage.at(name)).unwrap();
+    }
+    eventually("only the directory and a file are left", || used() - start == 2);
+}
+
+#[test]
 fn descriptors_tell_the_same_space_as_paths() {
     let stage = stage!();
     let fd = crate::stage::open(stage.path(), OFlags::RDONLY).unwrap();

@@ -39,7 +39,7 @@ use std::time::Duration;
 const IDLE_CASE: &str = "idle/server-cpu";
 const IDLE: Duration = Duration::from_secs(2);
 const IDLE_SMOKE: Duration = Duration::from_millis(100);
-/// What a server may still have to do after its last request, such as closing files.
+/// Time for what a server does after its last request, such as closing files.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// Writes that show whether a variant is in effect; many against what a pass asks a server besides.

@@ -112,7 +112,7 @@ fn carry_out<T>(args: &HelperArgs, understood: Result<T>, run: impl FnOnce(T) ->
     }
 }
 
-/// What `homenode up` would have been given.
+/// Arguments that `homenode up` would have been given.
 fn up_args(args: &HelperArgs) -> Result<UpArgs> {
     let mut arguments: Vec<OsString> = vec![format!("--source={}", args.source).into()];
     for option in args.written() {
@@ -207,7 +207,7 @@ fn takes_value(arg: &Arg) -> bool {
     !matches!(arg.get_action(), ArgAction::SetTrue)
 }
 
-/// As the manual shows it, such as `node=N`.
+/// The option in the form of the manual, such as `node=N`.
 fn shown(arg: &Arg) -> String {
     match arg.get_value_names() {
         Some([value, ..]) if takes_value(arg) => format!("{}={value}", name_of(arg)),

@@ -1,4 +1,4 @@
-//! One request carried out on the filesystem.
+//! Carries out a request on the filesystem.
 //!
 //! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It waits for nothing but
 //! (a fifth of a second) for room, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What all calls of a mount share.
+/// Everything that all calls of a mount share.
 #[derive(Debug)]
 pub(crate) struct Service<M: Memory, C: Clock, H> {
     pub(crate) fs: Arc<Fs<M, C>>,
@@ -39,7 +39,7 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     has_one_node: bool,
     /// Threads that read the device.
     threads: usize,
-    /// Those of them that wait for room.
+    /// Number of these threads that wait for room.
     waiting: AtomicUsize,
 }
 
@@ -60,13 +60,13 @@ impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
     }
 }
 
-/// How long an operation that found the pool full is tried again. On a busy machine the threads that free the space, the kernel's
-/// and ours, run tens of milliseconds later.
+/// Time for which an operation that found the pool full is tried again. On a busy machine the threads that free the space,
+/// the kernel's and the server's, run tens of milliseconds later.
 pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_millis(200);
 /// The pause before each try.
 pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(1);
 
-/// One request under way.
+/// A request under way.
 pub(crate) struct Call<'a, M: Memory, C: Clock, H> {
     pub(crate) service: &'a Service<M, C, H>,
     pub(crate) slot: &'a Slot,

@@ -55,7 +55,7 @@ const WANTED: u64 = init::ASYNC_READ
 /// the write cannot leave old bytes in the page cache.
 const MINOR_DIRECT_WRITES_INVALIDATE: u32 = 45;
 
-/// What both sides will do.
+/// The terms that both sides keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     /// Whether the kernel may open directories without asking; it then caches their entries as well.
@@ -66,14 +66,14 @@ pub(crate) struct Agreed {
     pub(crate) attribute_timeout: Duration,
 }
 
-/// What the kernel offers in INIT, the first request of a connection. It waits for the answer.
+/// Features that the kernel offers in INIT, the first request of a connection. The kernel waits for the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     unique: u64,
     init: InitIn,
 }
 
-/// What the server is going to use of it.
+/// Features that the server is going to use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms<'a> {
     pub(crate) options: &'a Options,

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// What /proc/mounts shows as the mounted thing.
+    /// Name of the mounted thing in /proc/mounts.
     pub source: String,
     /// Set-uid and set-gid programs run with their caller's rights.
     pub nosuid: bool,
@@ -87,7 +87,7 @@ impl Transport {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Auto, Self::Uring, Self::Classic];
 
-    /// As it is given on a command line.
+    /// Name of the transport on a command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[cfg(test)]
 mod tests;
 
-/// One thread's way to the filesystem.
+/// A thread's way to the filesystem.
 #[derive(Debug)]
 pub(crate) struct Responder<M: Memory, C: Clock, H> {
     pub(crate) service: Arc<Service<M, C, H>>,
@@ -25,7 +25,7 @@ pub(crate) struct Responder<M: Memory, C: Clock, H> {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// What becomes of a request.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// It is answered, with what is in the reply.

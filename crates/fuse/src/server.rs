@@ -51,7 +51,7 @@ struct Running {
 #[derive(Debug, Default)]
 struct State {
     threads: usize,
-    /// Of the first thread that ended in one.
+    /// Error of the first thread that ended in one.
     error: Option<Error>,
 }
 
@@ -108,7 +108,7 @@ impl Server {
         &self.chosen
     }
 
-    /// What was served so far.
+    /// Counts of everything served so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         Statistics::sum(self.counters.iter().map(Arc::as_ref))

@@ -136,7 +136,7 @@ pub(crate) fn on_cpu<H: Host, R: Send>(host: &H, cpu: CpuId, make: impl FnOnce()
 }
 
 impl Rings {
-    /// What each thread needs to serve.
+    /// Makes the queue that each thread serves.
     pub(crate) fn queues<M: Memory, C: Clock, H: Host>(
         self,
         service: &Arc<Service<M, C, H>>,

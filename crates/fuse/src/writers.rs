@@ -1,4 +1,4 @@
-//! Who last wrote to an inode, or opened it for writing: the node to ask for when the kernel writes mapped pages back.
+//! Remembers the thread that last wrote to an inode or opened it for writing.
 //!
 //! A write-back request names no thread. The table remembers, for as many inodes as it has cells, the thread that last
 //! wrote directly; where that thread runs is looked up only if blocks are placed. It is a hint: inodes share cells, and a

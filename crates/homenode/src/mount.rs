@@ -36,7 +36,7 @@ impl Pool {
         self.mount_with(directory, &MountOptions::default())
     }
 
-    /// As [`Pool::mount`], with a choice of how it is served.
+    /// Mounts as [`Pool::mount`] does, with a choice of how it is served.
     ///
     /// # Errors
     /// As [`Pool::mount`]; and when the transport asked for cannot be had.
@@ -96,7 +96,7 @@ impl Mount {
         self.pool.fs.open_count()
     }
 
-    /// What the kernel asked so far.
+    /// Counts of the kernel's requests so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         self.server.statistics()

@@ -17,7 +17,7 @@ pub(super) struct Transfer {
     pub(super) write: bool,
 }
 
-/// What is done to files by name.
+/// Operations on files by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Names {
     /// Asks for attributes, of the server even where the kernel knows them.
@@ -30,14 +30,14 @@ pub(super) enum Names {
     Storm,
 }
 
-/// What a client does.
+/// Work of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Transfer(Transfer),
     Names(Names),
 }
 
-/// One case: the same work for every contestant.
+/// A case: the same work for every contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) work: Work,

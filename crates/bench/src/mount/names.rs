@@ -99,7 +99,7 @@ impl Client for ByName<'_> {
         Ok(())
     }
 
-    /// What was made is gone again. Everything else fails by itself where it does not work.
+    /// Checks that the files made are gone again. Everything else fails by itself where it does not work.
     fn is_right(&mut self) -> io::Result<bool> {
         let last = self.new.last().expect("a pass has operations");
         match statx(self.directory, last, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS) {

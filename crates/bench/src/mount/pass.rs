@@ -1,4 +1,4 @@
-//! One timed pass of one contestant: what every client of a case does at the same time.
+//! A timed pass of one contestant: every client of a case works at the same time.
 //!
 //! Clients prepare (open files, decide the order), then wait; the server's clock of CPU time is read while nobody works,
 //! before and after. Each client reads its clock twice, not once per operation. Barriers sleep: under a real-time priority
@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// What a client has prepared to do.
+/// A client that is ready to work.
 pub(super) trait Client: Send {
     /// Does it, all of it: this is timed.
     fn run(&mut self) -> io::Result<()>;
@@ -21,28 +21,28 @@ pub(super) trait Client: Send {
     fn is_right(&mut self) -> io::Result<bool>;
 }
 
-/// The same for all contestants of a round.
+/// Terms of a pass that all contestants of a round share.
 #[derive(Debug)]
 pub(super) struct Pass<'a> {
     pub(super) case: &'a Case,
     pub(super) name: &'a str,
     pub(super) file_bytes: usize,
-    /// Of each client.
+    /// Number of operations of each client.
     pub(super) operations: usize,
-    /// One for each client.
+    /// CPUs of the clients, one for each.
     pub(super) cpus: &'a [usize],
     /// Decides the order and the bytes written.
     pub(super) seed: u64,
 }
 
-/// What one pass showed.
+/// Result of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
     /// Longest time of a client over the operations of one client.
     pub(super) ns: f64,
     /// CPU time of the server over the operations of all clients, if there is a server.
     pub(super) server_cpu_ns: Option<f64>,
-    /// What the server was asked in the pass, and to prepare and verify it, if there is a server.
+    /// Requests that reached the server in the pass, its preparation and its check; `None` without a server.
     pub(super) requests: Option<u64>,
 }
 

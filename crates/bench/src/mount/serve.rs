@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 
-/// What `homenode-bench serve-mount` takes.
+/// Arguments of `homenode-bench serve-mount`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Where to mount: an empty directory. It goes with the mount.

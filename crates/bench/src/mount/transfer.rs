@@ -16,7 +16,7 @@ struct Blocks {
     file: OwnedFd,
     transfer: Transfer,
     order: Vec<u32>,
-    /// One block, page-aligned, as O_DIRECT wants it.
+    /// A block, page-aligned for O_DIRECT.
     buffer: MmapMut,
 }
 

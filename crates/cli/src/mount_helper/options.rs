@@ -1,6 +1,6 @@
 //! Mount options that any filesystem may be given.
 
-/// What is done about an option.
+/// Treatment of a mount option.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// It is so already, or it is for others to read: mount(8), systemd, people.
@@ -89,7 +89,7 @@ const SYNC: &str = "a volatile pool has nothing to be in step with: leave it out
 const NO_BIND: &str = "that needs no helper: leave out `-t homenode`";
 const OWNER_AND_MODE: &str = "the mount's root gets owner and mode of the directory: chown and chmod that";
 
-/// What an option (`name` or `name=value`) is about.
+/// Tells how an option (`name` or `name=value`) is treated.
 pub(crate) fn meaning(option: &str) -> Meaning {
     let name = option.split_once('=').map_or(option, |(name, _)| name);
     if GIVEN_ANYWAY.contains(&name) || name.starts_with("x-") || name.starts_with("X-") {

@@ -43,7 +43,7 @@ pub(crate) struct MountingArgs {
     /// Programs on the mount cannot be run.
     #[arg(long)]
     noexec: bool,
-    /// What the mount table shows as the mounted thing.
+    /// Name of the mounted thing in the mount table.
     #[arg(long, value_name = "NAME", hide = true)]
     pub(crate) source: Option<String>,
 }
@@ -124,7 +124,7 @@ mod tests {
         Command::from_arg_matches(&matches).unwrap().mounting
     }
 
-    /// Of the command that a person gives and the server it starts, the server has to get all of it.
+    /// Checks that the server which `up` starts gets every argument that a person gave.
     #[test]
     fn arguments_read_back() {
         let all = MountingArgs {

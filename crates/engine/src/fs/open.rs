@@ -21,14 +21,14 @@ pub enum Access {
 /// Opens of one inode that are not released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opens {
-    /// All of them.
+    /// Number of all opens.
     pub all: u32,
-    /// Those that may write.
+    /// Number of opens that may write.
     pub writers: u32,
 }
 
 impl Opens {
-    /// One open more; `None` when the count is full.
+    /// Adds an open; `None` when the count is full.
     fn with(self, access: Access) -> Option<Self> {
         Some(Self {
             all: self.all.checked_add(1)?,
@@ -36,7 +36,7 @@ impl Opens {
         })
     }
 
-    /// One open less; the writers never outnumber all.
+    /// Takes an open away; the writers never outnumber all.
     fn without(self, access: Access) -> Self {
         let all = self.all.saturating_sub(1);
         let writers = self.writers.saturating_sub(u32::from(access == Access::Write));

@@ -19,7 +19,7 @@ pub(crate) const PANIC: &[u8] = b"panic in the middle of a write";
 const MEMBER_BLOCKS: u32 = 8192;
 const MEMBER_BYTES: usize = MEMBER_BLOCKS as usize * BLOCK_BYTES;
 
-/// One piece of memory for each of two members.
+/// Memory of two members, a piece for each.
 pub(crate) struct TestMemory(Vec<RwLock<Vec<u8>>>);
 
 impl TestMemory {

@@ -90,7 +90,7 @@ const OPCODES: &[Opcode] = &[
     Opcode::CopyFileRange64,
 ];
 
-/// One operation on few inodes and names, with numbers at the edges.
+/// Makes an operation on few inodes and names, with numbers at the edges.
 fn odd_request(random: &mut Random, known: &[u64]) -> (Opcode, u64, Vec<u8>) {
     let opcode = random.pick(OPCODES);
     let nodeid = if random.below(3) == 0 { 1 } else { random.pick(known) };

@@ -97,6 +97,11 @@ impl Entries {
         }
     }
 
+    /// What the name with this key names.
+    pub(super) fn at(&self, key: u64) -> &Arc<Inode> {
+        &self.by_key[&key].inode
+    }
+
     /// Puts `inode` behind a name that has a place; gives what it named before.
     pub(super) fn put(&mut self, name: &[u8], inode: Arc<Inode>) -> Option<Arc<Inode>> {
         match self.place(name) {

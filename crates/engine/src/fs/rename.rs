@@ -62,9 +62,6 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if met.as_ref().is_some_and(|met| met.ino == inode.ino) {
             return Ok(());
         }
-        if pair.to().place(new_name) == Place::Full {
-            return Err(Error::NoSpace);
-        }
         let mut held = Held::default();
         if let Some(shape) = shape {
             held.hold_shape(shape);
@@ -129,7 +126,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return Err(Error::NotFound);
         }
         let inode = pair.from().find(name).cloned().ok_or(Error::NotFound)?;
-        let met = pair.to().find(new_name).cloned();
+        let met = match pair.to().place(new_name) {
+            Place::Taken(key) => Some(Arc::clone(pair.to().at(key))),
+            Place::Free(_) => None,
+            Place::Full => return Err(Error::NoSpace),
+        };
         if inode.is_directory() && from.ino != to.ino && self.is_within(to, &inode) {
             return Err(Error::Invalid);
         }

@@ -7,7 +7,7 @@
 use crate::Block;
 use crate::fs::{Ino, Placement};
 
-/// One new value.
+/// A new value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// Attributes of an inode, new or old.
@@ -34,7 +34,7 @@ pub enum Change<'a> {
         dir: Ino,
         /// The name.
         name: &'a [u8],
-        /// What it names from now on.
+        /// The inode it names from now on.
         ino: Ino,
     },
     /// A name that is no more.
@@ -60,7 +60,7 @@ pub enum Change<'a> {
         /// Full name of the attribute.
         name: &'a [u8],
     },
-    /// What lies in a stretch of a file, in place of what was there before.
+    /// Blocks of a stretch of a file, in place of those that were there before.
     Extent {
         /// Number of the inode.
         ino: Ino,

@@ -22,7 +22,7 @@ pub struct Status {
     pub reserved_bytes: u64,
     /// Memory that names, attributes and block maps take besides the members.
     pub metadata_used_bytes: u64,
-    /// What of it they may take.
+    /// The limit of that memory.
     pub metadata_limit_bytes: u64,
 }
 

@@ -154,7 +154,7 @@ pub(crate) struct StatusReport {
     pub(crate) free_bytes: u64,
     /// Memory of names, attributes and block maps, besides the members.
     pub(crate) metadata_used_bytes: u64,
-    /// What of it they may take.
+    /// The limit of that memory.
     pub(crate) metadata_limit_bytes: u64,
     pub(crate) nodes: Vec<NodeReport>,
     pub(crate) members: Vec<MemberReport>,
@@ -165,7 +165,7 @@ pub(crate) struct StatusReport {
     #[serde(default)]
     pub(crate) copies: String,
     pub(crate) fuse: FuseReport,
-    /// By kind of body and operation: `yes`, or the name of the errno that refuses it.
+    /// Answers by kind of body and operation: `yes`, or the name of the errno that refuses it.
     #[serde(default)]
     pub(crate) bodies: BTreeMap<String, BTreeMap<String, String>>,
 }

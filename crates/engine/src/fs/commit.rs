@@ -33,7 +33,7 @@ const CHANGES_MAX: usize = 4;
 pub(super) struct Held<'a> {
     directories: [Option<(Ino, RwLockWriteGuard<'a, Entries>)>; 2],
     states: [Option<(&'a Inode, MutexGuard<'a, State>)>; 4],
-    /// What gets a name.
+    /// Inodes that get a name.
     targets: [Option<&'a Arc<Inode>>; 2],
     /// Last, so that it is let go of last.
     shape: Option<MutexGuard<'a, ()>>,
@@ -58,7 +58,7 @@ impl<'a> Held<'a> {
         *free.expect("an operation changes two directories at most") = Some((dir, entries));
     }
 
-    /// Says what changes of names may name.
+    /// Sets the inodes that changes of names may name.
     pub(super) fn set_targets(&mut self, targets: [Option<&'a Arc<Inode>>; 2]) {
         self.targets = targets;
     }
@@ -242,7 +242,7 @@ impl<'a> Held<'a> {
         i64::from(after)
     }
 
-    /// What nothing keeps any more; marked as evicted.
+    /// The inode that nothing keeps any more, marked as evicted.
     fn take_gone(&mut self) -> Option<&'a Inode> {
         let mut all = self.states.iter_mut().flatten();
         // A replaced file or a removed one: an operation takes one last name at most.
@@ -257,7 +257,7 @@ pub(super) struct Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    /// The first.
+    /// A group of one change.
     pub(super) fn of(change: Change<'a>) -> Self {
         Self {
             all: [change; CHANGES_MAX],
@@ -265,7 +265,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// One more.
+    /// Adds a change.
     pub(super) fn add(&mut self, change: Change<'a>) {
         self.all[self.count] = change;
         self.count += 1;

@@ -97,7 +97,7 @@ impl Entries {
         }
     }
 
-    /// What the name with this key names.
+    /// The inode behind the name with this key.
     pub(super) fn at(&self, key: u64) -> &Arc<Inode> {
         &self.by_key[&key].inode
     }

@@ -104,7 +104,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Reads into `to` from byte `offset` on; gives the bytes read, short only at the end of the file.
     ///
     /// # Errors
-    /// What the body's kind answers when it cannot be read.
+    /// The errno of the body's kind when it cannot be read.
     pub fn read(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
         if self.read_whole(asking.slot.number(), || asking.cpu, inode, offset, to) {
             return Ok(to.len());

@@ -36,7 +36,7 @@ impl Default for Node {
     }
 }
 
-/// What is kept beside a node.
+/// Words that are kept beside a node.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Beside {
@@ -77,7 +77,7 @@ const RESERVE: usize = 256;
 /// Which nodes may be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Those below the limit.
+    /// Nodes below the limit.
     Usual,
     /// Some beyond the limit too: to split what is partly taken away, so that deleting works when nothing else does.
     Reserve,
@@ -96,16 +96,16 @@ pub struct Nodes {
     slabs_used: AtomicUsize,
     /// By slab.
     slab_homes: Box<[AtomicU16]>,
-    /// By home.
+    /// Free nodes by home.
     free: Box<[Mutex<Free>]>,
 }
 
 /// Free nodes of one home.
 #[derive(Debug, Default)]
 struct Free {
-    /// Those that have memory.
+    /// Nodes that have memory.
     warm: Vec<u32>,
-    /// Those that were never touched, or went back to the kernel: zeros once they are touched, which are holes.
+    /// Nodes that were never touched, or went back to the kernel: zeros once they are touched, which are holes.
     cold: Vec<u32>,
     /// Nodes of this home that are used, by user.
     by_user: BTreeMap<u32, usize>,

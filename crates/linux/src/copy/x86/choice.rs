@@ -9,7 +9,7 @@
 //! Cost: under 1 ms on an idle CPU; no turn begins later than [`MEASURING_MAX`].
 
 use super::super::Copying;
-use super::vector::LINE_BYTES;
+use super::vector::{LINE_BYTES, PAGE_BYTES};
 use super::{repeat, vector};
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::{__cpuid, _mm_clflush, _mm_mfence};
@@ -158,8 +158,12 @@ fn family(eax: u32) -> u32 {
 /// The processor has what the ways need, and `bytes` is as many as they need.
 pub(in super::super) unsafe fn cold_ns(ways: &[Copying], bytes: usize) -> Option<Vec<u64>> {
     // Written, so that each page is one of its own.
-    let places = vec![1_u8; PLACES * bytes];
-    let mut to = vec![1_u8; bytes];
+    let places = vec![1_u8; PLACES * bytes + PAGE_BYTES];
+    let mut to = vec![1_u8; bytes + PAGE_BYTES];
+    // Both at a page's start: string instructions are slow where one is a few bytes behind the other within a page.
+    let places = &places[places.as_ptr().align_offset(PAGE_BYTES)..];
+    let to_page = to.as_ptr().align_offset(PAGE_BYTES);
+    let to = &mut to[to_page..to_page + bytes];
     let mut best = vec![u64::MAX; ways.len()];
     let start = Instant::now();
     for turn in 0..TURNS {

@@ -251,7 +251,7 @@ fn filling_a_run_while_a_block_of_it_is_filled() {
 /// A leaf becomes a run, by two threads at once, while its last block is filled or read: it reads as before.
 #[test]
 fn a_leaf_becomes_a_run_under_its_readers() {
-    bounded(2).check(|| {
+    bounded(3).check(|| {
         let world = World::new();
         // The tree has a level for runs.
         assert!(world.write(RUN_BLOCKS, block(8)));

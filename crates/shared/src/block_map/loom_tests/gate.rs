@@ -66,7 +66,7 @@ fn take_all(world: &World) -> u64 {
 /// Writes that move the entries into a node, and reads, while all is taken away.
 #[test]
 fn taking_all_away_while_it_is_filled_and_read() {
-    bounded(2).check(|| {
+    bounded(3).check(|| {
         let gated = Gated::new();
         assert!(gated.world.write(1, block(1)));
         let other = Arc::clone(&gated);
@@ -87,7 +87,7 @@ fn taking_all_away_while_it_is_filled_and_read() {
 /// A leaf is made a run by a thread inside while another closes the gate, takes all away, and so frees the leaf's node.
 #[test]
 fn a_run_is_made_while_the_gate_closes() {
-    bounded(2).check(|| {
+    bounded(3).check(|| {
         let gated = Gated::new();
         assert!(gated.world.write(RUN_BLOCKS, block(8)));
         (0..RUN_BLOCKS).for_each(|at| assert!(gated.world.write(at, block(at))));
@@ -108,7 +108,7 @@ fn a_run_is_made_while_the_gate_closes() {
 /// Room is reserved while a thread fills a block: each block is counted once.
 #[test]
 fn reserving_while_a_block_is_filled() {
-    bounded(2).check(|| {
+    bounded(3).check(|| {
         let gated = Gated::new();
         let other = Arc::clone(&gated);
         let writer = thread::spawn(move || {

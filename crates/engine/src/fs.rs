@@ -241,6 +241,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// lower limit stays.
     pub fn set_metadata_limit(&self, bytes: u64) {
         self.metadata.set_limit(bytes);
+        let nodes = usize::try_from(bytes).unwrap_or(usize::MAX) / Nodes::NODE_BYTES;
+        self.nodes.set_limit(nodes);
     }
 
     /// Memory that names, attributes and block maps take, and their limit, in bytes.

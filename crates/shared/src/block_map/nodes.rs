@@ -71,15 +71,13 @@ pub trait Allowance: std::fmt::Debug + Send + Sync {
 /// Free nodes of a home that keep their memory: at least so many, and less than twice as many.
 const WARM: usize = 256;
 
-/// Nodes beyond the limit that are kept for taking blocks away.
-const RESERVE: usize = 256;
-
 /// Which nodes may be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     /// Nodes below the limit.
     Usual,
-    /// Some beyond the limit too: to split what is partly taken away, so that deleting works when nothing else does.
+    /// Nodes beyond the limit too: to split a run that is partly taken away, so that deleting works when nothing else does.
+    /// There are as many runs as the pool has room for, which bounds these nodes.
     Reserve,
 }
 
@@ -193,7 +191,7 @@ impl Nodes {
         let before = self.used.fetch_add(1, Ordering::Relaxed);
         let is_allowed = match room {
             Room::Usual => before < self.limit() && self.allows(taker.user, before + 1),
-            Room::Reserve => before < self.limit().saturating_add(RESERVE),
+            Room::Reserve => true,
         };
         if !is_allowed {
             self.used.fetch_sub(1, Ordering::Relaxed);

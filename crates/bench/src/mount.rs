@@ -9,6 +9,7 @@
 //! A pass during which fewer requests reached the server than there were operations ends the bench: it would measure the
 //! kernel's caches.
 
+mod beside;
 mod case;
 mod contestant;
 mod names;
@@ -54,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let is_wanted = |name: &str| arguments::is_wanted(&arguments.case, name);
     let mut cases = case::all();
     cases.retain(|case| is_wanted(&case.name()));
-    if cases.is_empty() && !is_wanted(IDLE_CASE) {
+    if cases.is_empty() && !is_wanted(IDLE_CASE) && !is_wanted(beside::CASE) {
         return Err(Error::NoCase(arguments.case.join(" or ")));
     }
     if let Err(reason) = can_mount() {
@@ -81,6 +82,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         progress.inc(1);
     }
     progress.finish_and_clear();
+    if is_wanted(beside::CASE) {
+        let rows = beside::rows(&bench.contestants, bench.beside())?;
+        rows.iter().for_each(|row| table.print_row(row));
+        report.rows.extend(rows);
+    }
     if is_wanted(IDLE_CASE) {
         let rows = bench.watch_idle()?;
         rows.iter().for_each(|row| table.print_row(row));
@@ -198,6 +204,16 @@ impl Bench {
             Some(row.with_server_cpu(&cpu_ns[index]))
         });
         Ok(rows.collect())
+    }
+
+    /// The rounds of reads beside long requests.
+    fn beside(&self) -> beside::Bench {
+        beside::Bench {
+            rounds: self.rounds,
+            smoke: self.smoke,
+            file_bytes: self.file_bytes,
+            cpu: self.cpus[0],
+        }
     }
 
     /// Watches all servers while nobody asks them anything: ticks of the CPU that they took all the same.

@@ -1,9 +1,9 @@
 //! What the project promises of the mount, and whether a report keeps it.
 
-use super::IDLE_CASE;
 use super::served::Variant;
+use super::{IDLE_CASE, beside};
 use crate::error::Error;
-use crate::report::{Report, Row};
+use crate::report::{HOMENODE, Report, Row};
 use crate::required::{self, Bound, Finding};
 
 /// Least ratios of rings to another variant.
@@ -22,6 +22,8 @@ const READ: &str = "4k/direct-read/1c/pinned";
 const WRITE: &str = "4k/direct-write/1c/pinned";
 /// Most time of a 4k direct operation of one pinned client.
 const DIRECT_NS_MAX: f64 = 12_000.0;
+/// Most time of any read beside a long request of the same CPU.
+const BESIDE_NS_MAX: f64 = 20_000_000.0;
 /// Least throughput of 4k direct writes as a share of that of reads.
 const WRITE_SHARE_MIN: f64 = 0.6;
 
@@ -50,6 +52,14 @@ fn findings(report: &Report) -> Vec<Finding> {
     }
     let share = value(READ).zip(value(WRITE)).map(|(read, write)| read / write);
     push(format!("{WRITE} against read"), share, Bound::AtLeast(WRITE_SHARE_MIN));
+    #[expect(clippy::cast_precision_loss, reason = "ns of a read are below 2^52")]
+    let worst = |row: &Row| Some(row.tails.as_ref()?.get(HOMENODE)?.worst_ns as f64);
+    let worst = report.row(beside::CASE).and_then(worst);
+    push(
+        format!("{}, worst ns", beside::CASE),
+        worst,
+        Bound::AtMost(BESIDE_NS_MAX),
+    );
     push(format!("{IDLE_CASE}, ticks"), value(IDLE_CASE), Bound::AtMost(0.0));
     findings
 }

@@ -17,6 +17,13 @@ pub enum Change<'a> {
         /// All of them.
         attributes: Attributes,
     },
+    /// Target of a symbolic link.
+    Target {
+        /// Number of the inode.
+        ino: Ino,
+        /// All of it.
+        target: &'a [u8],
+    },
     /// Times of an inode that somebody set; `None` leaves one as it is.
     Times {
         /// Number of the inode.

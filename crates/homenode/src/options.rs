@@ -29,7 +29,7 @@ pub struct PoolOptions {
     /// empty one takes less than 512 bytes besides its name, outside of the members.
     pub files_max: Option<u64>,
     /// Memory that names, attributes and block maps may take besides the members; a share is one of the members' size.
-    /// `None`: an eighth. When it is reached, what takes more fails as in a full pool. A user other than root gets at most half of
+    /// `None`: a quarter, at least 16 MiB. When it is reached, what takes more fails as in a full pool. A user other than root gets at most half of
     /// what is left.
     pub metadata: Option<Size>,
     /// Owner of the pool's root directory and of what the library makes in it. `None`: this process's effective user.
@@ -49,9 +49,11 @@ pub struct Owner {
 
 impl PoolOptions {
     const AHEAD_BYTES_MAX: u64 = 256 << 20;
-    /// An empty file takes some 400 bytes. An eighth holds one for every 3 KiB of the pool, and half of an eighth, what one
-    /// user may take, one for every 6 KiB; a tmpfs holds one for every 4 KiB of its size by default.
-    const METADATA_DEFAULT: Size = Size::Share(1250);
+    /// Half of a quarter, what one user may take, is enough to fill the pool with files of 4 KiB (430 bytes each) and with
+    /// files that just need a map node (4.4 KiB for 36 KiB). An empty file takes some 400 bytes.
+    const METADATA_DEFAULT: Size = Size::percent(25);
+    /// Room for 40,000 files in the smallest pool.
+    const METADATA_BYTES_MIN: u64 = 16 << 20;
 
     /// The defaults.
     #[must_use]
@@ -89,7 +91,12 @@ impl PoolOptions {
 
     /// Bytes that metadata may take in a pool of `pool_bytes`.
     pub(crate) fn metadata_bytes(&self, pool_bytes: u64) -> u64 {
-        self.metadata.unwrap_or(Self::METADATA_DEFAULT).bytes_of(pool_bytes)
+        match self.metadata {
+            Some(size) => size.bytes_of(pool_bytes),
+            None => Self::METADATA_DEFAULT
+                .bytes_of(pool_bytes)
+                .max(Self::METADATA_BYTES_MIN),
+        }
     }
 
     /// Bytes to keep populated ahead in a member of `member_bytes`.

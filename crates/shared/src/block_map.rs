@@ -365,7 +365,8 @@ mod tests {
         }
         assert!(nodes.used() > 3);
         for at in [0, 512, 1 << 20, 511] {
-            map.remove(&nodes, at..at + 1, &mut |_, _| {}).expect("no run to split");
+            map.remove(&nodes, 0, at..at + 1, &mut |_, _| {})
+                .expect("no run to split");
         }
         assert_eq!(nodes.used(), 0);
     }
@@ -427,7 +428,7 @@ mod tests {
         }
         assert_eq!(asked, [63, 64, 65]);
         assert_eq!(nodes.used(), 67);
-        map.remove(&nodes, 0..BlockMap::LIMIT, &mut |_, _| {})
+        map.remove(&nodes, 0, 0..BlockMap::LIMIT, &mut |_, _| {})
             .expect("nothing is split");
         assert_eq!(nodes.used(), 0);
     }

@@ -216,7 +216,7 @@ impl Run {
                 _ => taken.push((at..at + blocks, content)),
             }
         };
-        self.map.remove(&self.nodes, range, &mut each).expect("enough nodes");
+        self.map.remove(&self.nodes, 0, range, &mut each).expect("enough nodes");
         taken
     }
 

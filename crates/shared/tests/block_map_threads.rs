@@ -34,7 +34,7 @@ fn each_block_is_filled_once() {
                 .collect()
         });
         check(&nodes, &map, &filled);
-        map.remove(&nodes, 0..BlockMap::LIMIT, &mut |_, _| {})
+        map.remove(&nodes, 0, 0..BlockMap::LIMIT, &mut |_, _| {})
             .expect("nothing is split");
         assert_eq!(nodes.used(), 0, "nodes are lost when two threads make the same one");
     }

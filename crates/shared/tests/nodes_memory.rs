@@ -24,7 +24,7 @@ fn fill(nodes: &Nodes, map: &BlockMap, at: u64) -> Result<(), NodesExhausted> {
 }
 
 fn empty(nodes: &Nodes, map: &BlockMap) {
-    map.remove(nodes, 0..BlockMap::LIMIT, &mut |_, _| {})
+    map.remove(nodes, 0, 0..BlockMap::LIMIT, &mut |_, _| {})
         .expect("nothing is split");
 }
 
@@ -57,7 +57,7 @@ fn freed_nodes_are_the_kernels_again() {
 
 /// Small files take no node; beyond the limit nothing grows, and everything can be taken away.
 #[test]
-fn a_limit_holds_and_deleting_works_beyond_it() {
+fn a_limit_holds_and_whole_runs_go_beyond_it() {
     let nodes = Nodes::new(1);
     let small = BlockMap::default();
     (0..8).for_each(|at| fill(&nodes, &small, at).expect("it takes no node"));
@@ -73,11 +73,10 @@ fn a_limit_holds_and_deleting_works_beyond_it() {
     assert_eq!(small.find_one(&nodes, 7), Some(Block::new(MemberId(0), 7)));
     assert_eq!(fill(&nodes, &large, RUN_BLOCKS * RUN_BLOCKS), Err(NodesExhausted));
     let mut taken = 0;
-    large
-        .remove(&nodes, 5..6, &mut |_, _| taken += 1)
-        .expect("a run can be split to take a block away");
-    assert_eq!((taken, nodes.used()), (1, 2));
-    assert_eq!(fill(&nodes, &small, 8), Err(NodesExhausted));
+    let mut take = |range| large.remove(&nodes, 0, range, &mut |_, _| taken += 1);
+    assert_eq!(take(5..6), Err(NodesExhausted), "a part of a run needs a node");
+    assert_eq!(take(0..RUN_BLOCKS), Ok(()), "a whole run needs none");
+    assert_eq!((taken, nodes.used()), (1, 0));
     empty(&nodes, &large);
     empty(&nodes, &small);
     assert_eq!(nodes.used(), 0);

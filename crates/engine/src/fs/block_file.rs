@@ -10,7 +10,7 @@ mod relocate;
 pub(super) use data::FILE_BYTES_MAX;
 
 use super::{Error, Ino, Inode, Result};
-use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots};
+use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots, Taker};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -78,6 +78,10 @@ impl Inode {
         slots.close(&file.gate, self.ino.0);
         Closed {
             ino: self.ino,
+            taker: Taker {
+                home: 0,
+                user: self.uid(),
+            },
             file,
             slots,
             _lock: lock,
@@ -89,6 +93,8 @@ impl Inode {
 #[derive(Debug)]
 pub(super) struct Closed<'a> {
     ino: Ino,
+    /// Whom nodes are taken for.
+    taker: Taker,
     file: &'a BlockFile,
     slots: &'a Slots,
     _lock: MutexGuard<'a, ()>,

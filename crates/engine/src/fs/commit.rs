@@ -24,7 +24,7 @@ fn bytes_of(nodes: usize) -> u64 {
 }
 
 /// Changes that belong together at most.
-const CHANGES_MAX: usize = 4;
+const CHANGES_MAX: usize = 5;
 
 /// Directories and inodes that an operation has locked.
 ///
@@ -150,7 +150,7 @@ impl<'a> Held<'a> {
                 metadata.give_back(uid, bytes);
             }
         }
-        Err(Error::NoSpace)
+        Err(Error::NoMetadata)
     }
 
     /// Puts one change in place. Gives by how much the number of files without a name rises.
@@ -204,7 +204,8 @@ impl<'a> Held<'a> {
                 inode.touch_changed(now_ns);
             }
             // Their own modules put these in place: only the log is to hear of them.
-            Change::Extent { .. }
+            Change::Target { .. }
+            | Change::Extent { .. }
             | Change::NoExtents { .. }
             | Change::Size { .. }
             | Change::Grown { .. }
@@ -311,7 +312,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Puts `changes` in place and tells the log; then lets go of all that is held.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] when they take more memory than the user may have. Nothing is changed then; what frees memory
+    /// [`Error::NoMetadata`] when they take more memory than the user may have. Nothing is changed then; what frees memory
     /// does not fail.
     pub(super) fn commit(&self, mut held: Held<'_>, now_ns: i64, changes: &[Change<'_>]) -> Result<()> {
         let metadata = &self.metadata;

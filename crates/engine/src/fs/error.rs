@@ -30,6 +30,9 @@ pub enum Error {
     /// ENOSPC
     #[error("no space left in the pool")]
     NoSpace,
+    /// ENOSPC: names, attributes and block maps may take no more memory
+    #[error("no memory left for names, attributes and block maps: `homenode up --metadata` sets how much there is")]
+    NoMetadata,
     /// ENAMETOOLONG
     #[error("name longer than 255 bytes")]
     NameTooLong,
@@ -84,7 +87,7 @@ impl Error {
             Self::IsDirectory => 21,
             Self::Invalid => 22,
             Self::TooBig => 27,
-            Self::NoSpace => 28,
+            Self::NoSpace | Self::NoMetadata => 28,
             Self::TooManyLinks => 31,
             Self::NameTooLong => 36,
             Self::NotEmpty => 39,
@@ -109,7 +112,7 @@ impl Error {
             Self::IsDirectory => "EISDIR",
             Self::Invalid => "EINVAL",
             Self::TooBig => "EFBIG",
-            Self::NoSpace => "ENOSPC",
+            Self::NoSpace | Self::NoMetadata => "ENOSPC",
             Self::TooManyLinks => "EMLINK",
             Self::NameTooLong => "ENAMETOOLONG",
             Self::NotEmpty => "ENOTEMPTY",
@@ -134,6 +137,6 @@ impl From<MemoryError> for Error {
 
 impl From<NodesExhausted> for Error {
     fn from(_: NodesExhausted) -> Self {
-        Self::NoSpace
+        Self::NoMetadata
     }
 }

@@ -94,6 +94,10 @@ impl Metadata {
 
     /// Counts `bytes` less.
     pub(super) fn give_back(&self, uid: u32, bytes: u64) {
+        if bytes == 0 {
+            // A user without a byte may be forgotten.
+            return;
+        }
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         let users = self.users.read();
         let own = users.get(&uid).expect("a user with bytes is kept");

@@ -242,6 +242,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 changes.add(Change::Xattr { ino, name, value });
             }
         }
+        if let Body::Symlink(target) = &inode.body {
+            changes.add(Change::Target { ino, target });
+        }
         if let Some(name) = name {
             changes.add(Change::Name {
                 dir: dir.ino,

@@ -107,7 +107,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// [`PoolError::NoSpace`] when the other members have no room, [`PoolError::Unowned`] when no file has what is left; the
     /// member is in service again then, with what is left on it.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<u64, PoolError> {
-        let (mut moved, mut idle_passes) = (0, 0);
+        let (mut moved, mut idle_passes, mut least) = (0, 0, u64::MAX);
         loop {
             let left = self.pool.start_drain(member)?;
             if left == 0 {
@@ -119,12 +119,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             }
             let before = moved;
             moved = self.drain_files(member, moved, left, progress)?;
-            if moved == before {
+            // An eviction under way gives blocks back by and by.
+            if moved == before && left >= least {
                 idle_passes += 1;
                 std::thread::yield_now();
             } else {
                 idle_passes = 0;
             }
+            least = left.min(least);
         }
     }
 
@@ -166,8 +168,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
 /// Passes over all files that find nothing to move, after which a drain gives up.
 ///
-/// A writer that took blocks before the drain is inside a file's gate, and the pass waits for it there. So only an eviction can hold
-/// blocks over a pass: its file is in no table any more. It needs the processor, which each pass offers, and nothing else.
+/// A writer that took blocks before the drain is inside a file's gate, and the pass waits for it there. So only an eviction,
+/// whose file is in no table any more, and a collapse that gives its old map back can hold blocks over a pass. They need the processor,
+/// which each pass offers, and nothing else; passes count only while nothing is given back.
 const IDLE_PASSES_MAX: u32 = 1000;
 
 #[cfg(test)]

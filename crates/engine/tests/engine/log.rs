@@ -22,6 +22,7 @@ struct Played {
     attributes: HashMap<u64, Attributes>,
     /// Access, modification, change; those that somebody set.
     times: HashMap<u64, [Option<i64>; 3]>,
+    targets: HashMap<u64, Vec<u8>>,
     names: BTreeMap<(u64, Vec<u8>), u64>,
     xattrs: BTreeMap<(u64, Vec<u8>), Vec<u8>>,
     /// Blocks of the pool by the file's own; `None`: promised only.
@@ -45,6 +46,7 @@ impl Played {
                     *time = new.or(*time);
                 }
             }
+            Change::Target { ino, target } => drop(self.targets.insert(ino.0, target.into())),
             Change::Name { dir, name, ino } => drop(self.names.insert((dir.0, name.into()), ino.0)),
             Change::NoName { dir, name } => {
                 self.names
@@ -314,6 +316,8 @@ fn compare(fs: &LoggedFs, played: &Played) {
             // Or later: writes move it, and tell nobody.
             assert!(attr.mtime_ns >= *mtime_ns);
         }
+        let target = fs.readlink(&inode).ok().map(Vec::from);
+        assert_eq!(target.as_ref(), played.targets.get(ino));
         let policy = fs.xattr(&inode, b"user.homenode.policy").ok();
         assert_eq!(
             policy,

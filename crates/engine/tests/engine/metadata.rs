@@ -25,7 +25,7 @@ fn fill_with_xattrs(fs: &TestFs, dir: &Arc<Inode>, uid: u32) -> u32 {
         let made = fs.create(dir, name.as_bytes(), file_of(uid));
         let set = made.and_then(|inode| fs.set_xattr(&inode, b"user.big", &[7; 60 << 10], XattrMode::Create, false));
         if let Err(error) = set {
-            assert_eq!(error, Error::NoSpace);
+            assert_eq!(error, Error::NoMetadata);
             return number;
         }
         assert!(number < 10_000, "there is no limit");
@@ -104,9 +104,9 @@ fn what_frees_memory_works_at_the_limit() {
     fs.set_attr(&first, &set).expect("all it has moves with it");
     assert_eq!(
         fs.rename(&root, b"0 2", &root, b"0 2 and more", RenameMode::Replace),
-        Err(Error::NoSpace)
+        Err(Error::NoMetadata)
     );
-    assert_eq!(fs.create(&root, b"new", file_of(0)).map(drop), Err(Error::NoSpace));
+    assert_eq!(fs.create(&root, b"new", file_of(0)).map(drop), Err(Error::NoMetadata));
     assert!(fs.lookup(&root, b"new").is_err(), "nothing is left of what was refused");
     fs.check_invariants();
     assert!(made > 3);
@@ -120,7 +120,7 @@ fn write_sparsely(fs: &TestFs, caller: &Caller, inode: &Inode) -> Result<u64, Er
         // An odd factor: every block of the first 2^50, in no order that nodes could share.
         let block = number * 0x9e37_79b9_7f4b % (1 << 50);
         if let Err(error) = fs.write(&caller.asking(), inode, block * BLOCK, b"x", false) {
-            assert_eq!(error, Error::NoSpace);
+            assert_eq!(error, Error::NoMetadata);
             return Ok(number);
         }
     }
@@ -153,7 +153,52 @@ fn sparse_files_take_no_more_memory_than_their_owner_may_have() {
     fs.set_metadata_limit(1);
     let hole = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
     fs.fallocate(&caller.asking(), &whole, hole, 4096, 4096)
-        .expect("a run is split beyond the limit");
+        .expect("where no node may be had the bytes become zeros");
+    let mut back = [1; 12288];
+    fs.read(&caller.asking(), &whole, 0, &mut back).expect("it is a file");
+    assert!(back[..4096] == [7; 4096] && back[4096..8192] == [0; 4096] && back[8192..] == [7; 4096]);
+    let shorter = SetAttr {
+        size: Some(5000),
+        ..SetAttr::default()
+    };
+    fs.set_attr(&whole, &shorter).expect("shrinking needs no room");
+    let longer = SetAttr {
+        size: Some(2 << 20),
+        ..SetAttr::default()
+    };
+    fs.set_attr(&whole, &longer).expect("growing places nothing");
+    let mut back = vec![1; 2 << 20];
+    fs.read(&caller.asking(), &whole, 0, &mut back).expect("it is a file");
+    assert!(
+        back[4096..].iter().all(|byte| *byte == 0),
+        "what was cut off does not come back"
+    );
+    fs.check_invariants();
+    crate::namespace_model::remove_all(&fs, &root);
+    assert_empty(&fs);
+}
+
+/// Room that is promised for a run takes no node; what is left of it after a punch does.
+#[test]
+fn punching_what_is_reserved_takes_no_more_memory_than_the_owner_may_have() {
+    let fs = limited();
+    add_member(&fs, NodeId(0), 4096 * 4);
+    let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
+    let mine = fs.create(&root, b"mine", file_of(USER)).expect("there is room");
+    for run in 0..4 * LIMIT / 4096 {
+        let (offset, bytes) = (run * RUN * BLOCK, RUN * BLOCK);
+        let hole = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
+        if fs
+            .fallocate(&caller.asking(), &mine, fallocate_mode::KEEP_SIZE, offset, bytes)
+            .is_err()
+        {
+            break;
+        }
+        fs.fallocate(&caller.asking(), &mine, hole, offset + BLOCK, bytes - BLOCK)
+            .expect("taking away never fails for want of memory");
+    }
+    let took = fs.metadata_bytes().0;
+    assert!(took <= LIMIT / 2, "{took} of {LIMIT}");
     fs.check_invariants();
     crate::namespace_model::remove_all(&fs, &root);
     assert_empty(&fs);

@@ -13,6 +13,7 @@ use crate::wire::{Field, OutHeader, Reply, RingHeader};
 use homenode_engine::{Clock, CpuId, Memory};
 use io_uring::squeue::Entry128;
 use io_uring::types;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +47,7 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     /// Entries whose requests have come.
     ready: Vec<Ready>,
     /// Entries whose requests have come a step further, and go on after those that come meanwhile.
-    going: Vec<Ready>,
+    going: VecDeque<Ready>,
     /// Entries whose requests wait for room.
     waiting: Vec<Ready>,
     /// When they were last carried out.
@@ -88,7 +89,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             scratch: vec![0; SCRATCH_BYTES].into(),
             spin,
             ready: Vec::with_capacity(depth),
-            going: Vec::with_capacity(depth),
+            going: VecDeque::with_capacity(depth),
             waiting: Vec::with_capacity(depth),
             waited: None,
             live: depth,
@@ -141,7 +142,8 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             self.ready.clear();
             self.wait()?;
             self.take_completions()?;
-            self.ready.append(&mut self.going);
+            // One long request goes on by a step; the others after those that came meanwhile.
+            self.ready.extend(self.going.pop_front());
         }
         Ok(())
     }
@@ -166,7 +168,10 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             let mut reply = Reply::new(&mut self.scratch);
             let answer = self.responder.carry_out(header.parse(payload), origin, &mut reply);
             let used = reply.used();
-            payload[..used].copy_from_slice(&self.scratch[..used]);
+            // A request that is carried out again is parsed again.
+            if matches!(answer, Answer::Due(_)) {
+                payload[..used].copy_from_slice(&self.scratch[..used]);
+            }
             answer
         };
         let out = match answer {
@@ -181,7 +186,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 let now = Instant::now();
                 let since = since.or(Some(now));
                 match why {
-                    Later::Step(done) => self.going.push(Ready { index, since, done }),
+                    Later::Step(done) => self.going.push_back(Ready { index, since, done }),
                     Later::Room => {
                         self.waited.get_or_insert(now);
                         self.waiting.push(Ready { index, since, done });

@@ -20,17 +20,21 @@ pub enum Change {
 }
 
 impl BlockMap {
-    /// Takes everything in `range` (file blocks) out and shows it to `taken` with its file block. *Exclusive.*
+    /// Takes everything in `range` (file blocks) out and shows it to `taken` with its file block. `taker` is whom a node is
+    /// taken for where a run must be split. *Exclusive.*
     ///
     /// # Errors
-    /// When a run must be split and no map node is left: what was shown is out, the rest is untouched.
+    /// When a run must be split and no map node may be taken: what was shown is out, the rest is untouched. Ranges of whole aligned
+    /// runs, or up to [`BlockMap::LIMIT`] from one on, split nothing that is placed.
     pub fn remove(
         &self,
         nodes: &Nodes,
+        taker: impl Into<Taker>,
         range: Range<u64>,
         taken: &mut dyn FnMut(u64, Extent),
     ) -> Result<(), NodesExhausted> {
         self.settle(nodes);
+        let taker = taker.into();
         let has_tree = self.height() > 0;
         let mut inside = self.within(&range);
         if range.end >= Self::LIMIT {
@@ -38,7 +42,7 @@ impl BlockMap {
             inside.end = self.covered();
         }
         for (entry, level, base) in self.tops(&inside) {
-            remove(nodes, entry, level, base, &inside, taken)?;
+            remove(nodes, taker, entry, level, base, &inside, taken)?;
         }
         if has_tree && self.root().load(Ordering::Relaxed) == Entry::HOLE.0 {
             self.return_inline();
@@ -168,6 +172,7 @@ fn covers(range: &Range<u64>, base: u64, level: u32) -> bool {
 
 fn remove(
     nodes: &Nodes,
+    taker: Taker,
     entry: &AtomicU64,
     level: u32,
     base: u64,
@@ -184,7 +189,7 @@ fn remove(
         Kind::Moved => unreachable!("{NOT_MOVED}"),
         Kind::Node => {
             for (child, base) in children(nodes, value, level, base, range) {
-                remove(nodes, child, level - 1, base, range, taken)?;
+                remove(nodes, taker, child, level - 1, base, range, taken)?;
             }
             let entries = &nodes.node(value.to_node()).entries;
             let is_empty = |entry: &AtomicU64| entry.load(Ordering::Relaxed) == Entry::HOLE.0;
@@ -195,8 +200,8 @@ fn remove(
             return Ok(());
         }
         Kind::Run | Kind::Reserved if !covers(range, base, level) => {
-            split(nodes, entry, value)?;
-            return remove(nodes, entry, level, base, range, taken);
+            split(nodes, taker, Room::Usual, entry, value)?;
+            return remove(nodes, taker, entry, level, base, range, taken);
         }
         Kind::Reserved => Extent::Reserved { blocks: span(level) },
         Kind::Run | Kind::Block => Extent::Placed {
@@ -285,18 +290,19 @@ fn update<E: From<NodesExhausted>>(
                     Change::Split => {}
                 }
             }
-            split(nodes, entry, value)?;
+            // Moving needs one node for each run of the member that is emptied, and is the administrator's.
+            split(nodes, 0.into(), Room::Reserve, entry, value)?;
             update(nodes, entry, level, base, range, change)
         }
     }
 }
 
 /// Puts a node in place of a run or a reserved entry.
-fn split(nodes: &Nodes, entry: &AtomicU64, value: Entry) -> Result<(), NodesExhausted> {
+fn split(nodes: &Nodes, taker: Taker, room: Room, entry: &AtomicU64, value: Entry) -> Result<(), NodesExhausted> {
     if value.kind() == Kind::Reserved {
-        return split_empty(nodes, 0.into(), entry, value, Room::Reserve);
+        return split_empty(nodes, taker, entry, value, room);
     }
-    let index = nodes.take(0.into(), Room::Reserve)?;
+    let index = nodes.take(taker, room)?;
     for (i, child) in nodes.node(index).entries.iter().enumerate() {
         child.store(Entry::block(value.to_block().plus(i as u64)).0, Ordering::Relaxed);
     }

@@ -76,15 +76,14 @@ const WARM: usize = 256;
 pub(super) enum Room {
     /// Nodes below the limit.
     Usual,
-    /// Nodes beyond the limit too: to split a run that is partly taken away, so that deleting works when nothing else does.
-    /// There are as many runs as the pool has room for, which bounds these nodes.
+    /// Nodes beyond the limit too: to split a run that moves to another member, which a user cannot ask for.
     Reserve,
 }
 
 /// All nodes of one pool.
 ///
-/// A node takes [`Nodes::NODE_BYTES`] of memory while it is used. At most [`Nodes::limit`] are used at a time, and a few
-/// more while blocks are taken away. Free nodes go back to the kernel, but for some hundreds of each home.
+/// A node takes [`Nodes::NODE_BYTES`] of memory while it is used. At most [`Nodes::limit`] are used at a time, and more only
+/// while a member is emptied. Free nodes go back to the kernel, but for some hundreds of each home.
 #[derive(Debug)]
 pub struct Nodes {
     region: Region,
@@ -168,11 +167,6 @@ impl Nodes {
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
-    }
-
-    /// More than three quarters of the limit are used.
-    pub(super) fn are_scarce(&self) -> bool {
-        self.used() > self.limit() / 4 * 3
     }
 
     #[inline]

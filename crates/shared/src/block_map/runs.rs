@@ -17,8 +17,7 @@ impl BlockMap {
     /// Maps the aligned 2 MiB at file block `at` as one run, if its blocks lie one behind the other. For a thread inside
     /// the inode's gate, or with the gate closed.
     ///
-    /// The leaf's node waits for [`BlockMap::settle`]. Returns true when so many wait, or so few are left, that the caller
-    /// should leave, close the gate, and settle.
+    /// The leaf's node waits for [`BlockMap::settle`]. Returns true when so many wait that the caller should leave, close the gate, and settle.
     #[must_use]
     pub fn make_run(&self, nodes: &Nodes, at: u64) -> bool {
         let Some((entry, leaf, block)) = self.would_be_run(nodes, at) else {
@@ -29,7 +28,7 @@ impl BlockMap {
         entry
             .compare_exchange(leaf.0, Entry::run(block).0, Ordering::Release, Ordering::Relaxed)
             .is_ok()
-            && (self.retire(nodes, leaf.to_node()) >= WAITING_MAX || nodes.are_scarce())
+            && self.retire(nodes, leaf.to_node()) >= WAITING_MAX
     }
 
     /// Frees the nodes of leaves that became runs. *Exclusive.*

@@ -4,7 +4,7 @@
 use super::entry::{Entry, Kind};
 use super::exclusive::children;
 use super::nodes::{Nodes, NodesExhausted, Taker};
-use super::{BlockMap, Extent, RUN_BLOCKS, span};
+use super::{BlockMap, Extent, RUN_BLOCKS, slot_of, span};
 use crate::sync::{AtomicU64, Ordering};
 use std::ops::Range;
 
@@ -54,6 +54,20 @@ impl BlockMap {
         shown.expect("showing does not fail");
     }
 
+    /// The last file block below `end` that is no hole. *Exclusive.*
+    ///
+    /// Cost: a load for each entry behind it in its nodes, however much lies before it.
+    #[must_use]
+    pub fn last(&self, nodes: &Nodes, end: u64) -> Option<u64> {
+        let inside = self.within(&(0..end));
+        if inside.is_empty() {
+            return None;
+        }
+        let tops: Vec<_> = self.tops(&inside).collect();
+        let mut tops = tops.into_iter().rev();
+        tops.find_map(|(entry, level, base)| last(nodes, entry, level, base, inside.end))
+    }
+
     /// As [`BlockMap::visit`], until `show` fails; what is partly in `range` is shown whole.
     fn try_visit(
         &self,
@@ -85,7 +99,7 @@ impl BlockMap {
 
     /// Empties the map without a look at what was in it. *Exclusive.*
     pub fn clear(&self, nodes: &Nodes) {
-        self.remove(nodes, 0..Self::LIMIT, &mut |_, _| {})
+        self.remove(nodes, 0, 0..Self::LIMIT, &mut |_, _| {})
             .expect("the whole map goes without splitting a run");
     }
 
@@ -162,6 +176,21 @@ fn clip(at: u64, extent: Extent, start: u64, end: u64) -> Option<(u64, Extent)> 
     (blocks > 0).then_some((from, part))
 }
 
+fn last(nodes: &Nodes, entry: &AtomicU64, level: u32, base: u64, end: u64) -> Option<u64> {
+    let value = Entry(entry.load(Ordering::Relaxed));
+    match value.kind() {
+        Kind::Hole | Kind::Moved => None,
+        Kind::Reserved | Kind::Block | Kind::Run => Some((base + span(level)).min(end) - 1),
+        Kind::Node => {
+            let below = level - 1;
+            let slots = slot_of(end.min(base + span(level)) - 1, below);
+            let entries = nodes.node(value.to_node()).entries[..=slots].iter().enumerate();
+            let found = |(slot, child)| last(nodes, child, below, base + slot as u64 * span(below), end);
+            entries.rev().find_map(found)
+        }
+    }
+}
+
 /// Shows every entry of `range` that is no hole, with its first file block.
 fn visit(
     nodes: &Nodes,
@@ -197,6 +226,25 @@ mod tests {
     fn place(nodes: &Nodes, map: &BlockMap, at: u64, block: u64) {
         let places = map.lock_empty(nodes, 0, at, 1).expect("nodes are left");
         places.expect("it is empty").publish(Block::new(MemberId(1), block));
+    }
+
+    #[test]
+    fn the_last_block_is_found_below_any_end() {
+        let (nodes, map) = (Nodes::new(1), BlockMap::default());
+        assert_eq!(map.last(&nodes, BlockMap::LIMIT), None);
+        let all = [2, 7, 600, 1 << 20, (1 << 40) + 5];
+        for (count, at) in all.into_iter().enumerate() {
+            place(&nodes, &map, at, at);
+            for (end, wanted) in all[..=count].iter().map(|at| (at + 1, Some(*at))) {
+                assert_eq!(map.last(&nodes, end), wanted, "below {end}");
+            }
+            assert_eq!(map.last(&nodes, BlockMap::LIMIT), Some(at));
+            assert_eq!((map.last(&nodes, 2), map.last(&nodes, 0)), (None, None));
+        }
+        map.reserve(&nodes, 0, 1024..1536, &mut 0).expect("nodes are left");
+        assert_eq!(map.last(&nodes, 1200), Some(1199));
+        assert_eq!(map.last(&nodes, 1 << 20), Some(1535));
+        map.clear(&nodes);
     }
 
     #[test]

@@ -152,10 +152,13 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return Ok(0);
         }
         let from = &from[..room_for(offset, from)?];
+        if kill_priv {
+            self.kill_privileges(inode);
+        }
         // Who extends the file keeps appenders out, who have looked where its end is.
         let extends = offset + from.len() as u64 > file.size.load(Ordering::Relaxed);
         let _no_append = extends.then(|| file.appending.lock());
-        self.write_at(asking, inode, file, offset, from, kill_priv)
+        self.write_at(asking, inode, file, offset, from)
     }
 
     /// Writes within the body's size, which no write of it changes: a volume.
@@ -185,11 +188,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         file: &BlockFile,
         offset: u64,
         from: &[u8],
-        kill_priv: bool,
     ) -> Result<usize> {
-        if kill_priv {
-            self.kill_privileges(inode);
-        }
         let written = {
             let _inside = inode.enter(file, asking.slot);
             let written = self.write_inside(asking, inode, file, offset, from)?;
@@ -237,13 +236,16 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         from: &[u8],
         kill_priv: bool,
     ) -> Result<(u64, usize)> {
+        if kill_priv && !from.is_empty() {
+            self.kill_privileges(inode);
+        }
         let _one_at_a_time = file.appending.lock();
         let offset = file.size.load(Ordering::Acquire);
         if from.is_empty() {
             return Ok((offset, 0));
         }
         let from = &from[..room_for(offset, from)?];
-        self.write_at(asking, inode, file, offset, from, kill_priv)
+        self.write_at(asking, inode, file, offset, from)
             .map(|written| (offset, written))
     }
 

@@ -14,6 +14,10 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// Blocks that one step frees, about: a few milliseconds where none lies beside another in the pool.
 const STEP_BLOCKS: u64 = 8192;
+/// Aligned 2 MiB that one step of shrinking empties: as many blocks.
+const STEP_RUNS: u64 = STEP_BLOCKS / RUN_BLOCKS;
+/// What looking at an extent costs, in blocks that are freed.
+const EXTENT_BLOCKS: u64 = 16;
 /// Blocks that one step zeroes, about: 2 MiB, a millisecond or two.
 const STEP_BLOCKS_ZEROED: u64 = RUN_BLOCKS;
 const _: () = assert!(
@@ -36,36 +40,31 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         Ok(next > size)
     }
 
-    /// The size nearest to `size` with at most [`STEP_BLOCKS`] blocks behind it.
+    /// The size nearest to `size` with something in at most [`STEP_RUNS`] aligned 2 MiB behind it.
     fn step_towards(&self, _closed: &Closed<'_>, file: &BlockFile, size: u64) -> u64 {
-        let now = file.size.load(Ordering::Relaxed);
-        if size >= now || file.blocks.sum() <= STEP_BLOCKS {
-            return size;
+        let (now, first) = (file.size.load(Ordering::Relaxed), size.div_ceil(BLOCK));
+        let mut end = BlockMap::LIMIT;
+        for _ in 0..STEP_RUNS {
+            match file.map.last(&self.nodes, end) {
+                // Runs are not split.
+                Some(last) if last > first => end = last / RUN_BLOCKS * RUN_BLOCKS,
+                _ => return size,
+            }
         }
-        let first = size.div_ceil(BLOCK);
-        let Some(keep) = self.placed_from(file, first).checked_sub(STEP_BLOCKS) else {
-            return size;
-        };
-        if keep == 0 {
-            return size;
-        }
-        let behind = self.skip_placed(file, first..BlockMap::LIMIT, keep);
-        // Runs are not split.
-        (behind.next_multiple_of(RUN_BLOCKS) * BLOCK).min(now)
+        (end * BLOCK).clamp(size, now.max(size))
     }
 
-    /// The file block behind the first `count` placed ones of `range`, or its end.
+    /// The file block behind the first `count` placed ones of `range`, or its end. An extent or a hole counts as
+    /// [`EXTENT_BLOCKS`] at least: it has nodes of its own.
     fn skip_placed(&self, file: &BlockFile, range: Range<u64>, mut count: u64) -> u64 {
         let mut at = range.start;
         while at < range.end && count > 0 {
-            at += match file.map.find(&self.nodes, at, range.end - at) {
-                Found::Placed { blocks, .. } => {
-                    let skipped = blocks.min(count);
-                    count -= skipped;
-                    skipped
-                }
-                Found::Empty { blocks } => blocks,
+            let (skipped, cost) = match file.map.find(&self.nodes, at, range.end - at) {
+                Found::Placed { blocks, .. } => (blocks.min(count), blocks),
+                Found::Empty { blocks } => (blocks, 0),
             };
+            at += skipped;
+            count = count.saturating_sub(cost.max(EXTENT_BLOCKS));
         }
         at
     }
@@ -81,8 +80,15 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     pub(in crate::fs) fn cut(&self, closed: &Closed<'_>, file: &BlockFile, size: u64) -> Result<()> {
         if size <= file.size.load(Ordering::Relaxed) {
+            let range = size.div_ceil(BLOCK)..BlockMap::LIMIT;
+            // Both or none: blocks beyond the size would be room that nobody asked for.
+            let bytes = Change::Size {
+                ino: closed.ino,
+                bytes: size,
+            };
+            self.log.append(&[no_extents(closed, &range), bytes]);
             // The same size frees what was reserved beyond it.
-            self.take_out(closed, file, size.div_ceil(BLOCK)..BlockMap::LIMIT)?;
+            self.take_out(closed, file, range)?;
             self.zero_bytes(closed, file, size..size.next_multiple_of(BLOCK))?;
         }
         self.set_size(closed, file, size);
@@ -94,19 +100,20 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         file.size.store(bytes, Ordering::Release);
     }
 
-    /// Tells the log what lies in `range` (file blocks), with the gate closed.
-    pub(super) fn log_extents(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) {
+    /// Tells the log `first`, and with it what lies in `range` (file blocks), with the gate closed.
+    pub(super) fn log_extents(&self, closed: &Closed<'_>, file: &BlockFile, first: &[Change<'_>], range: Range<u64>) {
         if !L::HEARS {
             return;
         }
-        let ino = closed.ino;
+        let (ino, mut changes) = (closed.ino, first.to_vec());
         file.map.visit(&self.nodes, &range, &mut |at, extent| {
             let (first, blocks) = match extent {
                 Extent::Placed { block, blocks } => (Some(block), blocks),
                 Extent::Reserved { blocks } => (None, blocks),
             };
-            self.log.append(&[Change::Extent { ino, at, blocks, first }]);
+            changes.push(Change::Extent { ino, at, blocks, first });
         });
+        self.log.append(&changes);
     }
 
     /// See [`Fs::fallocate_step`].
@@ -307,7 +314,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.pool.reserve(wanted)?;
         let mut got = 0;
         let result = file.map.reserve(&self.nodes, taker, blocks.clone(), &mut got);
-        self.log_extents(&closed, file, blocks);
+        self.log_extents(&closed, file, &[], blocks);
         file.blocks.add(0, got);
         self.pool.unreserve(wanted - got);
         result?;
@@ -350,8 +357,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let gone = range.start / BLOCK..range.end / BLOCK;
         let new = file.map.shifted(&self.nodes, taker, gone.end, gone.start)?;
         let map = file.map.replace(new);
-        self.log_shifted(closed, file, gone.start);
-        self.set_size(closed, file, size - (range.end - range.start));
+        self.shifted(closed, file, gone.start, size - (range.end - range.start));
         Ok(Left { map, gone })
     }
 
@@ -368,32 +374,25 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let (start, end) = (range.start / BLOCK, range.end / BLOCK);
         let new = file.map.shifted(&self.nodes, taker, start, end)?;
         let map = file.map.replace(new);
-        self.log_shifted(closed, file, start);
-        self.set_size(closed, file, longer);
+        self.shifted(closed, file, start, longer);
         // Room reserved at the far end is pushed out of the map.
         let gone = BlockMap::LIMIT - (end - start)..BlockMap::LIMIT;
         Ok(Left { map, gone })
     }
 
-    /// Tells the log that all from file block `from` on lies elsewhere.
-    fn log_shifted(&self, closed: &Closed<'_>, file: &BlockFile, from: u64) {
-        self.log_no_extents(closed, from..BlockMap::LIMIT);
-        self.log_extents(closed, file, from..BlockMap::LIMIT);
-    }
-
-    fn log_no_extents(&self, closed: &Closed<'_>, range: Range<u64>) {
-        self.log.append(&[Change::NoExtents {
-            ino: closed.ino,
-            at: range.start,
-            blocks: range.end.saturating_sub(range.start),
-        }]);
+    /// Sets the size after all from file block `from` on has moved.
+    fn shifted(&self, closed: &Closed<'_>, file: &BlockFile, from: u64, bytes: u64) {
+        let size = Change::Size { ino: closed.ino, bytes };
+        let range = from..BlockMap::LIMIT;
+        self.log_extents(closed, file, &[no_extents(closed, &range), size], range);
+        file.size.store(bytes, Ordering::Release);
     }
 
     /// Gives back what a collapse or an insert left. With the gate open: no thread sees the old map.
     fn give_back(&self, file: &BlockFile, left: &Left) {
         let mut freed = Freed::default();
         left.map
-            .remove(&self.nodes, 0..BlockMap::LIMIT, &mut |at, extent| match extent {
+            .remove(&self.nodes, 0, 0..BlockMap::LIMIT, &mut |at, extent| match extent {
                 Extent::Placed { block, blocks } => {
                     let (skip, count) = left.within(at, blocks);
                     self.free_later(&mut freed, block.plus(skip), count);
@@ -404,23 +403,53 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.free_all(file, freed);
     }
 
-    /// Frees what is placed or reserved in `range` (file blocks).
+    /// Frees what is placed or reserved in `range` (file blocks). Where a run would have to be split and the owner may have no more
+    /// nodes, the part of the run becomes zeros and stays: taking away never fails for want of memory.
     fn take_out(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
-        // Before its blocks can be another file's.
-        self.log_no_extents(closed, range.clone());
-        let mut freed = Freed::default();
-        let result = file
-            .map
-            .remove(&self.nodes, range.clone(), &mut |_, extent| match extent {
-                Extent::Reserved { blocks } => freed.reserved += blocks,
-                Extent::Placed { block, blocks } => self.free_later(&mut freed, block, blocks),
-            });
-        self.free_all(file, freed);
-        if result.is_err() {
-            // Not all of it is out.
-            self.log_extents(closed, file, range);
+        if range.is_empty() {
+            return Ok(());
         }
-        Ok(result?)
+        // Before its blocks can be another file's.
+        self.log.append(&[no_extents(closed, &range)]);
+        let mut freed = Freed::default();
+        let mut take = |range| {
+            file.map
+                .remove(&self.nodes, closed.taker, range, &mut |_, extent| match extent {
+                    Extent::Reserved { blocks } => freed.reserved += blocks,
+                    Extent::Placed { block, blocks } => self.free_later(&mut freed, block, blocks),
+                })
+        };
+        let is_out = take(range.clone()).is_ok();
+        if !is_out {
+            let end = match range.end {
+                BlockMap::LIMIT => range.end,
+                end => end / RUN_BLOCKS * RUN_BLOCKS,
+            };
+            // Whole runs need no node. Room that was reserved over more than a run may stay.
+            let _ = take(range.start.next_multiple_of(RUN_BLOCKS).min(end)..end);
+        }
+        self.free_all(file, freed);
+        if is_out {
+            return Ok(());
+        }
+        self.log_extents(closed, file, &[], range.clone());
+        self.zero_left(file, range)
+    }
+
+    /// Zeroes what is still placed in `range` (file blocks): parts of two runs at most.
+    fn zero_left(&self, file: &BlockFile, range: Range<u64>) -> Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            at += match file.map.find(&self.nodes, at, range.end - at) {
+                Found::Placed { block, blocks } => {
+                    let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
+                    self.pool.memory().zero(block, 0, bytes)?;
+                    blocks
+                }
+                Found::Empty { blocks } => blocks,
+            };
+        }
+        Ok(())
     }
 
     /// Frees blocks together with those that lie before and behind them.
@@ -449,6 +478,15 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Frees blocks that a file's map recorded until now: the one place where such blocks go back to the pool.
     pub(super) fn free_blocks(&self, first: Block, blocks: u64) {
         self.pool.free(first, blocks);
+    }
+}
+
+/// Nothing lies in `range` (file blocks) any more.
+fn no_extents<'a>(closed: &Closed<'_>, range: &Range<u64>) -> Change<'a> {
+    Change::NoExtents {
+        ino: closed.ino,
+        at: range.start,
+        blocks: range.end.saturating_sub(range.start),
     }
 }
 

@@ -56,9 +56,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         is_wanted: &mut dyn FnMut(Block) -> bool,
         take: &mut dyn FnMut(u64) -> Result<Taken<'a, M>>,
     ) -> Result<u64> {
-        let mut moved = 0;
-        let mut at = 0;
+        let (mut moved, mut at) = (0, 0);
         loop {
+            let mut old = Old {
+                fs: self,
+                blocks: Vec::new(),
+            };
             let closed = inode.close(file, &self.slots);
             let total = file.blocks.sum();
             let Some(stretch) = self.next_placed(file, at) else {
@@ -76,12 +79,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                     return Ok(Change::Split);
                 }
                 self.pool.memory().copy(block, taken.first(), blocks)?;
-                self.free_blocks(block, blocks);
+                old.blocks.push((block, blocks));
                 moved += blocks * BLOCK_BYTES as u64;
                 Ok(Change::To(taken.record()))
             };
             let updated = file.map.update(&self.nodes, stretch..at, &mut change);
-            self.log_extents(&closed, file, stretch..at);
+            self.log_extents(&closed, file, &[], stretch..at);
+            // Not before the log knows where their bytes are now.
+            drop(old);
             updated?;
             drop(closed);
             progress(at.min(total) * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
@@ -97,5 +102,19 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             }
         }
         None
+    }
+}
+
+/// Blocks whose bytes have moved. Freed when dropped, also by a panic between the move and the log.
+struct Old<'a, M: Memory, C: Clock, L: Log> {
+    fs: &'a Fs<M, C, L>,
+    blocks: Vec<(Block, u64)>,
+}
+
+impl<M: Memory, C: Clock, L: Log> Drop for Old<'_, M, C, L> {
+    fn drop(&mut self) {
+        for (block, blocks) in self.blocks.drain(..) {
+            self.fs.free_blocks(block, blocks);
+        }
     }
 }

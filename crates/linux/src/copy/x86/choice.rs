@@ -272,7 +272,8 @@ mod tests {
             }
             let loaded: Vec<Choice> = (0..20).map(|_| Choice::find()).collect();
             done.store(true, std::sync::atomic::Ordering::Relaxed);
-            for choice in loaded {
+            // Without enough turns the record decides.
+            for choice in loaded.iter().filter(|choice| choice.measured.is_some()) {
                 assert_eq!(choice.ahead, quiet.ahead, "quiet: {quiet}; under load: {choice}");
             }
         });

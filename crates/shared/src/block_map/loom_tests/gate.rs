@@ -56,7 +56,7 @@ fn take_all(world: &World) -> u64 {
     };
     world
         .map
-        .remove(&world.nodes, 0..BlockMap::LIMIT, &mut take)
+        .remove(&world.nodes, 0, 0..BlockMap::LIMIT, &mut take)
         .expect("nothing is split");
     world.map.check_invariants(&world.nodes);
     assert_eq!(world.nodes.used(), 0);

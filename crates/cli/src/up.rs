@@ -61,6 +61,9 @@ impl UpArgs {
     }
 }
 
+/// Least memory for names and attributes that a pool is of any use with.
+const METADATA_BYTES_MIN: u64 = 64 << 10;
+
 /// What the server tells the command that started it, a JSON line each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -78,6 +81,13 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         return serve_detached(args);
     }
     args.mounting.check(mounting::as_flag)?;
+    if let Some(Size::Bytes(bytes)) = args.metadata
+        && bytes < METADATA_BYTES_MIN
+    {
+        fail!(
+            "--metadata {bytes}: that is no room for a single directory: give at least 64K, or a share of the pool's size as 25%"
+        );
+    }
     check_machine()?;
     if args.foreground {
         serve_in_foreground(args)

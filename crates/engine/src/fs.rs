@@ -58,6 +58,8 @@ pub struct Asking<'a> {
     pub cpu: CpuId,
     /// The asking node; called only when blocks are to be placed.
     pub node: &'a dyn Fn() -> NodeId,
+    /// The user who asks; `None` when nobody can tell, as of mapped pages that the kernel writes back.
+    pub user: Option<u32>,
 }
 
 impl std::fmt::Debug for Asking<'_> {

@@ -47,7 +47,12 @@ impl Inner {
         self.run_with_slot(&mut |slot| {
             let cpu = homenode_linux::cpu::current_cpu();
             let node = || self.fs.pool().cpu_node(cpu);
-            match operation(&Asking { slot, cpu, node: &node }) {
+            match operation(&Asking {
+                slot,
+                cpu,
+                node: &node,
+                user: Some(0),
+            }) {
                 Ok(result) => value = result,
                 Err(problem) => error = Some(problem),
             }

@@ -33,6 +33,8 @@ const CHANGES_MAX: usize = 5;
 pub(super) struct Held<'a> {
     directories: [Option<(Ino, RwLockWriteGuard<'a, Entries>)>; 2],
     states: [Option<(&'a Inode, MutexGuard<'a, State>)>; 4],
+    /// Another user than the owner, and not root, adds to an inode.
+    is_other: bool,
     /// Inodes that get a name.
     targets: [Option<&'a Arc<Inode>>; 2],
     /// Last, so that it is let go of last.
@@ -56,6 +58,11 @@ impl<'a> Held<'a> {
     pub(super) fn hold_directory(&mut self, dir: Ino, entries: RwLockWriteGuard<'a, Entries>) {
         let free = self.directories.iter_mut().find(|place| place.is_none());
         *free.expect("an operation changes two directories at most") = Some((dir, entries));
+    }
+
+    /// Says that `user` asks to add to an inode of `owner`'s.
+    pub(super) fn set_user(&mut self, user: u32, owner: u32) {
+        self.is_other = user != owner && user != ROOT;
     }
 
     /// Sets the inodes that changes of names may name.
@@ -138,8 +145,12 @@ impl<'a> Held<'a> {
             }
         }
         let taken: u64 = charged.iter().map(|(_, bytes)| bytes).sum();
+        let is_other = self.is_other;
         let is_within = |(uid, bytes): &(u32, u64)| {
-            *bytes == 0 || metadata.is_within(*uid, bytes_of(nodes.used()), &|| bytes_of(nodes.used_by(*uid)))
+            *bytes == 0
+                || metadata.is_within(*uid, is_other, bytes_of(nodes.used()), &|| {
+                    bytes_of(nodes.used_by(*uid))
+                })
         };
         if taken <= freed || charged.iter().all(is_within) {
             return Ok(());

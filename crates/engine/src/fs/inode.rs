@@ -3,6 +3,7 @@
 use super::attr::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
 use super::block_file::BlockFile;
 use super::directory::Directory;
+use super::metadata::ROOT;
 use super::open::Opens;
 use super::placement::Policy;
 use super::{Error, Ino, Result};
@@ -117,6 +118,12 @@ impl Inode {
     pub(super) fn uid(&self) -> u32 {
         // Relaxed: as the mode.
         self.uid.load(Ordering::Relaxed)
+    }
+
+    /// Whether it may be that `user` is neither root nor its owner. A user who is not known may be anybody where it is root's.
+    pub(super) fn is_others(&self, user: Option<u32>) -> bool {
+        let owner = self.uid();
+        user.map_or(owner == ROOT, |user| user != owner && user != ROOT)
     }
 
     /// Its attributes, with its state locked.

@@ -2,7 +2,8 @@
 //! limited.
 //!
 //! An inode is its owner's, with all names that lead to it. Root may take everything. Any other user may take at most half of what is
-//! left besides him, and leaves [`RESERVE_SHARE`] of all to root, so one user cannot shut out the others. What takes
+//! left besides him, leaves [`RESERVE_SHARE`] of all to root, and may add to what is another's only while half of all is
+//! free: so one user cannot shut out the others. What takes
 //! memory away from nobody (removing, shrinking) needs none, so it works when the limit is reached.
 //!
 //! Counts are of the heap's own steps, near enough to bound the process: they are not its resident size.
@@ -10,7 +11,7 @@
 
 use super::directory::Directory;
 use super::inode::{Body, Inode};
-use homenode_shared::{Allowance, Nodes};
+use homenode_shared::{Allowance, Nodes, Taker};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,15 +64,19 @@ impl Metadata {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether `uid` is within the limits now. `maps` are the bytes of all block maps, `own_maps` tells those of this user's.
-    pub(super) fn is_within(&self, uid: u32, maps: u64, own_maps: &dyn Fn() -> u64) -> bool {
+    /// Whether `uid` is within the limits now. `is_other`: another user adds to what is `uid`'s. `maps` are the bytes of all block
+    /// maps, `own_maps` tells those of this user's.
+    pub(super) fn is_within(&self, uid: u32, is_other: bool, maps: u64, own_maps: &dyn Fn() -> u64) -> bool {
         let (limit, used) = (self.limit(), self.used().saturating_add(maps));
-        if uid == ROOT {
+        if uid == ROOT && !is_other {
             return used <= limit;
         }
         let limit = limit - limit / RESERVE_SHARE;
         if used.saturating_mul(2) <= limit {
             return true;
+        }
+        if is_other {
+            return false;
         }
         // At most half of what others leave: own <= (limit - (used - own)) / 2.
         let own = self.users.read().get(&uid).map_or(0, |own| own.load(Ordering::Relaxed));
@@ -129,9 +134,10 @@ impl Metadata {
 pub(super) struct MapAllowance(pub(super) Arc<Metadata>);
 
 impl Allowance for MapAllowance {
-    fn may_take(&self, user: u32, all: usize, own: &dyn Fn() -> usize) -> bool {
+    fn may_take(&self, taker: Taker, all: usize, own: &dyn Fn() -> usize) -> bool {
         let bytes = |nodes: usize| (nodes * Nodes::NODE_BYTES) as u64;
-        self.0.is_within(user, bytes(all), &|| bytes(own() + 1))
+        self.0
+            .is_within(taker.user, taker.is_other, bytes(all), &|| bytes(own() + 1))
     }
 }
 
@@ -167,16 +173,17 @@ mod tests {
         let metadata = Metadata::default();
         metadata.set_limit(3200);
         metadata.add(7, 1550);
-        assert!(metadata.is_within(7, 0, &|| 0));
+        assert!(metadata.is_within(7, false, 0, &|| 0));
         metadata.add(7, 1);
-        assert!(!metadata.is_within(7, 0, &|| 0));
+        assert!(!metadata.is_within(7, false, 0, &|| 0));
         metadata.give_back(7, 1);
         metadata.add(8, 775);
-        assert!(metadata.is_within(8, 0, &|| 0) && !metadata.is_within(8, 1, &|| 0));
+        assert!(metadata.is_within(8, false, 0, &|| 0) && !metadata.is_within(8, false, 1, &|| 0));
         metadata.add(ROOT, 875);
-        assert!(metadata.is_within(ROOT, 0, &|| 0) && !metadata.is_within(ROOT, 1, &|| 0));
+        assert!(metadata.is_within(ROOT, false, 0, &|| 0) && !metadata.is_within(ROOT, false, 1, &|| 0));
+        assert!(!metadata.is_within(ROOT, true, 0, &|| 0), "more than half is taken");
         metadata.transfer(7, ROOT, 1550);
-        assert!(metadata.is_within(ROOT, 0, &|| 0) && !metadata.is_within(8, 0, &|| 0));
+        assert!(metadata.is_within(ROOT, false, 0, &|| 0) && !metadata.is_within(8, false, 0, &|| 0));
         metadata.check_invariants(3200);
     }
 

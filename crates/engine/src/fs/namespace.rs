@@ -6,6 +6,7 @@ use super::block_file::BlockFile;
 use super::commit::{Changes, Held};
 use super::directory::{Directory, Place, check_name};
 use super::inode::Body;
+use super::metadata::ROOT;
 use super::{Error, Fs, Ino, Inode, NewInode, Result};
 use crate::log::{Attributes, Change, Log};
 use crate::{Clock, Memory};
@@ -98,12 +99,21 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// [`Error::NotPermitted`] for a directory, [`Error::Exists`], [`Error::TooManyLinks`], [`Error::NotFound`] when it is
     /// gone.
     pub fn link(&self, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        self.link_as(ROOT, inode, dir, name)
+    }
+
+    /// [`Fs::link`] asked for by `user`.
+    ///
+    /// # Errors
+    /// [`Error::NoMetadata`] too, when the inode is another's and half of the limit is taken.
+    pub fn link_as(&self, user: u32, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
         check_name(name)?;
         if inode.is_directory() {
             return Err(Error::NotPermitted);
         }
         let mut held = self.hold_new_name(dir, name)?;
         held.set_targets([Some(inode), None]);
+        held.set_user(user, inode.uid());
         held.lock_states([Some(&**dir), Some(&**inode)]);
         let state = held.state(inode.ino);
         if state.evicted {

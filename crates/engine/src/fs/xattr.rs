@@ -4,6 +4,7 @@ use super::acl::{ACCESS, Acl, DEFAULT};
 use super::attr::{GROUP_EXECUTE, SET_GID, SET_UID};
 use super::commit::{Changes, Held};
 use super::inode::State;
+use super::metadata::ROOT;
 use super::placement::Placement;
 use super::{Error, Fs, Ino, Inode, Operation, Result, XattrMode};
 use crate::log::{Attributes, Change, Log};
@@ -74,6 +75,22 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// [`Error::Exists`], [`Error::NoAttribute`] by `mode`; [`Error::AttributeTooBig`], [`Error::NoSpace`] by size;
     /// [`Error::Invalid`] for a list or a policy that does not parse; [`Error::NotPermitted`] for the map.
     pub fn set_xattr(&self, inode: &Inode, name: &[u8], value: &[u8], mode: XattrMode, kill_sgid: bool) -> Result<()> {
+        self.set_xattr_as(ROOT, inode, name, value, mode, kill_sgid)
+    }
+
+    /// [`Fs::set_xattr`] asked for by `user`.
+    ///
+    /// # Errors
+    /// [`Error::NoMetadata`] too, when the inode is another's and half of the limit is taken.
+    pub fn set_xattr_as(
+        &self,
+        user: u32,
+        inode: &Inode,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_sgid: bool,
+    ) -> Result<()> {
         let no_suffix = name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1;
         if name.is_empty() || no_suffix || name.len() > super::directory::NAME_BYTES_MAX {
             return Err(Error::Invalid);
@@ -81,7 +98,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::AttributeTooBig);
         }
-        let (held, ino) = (Held::state_of(inode), inode.ino);
+        let (mut held, ino) = (Held::state_of(inode), inode.ino);
+        held.set_user(user, inode.uid());
         let state = held.only();
         let mut attributes = inode.attributes(state);
         let with_attributes = |attributes| Changes::of(Change::Inode { ino, attributes });

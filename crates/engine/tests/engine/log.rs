@@ -115,6 +115,7 @@ fn what_the_log_hears_is_the_tree() {
             .expect("a first member");
         let slot = fs.slots().claim().expect("a first slot");
         let asking = Asking {
+            user: Some(0),
             slot: &slot,
             cpu: CpuId(0),
             node: &|| NodeId(0),

@@ -2,7 +2,7 @@
 
 use crate::support::{BLOCK, Caller, RUN, TestFs, add_member, assert_empty, directory, empty_filesystem, regular};
 use homenode_engine::NodeId;
-use homenode_engine::fs::{Error, Inode, NewInode, RenameMode, SetAttr, XattrMode, fallocate_mode};
+use homenode_engine::fs::{Asking, Error, Inode, NewInode, RenameMode, SetAttr, XattrMode, fallocate_mode};
 use std::sync::Arc;
 
 const LIMIT: u64 = 8 << 20;
@@ -176,6 +176,44 @@ fn sparse_files_take_no_more_memory_than_their_owner_may_have() {
     fs.check_invariants();
     crate::namespace_model::remove_all(&fs, &root);
     assert_empty(&fs);
+}
+
+#[test]
+fn what_a_user_adds_to_files_of_roots_leaves_half_of_all() {
+    let fs = limited();
+    add_member(&fs, NodeId(0), 16 * RUN);
+    let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
+    let open_to_all = fs.create(&root, b"open to all", file_of(0)).expect("there is room");
+    let by = |user: Option<u32>| Asking {
+        user,
+        ..caller.asking()
+    };
+    let write = |asking: &Asking<'_>, number: u64| {
+        let block = number * 0x9e37_79b9_7f4b % (1 << 50);
+        fs.write(asking, &open_to_all, block * BLOCK, b"x", false)
+    };
+    let number = (1..)
+        .find(|number| write(&by(Some(USER)), *number).is_err())
+        .expect("there is a limit");
+    assert_eq!(write(&by(Some(USER)), number), Err(Error::NoMetadata));
+    assert_eq!(
+        write(&by(None), number),
+        Err(Error::NoMetadata),
+        "of a mapping of anybody's"
+    );
+    let took = fs.metadata_bytes().0;
+    assert!(took <= LIMIT / 2 && took > LIMIT / 3, "{took} of {LIMIT}");
+    let value = [7; 60 << 10];
+    let set = |user| fs.set_xattr_as(user, &open_to_all, b"user.big", &value, XattrMode::Either, false);
+    assert_eq!(set(USER), Err(Error::NoMetadata));
+    let name = [b'n'; 255];
+    let links = (0..100).filter(|i| fs.link_as(USER, &open_to_all, &root, &name[*i..]).is_ok());
+    assert!(links.count() < 30, "less than what was left of the half");
+    fs.create(&root, b"mine", file_of(USER))
+        .expect("a user has his own half");
+    write(&by(Some(0)), number).expect("root may take all");
+    set(0).expect("root may take all");
+    fs.check_invariants();
 }
 
 /// Room that is promised for a run takes no node; what is left of it after a punch does.

@@ -147,6 +147,7 @@ impl Caller {
 
     pub(crate) fn asking(&self) -> Asking<'_> {
         Asking {
+            user: Some(0),
             slot: &self.slot,
             cpu: self.cpu,
             node: &*self.node,

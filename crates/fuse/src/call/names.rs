@@ -64,7 +64,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn link(&self, input: &LinkIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.inode_of(input.oldnodeid)?;
-        self.fs().link(&inode, &self.inode()?, name)?;
+        self.fs().link_as(self.header.uid, &inode, &self.inode()?, name)?;
         Ok(reply.put(self.entry(&inode)?)?)
     }
 

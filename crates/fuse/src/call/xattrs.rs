@@ -19,7 +19,9 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             _ => return Err(Errno(libc::EINVAL)),
         };
         let kill_sgid = input.setxattr_flags & set_xattr::ACL_KILL_SGID != 0;
-        Ok(self.fs().set_xattr(&*self.inode()?, name, value, mode, kill_sgid)?)
+        Ok(self
+            .fs()
+            .set_xattr_as(self.header.uid, &*self.inode()?, name, value, mode, kill_sgid)?)
     }
 
     pub(super) fn get_xattr(&self, input: &GetXattrIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {

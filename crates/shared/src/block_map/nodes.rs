@@ -53,19 +53,25 @@ pub struct Taker {
     pub home: usize,
     /// The user it is counted for until it is freed.
     pub user: u32,
+    /// Whether another user than that one, and not root, asks for it, or may.
+    pub is_other: bool,
 }
 
 impl From<usize> for Taker {
     /// User 0 on that home.
     fn from(home: usize) -> Self {
-        Self { home, user: 0 }
+        Self {
+            home,
+            user: 0,
+            is_other: false,
+        }
     }
 }
 
 /// Decides whether a user may have another node.
 pub trait Allowance: std::fmt::Debug + Send + Sync {
-    /// `all` nodes are used, the new one among them; `own` tells how many of them are `user`'s.
-    fn may_take(&self, user: u32, all: usize, own: &dyn Fn() -> usize) -> bool;
+    /// `all` nodes are used, the new one among them; `own` tells how many of them are the taker's user's.
+    fn may_take(&self, taker: Taker, all: usize, own: &dyn Fn() -> usize) -> bool;
 }
 
 /// Free nodes of a home that keep their memory: at least so many, and less than twice as many.
@@ -184,7 +190,7 @@ impl Nodes {
     pub(super) fn take(&self, taker: Taker, room: Room) -> Result<u32, NodesExhausted> {
         let before = self.used.fetch_add(1, Ordering::Relaxed);
         let is_allowed = match room {
-            Room::Usual => before < self.limit() && self.allows(taker.user, before + 1),
+            Room::Usual => before < self.limit() && self.allows(taker, before + 1),
             Room::Reserve => true,
         };
         if !is_allowed {
@@ -195,9 +201,9 @@ impl Nodes {
             .inspect_err(|_| _ = self.used.fetch_sub(1, Ordering::Relaxed))
     }
 
-    fn allows(&self, user: u32, all: usize) -> bool {
+    fn allows(&self, taker: Taker, all: usize) -> bool {
         let allowance = self.allowance.get();
-        allowance.is_none_or(|allowance| allowance.may_take(user, all, &|| self.used_by(user)))
+        allowance.is_none_or(|allowance| allowance.may_take(taker, all, &|| self.used_by(taker.user)))
     }
 
     fn take_free(&self, taker: Taker) -> Result<u32, NodesExhausted> {

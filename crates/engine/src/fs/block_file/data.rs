@@ -298,7 +298,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         most: u64,
     ) -> Result<usize> {
         let node = self.node_for(inode, at / BLOCK, asking);
-        let taker = self.taker(inode, node);
+        let taker = self.taker(asking, inode, node);
         let in_block = in_block(at);
         if (at / BLOCK).is_multiple_of(RUN_BLOCKS) && in_block == 0 && most >= RUN_BLOCKS {
             let run_bytes = BLOCK_BYTES * 512;
@@ -331,11 +331,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         Ok(bytes)
     }
 
-    /// Whom nodes of the inode's map are taken for, by a thread of `node`.
-    pub(super) fn taker(&self, inode: &Inode, node: NodeId) -> Taker {
+    /// The taker of nodes of the inode's map, for a thread of `node`.
+    pub(super) fn taker(&self, asking: &Asking<'_>, inode: &Inode, node: NodeId) -> Taker {
         Taker {
             home: self.pool.node_index(node),
             user: inode.uid(),
+            is_other: inode.is_others(asking.user),
         }
     }
 

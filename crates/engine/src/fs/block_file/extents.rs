@@ -306,7 +306,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         operation: Operation,
         bytes: &Range<u64>,
     ) -> Result<()> {
-        let taker = self.taker(inode, (asking.node)());
+        let taker = self.taker(asking, inode, (asking.node)());
         let _no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
@@ -334,7 +334,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         operation: Operation,
         range: Range<u64>,
     ) -> Result<()> {
-        let taker = self.taker(inode, (asking.node)());
+        let taker = self.taker(asking, inode, (asking.node)());
         let no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
         let left = if operation == Operation::CollapseRange {

@@ -41,6 +41,17 @@ fn works(dir: &Path) {
     }
 }
 
+/// Makes and removes a file from that CPU.
+fn asks_on(cpu: u32, dir: &Path) {
+    let path = dir.join("asked");
+    let script = r#": >"$1" && rm "$1""#;
+    let mut command = std::process::Command::new("taskset");
+    command
+        .args(["-c", &cpu.to_string(), "sh", "-c", script, "asks"])
+        .arg(path);
+    succeed(&mut command);
+}
+
 #[test]
 fn one_goes_and_comes_back_under_load() {
     need_mounts!();
@@ -69,9 +80,9 @@ fn one_goes_and_comes_back_under_load() {
         assert!(load.operations_in(Duration::from_millis(300)) > 0, "work goes on");
         assert!(load.is_running(), "no call failed");
         if transport == "uring" {
-            // A ring's thread looks where it is when it has something to do.
+            // A ring's thread looks where it is when it has something to do: it gets that on its CPU.
             let back = || {
-                works(&dir);
+                asks_on(cpu, &dir);
                 cpus_of_ring(pid, cpu) == cpu.to_string()
             };
             wait_until("the ring's thread is back on its CPU", back);

@@ -122,7 +122,8 @@ fn without_root() {
     let scratch = Scratch::new("user");
     fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
     let binary = scratch.path().join("homenode");
-    fs::copy(BINARY, &binary).unwrap();
+    // By another process: one that another test forks meanwhile would hold it open for writing, and it could not be run.
+    succeed(Command::new("cp").arg(BINARY).arg(&binary));
     let dir = scratch.dir("pool");
     let as_nobody = |arguments: &[&str]| {
         let mut command = Command::new(&binary);

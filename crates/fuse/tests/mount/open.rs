@@ -14,9 +14,10 @@ fn opens(mounted: &Mounted, path: &Path) -> (u32, u32) {
     (all, writers)
 }
 
-/// RELEASE comes after close(2) has returned.
+/// RELEASE comes after close(2) has returned, and FORGET of a file without a name after that: its space is free then.
 fn all_closed(mounted: &Mounted) {
-    eventually("nothing is open", || mounted.fs.open_count() == 0);
+    let is_at_rest = || mounted.fs.open_count() == 0 && !mounted.fs.has_unlinked();
+    eventually("nothing is open", is_at_rest);
     mounted.fs.check_invariants();
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Of at least one operation; sorts them.
+    /// Sums up at least one operation; sorts them.
     pub(crate) fn of(all_ns: &mut [u64]) -> Self {
         all_ns.sort_unstable();
         let last = all_ns.len() - 1;

@@ -3,8 +3,8 @@
 //!
 //! An inode is its owner's, with all names that lead to it. Root may take everything. Any other user may take at most half of what is
 //! left besides him, leaves [`RESERVE_SHARE`] of all to root, and may add to what is another's only while half of all is
-//! free: so one user cannot shut out the others. What takes
-//! memory away from nobody (removing, shrinking) needs none, so it works when the limit is reached.
+//! free: so one user cannot shut out the others. Removing and
+//! shrinking need no memory, so they work when the limit is reached.
 //!
 //! Counts are of the heap's own steps, near enough to bound the process: they are not its resident size.
 //! Cost: two shared words a change of names.

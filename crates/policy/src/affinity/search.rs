@@ -3,7 +3,7 @@
 //! It starts twice, from where everything was found and from where everything would be if queues followed their threads,
 //! and goes on from the better one. A step moves one thread or one queue. When no step helps, groups are tried: threads
 //! together with their queues, as neither gains by going alone; then exchanges; then detours, where one or two things go
-//! elsewhere at a loss and the others follow.
+//! elsewhere at a loss and the others follow; then shakes, detours of more things picked at random.
 //! Cost: [`WORK_MAX`] bounds the evaluations of groups, exchanges and detours, [`PASSES`] those of single steps.
 
 mod steps;
@@ -17,6 +17,10 @@ use steps::{Free, Item, domain, force, options, put_back, step, step_channel, st
 const PASSES: usize = 6;
 /// Evaluations of groups and exchanges: some milliseconds.
 const WORK_MAX: u64 = 200_000;
+/// Evaluations of [`shakes`] that find nothing: less than a millisecond.
+const SHAKES_WORK_MAX: u64 = 20_000;
+/// Where the random numbers of [`shakes`] start: the same snapshot is always decided alike.
+const SHAKE_SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Improves the placement of everything that has policy local and is free.
 pub(super) fn improve<'a>(found: State<'a>) -> State<'a> {
@@ -33,7 +37,11 @@ pub(super) fn improve<'a>(found: State<'a>) -> State<'a> {
     if other.value() < best.value() {
         best = other;
     }
-    while best.work < WORK_MAX && (groups(&mut best, &free) || exchanges(&mut best, &free) || detours(&mut best, &free))
+    while best.work < WORK_MAX
+        && (groups(&mut best, &free)
+            || exchanges(&mut best, &free)
+            || detours(&mut best, &free)
+            || shakes(&mut best, &free))
     {
         settle(&mut best, &free, &[]);
     }
@@ -210,6 +218,34 @@ fn detours(state: &mut State<'_>, free: &Free) -> bool {
         }
     }
     helped
+}
+
+/// Tries detours of three to five things picked at random, as long as there is effort left. Whether something helped.
+fn shakes(state: &mut State<'_>, free: &Free) -> bool {
+    let items = free.items();
+    let mut random = SHAKE_SEED;
+    let mut below = |limit: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        usize::try_from(random % limit.max(1) as u64).expect("below a usize")
+    };
+    let end = WORK_MAX.min(state.work.saturating_add(SHAKES_WORK_MAX));
+    while state.work < end {
+        let mut forced: Vec<(Item, Option<usize>)> = Vec::new();
+        for _ in 0..3 + below(3) {
+            let item = items[below(items.len())];
+            let there = options(state, item);
+            if !there.is_empty() && forced.iter().all(|(other, _)| *other != item) {
+                forced.push((item, there[below(there.len())]));
+            }
+        }
+        state.work += 1;
+        if detour(state, free, &forced) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Puts some things elsewhere, lets the others follow, and then all find their place. Keeps what saves something.

@@ -9,6 +9,16 @@ pub(crate) fn check<S: Strategy>(cases: u32, strategy: S, property: impl Fn(S::V
         Ok(text) => text.parse().expect("HOMENODE_SEED is a number"),
         Err(_) => rand_seed(),
     };
+    check_seed(seed, cases, strategy, property);
+}
+
+/// As [`check`], of the values that one seed makes.
+pub(crate) fn check_seed<S: Strategy>(
+    seed: u64,
+    cases: u32,
+    strategy: S,
+    property: impl Fn(S::Value) -> Result<(), TestCaseError>,
+) {
     println!("HOMENODE_SEED={seed} repeats this run");
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&u64::to_le_bytes(seed));

@@ -39,7 +39,7 @@ pub(super) fn measure(files: usize) -> Result<Row, Error> {
 }
 
 fn grow_library(names: &[String]) -> Result<u64, Error> {
-    let pool = small_pool()?;
+    let pool = small_pool(names.len())?;
     let new = OpenOptions::new().write(true).create_new(true);
     let before = kernel_bytes("/proc/self/status", "RssAnon:")?;
     for name in names {

@@ -1,7 +1,7 @@
 //! What a contestant of the metadata bench can do, and the library as one.
 
 use crate::error::Error;
-use homenode::{OpenOptions, Pool, PoolOptions};
+use homenode::{OpenOptions, Pool, PoolOptions, Size};
 
 /// A directory with files numbered from 0. A file is created under its first name and renamed to its second.
 pub(super) trait Namespace {
@@ -34,16 +34,18 @@ pub(super) struct Library {
 impl Library {
     pub(super) fn new(files: usize) -> Result<Self, Error> {
         Ok(Self {
-            pool: small_pool()?,
+            pool: small_pool(files)?,
             names: names(files, "/"),
         })
     }
 }
 
-/// A pool for files without data.
-pub(super) fn small_pool() -> Result<Pool, Error> {
-    let size = "64M".parse().expect("the size is well formed");
-    Pool::create(&PoolOptions::new().size_per_node(size)).map_err(Error::library("creating a pool"))
+/// A pool for so many files without data: little for bytes, and what they may need for names and attributes.
+pub(super) fn small_pool(files: usize) -> Result<Pool, Error> {
+    let options = PoolOptions::new()
+        .size_per_node(Size::Bytes(64 << 20))
+        .metadata(Size::Bytes(2048 * files as u64));
+    Pool::create(&options).map_err(Error::library("creating a pool"))
 }
 
 impl Namespace for Library {

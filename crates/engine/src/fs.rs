@@ -41,6 +41,7 @@ use homenode_shared::{Nodes, Slot, Slots};
 use inode::{Body, State};
 use metadata::Metadata;
 use parking_lot::Mutex;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use table::Table;
@@ -196,10 +197,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let mut state = inode.state.lock();
         let was_unlinked = state.is_unlinked();
         take_back(&mut state);
-        let gone = state.evict();
+        let gone = state.evict(inode);
         drop(state);
-        if gone {
-            self.evict(inode);
+        if let Some(charged) = gone {
+            self.evict(inode, charged);
             if was_unlinked && matches!(inode.body, Body::File(_)) {
                 // Last: until then its space is not free. Relaxed: a figure that is looked at again and again.
                 self.unlinked.fetch_sub(1, Ordering::Relaxed);
@@ -207,13 +208,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         }
     }
 
-    /// Frees what an inode has that nothing keeps.
-    fn evict(&self, inode: &Inode) {
+    /// Frees what an inode has that nothing keeps, and whose owner `uid` was charged with `charged` bytes.
+    fn evict(&self, inode: &Inode, (uid, charged): (u32, u64)) {
         self.table.remove(inode.ino);
-        let mut state = inode.state.lock();
-        let charged = std::mem::take(&mut state.charged);
-        self.metadata.give_back(inode.uid(), charged);
-        drop(state);
+        self.metadata.give_back(uid, charged);
         if let Some(file) = inode.blocks() {
             self.discard(inode, file);
         }
@@ -250,6 +248,17 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Memory that names, attributes and block maps take, and their limit, in bytes.
     pub fn metadata_bytes(&self) -> (u64, u64) {
         (self.metadata.used() + self.map_bytes(), self.metadata.limit())
+    }
+
+    /// Users with the bytes of that memory that each is charged with, the greatest first.
+    pub fn metadata_by_user(&self) -> Vec<(u32, u64)> {
+        let mut users = self.metadata.users();
+        for (uid, bytes) in &mut users {
+            *bytes += (self.nodes.used_by(*uid) * Nodes::NODE_BYTES) as u64;
+        }
+        users.retain(|(_, bytes)| *bytes > 0);
+        users.sort_by_key(|(uid, bytes)| (Reverse(*bytes), *uid));
+        users
     }
 
     fn map_bytes(&self) -> u64 {

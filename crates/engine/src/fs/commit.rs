@@ -37,6 +37,8 @@ pub(super) struct Held<'a> {
     is_other: bool,
     /// Inodes that get a name.
     targets: [Option<&'a Arc<Inode>>; 2],
+    /// The keys of the names that change: the first target's new one, and the one that goes or gets the second target.
+    keys: [u64; 2],
     /// Last, so that it is let go of last.
     shape: Option<MutexGuard<'a, ()>>,
 }
@@ -68,6 +70,16 @@ impl<'a> Held<'a> {
     /// Sets the inodes that changes of names may name.
     pub(super) fn set_targets(&mut self, targets: [Option<&'a Arc<Inode>>; 2]) {
         self.targets = targets;
+    }
+
+    /// Sets the key of the first target's new name.
+    pub(super) fn set_new_key(&mut self, key: u64) {
+        self.keys[0] = key;
+    }
+
+    /// Sets the key of the name that goes, or gets the second target.
+    pub(super) fn set_old_key(&mut self, key: u64) {
+        self.keys[1] = key;
     }
 
     /// Locks the states of `inodes`; one that is named twice is locked once.
@@ -190,15 +202,18 @@ impl<'a> Held<'a> {
                 set(&inode.ctime_ns, ctime_ns);
             }
             Change::Name { dir, name, ino } => {
-                let mut targets = self.targets.iter().flatten();
-                let target = targets.find(|target| target.ino == ino);
-                let inode = Arc::clone(target.expect("what gets a name is a target"));
-                let met = self.entries(dir).put(name, inode);
+                let mut targets = self.targets.iter().flatten().zip(self.keys);
+                let (target, key) = targets
+                    .find(|(target, _)| target.ino == ino)
+                    .expect("what gets a name is a target");
+                let inode = Arc::clone(target);
+                let met = self.entries(dir).put(key, name, inode);
                 let fewer = met.map_or(0, |met| self.unlink(metadata, dir, name, &met, now_ns));
                 return fewer + self.link(dir, ino, now_ns);
             }
             Change::NoName { dir, name } => {
-                let inode = self.entries(dir).remove(name).expect("a name that goes is there");
+                let key = self.keys[1];
+                let inode = self.entries(dir).remove(key).expect("a name that goes is there");
                 return self.unlink(metadata, dir, name, &inode, now_ns);
             }
             Change::Xattr { ino, name, value } => {
@@ -243,8 +258,10 @@ impl<'a> Held<'a> {
     /// `inode` has one name less, in `dir`.
     fn unlink(&mut self, metadata: &Metadata, dir: Ino, name: &[u8], inode: &Inode, now_ns: i64) -> i64 {
         let state = self.state(inode.ino);
-        state.give_back(inode, metadata, name_bytes(name));
         state.links -= links_of_a_name(inode);
+        if !state.is_gone() {
+            state.give_back(inode, metadata, name_bytes(name));
+        }
         let after = state.is_unlinked_file(inode);
         if inode.is_directory() {
             self.state(dir).links -= 1;
@@ -254,11 +271,11 @@ impl<'a> Held<'a> {
         i64::from(after)
     }
 
-    /// The inode that nothing keeps any more, marked as evicted.
-    fn take_gone(&mut self) -> Option<&'a Inode> {
+    /// The inode that nothing keeps any more, marked as evicted, and what [`State::evict`] gives of it.
+    fn take_gone(&mut self) -> Option<(&'a Inode, (u32, u64))> {
         let mut all = self.states.iter_mut().flatten();
         // A replaced file or a removed one: an operation takes one last name at most.
-        all.find_map(|(inode, state)| state.evict().then_some(*inode))
+        all.find_map(|(inode, state)| state.evict(inode).map(|charged| (*inode, charged)))
     }
 }
 
@@ -338,8 +355,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             std::cmp::Ordering::Equal => 0,
             std::cmp::Ordering::Greater => self.unlinked.fetch_add(unnamed.unsigned_abs(), Ordering::Relaxed),
         };
-        if let Some(inode) = gone {
-            self.evict(inode);
+        if let Some((inode, charged)) = gone {
+            self.evict(inode, charged);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 use super::{Error, Ino, Inode, Result};
 use parking_lot::RwLock;
 use siphasher::sip::SipHasher13;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,10 +28,10 @@ pub(super) struct Entries {
 }
 
 /// The key of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place<'a> {
     /// It is there.
-    Taken(u64),
+    Taken(u64, &'a Arc<Inode>),
     /// It is not there, and would get this key.
     Free(u64),
     /// Too many names have its hash.
@@ -73,19 +73,24 @@ impl Entries {
     }
 
     pub(super) fn find(&self, name: &[u8]) -> Option<&Arc<Inode>> {
-        let first = first_key(name);
-        let mut all = self.by_key.range(first..=first + LAST_OF_HASH);
-        all.find(|(_, entry)| *entry.name == *name)
-            .map(|(_, entry)| &entry.inode)
+        self.find_with_key(name).map(|(_, inode)| inode)
+    }
+
+    /// The inode behind `name`, and the name's key.
+    pub(super) fn find_with_key(&self, name: &[u8]) -> Option<(u64, &Arc<Inode>)> {
+        match self.place(name) {
+            Place::Taken(key, inode) => Some((key, inode)),
+            Place::Free(_) | Place::Full => None,
+        }
     }
 
     /// Where `name` is, or would be.
-    pub(super) fn place(&self, name: &[u8]) -> Place {
+    pub(super) fn place(&self, name: &[u8]) -> Place<'_> {
         let first = first_key(name);
         let mut free = first;
         for (key, entry) in self.by_key.range(first..=first + LAST_OF_HASH) {
             if *entry.name == *name {
-                return Place::Taken(*key);
+                return Place::Taken(*key, &entry.inode);
             }
             // The first gap: keys rise.
             free += u64::from(free == *key);
@@ -97,31 +102,20 @@ impl Entries {
         }
     }
 
-    /// The inode behind the name with this key.
-    pub(super) fn at(&self, key: u64) -> &Arc<Inode> {
-        &self.by_key[&key].inode
-    }
-
-    /// Puts `inode` behind a name that has a place; gives what it named before.
-    pub(super) fn put(&mut self, name: &[u8], inode: Arc<Inode>) -> Option<Arc<Inode>> {
-        match self.place(name) {
-            Place::Taken(key) => {
-                let entry = self.by_key.get_mut(&key).expect("this key was just found");
-                Some(std::mem::replace(&mut entry.inode, inode))
-            }
-            Place::Free(key) => {
+    /// Puts `inode` behind the name that has this key, or takes it; gives what it named before.
+    pub(super) fn put(&mut self, key: u64, name: &[u8], inode: Arc<Inode>) -> Option<Arc<Inode>> {
+        match self.by_key.entry(key) {
+            btree_map::Entry::Occupied(mut entry) => Some(std::mem::replace(&mut entry.get_mut().inode, inode)),
+            btree_map::Entry::Vacant(free) => {
                 let name = name.into();
-                self.by_key.insert(key, Entry { name, inode });
+                free.insert(Entry { name, inode });
                 None
             }
-            Place::Full => unreachable!("the caller has looked for a place"),
         }
     }
 
-    pub(super) fn remove(&mut self, name: &[u8]) -> Option<Arc<Inode>> {
-        let Place::Taken(key) = self.place(name) else {
-            return None;
-        };
+    /// Takes out the name that has this key.
+    pub(super) fn remove(&mut self, key: u64) -> Option<Arc<Inode>> {
         self.by_key.remove(&key).map(|entry| entry.inode)
     }
 

@@ -25,6 +25,8 @@ const USERS_KEPT: usize = 1024;
 const TABLE_BYTES: u64 = 64;
 /// An entry of a directory without its name, and what the heap adds to both.
 const ENTRY_BYTES: u64 = 80;
+/// The first node of the tree of a directory's entries, which has room for eleven.
+const FIRST_ENTRIES_BYTES: usize = 368;
 /// What the heap adds to an attribute's name and value: a node of a tree, for the first one.
 const XATTR_BYTES: u64 = 384;
 pub(super) const ROOT: u32 = 0;
@@ -62,6 +64,13 @@ impl Metadata {
     /// Bytes that all users take, block maps left out.
     pub(super) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Users, with their bytes, block maps left out.
+    pub(super) fn users(&self) -> Vec<(u32, u64)> {
+        let users = self.users.read();
+        let bytes = |(uid, own): (&u32, &AtomicU64)| (*uid, own.load(Ordering::Relaxed));
+        users.iter().map(bytes).collect()
     }
 
     /// Whether `uid` is within the limits now. `is_other`: another user adds to what is `uid`'s. `maps` are the bytes of all block
@@ -148,7 +157,7 @@ pub(super) const FILE_BYTES: u64 = TABLE_BYTES + size_of::<Inode>() as u64 + ENT
 pub(super) fn inode_bytes(body: &Body) -> u64 {
     let body = match body {
         Body::Symlink(target) => target.len(),
-        Body::Directory(_) => size_of::<Directory>(),
+        Body::Directory(_) => size_of::<Directory>() + FIRST_ENTRIES_BYTES,
         Body::File(_) | Body::Volume(_) | Body::Special => 0,
     };
     TABLE_BYTES + (size_of::<Inode>() + body) as u64

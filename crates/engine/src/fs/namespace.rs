@@ -156,9 +156,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Removes a name when `check` lets what it names go.
     fn remove_name(&self, dir: &Inode, name: &[u8], check: impl FnOnce(&Inode) -> Result<()>) -> Result<()> {
         let entries = dir.directory()?.entries.write();
-        let inode = Arc::clone(entries.find(name).ok_or(Error::NotFound)?);
+        let (key, inode) = entries.find_with_key(name).ok_or(Error::NotFound)?;
+        let inode = Arc::clone(inode);
         check(&inode)?;
         let mut held = Held::default();
+        held.set_old_key(key);
         held.hold_directory(dir.ino, entries);
         held.lock_states([Some(dir), Some(&*inode)]);
         let dir = dir.ino;
@@ -275,12 +277,13 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if entries.removed {
             return Err(Error::NotFound);
         }
-        match entries.place(name) {
-            Place::Free(_) => {}
-            Place::Taken(_) => return Err(Error::Exists),
+        let key = match entries.place(name) {
+            Place::Free(key) => key,
+            Place::Taken(..) => return Err(Error::Exists),
             Place::Full => return Err(Error::NoSpace),
-        }
+        };
         let mut held = Held::default();
+        held.set_new_key(key);
         held.hold_directory(dir.ino, entries);
         Ok(held)
     }

@@ -34,10 +34,12 @@ impl Pair<'_> {
     }
 }
 
-/// A rename that passed its checks: what it moves, and what it meets.
+/// A rename that passed its checks: what it moves, what it meets, and the keys of both names.
 struct Checked {
     inode: Arc<Inode>,
     met: Option<Arc<Inode>>,
+    old_key: u64,
+    new_key: u64,
 }
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
@@ -58,7 +60,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         // The shape of the tree changes under this lock only; renames within one directory leave it.
         let shape = (from.ino != to.ino).then(|| self.renaming.lock());
         let mut pair = self.lock_pair(from, to)?;
-        let Checked { inode, met } = self.check_rename(&mut pair, (from, name), (to, new_name), mode)?;
+        let Checked {
+            inode,
+            met,
+            old_key,
+            new_key,
+        } = self.check_rename(&mut pair, (from, name), (to, new_name), mode)?;
         if met.as_ref().is_some_and(|met| met.ino == inode.ino) {
             return Ok(());
         }
@@ -74,6 +81,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             }
         }
         held.set_targets([Some(&inode), met.as_ref()]);
+        held.set_new_key(new_key);
+        held.set_old_key(old_key);
         held.lock_states([Some(&**from), Some(&**to), Some(&*inode), met.as_deref()]);
         let (from, to) = (from.ino, to.ino);
         let arrives = Change::Name {
@@ -125,10 +134,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if pair.from().removed || pair.to().removed {
             return Err(Error::NotFound);
         }
-        let inode = pair.from().find(name).cloned().ok_or(Error::NotFound)?;
-        let met = match pair.to().place(new_name) {
-            Place::Taken(key) => Some(Arc::clone(pair.to().at(key))),
-            Place::Free(_) => None,
+        let (old_key, inode) = pair.from().find_with_key(name).ok_or(Error::NotFound)?;
+        let inode = Arc::clone(inode);
+        let (new_key, met) = match pair.to().place(new_name) {
+            Place::Taken(key, met) => (key, Some(Arc::clone(met))),
+            Place::Free(key) => (key, None),
             Place::Full => return Err(Error::NoSpace),
         };
         if inode.is_directory() && from.ino != to.ino && self.is_within(to, &inode) {
@@ -152,6 +162,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             }
             _ => {}
         }
-        Ok(Checked { inode, met })
+        Ok(Checked {
+            inode,
+            met,
+            old_key,
+            new_key,
+        })
     }
 }

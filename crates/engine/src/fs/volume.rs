@@ -207,10 +207,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.log.append(&[Change::NoVolume { name: &volume.name }]);
         let mut inode = volume.inode.state.lock();
         inode.links = 0;
-        let gone = inode.evict();
+        let gone = inode.evict(&volume.inode);
         drop(inode);
-        if gone {
-            self.evict(&volume.inode);
+        if let Some(charged) = gone {
+            self.evict(&volume.inode, charged);
         }
         Ok(())
     }

@@ -50,6 +50,14 @@ impl BlockMap {
         Ok(())
     }
 
+    /// Whether nothing is placed or reserved, and no node is used or waits. While nobody fills holes.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        let words = self.entries.iter().chain([&self.retired]);
+        // Relaxed: whoever filled a hole was waited for.
+        words.map(|word| word.load(Ordering::Relaxed)).all(|word| word == 0)
+    }
+
     /// Reserves what is a hole in `range`; gives how many blocks that were. *Exclusive.*
     ///
     /// # Errors

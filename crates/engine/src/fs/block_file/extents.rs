@@ -216,10 +216,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Frees all that a file has, when nobody can reach it any more.
     pub(in crate::fs) fn discard(&self, inode: &Inode, file: &BlockFile) {
-        // Somebody may still look at it who found it by its number: a drain does.
-        let closed = inode.close(file, &self.slots);
-        self.take_out(&closed, file, 0..BlockMap::LIMIT)
-            .expect("the whole map goes without splitting a run");
+        if !file.map.is_blank() {
+            // Somebody may still look at it who found it by its number: a drain does.
+            let closed = inode.close(file, &self.slots);
+            self.take_out(&closed, file, 0..BlockMap::LIMIT)
+                .expect("the whole map goes without splitting a run");
+        }
         file.size.store(0, Ordering::Relaxed);
     }
 

@@ -54,3 +54,11 @@ beside "truncate of 3500 MiB" truncate -s 4096 "$mount/big"
 python3 -c "$single_blocks" "$mount"
 beside "truncate of 976 MiB in single blocks" truncate -s 4096 "$mount/one"
 beside "punch hole of 900 MiB in single blocks" fallocate -p -l 900M "$mount/other"
+rm "$mount/one" "$mount/other"
+dd if=/dev/zero of="$mount/big" bs=1M count=2000 status=none
+beside "copy of 2000 MiB" cp "$mount/big" "$mount/copy"
+rm "$mount/copy"
+dd if=/dev/zero of="$mount/big" bs=1M count=3500 status=none
+beside "rm of 3500 MiB" rm "$mount/big"
+python3 -c "$single_blocks" "$mount"
+beside "rm of 976 MiB in single blocks" rm "$mount/one"

@@ -32,6 +32,15 @@ pub(crate) fn allow(cpus: &[usize]) -> Result<(), Error> {
         .map_err(|error| Error::system(format!("pinning a thread to the CPUs {cpus:?}"), error))
 }
 
+/// Whether the scheduler runs this process in real time (chrt -f, -r): then its threads do not take turns.
+pub(crate) fn is_realtime() -> Result<bool, Error> {
+    let path = "/proc/self/stat";
+    let text = fs::read_to_string(path).map_err(|error| Error::system(format!("reading {path}"), error))?;
+    // Behind the name, which may have blanks: the 38th field is the 40th of proc(5), rt_priority.
+    let priority = text.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(37));
+    Ok(priority.is_some_and(|priority| priority != "0"))
+}
+
 /// The CPUs that a file of sysfs lists.
 pub(crate) fn list(file: &str) -> Result<Vec<usize>, Error> {
     let text = fs::read_to_string(file).map_err(|error| Error::system(format!("reading {file}"), error))?;

@@ -55,7 +55,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     // The files of the other cases are gone before these are made.
     let (smoke, rounds) = (bench.smoke, bench.rounds);
     drop(bench);
-    if !contended.is_empty() {
+    if !contended.is_empty() && cpus::is_realtime()? {
+        println!(
+            "SKIPPED: contended: threads of a real-time policy do not share CPUs, and {} readers would keep them",
+            contended.iter().map(|case| case.readers()).max().unwrap_or(0)
+        );
+    } else if !contended.is_empty() {
         let files = contended::Contended::prepare(smoke, rounds, arguments.check)?;
         for case in contended {
             progress.set_message(case.name());

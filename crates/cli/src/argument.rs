@@ -36,6 +36,24 @@ fn not_a_size(text: &str, problem: &dyn Display) -> String {
     }
 }
 
+/// Least memory for names and attributes that a pool is of any use with.
+const METADATA_BYTES_MIN: u64 = 64 << 10;
+
+/// `--metadata`: a size, or a share of the members'.
+pub(crate) fn metadata(text: &str) -> Result<Size, String> {
+    const INSTEAD: &str = "write bytes as 64M or 1G, or a share of the members' size as 25%";
+    match text.parse() {
+        Ok(Size::Bytes(bytes)) if bytes < METADATA_BYTES_MIN => Err(format!(
+            "that is no room for a single directory: give at least 64K; {INSTEAD}"
+        )),
+        Ok(size) => Ok(size),
+        Err(problem) => Err(not_a_size(
+            text,
+            &format!("size `{text}` {}; {INSTEAD}", problem.problem()),
+        )),
+    }
+}
+
 /// A size in bytes, where there is no node to have a share of.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     match text.parse() {

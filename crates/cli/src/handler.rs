@@ -5,14 +5,15 @@ mod volumes;
 
 pub(crate) use exports::Exports;
 
+use crate::bodies;
 use crate::control::protocol::{
     AccessReport, FuseReport, MemberReport, NodeReport, OUTPUT_VERSION, Outcome, Refusal, Request, SpillReport, State,
-    StatusReport,
+    StatusReport, UserReport,
 };
 use crate::control::server::Handler;
 use crate::failure::chain;
 use crate::mountinfo::{Device, mounts};
-use homenode::{BodyKind, BodyOperation, ChosenTransport, Error, MemberId, Mount, NodeId, Pool, Size, Status};
+use homenode::{ChosenTransport, Error, MemberId, Mount, NodeId, Pool, Size, Status};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -124,13 +125,14 @@ impl PoolHandler {
             free_bytes: status.free_bytes(),
             metadata_used_bytes: status.metadata_used_bytes,
             metadata_limit_bytes: status.metadata_limit_bytes,
+            metadata_by_user: users(&status),
             nodes: nodes(&status),
             members: members(&status),
             accesses: accesses(&status),
             spills: spills(&status),
             copies: homenode_linux::copy::choice().to_string(),
             fuse: fuse(&self.mount),
-            bodies: bodies(),
+            bodies: bodies::answers(),
         }
     }
 }
@@ -250,6 +252,14 @@ fn accesses(status: &Status) -> Vec<AccessReport> {
     status.accesses.iter().map(report).collect()
 }
 
+/// So many users' metadata is told.
+const USERS_TOLD: usize = 16;
+
+fn users(status: &Status) -> Vec<UserReport> {
+    let report = |&(uid, bytes): &(u32, u64)| UserReport { uid, bytes };
+    status.metadata_by_user.iter().take(USERS_TOLD).map(report).collect()
+}
+
 fn spills(status: &Status) -> Vec<SpillReport> {
     let report = |spill: &homenode::Spill| SpillReport {
         from: spill.from.0,
@@ -257,20 +267,6 @@ fn spills(status: &Status) -> Vec<SpillReport> {
         bytes: spill.bytes,
     };
     status.spills.iter().map(report).collect()
-}
-
-fn bodies() -> BTreeMap<String, BTreeMap<String, String>> {
-    let answer = |kind: BodyKind, operation: BodyOperation| match kind.supports(operation) {
-        Ok(()) => "yes",
-        Err(error) => error.name(),
-    };
-    let row = |kind: BodyKind| {
-        let cells = BodyOperation::ALL
-            .iter()
-            .map(|operation| (operation.name().to_owned(), answer(kind, *operation).to_owned()));
-        (kind.name().to_owned(), cells.collect())
-    };
-    BodyKind::ALL.iter().map(|kind| row(*kind)).collect()
 }
 
 fn fuse(mount: &Mount) -> FuseReport {

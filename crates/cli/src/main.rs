@@ -7,6 +7,7 @@
 mod affinity;
 mod argument;
 mod blk;
+mod bodies;
 mod control;
 mod demo;
 mod directory;

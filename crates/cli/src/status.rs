@@ -1,7 +1,7 @@
 //! `homenode status`: what the pools of this machine hold, and where their bytes go.
 
 use crate::control::client::{ConnectError, Connection};
-use crate::control::protocol::{AccessReport, OUTPUT_VERSION, StatusReport};
+use crate::control::protocol::{AccessReport, OUTPUT_VERSION, StatusReport, UserReport};
 use crate::control::{self, root_hint, socket_path};
 use crate::directory::is_dead;
 use crate::failure::{Result, fail};
@@ -169,6 +169,16 @@ pub(crate) fn dead_line(path: &Path) -> String {
     format!("{name}  (dead: its server was killed, what it held is lost; `homenode down {name}` clears it)")
 }
 
+/// Who owns most of the metadata.
+fn owners(users: &[UserReport]) -> String {
+    let told = |user: &UserReport| format!("{} user {}", size(user.bytes), user.uid);
+    let told: Vec<String> = users.iter().take(3).map(told).collect();
+    if told.is_empty() {
+        return String::new();
+    }
+    format!(": {}", told.join(", "))
+}
+
 fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     writeln!(
         text,
@@ -192,9 +202,10 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     )?;
     writeln!(
         text,
-        "metadata {} of {} (memory of the server besides the capacity)",
+        "metadata {} of {} (memory of the server besides the capacity){}",
         size(report.metadata_used_bytes),
-        size(report.metadata_limit_bytes)
+        size(report.metadata_limit_bytes),
+        owners(&report.metadata_by_user)
     )?;
     writeln!(
         text,

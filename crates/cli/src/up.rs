@@ -42,7 +42,7 @@ pub(crate) struct UpArgs {
     pub(crate) nodes: Vec<u16>,
     /// Memory that names, attributes and block maps may take besides the members: bytes, or a share of the members' size (25%).
     /// Default: 25%, at least 16M; taken only as files need it. A user other than root gets at most half of what is left.
-    #[arg(long, value_name = "SIZE", value_parser = argument::size)]
+    #[arg(long, value_name = "SIZE", value_parser = argument::metadata)]
     pub(crate) metadata: Option<Size>,
     /// Stay in the foreground; SIGINT or SIGTERM unmounts and ends.
     #[arg(long)]
@@ -61,9 +61,6 @@ impl UpArgs {
     }
 }
 
-/// Least memory for names and attributes that a pool is of any use with.
-const METADATA_BYTES_MIN: u64 = 64 << 10;
-
 /// What the server tells the command that started it, a JSON line each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -81,13 +78,6 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         return serve_detached(args);
     }
     args.mounting.check(mounting::as_flag)?;
-    if let Some(Size::Bytes(bytes)) = args.metadata
-        && bytes < METADATA_BYTES_MIN
-    {
-        fail!(
-            "--metadata {bytes}: that is no room for a single directory: give at least 64K, or a share of the pool's size as 25%"
-        );
-    }
     check_machine()?;
     if args.foreground {
         serve_in_foreground(args)

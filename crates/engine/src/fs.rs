@@ -39,7 +39,7 @@ use crate::{Clock, CpuId, Memory, NodeId};
 use commit::Held;
 use homenode_shared::{Nodes, Slot, Slots};
 use inode::{Body, State};
-use metadata::Metadata;
+use metadata::{Metadata, node_bytes};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -247,22 +247,19 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Memory that names, attributes and block maps take, and their limit, in bytes.
     pub fn metadata_bytes(&self) -> (u64, u64) {
-        (self.metadata.used() + self.map_bytes(), self.metadata.limit())
+        let used = self.metadata.used() + node_bytes(self.nodes.used());
+        (used, self.metadata.limit())
     }
 
     /// Users with the bytes of that memory that each is charged with, the greatest first.
     pub fn metadata_by_user(&self) -> Vec<(u32, u64)> {
         let mut users = self.metadata.users();
         for (uid, bytes) in &mut users {
-            *bytes += (self.nodes.used_by(*uid) * Nodes::NODE_BYTES) as u64;
+            *bytes += node_bytes(self.nodes.used_by(*uid));
         }
         users.retain(|(_, bytes)| *bytes > 0);
         users.sort_by_key(|(uid, bytes)| (Reverse(*bytes), *uid));
         users
-    }
-
-    fn map_bytes(&self) -> u64 {
-        (self.nodes.used() * Nodes::NODE_BYTES) as u64
     }
 
     /// Nodes of 4 KiB that all block maps use together: 0 when no file has more than its first block.

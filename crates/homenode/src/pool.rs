@@ -160,7 +160,8 @@ impl Pool {
                 .backing(member)
                 .map_or_else(String::new, |backing| backing.to_string())
         };
-        Status::new(&pool.status(), self.inner.fs.metadata_bytes(), backing)
+        let fs = &self.inner.fs;
+        Status::new(&pool.status(), fs.metadata_bytes(), fs.metadata_by_user(), backing)
     }
 
     /// Waits until every member has as much populated ahead as [`PoolOptions::populate_ahead`] says: for those who

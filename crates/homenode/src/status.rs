@@ -24,6 +24,8 @@ pub struct Status {
     pub metadata_used_bytes: u64,
     /// The limit of that memory.
     pub metadata_limit_bytes: u64,
+    /// Users who own it, by number, with how many bytes of it; the greatest first.
+    pub metadata_by_user: Vec<(u32, u64)>,
 }
 
 /// State of one member.
@@ -83,8 +85,13 @@ const fn bytes(blocks: u64) -> u64 {
 }
 
 impl Status {
-    /// From the engine's, used bytes and limit of metadata, and what `backing` says each member lies on.
-    pub(crate) fn new(status: &engine::Status, metadata: (u64, u64), backing: impl Fn(MemberId) -> String) -> Self {
+    /// From the engine's, and what `backing` says each member lies on.
+    pub(crate) fn new(
+        status: &engine::Status,
+        metadata_bytes: (u64, u64),
+        metadata_by_user: Vec<(u32, u64)>,
+        backing: impl Fn(MemberId) -> String,
+    ) -> Self {
         let member = |member: &engine::MemberStatus| MemberStatus {
             id: member.id,
             kind: member.kind,
@@ -115,8 +122,9 @@ impl Status {
             capacity_bytes: bytes(status.capacity),
             used_bytes: bytes(status.used),
             reserved_bytes: bytes(status.reserved),
-            metadata_used_bytes: metadata.0,
-            metadata_limit_bytes: metadata.1,
+            metadata_used_bytes: metadata_bytes.0,
+            metadata_limit_bytes: metadata_bytes.1,
+            metadata_by_user,
         }
     }
 

@@ -61,6 +61,10 @@ impl Case {
         }
     }
 
+    pub(super) fn readers(&self) -> usize {
+        self.readers
+    }
+
     /// Such as `contended/punch/16r`.
     pub(super) fn name(self) -> String {
         let change = match self.change {
@@ -117,7 +121,7 @@ impl Contended {
         };
         Ok(Self {
             rounds,
-            time_max: Duration::from_millis(if smoke { 10 } else { 250 }),
+            time_max: Duration::from_millis(if smoke { 200 } else { 250 }),
             file_bytes,
             library,
             tmpfs,

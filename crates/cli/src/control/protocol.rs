@@ -1,5 +1,6 @@
 //! The lines between a command and a server.
 
+use crate::bodies::Answers;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -136,6 +137,13 @@ impl Refusal {
     }
 }
 
+/// Memory of names, attributes and block maps that a user owns.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UserReport {
+    pub(crate) uid: u32,
+    pub(crate) bytes: u64,
+}
+
 /// A pool and its mount, as `homenode status --json` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StatusReport {
@@ -156,6 +164,9 @@ pub(crate) struct StatusReport {
     pub(crate) metadata_used_bytes: u64,
     /// The limit of that memory.
     pub(crate) metadata_limit_bytes: u64,
+    /// Users who own most of it, the greatest first.
+    #[serde(default)]
+    pub(crate) metadata_by_user: Vec<UserReport>,
     pub(crate) nodes: Vec<NodeReport>,
     pub(crate) members: Vec<MemberReport>,
     /// The access matrix without its empty cells.
@@ -167,7 +178,7 @@ pub(crate) struct StatusReport {
     pub(crate) fuse: FuseReport,
     /// Answers by kind of body and operation: `yes`, or the name of the errno that refuses it.
     #[serde(default)]
-    pub(crate) bodies: BTreeMap<String, BTreeMap<String, String>>,
+    pub(crate) bodies: Answers,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 use super::{Judged, remedy};
 use crate::affinity::words::{UnseenReport, unseen_reports};
+use crate::bodies::{Answers, answers};
 use crate::topology::machine;
 use homenode_policy::affinity::Cost;
 use homenode_policy::doctor::{Finding, NodeMemory, Verdict};
@@ -19,6 +20,8 @@ pub(super) struct Report<'a> {
     /// Threads of which it is not known what they do.
     threads_unread: usize,
     findings: Vec<FindingReport>,
+    /// What files and volumes of pools support, as `homenode status --json`.
+    bodies: Answers,
     unseen: Vec<UnseenReport<'a>>,
 }
 
@@ -75,6 +78,7 @@ pub(super) fn of(judged: &Judged) -> Report<'_> {
         },
         threads_unread: judged.unread(),
         findings: judged.findings.iter().map(|one| finding(judged, one)).collect(),
+        bodies: answers(),
         unseen: unseen_reports(&sensed.unseen),
     }
 }

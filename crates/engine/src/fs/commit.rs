@@ -9,7 +9,7 @@
 use super::attr::{DIRECTORY, TYPE_MASK};
 use super::directory::Entries;
 use super::inode::{Body, Inode, State};
-use super::metadata::{Metadata, ROOT, inode_bytes, name_bytes, xattr_bytes};
+use super::metadata::{Metadata, ROOT, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use super::{Error, Fs, Ino, Result};
 use crate::log::{Attributes, Change, Log};
 use crate::{Clock, Memory};
@@ -17,11 +17,6 @@ use homenode_shared::Nodes;
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-
-/// Bytes of nodes of block maps.
-fn bytes_of(nodes: usize) -> u64 {
-    (nodes * Nodes::NODE_BYTES) as u64
-}
 
 /// Changes that belong together at most.
 const CHANGES_MAX: usize = 5;
@@ -160,8 +155,8 @@ impl<'a> Held<'a> {
         let is_other = self.is_other;
         let is_within = |(uid, bytes): &(u32, u64)| {
             *bytes == 0
-                || metadata.is_within(*uid, is_other, bytes_of(nodes.used()), &|| {
-                    bytes_of(nodes.used_by(*uid))
+                || metadata.is_within(*uid, is_other, node_bytes(nodes.used()), &|| {
+                    node_bytes(nodes.used_by(*uid))
                 })
         };
         if taken <= freed || charged.iter().all(is_within) {

@@ -144,9 +144,8 @@ pub(super) struct MapAllowance(pub(super) Arc<Metadata>);
 
 impl Allowance for MapAllowance {
     fn may_take(&self, taker: Taker, all: usize, own: &dyn Fn() -> usize) -> bool {
-        let bytes = |nodes: usize| (nodes * Nodes::NODE_BYTES) as u64;
-        self.0
-            .is_within(taker.user, taker.is_other, bytes(all), &|| bytes(own() + 1))
+        let own = || node_bytes(own() + 1);
+        self.0.is_within(taker.user, taker.is_other, node_bytes(all), &own)
     }
 }
 
@@ -161,6 +160,11 @@ pub(super) fn inode_bytes(body: &Body) -> u64 {
         Body::File(_) | Body::Volume(_) | Body::Special => 0,
     };
     TABLE_BYTES + (size_of::<Inode>() + body) as u64
+}
+
+/// Bytes of nodes of block maps.
+pub(super) fn node_bytes(nodes: usize) -> u64 {
+    (nodes * Nodes::NODE_BYTES) as u64
 }
 
 /// Bytes of a name in a directory.

@@ -1,0 +1,30 @@
+//! What files, volumes and others of a pool support, from the engine's own table.
+
+use homenode::{BodyKind, BodyOperation};
+use std::collections::BTreeMap;
+
+/// Answers by kind of body and operation: `yes`, or the name of the errno that refuses it.
+pub(crate) type Answers = BTreeMap<String, BTreeMap<String, String>>;
+
+/// The whole table.
+pub(crate) fn answers() -> Answers {
+    let answer = |kind: BodyKind, operation: BodyOperation| match kind.supports(operation) {
+        Ok(()) => "yes",
+        Err(error) => error.name(),
+    };
+    let row = |kind: BodyKind| {
+        let cells =
+            BodyOperation::ALL.map(|operation| (operation.name().to_owned(), answer(kind, operation).to_owned()));
+        (kind.name().to_owned(), cells.into())
+    };
+    BodyKind::ALL.map(row).into()
+}
+
+/// What volumes refuse that files do not, in words.
+pub(crate) fn refused_by_volumes() -> String {
+    let refused = BodyOperation::ALL.into_iter().filter(|operation| {
+        BodyKind::File.supports(*operation).is_ok() && BodyKind::Volume.supports(*operation).is_err()
+    });
+    let names: Vec<&str> = refused.map(BodyOperation::name).collect();
+    names.join(", ")
+}

@@ -27,10 +27,10 @@ impl Scale {
     }
 }
 
-/// The scale of this process, found once; `None` when the counter is not invariant.
+/// The scale of this process, found once; `None` when the counter is not invariant, or the kernel does not count by it.
 pub(super) fn scale() -> Option<Scale> {
     static SCALE: OnceLock<Option<Scale>> = OnceLock::new();
-    *SCALE.get_or_init(|| is_invariant().then(compare).flatten())
+    *SCALE.get_or_init(|| (is_invariant() && kernel_trusts_it()).then(compare).flatten())
 }
 
 /// Cycles now.
@@ -45,6 +45,13 @@ fn is_invariant() -> bool {
     const POWER: u32 = 0x8000_0007;
     let has_leaf = __cpuid(0x8000_0000).eax >= POWER;
     has_leaf && __cpuid(POWER).edx & 1 << 8 != 0
+}
+
+/// Whether the kernel would count by it: it leaves a counter out that it saw to drift, or to differ between processors.
+fn kernel_trusts_it() -> bool {
+    let sources = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/available_clocksource");
+    // Without sysfs nothing speaks against it.
+    sources.map_or(true, |sources| sources.split_whitespace().any(|source| source == "tsc"))
 }
 
 /// Compares the counter with the kernel's clock.

@@ -36,9 +36,14 @@ pub(crate) fn allow(cpus: &[usize]) -> Result<(), Error> {
 pub(crate) fn is_realtime() -> Result<bool, Error> {
     let path = "/proc/self/stat";
     let text = fs::read_to_string(path).map_err(|error| Error::system(format!("reading {path}"), error))?;
-    // Behind the name, which may have blanks: the 38th field is the 40th of proc(5), rt_priority.
-    let priority = text.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(37));
-    Ok(priority.is_some_and(|priority| priority != "0"))
+    Ok(has_priority(&text))
+}
+
+/// Whether proc_pid_stat(5) tells a real-time priority.
+fn has_priority(stat: &str) -> bool {
+    // Behind the name, which may have blanks and brackets: the 38th word is the 40th field, rt_priority.
+    let priority = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(37));
+    priority.is_some_and(|priority| priority != "0")
 }
 
 /// The CPUs that a file of sysfs lists.
@@ -94,6 +99,15 @@ fn parse_list(text: &str) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_real_time_priority_is_seen_behind_any_name() {
+        let stat = |name: &str, priority: u32| {
+            let between = "0 ".repeat(36);
+            format!("7 ({name}) R {between}{priority} 1 0 0\n")
+        };
+        assert!(has_priority(&stat("a) b (", 20)) && !has_priority(&stat("a) b (", 0)));
+    }
 
     #[test]
     fn the_second_cpu_is_another_core_of_the_same_node() {

@@ -31,8 +31,11 @@ pub(crate) enum Error {
         contestant: &'static str,
     },
     /// No case's name holds any of the given substrings.
-    #[error("no case matches {0}: run without --case to see the names of all")]
+    #[error("no case matches {0}: run with --smoke and without --case to see the names of all")]
     NoCase(String),
+    /// Cases whose threads share CPUs would be checked with a real-time policy.
+    #[error("--check with cases contended/…: threads of a real-time policy do not share CPUs; run it without chrt")]
+    RealTime,
     /// `--check` found ratios that fall short.
     #[error("{missed} of {checked} required numbers were not reached")]
     Missed {

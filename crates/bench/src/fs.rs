@@ -55,7 +55,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     // The files of the other cases are gone before these are made.
     let (smoke, rounds) = (bench.smoke, bench.rounds);
     drop(bench);
-    if !contended.is_empty() && cpus::is_realtime()? {
+    let cannot_share = !contended.is_empty() && cpus::is_realtime()?;
+    if cannot_share && arguments.check {
+        return Err(Error::RealTime);
+    } else if cannot_share {
         println!(
             "SKIPPED: contended: threads of a real-time policy do not share CPUs, and {} readers would keep them",
             contended.iter().map(|case| case.readers()).max().unwrap_or(0)

@@ -116,6 +116,16 @@ mod tests {
     }
 
     #[test]
+    fn metadata_has_room_for_something() {
+        assert_eq!(metadata("64K"), Ok(Size::Bytes(64 << 10)));
+        assert_eq!(metadata("25%"), Ok(Size::percent(25)));
+        for text in ["63K", "x", "0"] {
+            let message = metadata(text).unwrap_err();
+            assert!(message.contains("members' size"), "{message}");
+        }
+    }
+
+    #[test]
     fn bytes_are_no_share() {
         assert_eq!(bytes("64M"), Ok(64 << 20));
         assert!(bytes("25%").unwrap_err().contains("64M"));

@@ -1,4 +1,4 @@
-//! What files, volumes and others of a pool support, from the engine's own table.
+//! The engine's table of operations, as JSON: whether files, volumes and other kinds of inodes support them.
 
 use homenode::{BodyKind, BodyOperation};
 use std::collections::BTreeMap;
@@ -18,13 +18,4 @@ pub(crate) fn answers() -> Answers {
         (kind.name().to_owned(), cells.into())
     };
     BodyKind::ALL.map(row).into()
-}
-
-/// What volumes refuse that files do not, in words.
-pub(crate) fn refused_by_volumes() -> String {
-    let refused = BodyOperation::ALL.into_iter().filter(|operation| {
-        BodyKind::File.supports(*operation).is_ok() && BodyKind::Volume.supports(*operation).is_err()
-    });
-    let names: Vec<&str> = refused.map(BodyOperation::name).collect();
-    names.join(", ")
 }

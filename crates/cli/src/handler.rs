@@ -252,7 +252,7 @@ fn accesses(status: &Status) -> Vec<AccessReport> {
     status.accesses.iter().map(report).collect()
 }
 
-/// So many users' metadata is told.
+/// Users whose metadata `status` tells, at most.
 const USERS_TOLD: usize = 16;
 
 fn users(status: &Status) -> Vec<UserReport> {

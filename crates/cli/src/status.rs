@@ -169,7 +169,7 @@ pub(crate) fn dead_line(path: &Path) -> String {
     format!("{name}  (dead: its server was killed, what it held is lost; `homenode down {name}` clears it)")
 }
 
-/// Who owns most of the metadata.
+/// Names the three users who own most of the metadata, with its size.
 fn owners(users: &[UserReport]) -> String {
     let told = |user: &UserReport| format!("{} user {}", size(user.bytes), user.uid);
     let told: Vec<String> = users.iter().take(3).map(told).collect();

@@ -52,6 +52,7 @@ fn has_one_node(judged: &Value) -> bool {
 #[test]
 fn this_machine() {
     let judged = json(&["--period", "0.2"]);
+    assert_eq!(judged["bodies"]["volume"]["truncate"], "EINVAL");
     assert_eq!(judged["output_version"], 1);
     assert!(
         judged["machine"]["kernel"]

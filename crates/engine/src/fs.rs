@@ -39,9 +39,10 @@ use crate::{Clock, CpuId, Memory, NodeId};
 use commit::Held;
 use homenode_shared::{Nodes, Slot, Slots};
 use inode::{Body, State};
-use metadata::{Metadata, node_bytes};
+use metadata::{Metadata, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use table::Table;
@@ -253,11 +254,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Users with the bytes of that memory that each is charged with, the greatest first.
     pub fn metadata_by_user(&self) -> Vec<(u32, u64)> {
-        let mut users = self.metadata.users();
-        for (uid, bytes) in &mut users {
-            *bytes += node_bytes(self.nodes.used_by(*uid));
+        let mut all = self.metadata.by_user();
+        for (uid, nodes) in self.nodes.by_user() {
+            *all.entry(uid).or_default() += node_bytes(nodes);
         }
-        users.retain(|(_, bytes)| *bytes > 0);
+        let mut users: Vec<_> = all.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
         users.sort_by_key(|(uid, bytes)| (Reverse(*bytes), *uid));
         users
     }
@@ -274,8 +275,22 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Panics when the filesystem's books do not agree. At rest only.
     pub fn check_invariants(&self) {
         let (mut placed, mut reserved, mut charged) = (0, 0, 0);
+        let mut names: HashMap<Ino, u64> = HashMap::new();
         self.table.for_each(|inode| {
-            charged += inode.state.lock().charged;
+            if let Ok(directory) = inode.directory() {
+                for (entry, _) in directory.entries.read().from(0) {
+                    *names.entry(entry.inode.ino).or_default() += name_bytes(&entry.name);
+                }
+            }
+        });
+        self.table.for_each(|inode| {
+            let state = inode.state.lock();
+            let xattrs = state.xattrs.iter().flat_map(|all| all.iter());
+            let xattrs: u64 = xattrs.map(|(name, value)| xattr_bytes(name, value)).sum();
+            let own = inode_bytes(&inode.body) + names.get(&inode.ino).unwrap_or(&0) + xattrs;
+            assert_eq!(own, state.charged, "bytes of metadata of inode {}", inode.ino.0);
+            charged += state.charged;
+            drop(state);
             if let Some(file) = inode.blocks() {
                 let (p, r) = self.count_blocks(file);
                 assert_eq!(p + r, file.blocks.sum(), "st_blocks of inode {} is off", inode.ino.0);

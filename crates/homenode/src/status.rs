@@ -85,7 +85,7 @@ const fn bytes(blocks: u64) -> u64 {
 }
 
 impl Status {
-    /// From the engine's, and what `backing` says each member lies on.
+    /// Makes it of the engine's figures; `backing` says what a member lies on.
     pub(crate) fn new(
         status: &engine::Status,
         metadata_bytes: (u64, u64),

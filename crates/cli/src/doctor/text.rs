@@ -2,7 +2,6 @@
 
 use super::{Judged, remedy};
 use crate::affinity::words::{count, plain, seconds, unseen};
-use crate::bodies::refused_by_volumes;
 use crate::topology::{described, human_bytes};
 use homenode_policy::doctor::{Finding, NodeMemory, Verdict};
 use std::fmt::Write as _;
@@ -27,12 +26,9 @@ pub(super) fn of(judged: &Judged) -> String {
     if !of_pools.is_empty() {
         text += "\nFor pools of homenode on this machine:\n";
     }
-    for finding in &of_pools {
+    for finding in of_pools {
         text += "\n-  ";
         text += &told(judged, finding);
-    }
-    if !of_pools.is_empty() {
-        let _ = writeln!(text, "\nVolumes of pools refuse: {}.", refused_by_volumes());
     }
     if !sensed.unseen.is_empty() {
         text += "\n";

@@ -49,6 +49,10 @@ fn attributes_of_a_user_stay_within_the_limit_and_are_given_back() {
         let used = report["metadata_used_bytes"].as_u64().unwrap();
         assert_eq!(report["metadata_limit_bytes"], LIMIT);
         assert!(used <= LIMIT / 2 && used > LIMIT / 3, "{used} of {LIMIT}");
+        let most = &report["metadata_by_user"][0];
+        assert_eq!(most["uid"], 65534);
+        let own = most["bytes"].as_u64().unwrap();
+        assert!(own <= used && own > used - 4096, "{own} of {used}");
         let grown = anonymous_bytes(&dir).saturating_sub(before);
         assert!(grown > LIMIT / 3 && grown < LIMIT, "{used} counted, {grown} grown");
         let files = rustix::fs::statvfs(&dir).unwrap().f_ffree;

@@ -33,7 +33,7 @@ pub(super) struct Held<'a> {
     /// Inodes that get a name.
     targets: [Option<&'a Arc<Inode>>; 2],
     /// The keys of the names that change: the first target's new one, and the one that goes or gets the second target.
-    keys: [u64; 2],
+    keys: [Option<u64>; 2],
     /// Last, so that it is let go of last.
     shape: Option<MutexGuard<'a, ()>>,
 }
@@ -69,12 +69,12 @@ impl<'a> Held<'a> {
 
     /// Sets the key of the first target's new name.
     pub(super) fn set_new_key(&mut self, key: u64) {
-        self.keys[0] = key;
+        self.keys[0] = Some(key);
     }
 
     /// Sets the key of the name that goes, or gets the second target.
     pub(super) fn set_old_key(&mut self, key: u64) {
-        self.keys[1] = key;
+        self.keys[1] = Some(key);
     }
 
     /// Locks the states of `inodes`; one that is named twice is locked once.
@@ -202,12 +202,13 @@ impl<'a> Held<'a> {
                     .find(|(target, _)| target.ino == ino)
                     .expect("what gets a name is a target");
                 let inode = Arc::clone(target);
+                let key = key.expect("the key of a new name is set");
                 let met = self.entries(dir).put(key, name, inode);
                 let fewer = met.map_or(0, |met| self.unlink(metadata, dir, name, &met, now_ns));
                 return fewer + self.link(dir, ino, now_ns);
             }
             Change::NoName { dir, name } => {
-                let key = self.keys[1];
+                let key = self.keys[1].expect("the key of a name that goes is set");
                 let inode = self.entries(dir).remove(key).expect("a name that goes is there");
                 return self.unlink(metadata, dir, name, &inode, now_ns);
             }
@@ -253,10 +254,8 @@ impl<'a> Held<'a> {
     /// `inode` has one name less, in `dir`.
     fn unlink(&mut self, metadata: &Metadata, dir: Ino, name: &[u8], inode: &Inode, now_ns: i64) -> i64 {
         let state = self.state(inode.ino);
+        state.give_back(inode, metadata, name_bytes(name));
         state.links -= links_of_a_name(inode);
-        if !state.is_gone() {
-            state.give_back(inode, metadata, name_bytes(name));
-        }
         let after = state.is_unlinked_file(inode);
         if inode.is_directory() {
             self.state(dir).links -= 1;

@@ -105,7 +105,10 @@ impl Entries {
     /// Puts `inode` behind the name that has this key, or takes it; gives what it named before.
     pub(super) fn put(&mut self, key: u64, name: &[u8], inode: Arc<Inode>) -> Option<Arc<Inode>> {
         match self.by_key.entry(key) {
-            btree_map::Entry::Occupied(mut entry) => Some(std::mem::replace(&mut entry.get_mut().inode, inode)),
+            btree_map::Entry::Occupied(mut entry) => {
+                debug_assert_eq!(*entry.get().name, *name);
+                Some(std::mem::replace(&mut entry.get_mut().inode, inode))
+            }
             btree_map::Entry::Vacant(free) => {
                 let name = name.into();
                 free.insert(Entry { name, inode });

@@ -57,14 +57,9 @@ impl State {
         self.pins > 0 || self.opens.all > 0
     }
 
-    /// Whether nothing keeps the inode.
-    pub(super) fn is_gone(&self) -> bool {
-        self.links == 0 && !self.is_held()
-    }
-
     /// Marks `inode`, whose state this is, as evicted if nothing keeps it. Gives its owner, and the bytes he was charged with.
     pub(super) fn evict(&mut self, inode: &Inode) -> Option<(u32, u64)> {
-        let evict = self.is_gone() && !self.evicted;
+        let evict = self.links == 0 && !self.is_held() && !self.evicted;
         self.evicted |= evict;
         evict.then(|| (inode.uid(), std::mem::take(&mut self.charged)))
     }

@@ -66,8 +66,8 @@ impl Metadata {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Users, with their bytes, block maps left out.
-    pub(super) fn users(&self) -> Vec<(u32, u64)> {
+    /// Bytes by user, block maps left out.
+    pub(super) fn by_user(&self) -> BTreeMap<u32, u64> {
         let users = self.users.read();
         let bytes = |(uid, own): (&u32, &AtomicU64)| (*uid, own.load(Ordering::Relaxed));
         users.iter().map(bytes).collect()

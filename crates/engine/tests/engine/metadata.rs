@@ -137,6 +137,9 @@ fn sparse_files_take_no_more_memory_than_their_owner_may_have() {
     let took = fs.metadata_bytes().0;
     assert!(took <= LIMIT / 2 && took > LIMIT / 3, "{written} blocks took {took}");
     assert!(fs.pool().status().used < 16 * RUN, "the pool is not what is full");
+    let by_user = fs.metadata_by_user();
+    assert!(by_user[0].0 == USER && by_user[0].1 > took * 9 / 10, "{by_user:?}");
+    assert_eq!(by_user.iter().map(|(_, bytes)| bytes).sum::<u64>(), took);
     // Whoever owns it writes on where nodes are, and others make files.
     fs.write(&caller.asking(), &mine, 0, b"y", false)
         .expect("a node is there");

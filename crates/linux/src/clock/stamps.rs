@@ -8,8 +8,9 @@ use homenode_engine::blk::Time;
 
 /// Nanoseconds of a steady clock, for stamps of single requests.
 ///
-/// Reads the processor's time-stamp counter where that is invariant (it counts evenly whatever the clock frequency and the
-/// sleep states) and the kernel has not found it wrong, else `CLOCK_MONOTONIC`. The counter is compared with the kernel's clock once in a process, for 10 ms: its
+/// Reads the processor's time-stamp counter where it is invariant: it counts evenly whatever the clock frequency and the sleep
+/// states. Reads `CLOCK_MONOTONIC` elsewhere, and where the kernel had found the counter wrong before a process made its first clock.
+/// The counter is compared with the kernel's clock once in a process, for 10 ms: its
 /// nanoseconds are good to 1 in 10,000. The processor may read it some dozen cycles before the instructions in front of
 /// it are done.
 #[derive(Clone, Copy, Debug)]

@@ -136,9 +136,10 @@ unsafe fn store_otherwise(to: *mut u8, from: *const u8, bytes: usize) {
     unsafe { chosen(to, from, bytes) }
 }
 
-/// Reads gain that are no smaller than what is done around them, up to a page: longer ones look ahead themselves, or have time.
-/// So do writes that string instructions do not make; those need no line's old bytes where the processor looks ahead, and gain by the
-/// start that they get where it does not.
+/// Whether copies of so many bytes gain when they are announced.
+///
+/// Reads: from [`ANNOUNCE_LOAD_MIN`], as smaller ones are over before what is done around them, to a page, as longer ones have time.
+/// Writes: those by vectors. Those by string instructions, which need no line's old bytes, where the processor does not look ahead.
 #[inline]
 pub(super) fn gains(bytes: usize, to_write: bool) -> bool {
     if to_write {

@@ -4,7 +4,8 @@
 //! and goes on from the better one. A step moves one thread or one queue. When no step helps, groups are tried: threads
 //! together with their queues, as neither gains by going alone; then exchanges; then detours, where one or two things go
 //! elsewhere at a loss and the others follow; then shakes, detours of more things picked at random.
-//! Cost: [`WORK_MAX`] bounds the evaluations of groups, exchanges and detours, [`PASSES`] those of single steps.
+//! Cost: [`WORK_MAX`] bounds the evaluations of all but single steps, [`SHAKES_WORK_MAX`] those of shakes in vain, [`PASSES`] those of
+//! single steps.
 
 mod steps;
 
@@ -15,7 +16,7 @@ use steps::{Free, Item, domain, force, options, put_back, step, step_channel, st
 
 /// Rounds of single steps. Two or three are the rule.
 const PASSES: usize = 6;
-/// Evaluations of groups and exchanges: some milliseconds.
+/// Evaluations of groups, exchanges, detours and shakes: some milliseconds.
 const WORK_MAX: u64 = 200_000;
 /// Evaluations of [`shakes`] that find nothing: less than a millisecond.
 const SHAKES_WORK_MAX: u64 = 20_000;
@@ -223,12 +224,15 @@ fn detours(state: &mut State<'_>, free: &Free) -> bool {
 /// Tries detours of three to five things picked at random, as long as there is effort left. Whether something helped.
 fn shakes(state: &mut State<'_>, free: &Free) -> bool {
     let items = free.items();
+    if items.len() < 3 {
+        return false;
+    }
     let mut random = SHAKE_SEED;
     let mut below = |limit: usize| {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        usize::try_from(random % limit.max(1) as u64).expect("below a usize")
+        usize::try_from(random % limit as u64).expect("below a usize")
     };
     let end = WORK_MAX.min(state.work.saturating_add(SHAKES_WORK_MAX));
     while state.work < end {
@@ -241,7 +245,7 @@ fn shakes(state: &mut State<'_>, free: &Free) -> bool {
             }
         }
         state.work += 1;
-        if detour(state, free, &forced) {
+        if forced.len() >= 3 && detour(state, free, &forced) {
             return true;
         }
     }

@@ -214,8 +214,9 @@ fn at_most_five_percent_above_the_optimum() {
         Ok(())
     };
     seeded::check(150, (small(), 0..50u64), property);
-    for missed_without_shakes in [50, 120] {
-        seeded::check_seed(missed_without_shakes, 150, (small(), 0..50u64), property);
+    // Without shakes the search misses one world of each, as `small` makes them now.
+    for seed in [50, 120] {
+        seeded::check_seed(seed, 150, (small(), 0..50u64), property);
     }
     println!("at worst {:.4} of the optimum", worst.get());
 }

@@ -12,7 +12,7 @@ pub(crate) fn check<S: Strategy>(cases: u32, strategy: S, property: impl Fn(S::V
     check_seed(seed, cases, strategy, property);
 }
 
-/// As [`check`], of the values that one seed makes.
+/// Checks `property` on the values that one seed makes.
 pub(crate) fn check_seed<S: Strategy>(
     seed: u64,
     cases: u32,

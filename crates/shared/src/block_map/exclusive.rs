@@ -50,11 +50,11 @@ impl BlockMap {
         Ok(())
     }
 
-    /// Whether nothing is placed or reserved, and no node is used or waits. While nobody fills holes.
+    /// Whether nothing is placed or reserved, and no node is used or waits. Says nothing while others fill holes.
     #[must_use]
     pub fn is_blank(&self) -> bool {
         let words = self.entries.iter().chain([&self.retired]);
-        // Relaxed: whoever filled a hole was waited for.
+        // Relaxed: the caller knows that whoever filled a hole is done.
         words.map(|word| word.load(Ordering::Relaxed)).all(|word| word == 0)
     }
 

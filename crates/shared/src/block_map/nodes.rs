@@ -163,6 +163,18 @@ impl Nodes {
             .sum()
     }
 
+    /// Nodes that are used, by the user they are counted for.
+    #[must_use]
+    pub fn by_user(&self) -> BTreeMap<u32, usize> {
+        let mut all = BTreeMap::new();
+        for free in &self.free {
+            for (user, nodes) in &free.lock().by_user {
+                *all.entry(*user).or_default() += nodes;
+            }
+        }
+        all
+    }
+
     /// Nodes that may be used.
     #[must_use]
     pub fn limit(&self) -> usize {

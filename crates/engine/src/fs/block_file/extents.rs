@@ -216,7 +216,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Frees all that a file has, when nobody can reach it any more.
     pub(in crate::fs) fn discard(&self, inode: &Inode, file: &BlockFile) {
-        if !file.map.is_blank() {
+        // Nobody fills a file that nothing keeps; a volume is written without being open.
+        if inode.is_volume() || !file.map.is_blank() {
             // Somebody may still look at it who found it by its number: a drain does.
             let closed = inode.close(file, &self.slots);
             self.take_out(&closed, file, 0..BlockMap::LIMIT)

@@ -103,9 +103,14 @@ fn resize(world: &World, _: &Caller, random: &mut Random) -> bool {
     let (fs, volume) = (&world.fs, volume(world));
     if random.below(4) == 0 {
         fs.remove_volume(&volume).expect("nobody else does");
+        assert_eq!(volume.size_bytes(), 0);
+        // Some go before a first write, or beside it.
+        for _ in 0..random.below(8) {
+            let fresh = fs.create_volume("v", SIZE, Placement::Local).expect("nobody else does");
+            fs.remove_volume(&fresh).expect("nobody else does");
+        }
         fs.create_volume("v", SIZE, Placement::Interleave)
             .expect("nobody else does");
-        assert_eq!(volume.size_bytes(), 0);
     } else {
         let size = (1 + random.below(SIZE / BLOCK)) * BLOCK;
         fs.resize_volume(&volume, size, true).expect("nobody else does");

@@ -46,7 +46,7 @@ pub(super) enum Instructions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Choice {
     pub(super) instructions: Instructions,
-    /// Whether long reads ask for the next page's lines, and small ones for theirs before they are counted.
+    /// Whether long reads ask for the next page's lines, and copies up to a page for all of theirs before they are counted.
     pub(super) ahead: bool,
     measured: Option<Measured>,
 }

@@ -4,7 +4,7 @@
 use crate::support::pattern::Random;
 use crate::support::{BLOCK, Caller, TestFs, assert_empty, filesystem, new_file, seeded, threads};
 use homenode_engine::fs::{Placement, SetAttr, Volume, VolumeError};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 6 << 20;
@@ -150,4 +150,40 @@ fn recycle(world: &World, caller: &Caller, random: &mut Random) -> bool {
     fs.unlink(&fs.root(), b"recycled").expect("it is there");
     fs.unpin(&inode, 1);
     true
+}
+
+#[test]
+fn a_write_beside_the_removal_of_a_fresh_volume_leaves_no_block() {
+    let mut random = Random::new(seeded::seed());
+    let (fs, _) = filesystem(1, 16 << 8);
+    let fs = Arc::new(fs);
+    let current: Arc<Mutex<Option<Arc<Volume>>>> = Arc::default();
+    let writer = {
+        let (fs, current) = (Arc::clone(&fs), Arc::clone(&current));
+        std::thread::spawn(move || {
+            let caller = Caller::on_cpu(&fs, 0);
+            let mut written = 0;
+            while let Ok(volume) = current.lock().map(|volume| volume.clone()) {
+                match volume {
+                    Some(volume) => written += u64::from(within(fs.write_volume(&caller.asking(), &volume, 0, b"x"))),
+                    None if Arc::strong_count(&current) == 1 => break,
+                    None => {}
+                }
+            }
+            written
+        })
+    };
+    for _ in 0..20_000 {
+        let volume = fs.create_volume("v", SIZE, Placement::Local).expect("it is new");
+        *current.lock().expect("nobody panics with it") = Some(Arc::clone(&volume));
+        (0..random.below(300)).for_each(|_| std::hint::spin_loop());
+        fs.remove_volume(&volume).expect("nobody else does");
+        *current.lock().expect("nobody panics with it") = None;
+    }
+    drop(current);
+    println!(
+        "written before the removal: {}",
+        writer.join().expect("it does not panic")
+    );
+    assert_empty(&fs);
 }

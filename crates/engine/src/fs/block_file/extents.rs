@@ -216,11 +216,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Frees all that a file has, when nobody can reach it any more.
     pub(in crate::fs) fn discard(&self, inode: &Inode, file: &BlockFile) {
-        // Nobody fills a file that nothing keeps; a volume is written without being open.
-        if inode.is_volume() || !file.map.is_blank() {
-            // Somebody may still look at it who found it by its number: a drain does.
-            let closed = inode.close(file, &self.slots);
-            self.take_out(&closed, file, 0..BlockMap::LIMIT)
+        // Nobody fills a file that nothing keeps; a volume is written without being open. And somebody may still look at blocks who
+        // found the inode by its number: a drain does. The gate opens when the size is 0.
+        let closed = (inode.is_volume() || !file.map.is_blank()).then(|| inode.close(file, &self.slots));
+        if let Some(closed) = &closed {
+            self.take_out(closed, file, 0..BlockMap::LIMIT)
                 .expect("the whole map goes without splitting a run");
         }
         file.size.store(0, Ordering::Relaxed);

@@ -90,7 +90,7 @@ fn new_root(now_ns: i64) -> Inode {
     root
 }
 
-/// One filesystem on one pool. `L` hears every change of its metadata.
+/// A filesystem on one pool. `L` hears every change of the filesystem's metadata.
 #[derive(Debug)]
 pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
     pool: Pool<M>,
@@ -223,7 +223,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.unlinked.load(Ordering::Relaxed) > 0
     }
 
-    /// What statfs(2) tells.
+    /// Returns the filesystem's space and inodes, as statfs(2).
     pub fn statfs(&self) -> StatFs {
         let status = self.pool.status();
         let live = self.table.len();

@@ -115,7 +115,7 @@ pub enum Change<'a> {
     },
 }
 
-/// What an inode is, besides its data, its times and its extended attributes.
+/// Attributes of an inode: mode, owner, group, device and placement; times and extended attributes are separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Full st_mode: type and permission bits.

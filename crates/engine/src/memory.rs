@@ -1,4 +1,4 @@
-//! What the engine asks of the machine: memory to copy to and from, and the time.
+//! Interface to the machine: memory to copy to and from, and the time.
 
 use crate::{Block, MemberId};
 

@@ -31,7 +31,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// What the pool is made on.
+/// Description of the machine that a pool is made on.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The node of each possible CPU, by CPU number.
@@ -71,7 +71,7 @@ pub enum PoolError {
     TooMany,
 }
 
-/// What [`Pool::populate_ahead`] came to.
+/// Result of [`Pool::populate_ahead`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
     /// There is more to do now: call again.
@@ -84,7 +84,7 @@ pub enum Ahead {
     Starved,
 }
 
-/// One address space over the memory of every node.
+/// An address space over the memory of every node.
 #[derive(Debug)]
 pub struct Pool<M: Memory> {
     memory: M,

@@ -1,4 +1,4 @@
-//! What can go wrong at the library's surface. Every error names what was done and to what; Linux's number is kept.
+//! Errors at the library's surface. Every error names what was done and to what; Linux's number is kept.
 
 use crate::{MemberId, NodeId, SizeError};
 use homenode_engine::fs::{Error as FsError, VolumeError};
@@ -13,7 +13,7 @@ pub enum Error {
     /// An operation on a path.
     #[error("cannot {operation} {}: {source}", path.display())]
     Path {
-        /// What was to be done: a verb with its object, such as "open" or "read the link".
+        /// Operation that failed: a verb with its object, such as "open" or "read the link".
         operation: &'static str,
         /// The path as the caller gave it.
         path: PathBuf,
@@ -23,7 +23,7 @@ pub enum Error {
     /// An operation on an open file.
     #[error("cannot {operation} the open file (inode {inode}): {source}")]
     File {
-        /// What was to be done.
+        /// Operation that failed.
         operation: &'static str,
         /// The file's inode number.
         inode: u64,
@@ -33,7 +33,7 @@ pub enum Error {
     /// A file opened without this access.
     #[error("cannot {operation} the open file (inode {inode}): it was not opened for that")]
     NotOpenedFor {
-        /// What was to be done.
+        /// Operation that the file was not opened for.
         operation: &'static str,
         /// The file's inode number.
         inode: u64,
@@ -41,7 +41,7 @@ pub enum Error {
     /// An operation on a volume.
     #[error("cannot {operation} the volume {}: {source}", name.escape_debug())]
     Volume {
-        /// What was to be done.
+        /// Operation that failed.
         operation: &'static str,
         /// The volume's name.
         name: Box<str>,
@@ -51,7 +51,7 @@ pub enum Error {
     /// A volume cannot be made a block device of the kernel, or did not end well as one.
     #[error("cannot {operation} the volume {}: {source}", name.escape_debug())]
     Export {
-        /// What was to be done.
+        /// Operation that failed.
         operation: &'static str,
         /// The volume's name.
         name: Box<str>,
@@ -63,7 +63,7 @@ pub enum Error {
     Trace {
         /// The volume's name.
         name: Box<str>,
-        /// What writing it ended in.
+        /// Error of writing the trace.
         source: io::Error,
     },
     /// A block device that a killed process left cannot be removed.
@@ -94,7 +94,7 @@ pub enum Error {
     TooSmall {
         /// The node.
         node: NodeId,
-        /// What was asked for.
+        /// Size that the member would have.
         wanted_bytes: u64,
     },
     /// The memory of a member cannot be had.
@@ -140,7 +140,7 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathProblem {
-    /// What the filesystem answered.
+    /// Error of the filesystem.
     #[error(transparent)]
     Filesystem(#[from] FsError),
     /// More than 40 symbolic links on the way.

@@ -29,20 +29,20 @@ struct Handle {
     access: u8,
 }
 
-/// What [`File::allocate`] does with a range, as fallocate(2).
+/// Operation of [`File::allocate`] on a range, as in fallocate(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Allocate {
     /// Promises space for the range and extends the file to its end. Places nothing: the first writer's node gets the
     /// blocks.
     Reserve,
-    /// The same, and leaves the size as it is.
+    /// Promises space like [`Allocate::Reserve`], but leaves the size as it is.
     ReserveKeepSize,
     /// Makes the range a hole; the size stays.
     PunchHole,
     /// Makes the range read as zeros and extends the file to its end.
     ZeroRange,
-    /// The same, and leaves the size as it is.
+    /// Makes the range read as zeros; the size stays.
     ZeroRangeKeepSize,
     /// Takes the range out of the file; what is behind it moves up.
     CollapseRange,
@@ -264,7 +264,7 @@ impl File {
         Ok(())
     }
 
-    /// What stat(2) tells about the file.
+    /// Returns the file's attributes, as stat(2).
     #[must_use]
     pub fn metadata(&self) -> Metadata {
         Metadata(self.handle.pool.fs.attr(&self.handle.inode))
@@ -285,7 +285,8 @@ impl File {
         self.move_to_with(node, &mut |_, _| {})
     }
 
-    /// The same; `progress` is told the bytes looked at and all of them. It must not touch the file.
+    /// Moves the file like [`File::move_to`] and tells `progress` the bytes looked at and all of them. `progress` must not touch
+    /// the file.
     ///
     /// # Errors
     /// As [`File::move_to`].

@@ -1,11 +1,11 @@
-//! What a pool is made of.
+//! Options of a pool.
 
 use crate::{NodeId, Size};
 
 /// Fewest bytes of a member: one huge page, the step in which memory is populated.
 pub const MEMBER_BYTES_MIN: u64 = 2 << 20;
 
-/// What a new [`Pool`](crate::Pool) is made of. Everything has a default: a member on every node with memory, half of the
+/// Options of a new [`Pool`](crate::Pool). Everything has a default: a member on every node with memory, half of the
 /// node's memory large (as tmpfs), populated as it fills.
 ///
 /// ```

@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The engine on this machine's memory.
 pub(crate) type EngineFs = Fs<NodeMemory, CoarseClock>;
 
-/// One filesystem over the memory of every node, in this process. Handles are cheap to clone and share one pool; it goes
-/// with the last handle, open file and mount.
+/// A filesystem over the memory of every node, in this process. Handles are cheap to clone and share one pool; the pool
+/// goes with the last handle, open file and mount.
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) inner: Arc<Inner>,
@@ -278,7 +278,7 @@ impl Inner {
     }
 }
 
-/// What each node is to give.
+/// Size of the member that each node is to give, in bytes.
 fn member_sizes(machine: &Machine, options: &PoolOptions) -> Result<Vec<(NodeId, u64)>, Error> {
     let nodes: Vec<&Node> = if options.nodes.is_empty() {
         machine.with_memory().collect()

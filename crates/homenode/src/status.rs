@@ -1,4 +1,4 @@
-//! What a pool tells about itself. Sizes in bytes.
+//! Status of a pool. Sizes in bytes.
 
 use crate::{MemberId, MemberKind, NodeId};
 use homenode_engine::BLOCK_BYTES;
@@ -12,7 +12,7 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// The access matrix: bytes and operations by (CPU's node, home). Cells without any are left out.
     pub accesses: Vec<Access>,
-    /// What went to another node than the writer's because nearer members were fat.
+    /// Bytes that went to another node than the writer's because nearer members were fat.
     pub spills: Vec<Spill>,
     /// Space of all members that take data.
     pub capacity_bytes: u64,
@@ -34,17 +34,17 @@ pub struct Status {
 pub struct MemberStatus {
     /// Its number.
     pub id: MemberId,
-    /// What its bytes lie on.
+    /// Kind of storage that holds the member's bytes.
     pub kind: MemberKind,
     /// The node it is at home on.
     pub home: NodeId,
-    /// What its bytes lie on, such as a tmpfs of 2 MiB pages.
+    /// Storage that holds the member's bytes, such as a tmpfs of 2 MiB pages.
     pub backing: String,
     /// Its size.
     pub capacity_bytes: u64,
-    /// What of it is backed by memory already.
+    /// Bytes that are backed by memory already.
     pub populated_bytes: u64,
-    /// What of it holds data.
+    /// Bytes that hold data.
     pub used_bytes: u64,
     /// Fat: writers turn to other members. Else it is a candidate.
     pub fat: bool,
@@ -52,7 +52,7 @@ pub struct MemberStatus {
     pub draining: bool,
 }
 
-/// One cell of the access matrix.
+/// A cell of the access matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Access {

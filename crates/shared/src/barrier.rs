@@ -49,7 +49,7 @@ impl Barriers {
         }
     }
 
-    /// Of the side that is often there.
+    /// Barrier of the side that is often there.
     #[inline(always)]
     pub(crate) fn often(&self) {
         if self.by_kernel {
@@ -60,7 +60,7 @@ impl Barriers {
         }
     }
 
-    /// Of the other side.
+    /// Barrier of the side that is seldom there.
     pub(crate) fn seldom(&self) {
         fence(Ordering::SeqCst);
         if self.by_kernel {

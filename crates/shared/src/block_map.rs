@@ -39,7 +39,7 @@ pub struct BlockMap {
     retired: AtomicU64,
 }
 
-/// What lies at a block of a file.
+/// Answer of [`BlockMap::find`]: placed or empty blocks of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// `blocks` file blocks from there on lie one behind the other from `block`.
@@ -56,7 +56,7 @@ pub enum Found {
     },
 }
 
-/// What was taken out of a map.
+/// Extent of a map: blocks of the pool, or room reserved for some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// `blocks` blocks from `block` on.
@@ -110,7 +110,7 @@ impl BlockMap {
         }
     }
 
-    /// What lies at file block `at`, and for how long, up to `most` (at least 1) blocks. It may end early; ask again there.
+    /// Finds the extent from file block `at` on, up to `most` (at least 1) blocks. The extent may end early; ask again there.
     #[inline]
     #[must_use]
     pub fn find(&self, nodes: &Nodes, at: u64, most: u64) -> Found {
@@ -336,7 +336,7 @@ const fn slot_of(at: u64, level: u32) -> usize {
     slot_at(at, FANOUT_BITS * level)
 }
 
-/// The same for the node whose entries cover 2^`shift` file blocks each.
+/// Index of file block `at` in a node whose entries cover 2^`shift` file blocks each.
 #[inline]
 #[allow(clippy::cast_possible_truncation, reason = "nine bits remain")]
 const fn slot_at(at: u64, shift: u32) -> usize {

@@ -31,7 +31,7 @@ struct Sleepers {
     is_sent: bool,
 }
 
-/// What a gate looked like to an entering thread.
+/// State of a gate as an entering thread saw it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen(u32);
 

@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// What a slot holds while its thread works on no inode.
+/// Value of a slot whose thread works on no inode.
 const IDLE: u64 = 0;
 
 /// All slots of one pool.
@@ -77,7 +77,7 @@ impl Slots {
         })
     }
 
-    /// As [`Slot::enter`], for a slot of this table that the calling thread has claimed and not released.
+    /// Enters like [`Slot::enter`], for a slot of this table that the calling thread has claimed and not released.
     ///
     /// # Panics
     /// When this slot is inside an inode already, or there is none of that number.
@@ -145,7 +145,7 @@ impl SlotNumber {
     }
 }
 
-/// One thread's slot; released when dropped. It can move to another thread but not be used by two.
+/// Slot of one thread; released when dropped. It can move to another thread but not be used by two.
 #[derive(Debug)]
 pub struct Slot {
     table: Arc<Slots>,
@@ -160,7 +160,7 @@ impl Slot {
         self.index
     }
 
-    /// The same, for [`Slots::enter`].
+    /// Number of this slot, for [`Slots::enter`].
     #[inline]
     #[must_use]
     pub fn number(&self) -> SlotNumber {

@@ -16,7 +16,7 @@ pub(crate) use std::{
 #[cfg(not(loom))]
 pub(crate) use parking_lot::Mutex;
 
-/// As parking_lot's, but loom knows what it orders.
+/// Mutex with parking_lot's interface; loom knows what it orders.
 #[cfg(loom)]
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
@@ -32,7 +32,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// As parking_lot's, but takes and returns the guard, as loom's does.
+/// Condition variable like parking_lot's, but a wait takes and returns the guard, as loom's does.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(#[cfg(not(loom))] parking_lot::Condvar, #[cfg(loom)] loom::sync::Condvar);
 

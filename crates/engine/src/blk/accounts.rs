@@ -1,4 +1,4 @@
-//! What the block layer counts: per core (software queue) and per hardware queue, and so per device.
+//! Counts of the block layer: per core (software queue) and per hardware queue, and so per device.
 //!
 //! A core counts in plain numbers of its own and lays them open once per run, by stores that no other core makes. So a
 //! reader sees each number as of some run, and counting costs no line that is shared by writers.
@@ -6,7 +6,7 @@
 use super::request::Operation;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of one operation.
+/// Counts of one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperationCounts {
     /// Requests completed, well or not.
@@ -19,10 +19,10 @@ pub struct OperationCounts {
     pub errors: u64,
 }
 
-/// What one software queue has done: the paper's accounting of applications' requests.
+/// Counts of one software queue: the paper's accounting of applications' requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SoftwareCounts {
-    /// By [`Operation`].
+    /// Counts of each [`Operation`].
     pub operations: [OperationCounts; Operation::ALL.len()],
     /// Requests taken.
     pub submitted: u64,
@@ -34,7 +34,7 @@ pub struct SoftwareCounts {
     pub sent: u64,
 }
 
-/// What one hardware queue has done: the accounting of the device.
+/// Counts of one hardware queue: the accounting of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardwareCounts {
     /// Calls of the driver.

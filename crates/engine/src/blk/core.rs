@@ -16,15 +16,15 @@ use super::time::{ByRun, Known, Time, Timing};
 use super::trace::Recorder;
 use std::sync::Arc;
 
-/// What one thread submits by and takes completions from. Made by [`Device::join`], or by [`Device::join_timed`].
+/// Handle by which one thread submits requests and takes completions. Made by [`Device::join`], or by [`Device::join_timed`].
 #[derive(Debug)]
 pub struct Core<Q: DriverQueue, T = ByRun> {
     device: Arc<Device<Q>>,
     index: usize,
-    /// Those that it owns.
+    /// Hardware queues that this core owns.
     hardware: Vec<OwnHardware<Q>>,
     current: SoftwareQueue,
-    /// Those it was mapped to before, until their requests are finished.
+    /// Software queues of earlier mappings, kept until their requests are finished.
     former: Vec<SoftwareQueue>,
     timing: T,
     known: Known,
@@ -243,10 +243,10 @@ impl<Q: DriverQueue, T: Timing> Core<Q, T> {
         self.former.push(std::mem::replace(&mut self.current, next));
     }
 
-    /// What must hold between two calls.
+    /// Checks the conditions that hold between two calls.
     ///
     /// # Panics
-    /// When it does not.
+    /// If one of them does not hold.
     pub fn check_invariants(&self) {
         for own in &self.hardware {
             own.hardware.check_invariants();
@@ -259,7 +259,7 @@ impl<Q: DriverQueue, T: Timing> Core<Q, T> {
 }
 
 impl<Q: DriverQueue, T> Drop for Core<Q, T> {
-    /// What was under way is lost, with its tags; other cores' requests to its hardware queues end with
+    /// Loses this core's requests under way and their tags; other cores' requests to its hardware queues end with
     /// [`Errno::NO_DEVICE`].
     fn drop(&mut self) {
         for own in &self.hardware {

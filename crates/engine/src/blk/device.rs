@@ -56,7 +56,7 @@ const RETRIES_LIMIT: u8 = 100;
 pub struct Device<Q> {
     pub(super) limits: Limits,
     pub(super) options: Options,
-    /// Of each core's requests, the hardware queue.
+    /// Hardware queue of each core's requests.
     pub(super) map: Map,
     pub(super) hardware: Box<[SharedHardware]>,
     pub(super) cores: Box<[SharedCore]>,
@@ -66,7 +66,7 @@ pub struct Device<Q> {
     unclaimed: Mutex<Vec<Option<Q>>>,
 }
 
-/// What cores share of a hardware queue.
+/// State of a hardware queue, shared by all cores.
 #[derive(Debug)]
 pub(super) struct SharedHardware {
     /// The core that owns it.
@@ -77,7 +77,7 @@ pub(super) struct SharedHardware {
     pub(super) counts: OpenHardware,
 }
 
-/// What is known of a core.
+/// State of a core, shared by all threads of the device.
 #[derive(Debug)]
 pub(super) struct SharedCore {
     is_claimed: AtomicBool,
@@ -274,19 +274,19 @@ impl<Q: DriverQueue> Device<Q> {
         self.freezing.thaw();
     }
 
-    /// What a core may be asked for.
+    /// Limits of the device: the requests that a core may be asked for.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// What each software queue has done, by core, as of its last run.
+    /// Counts of each software queue, by core, as of the core's last run.
     #[must_use]
     pub fn software_counts(&self) -> Vec<SoftwareCounts> {
         self.cores.iter().map(|core| core.counts.read()).collect()
     }
 
-    /// What each hardware queue has done, as of its core's last run.
+    /// Counts of each hardware queue, as of the last run of its core.
     #[must_use]
     pub fn hardware_counts(&self) -> Vec<HardwareCounts> {
         self.hardware.iter().map(|hardware| hardware.counts.read()).collect()

@@ -42,7 +42,7 @@ pub(super) enum Outlet {
     Link(Box<Outbound>),
 }
 
-/// What was plugged last, if the next one may continue it.
+/// Request plugged last, if the next request may continue it.
 #[derive(Clone, Copy, Debug)]
 struct Last {
     tail: Tag,
@@ -103,7 +103,7 @@ impl Stage {
             && self.last.bytes.saturating_add(request.bytes) <= self.merging.bytes_max
     }
 
-    /// What is plugged, and is all there is, has gone.
+    /// Forgets the plugged requests after they were started; the stage holds no others.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.plug.clear();

@@ -52,7 +52,7 @@ impl<T> ByRequest<T> {
     }
 }
 
-/// What a core knows of the time between two runs, ns.
+/// Moments that a core knows between two runs, ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
     /// Latest moment that it was told.

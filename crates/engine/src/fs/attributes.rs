@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 512;
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
-    /// What stat(2) tells.
+    /// Returns the inode's attributes, as stat(2).
     pub fn attr(&self, inode: &Inode) -> Attr {
         let (size, blocks) = inode.size_and_blocks();
         let state = inode.state.lock();

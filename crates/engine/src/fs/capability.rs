@@ -61,7 +61,7 @@ const INVALID: Result<()> = Err(Error::Invalid);
 const IS_DIRECTORY: Result<()> = Err(Error::IsDirectory);
 const NO_ATTRIBUTE: Result<()> = Err(Error::NoAttribute);
 
-/// One row per operation, one column per kind, both in the order of their enums.
+/// Answers by operation (rows) and kind (columns), both in the order of their enums.
 #[rustfmt::skip]
 const TABLE: [(Operation, [Result<()>; BodyKind::ALL.len()]); Operation::ALL.len()] = [
     //                             file  volume         directory     symlink       special

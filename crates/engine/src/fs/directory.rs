@@ -57,7 +57,7 @@ impl Directory {
         Ino(self.parent.load(Ordering::Relaxed))
     }
 
-    /// What stat(2) shows, as tmpfs does: 20 bytes an entry.
+    /// Size that stat(2) shows, as tmpfs does: 20 bytes an entry.
     pub(super) fn size_bytes(&self) -> u64 {
         (self.entries.read().by_key.len() as u64 + 2) * 20
     }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-/// One inode. Lives while it is linked, open or pinned.
+/// An inode. Lives while it is linked, open or pinned.
 #[derive(Debug)]
 pub struct Inode {
     pub(super) ino: Ino,
@@ -70,7 +70,7 @@ impl State {
     }
 }
 
-/// What an inode's type adds to it. `super::file` carries operations on bytes over to the kinds that have some.
+/// Part of an inode that depends on its type. `super::file` carries operations on bytes over to the kinds that have some.
 #[derive(Debug)]
 pub(super) enum Body {
     File(BlockFile),
@@ -180,8 +180,8 @@ impl Inode {
         self.ctime_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// As mounts with `relatime`: only when it would otherwise not show that the data was read since it changed, or once a
-    /// day. Whether a day has passed is looked at only when `is_turn`: asking the clock costs more than a small copy.
+    /// Updates the access time like `relatime`: if it is not newer than the last change, or a day old. Whether a day has
+    /// passed is looked at only when `is_turn`: asking the clock costs more than a small copy.
     #[inline]
     pub(super) fn touch_accessed(&self, is_turn: bool, now_ns: impl Fn() -> i64) {
         const DAY_NS: i64 = 24 * 60 * 60 * 1_000_000_000;

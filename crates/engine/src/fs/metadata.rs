@@ -27,7 +27,7 @@ const TABLE_BYTES: u64 = 64;
 const ENTRY_BYTES: u64 = 80;
 /// The first node of the tree of a directory's entries, which has room for eleven.
 const FIRST_ENTRIES_BYTES: usize = 368;
-/// What the heap adds to an attribute's name and value: a node of a tree, for the first one.
+/// Bytes that the heap adds to an attribute's name and value: a tree node for the first attribute.
 const XATTR_BYTES: u64 = 384;
 pub(super) const ROOT: u32 = 0;
 

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 pub struct DirEntry<'a> {
     /// Its name.
     pub name: &'a [u8],
-    /// What it names.
+    /// Inode that the entry names.
     pub inode: &'a Arc<Inode>,
     /// Offset to go on from.
     pub next: u64,

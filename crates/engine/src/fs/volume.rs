@@ -51,7 +51,7 @@ enum State {
     Removed,
 }
 
-/// What a volume is and takes.
+/// Status of a volume: its properties, and the pool's space that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeStatus {
     /// Its name.
@@ -160,7 +160,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         status.filter(|status| status.size_bytes > 0).collect()
     }
 
-    /// What a volume is and takes now. Exact while nobody writes to it.
+    /// Returns the status of a volume. Exact while nobody writes to the volume.
     pub fn volume_status(&self, volume: &Volume) -> VolumeStatus {
         VolumeStatus {
             name: volume.name.clone(),

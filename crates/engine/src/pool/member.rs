@@ -1,11 +1,11 @@
-//! One member: its allocator, and how much of it is backed by memory.
+//! A member: its allocator, and how much of the member is backed by memory.
 
 use crate::{Block, MemberId, Memory, NodeId, Starved};
 use homenode_policy::pool::{Buddy, HUGE_ORDER};
 use homenode_shared::RUN_BLOCKS;
 use parking_lot::{Mutex, MutexGuard};
 
-/// What a member's bytes lie on.
+/// Kind of storage that holds a member's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MemberKind {
     /// Memory that loses its bytes with the power.
@@ -126,7 +126,7 @@ impl Space {
             .map(|(start, got)| (Block::new(member, start), got))
     }
 
-    /// One aligned 2 MiB run.
+    /// Allocates an aligned 2 MiB run; `None` while the member drains or has no free run.
     pub(super) fn allocate_run(&mut self, member: MemberId) -> Option<Block> {
         if self.draining {
             return None;

@@ -1,4 +1,4 @@
-//! What the pool tells people and tests about itself.
+//! Status of the pool, for people and tests.
 
 use super::grants::add_spill;
 use super::{Access, MemberKind, Pool, Spill};
@@ -11,15 +11,15 @@ use std::sync::atomic::Ordering;
 pub struct MemberStatus {
     /// Its number.
     pub id: MemberId,
-    /// What its bytes lie on.
+    /// Kind of storage that holds the member's bytes.
     pub kind: MemberKind,
     /// Its home.
     pub home: NodeId,
     /// All its blocks.
     pub capacity: u64,
-    /// Those that are backed by memory already.
+    /// Blocks that are backed by memory already.
     pub populated: u64,
-    /// Those that hold data; grants do not count.
+    /// Blocks that hold data; grants do not count.
     pub used: u64,
     /// Not a candidate: too full, or its node is starved.
     pub fat: bool,

@@ -7,7 +7,7 @@ use homenode_engine::fs::{
 };
 use std::sync::Arc;
 
-/// One inode of a kind, with two blocks of data where it can have some.
+/// An inode of a kind, with two blocks of data if it is a file or a volume.
 enum Subject {
     Inode(Arc<Inode>),
     Volume(Arc<Volume>),
@@ -47,7 +47,7 @@ impl Subject {
     }
 }
 
-/// What the engine answers to `operation`, asked for in a way that only the kind of the body can make fail.
+/// Returns the engine's answer to `operation`, with arguments that only the kind of the body can make fail.
 fn answer(fs: &TestFs, caller: &Caller, subject: &Subject, operation: Operation) -> Result<()> {
     let (asking, inode) = (caller.asking(), subject.inode());
     let other = fs

@@ -6,7 +6,7 @@ use homenode_engine::pool::PoolError;
 use homenode_engine::{MemberId, NodeId};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// One operation, on a file that lies in a run, five blocks, a hole and 20 reserved blocks.
+/// Operation on a file that lies in a run, five blocks, a hole and 20 reserved blocks.
 type Act = fn(&TestFs, &Caller, &Inode) -> Result<()>;
 
 /// A short answer says that the rest failed.

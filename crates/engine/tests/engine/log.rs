@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Of the pool: less than what is asked for, so some operations find it full.
+/// Blocks of the pool: fewer than the operations ask for, so some find it full.
 const BLOCKS: u64 = 16 * RUN;
 const RUNS: u64 = 40;
 const OPERATIONS: u64 = 400;
@@ -141,7 +141,7 @@ fn name(random: &mut Random) -> [u8; 1] {
     [b'a' + random.below(5) as u8]
 }
 
-/// One operation; most are refused by one in ten trees, which changes nothing and must not be heard.
+/// Tries a random operation; a refused operation changes nothing and must not be heard.
 fn step(fs: &LoggedFs, random: &mut Random, all: &mut Vec<Arc<Inode>>) {
     let directories: Vec<_> = all.iter().filter(|inode| inode.is_directory()).cloned().collect();
     let (dir, inode) = (random.pick(&directories).clone(), random.pick(all).clone());
@@ -201,7 +201,7 @@ fn step(fs: &LoggedFs, random: &mut Random, all: &mut Vec<Arc<Inode>>) {
     }
 }
 
-/// One operation on a file's bytes; files are a few runs long, so maps have levels.
+/// Changes a file's bytes by a random operation; files are a few runs long, so maps have levels.
 fn change_bytes(fs: &LoggedFs, asking: &Asking<'_>, random: &mut Random, all: &[Arc<Inode>]) {
     let inode = random.pick(all);
     if fs.inode(inode.ino()).is_none() {

@@ -89,7 +89,7 @@ fn walk(fs: &TestFs, random: &mut Random) -> Arc<Inode> {
     at
 }
 
-/// One operation; true when it was a rename that succeeded.
+/// Tries a random operation; returns true if it was a rename that succeeded.
 fn step(fs: &TestFs, random: &mut Random) -> bool {
     let dir = walk(fs, random);
     let name = name(random);

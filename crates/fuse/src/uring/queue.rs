@@ -1,4 +1,4 @@
-//! One CPU's queue: its thread takes requests from the ring and puts answers back.
+//! Queue of one CPU: its thread takes requests from the ring and puts answers back.
 //!
 //! All requests that are there are carried out before their answers go back together, in one system call that also waits
 //! for the next ones. After its start a thread takes nothing from the heap to read and write files.
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Answers to requests that carry a payload are made here first: the largest extended attribute.
 const SCRATCH_BYTES: usize = 64 << 10;
-/// What the kernel gets to find memory.
+/// Pause in which the kernel may find memory.
 const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// How long a thread stays on another CPU until it tries again to get to its own: soon when that is back online, and rarely
 /// when it is not allowed.
@@ -33,7 +33,7 @@ const LONG_READS: u32 = 3;
 #[expect(clippy::cast_possible_truncation, reason = "16")]
 const OUT_HEADER_BYTES: u32 = OutHeader::BYTES as u32;
 
-/// What the thread of one queue owns.
+/// State that the thread of one queue owns.
 #[derive(Debug)]
 pub(crate) struct Queue<M: Memory, C: Clock, H> {
     cpu: CpuId,
@@ -228,7 +228,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         settled(waited)
     }
 
-    /// As [`Self::wait`], but looks for requests for a while before it sleeps.
+    /// Waits like [`Self::wait`], but looks for requests for a while before the thread sleeps.
     fn spin(&mut self) -> io::Result<()> {
         let start = Instant::now();
         settled(self.ring.0.submit())?;

@@ -203,7 +203,7 @@ impl VolumeQueue {
     }
 }
 
-/// As much of the stage as `bytes` bytes need, or all of it.
+/// Returns the part of the stage that `bytes` bytes need, at most all of it.
 fn staged(stage: &mut Vec<u8>, bytes: usize) -> &mut [u8] {
     stage.resize(STAGE_BYTES, 0);
     &mut stage[..bytes.min(STAGE_BYTES)]

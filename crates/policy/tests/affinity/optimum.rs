@@ -149,7 +149,7 @@ fn moves_of_queues(found: &Placement, queues: &[CpuId]) -> f64 {
 }
 
 impl World {
-    /// What costs whatever threads do.
+    /// Cost of the queues' bytes that no thread is known to take: the same wherever threads run.
     fn slow_cost_of_queues(&self, placement: &Placement, facts: &[(f64, f64)]) -> f64 {
         let unknown = placement.queues.iter().zip(facts);
         unknown
@@ -157,8 +157,8 @@ impl World {
             .sum()
     }
 
-    /// As irqbalance places interrupts: the busiest first, each to the node, then the cache, then the CPU that has the
-    /// least of them so far. It knows nothing of threads, which stay.
+    /// Places interrupts like irqbalance: the busiest first. Each goes to the node, then the cache, then the CPU that has the
+    /// least of them so far. Threads stay: irqbalance knows nothing of them.
     fn irqbalance(&self) -> Placement {
         let mut placement = self.placement();
         let facts = self.queue_facts();

@@ -1,4 +1,4 @@
-//! One entry of the map: 64 bits.
+//! An entry of the map: 64 bits.
 //!
 //! ```text
 //! bit 63        52 51                    4  3   2    0
@@ -12,14 +12,14 @@ use homenode_policy::{Block, MemberId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry(pub(super) u64);
 
-/// What an entry stands for.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Nothing was ever written here.
     Hole,
-    /// As a hole, but the pool keeps room for it (fallocate).
+    /// A hole that the pool keeps room for (fallocate).
     Reserved,
-    /// One block.
+    /// A single block.
     Block,
     /// An aligned run of 512 blocks.
     Run,

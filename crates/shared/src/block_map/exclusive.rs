@@ -1,4 +1,4 @@
-//! What may be done to a map only by whoever closed the inode's gate.
+//! Operations on a map that only the thread that closed the inode's gate may call.
 
 use super::entry::{Entry, Kind};
 use super::inline::INLINE;
@@ -8,7 +8,7 @@ use crate::sync::{AtomicU64, Ordering};
 use homenode_policy::Block;
 use std::ops::Range;
 
-/// What becomes of a placed extent in [`BlockMap::update`].
+/// Fate of a placed extent in [`BlockMap::update`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It stays.

@@ -140,7 +140,7 @@ fn two_threads_grow_the_tree_over_a_block() {
     });
 }
 
-/// One wins; the other finds the winner's bytes.
+/// Exactly one thread's write wins; the other thread finds the winner's block.
 #[test]
 fn two_threads_fill_the_same_block() {
     for at in [0, 1, 2] {

@@ -21,7 +21,7 @@ pub(super) const SLAB_NODES: usize = 256;
 #[cfg(any(loom, miri))]
 pub(super) const SLAB_NODES: usize = 1;
 
-/// One node of a block map.
+/// A node of a block map.
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub(super) struct Node {
@@ -97,7 +97,7 @@ pub struct Nodes {
     allowance: OnceLock<Box<dyn Allowance>>,
     used: AtomicUsize,
     slabs_used: AtomicUsize,
-    /// By slab.
+    /// Home node of each slab.
     slab_homes: Box<[AtomicU16]>,
     /// Free nodes by home.
     free: Box<[Mutex<Free>]>,

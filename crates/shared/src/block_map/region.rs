@@ -1,5 +1,5 @@
-//! One long stretch of addresses for map nodes: a node's address is a shift and an addition away from its index.
-//! Behind the nodes lies what is kept beside each.
+//! A long stretch of addresses for map nodes: a shift and an addition turn a node's index into its address.
+//! The words kept beside each node lie behind all nodes.
 //!
 //! Memory is there once a node is touched, on the node of the thread that touches it first.
 

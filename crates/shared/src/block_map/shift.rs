@@ -68,7 +68,7 @@ impl BlockMap {
         tops.find_map(|(entry, level, base)| last(nodes, entry, level, base, inside.end))
     }
 
-    /// As [`BlockMap::visit`], until `show` fails; what is partly in `range` is shown whole.
+    /// Visits like [`BlockMap::visit`], until `show` fails; an extent that is partly in `range` is shown whole.
     fn try_visit(
         &self,
         nodes: &Nodes,

@@ -52,7 +52,8 @@ impl<Q: DriverQueue, T: Timing> Core<Q, T> {
         self.send();
     }
 
-    /// One turn of this core and of each core that is linked to the hardware queue. Whether anything was started.
+    /// Gives one turn to this core and to each core linked to the hardware queue, while there is room. Returns whether any
+    /// request was started.
     fn take_turns(&mut self, index: usize) -> bool {
         let mut has_started = false;
         for _ in 0..self.hardware[index].hardware.sources() {

@@ -16,7 +16,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 const STEP_BLOCKS: u64 = 8192;
 /// Aligned 2 MiB that one step of shrinking empties: as many blocks.
 const STEP_RUNS: u64 = STEP_BLOCKS / RUN_BLOCKS;
-/// What looking at an extent costs, in blocks that are freed.
+/// Cost of looking at an extent, in blocks that could be freed instead.
 const EXTENT_BLOCKS: u64 = 16;
 /// Blocks that one step zeroes, about: 2 MiB, a millisecond or two.
 const STEP_BLOCKS_ZEROED: u64 = RUN_BLOCKS;
@@ -153,7 +153,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         Ok(next)
     }
 
-    /// As [`Fs::fallocate_step`] for a body whose size no write changes, and of which nothing is reserved: a volume.
+    /// Carries out a step like [`Fs::fallocate_step`], for a volume: no write changes its size, and nothing is reserved.
     pub(in crate::fs) fn allocate_blocks_within(
         &self,
         asking: &Asking<'_>,
@@ -508,7 +508,7 @@ impl Left {
     }
 }
 
-/// What was taken out of a map.
+/// Blocks and reservations taken out of a map.
 #[derive(Default)]
 struct Freed {
     placed: u64,

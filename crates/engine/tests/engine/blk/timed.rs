@@ -7,7 +7,7 @@ use homenode_engine::blk::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the device takes for a batch, ns.
+/// Time that the device takes for a batch, ns.
 const BATCH_NS: u64 = 50;
 const READ: usize = Operation::Read as usize;
 

@@ -153,7 +153,7 @@ impl File {
         data
     }
 
-    /// What was reserved beyond the end goes too, unless the file grows.
+    /// Sets the size; unless the file grows, blocks reserved beyond the end go too.
     pub(crate) fn truncate(&mut self, size: u64) {
         if size <= self.size {
             let first_gone = size.div_ceil(BLOCK);
@@ -219,7 +219,7 @@ impl File {
         Ok(())
     }
 
-    /// What lies from block `from` on lies from `to` on; what would lie beyond the largest file is gone.
+    /// Moves the blocks from block `from` on to block `to`; reserved blocks beyond the largest file are dropped.
     fn shift(&mut self, from: u64, to: u64) {
         for (block, page) in self.placed.split_off(&from) {
             self.placed.insert(block - from + to, page);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// What every word of fresh memory holds: no test writes it.
+/// Value of every word of fresh memory: no test writes it.
 pub(crate) const POISON: u64 = 0xdead_beef_dead_beef;
 
 /// How accesses fail.
@@ -182,7 +182,7 @@ impl Memory for TestMemory {
         Ok(())
     }
 
-    /// So that the engine announces its copies.
+    /// Returns true, so that the engine announces its copies.
     fn gains(&self, _bytes: usize, _to_write: bool) -> bool {
         true
     }

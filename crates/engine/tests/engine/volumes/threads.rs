@@ -17,7 +17,7 @@ struct World {
     end: Instant,
 }
 
-/// One round of a thread; whether it did anything.
+/// Round of a thread; returns whether the thread did anything.
 type Work = fn(&World, &Caller, &mut Random) -> bool;
 type Job = Box<dyn FnOnce() -> u64 + Send>;
 

@@ -1,4 +1,4 @@
-//! What the benches of many cases take.
+//! Arguments of benches with many cases, and the choice of cases by name.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub(crate) fn is_wanted(patterns: &[String], name: &str) -> bool {
     patterns.is_empty() || patterns.iter().any(has)
 }
 
-/// Of `homenode-bench fs` and `mount`.
+/// Arguments of `homenode-bench fs` and `mount`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Small files, few operations and rounds: shows that the bench works, not how fast anything is.

@@ -29,7 +29,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use memcpy::Memcpy;
 use std::path::PathBuf;
 
-/// What `homenode-bench blk` takes.
+/// Arguments of `homenode-bench blk`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Few requests and rounds: shows that the bench works, not how fast anything is.
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// Of what is asked for in earnest, one part in so many.
+    /// Divisor of each number of requests: 1 for a full run, 1000 for `--smoke`.
     divisor: u64,
     rounds: usize,
 }

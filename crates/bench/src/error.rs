@@ -1,4 +1,4 @@
-//! What can end a bench early, as a person should read it.
+//! Errors that end a bench early, in words for a person.
 
 use std::io;
 
@@ -9,7 +9,7 @@ pub(crate) enum Error {
     /// A system call of a peer or of the bench itself failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried, and on what.
+        /// Operation that failed, and its object.
         what: String,
         /// The kernel's answer.
         source: io::Error,
@@ -17,7 +17,7 @@ pub(crate) enum Error {
     /// The library under test failed.
     #[error("the library, {what}: {message}")]
     Library {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
         /// The library's own words.
         message: String,
@@ -41,7 +41,7 @@ pub(crate) enum Error {
     Missed {
         /// How many fell short.
         missed: usize,
-        /// Of how many.
+        /// Required numbers that were checked.
         checked: usize,
     },
     /// A contestant that this machine does not give.
@@ -59,9 +59,9 @@ pub(crate) enum Error {
         case: String,
         /// Who ran it.
         contestant: &'static str,
-        /// What its server saw.
+        /// Requests that reached the contestant's server.
         requests: u64,
-        /// What the clients did.
+        /// Operations of all clients.
         operations: usize,
     },
     /// `--check` of a mount on a machine that mounts nothing.

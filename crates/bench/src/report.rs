@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The library under test, in every bench.
 pub(crate) const HOMENODE: &str = "homenode";
 
-/// One case: homenode's value, each peer's, and how many times better homenode is.
+/// Result of a case: homenode's value, each peer's, and how many times better homenode is.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     /// Name of the case, such as `4k/first/2t/same`.
@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) homenode: f64,
     /// Median over the runs, by name of the peer.
     pub(crate) peers: BTreeMap<&'static str, f64>,
-    /// Of the medians; above 1, homenode is better.
+    /// Ratio of the medians, by name of the peer; above 1, homenode is better.
     pub(crate) ratio: BTreeMap<&'static str, f64>,
     /// The least and the greatest ratio of a round, in which homenode and the peer ran one after the other.
     pub(crate) ratio_range: BTreeMap<&'static str, [f64; 2]>,
@@ -113,7 +113,7 @@ impl Row {
         row
     }
 
-    /// Of a server that nobody asks anything: the clock ticks of CPU time, and the ns, that it took all the same.
+    /// Row of an idle server: the clock ticks and ns of CPU time used without requests.
     pub(crate) fn idle(case: String, ticks: u64, cpu_ns: u64) -> Self {
         let mut sample = Samples::default();
         #[expect(

@@ -21,7 +21,7 @@ pub(crate) fn size(text: &str) -> Result<Size, String> {
     text.parse().map_err(|problem| not_a_size(text, &problem))
 }
 
-/// What is said of what does not parse; `problem` tells what to write.
+/// Returns the message about text that is not a size; `problem` tells what to write.
 fn not_a_size(text: &str, problem: &dyn Display) -> String {
     // `1GB` is 10^9 bytes for some and 2^30 for others.
     let is_number_and_letter = |rest: &&str| {

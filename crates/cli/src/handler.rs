@@ -1,4 +1,4 @@
-//! What the server does when a command asks.
+//! Carries out the requests of commands in the server.
 
 mod exports;
 mod volumes;

@@ -68,7 +68,7 @@ enum Verb {
     Generate(generate::GenerateArgs),
 }
 
-/// What this machine offers to pools.
+/// Show the memory and disks that this machine offers to pools.
 #[derive(Debug, Subcommand)]
 enum MemberCommand {
     List(member_list::Args),

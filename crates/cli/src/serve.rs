@@ -22,13 +22,13 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// What a request under way gets to finish when the server ends.
+/// Longest wait for commands' requests under way when the server ends.
 const LAST_REQUESTS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long memory that was freed may stay in the heap.
 const HEAP_PERIOD: Duration = Duration::from_secs(5);
 
-/// What others get to leave the mount, or to unmount it, when they are about to as the server ends.
+/// Pause between two tries to unmount, in which another process may leave or unmount the mount.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A mounted pool that answers.
@@ -185,7 +185,7 @@ impl Serving {
     }
 }
 
-/// What servers left that were killed. Without it a pool is as good.
+/// Clears the block devices of killed servers. A failure is only a notice: the pool works without this step.
 fn clear_dead_devices(notice: &mut dyn FnMut(&str)) {
     match homenode::clear_dead_exports() {
         Ok(devices) => {

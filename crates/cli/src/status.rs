@@ -23,7 +23,7 @@ pub(crate) struct StatusArgs {
     /// Where it is mounted, or anything on it. Default: every pool of this machine.
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// As JSON; sizes in bytes.
+    /// Print JSON; sizes in bytes.
     #[arg(long)]
     json: bool,
 }
@@ -38,7 +38,7 @@ struct AllPools {
     silent: Vec<String>,
 }
 
-/// What this machine has of pools.
+/// Pools of this machine, mount points of dead servers, and sockets of silent servers.
 struct Found {
     pools: Vec<StatusReport>,
     /// Mount points of dead servers.
@@ -163,7 +163,7 @@ fn print(reports: &[StatusReport], dead: &[PathBuf]) -> Result<()> {
     crate::print_text(&text)
 }
 
-/// What is said of a pool whose server is dead, and mounted there.
+/// Returns the line about a mount point whose server is dead.
 pub(crate) fn dead_line(path: &Path) -> String {
     let name = shown(path);
     format!("{name}  (dead: its server was killed, what it held is lost; `homenode down {name}` clears it)")

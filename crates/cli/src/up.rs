@@ -61,7 +61,7 @@ impl UpArgs {
     }
 }
 
-/// What the server tells the command that started it, a JSON line each.
+/// Line of JSON from the server to the command that started it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Message {
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     }
 }
 
-/// What can be told before anything is begun.
+/// Returns an error without CAP_SYS_ADMIN, or if `/dev/fuse` cannot be opened, before anything is begun.
 fn check_machine() -> Result<()> {
     const CAP_SYS_ADMIN: u32 = 21;
     if !has_capability(CAP_SYS_ADMIN) {

@@ -21,14 +21,14 @@ fn doctor(arguments: &[&str]) -> Output {
     Command::new(BINARY).arg("doctor").args(arguments).output().unwrap()
 }
 
-/// What it says when it can look: nothing else than its judgement.
+/// Returns the doctor's output; panics if the doctor fails or writes to standard error.
 fn told(arguments: &[&str]) -> String {
     let output = doctor(arguments);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What it says when it cannot: one message.
+/// Returns the doctor's message; panics unless the doctor exits with `code` and an empty standard output.
 fn refused(code: i32, arguments: &[&str]) -> String {
     let output = doctor(arguments);
     assert_eq!(output.status.code(), Some(code), "{output:?}");

@@ -8,7 +8,7 @@ use homenode::blk::{Arena, ArenaError, Device, Driver, Null, Options, Ram, Stamp
 use homenode::{NodeId, Placement, VolumeDriver};
 use std::sync::Arc;
 
-/// What does the requests.
+/// Driver that serves the requests of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Noop,
@@ -19,7 +19,7 @@ pub(super) enum Kind {
 /// Whom homenode is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// The same layer, with one queue behind one lock.
+    /// homenode's block layer with one queue behind one lock.
     SingleLock,
     /// A loop of copies over the same kind of memory, with nothing around it.
     Memcpy,
@@ -37,7 +37,7 @@ impl Peer {
     }
 }
 
-/// What is prepared for a case once.
+/// Driver of a case, made once for all rounds.
 #[derive(Debug)]
 pub(super) enum Target {
     Noop(Null),
@@ -146,7 +146,7 @@ impl Case {
         }
     }
 
-    /// What the requests are given to, of this machine's memory if it has bytes.
+    /// Makes the driver of the case, with memory of this machine unless the driver is the no-op.
     pub(super) fn target(&self) -> Result<Target, Error> {
         let homes = vec![Some(NodeId(0)); self.cores];
         Ok(match self.kind {
@@ -193,7 +193,7 @@ fn arena(contestant: &'static str, bytes: u64) -> Result<Arc<Arena>, Error> {
     Arena::new(bytes, None).map_err(failed)
 }
 
-/// One that is written from its begin to its end.
+/// Attaches a new volume after writing all of its bytes.
 fn volume(homes: &[Option<NodeId>]) -> Result<VolumeDriver, Error> {
     const PART_BYTES: usize = 2 << 20;
     let pool = populated::pool(DEVICE_BYTES + DEVICE_BYTES / 8, None).map_err(Error::library("creating a pool"))?;

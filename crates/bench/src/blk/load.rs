@@ -1,4 +1,4 @@
-//! What a contestant does: so many requests, so many of them under way at a time, at random places.
+//! Load on a contestant: a number of requests at random places, and how many are under way at once.
 
 use crate::cpus;
 use crate::error::Error;
@@ -9,7 +9,7 @@ use std::sync::Barrier;
 /// Size of the no-op device: all of it is random places.
 pub(super) const NOOP_BYTES: u64 = 1 << 40;
 
-/// Of one core.
+/// Load of one core.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) bytes: u32,

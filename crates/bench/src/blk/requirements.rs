@@ -1,4 +1,4 @@
-//! What is promised of the block layer, and what was found.
+//! Pairs each number promised of the block layer with its value in a report.
 
 use crate::report::Report;
 use crate::required::{Bound, Finding};
@@ -15,11 +15,11 @@ const RATES: [(&str, f64); 7] = [
 ];
 /// From one core to two.
 const SCALING_MIN: f64 = 1.9;
-/// Of the memcpy loop, by size.
+/// Least ratio to the memcpy loop, by case.
 const MEMCPY_MIN: [(&str, f64); 2] = [("ram-512/plug32/qd128/1c", 0.9), ("ram-4k/plug32/qd128/1c", 0.7)];
 /// On two cores.
 const SINGLE_LOCK_MIN: f64 = 10.0;
-/// Of fio's engine.
+/// Least ratio to fio's engine.
 const FIO_MIN: f64 = 0.95;
 /// µs of one request from core to core.
 const CROSSING_MAX: f64 = 1.0;

@@ -1,4 +1,4 @@
-//! What each scheduler costs a request: the no-op device, one core, plug 32, 128 under way. All requests go through it.
+//! Time of a request under each scheduler: no-op device, one core, plug 32, 128 under way. All requests go through the scheduler.
 
 use super::case::device;
 use super::load::{Load, null, play, together};

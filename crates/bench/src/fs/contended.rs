@@ -18,14 +18,14 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the changing thread does.
+/// Operation of the thread that changes the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Punch,
     Sequential,
 }
 
-/// One case.
+/// Change of a file under a number of readers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     change: Change,

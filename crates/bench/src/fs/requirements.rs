@@ -1,4 +1,4 @@
-//! What the project promises of reads and writes, and whether a report keeps it.
+//! Checks a report against the numbers that the project promises of reads and writes.
 
 use super::case::{self, Files, Layout, Operation, SIZES};
 use super::contended;

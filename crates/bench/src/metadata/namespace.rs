@@ -1,4 +1,4 @@
-//! What a contestant of the metadata bench can do, and the library as one.
+//! Operations of a contestant of the metadata bench, and their implementation by the library.
 
 use crate::error::Error;
 use homenode::{OpenOptions, Pool, PoolOptions, Size};

@@ -1,4 +1,4 @@
-//! What the project promises of the mount, and whether a report keeps it.
+//! Checks a report against the numbers that the project promises of the mount.
 
 use super::served::Variant;
 use super::{IDLE_CASE, beside};
@@ -32,7 +32,7 @@ pub(super) fn judge(report: &Report, check: bool) -> Result<(), Error> {
     required::judge(&findings(report), check)
 }
 
-/// Of the cases that ran.
+/// Returns the value and bound of each promise whose cases ran.
 fn findings(report: &Report) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut push = |what: String, found: Option<f64>, bound| {

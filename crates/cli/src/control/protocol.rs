@@ -10,7 +10,7 @@ pub(crate) const OUTPUT_VERSION: u32 = 1;
 /// Longest line of a request.
 pub(crate) const REQUEST_BYTES_MAX: u64 = 64 << 10;
 
-/// What a server can be asked.
+/// Request of a command to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Request {
@@ -72,7 +72,7 @@ impl Request {
     }
 }
 
-/// What a server says: any number of `progress`, then one of the others.
+/// Reply of a server: any number of `progress`, then one `done` or `failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
@@ -81,7 +81,7 @@ pub(crate) enum Reply {
     Failed(Refusal),
 }
 
-/// What came of a request.
+/// Result of a request that was carried out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
@@ -217,19 +217,19 @@ pub(crate) struct VolumeReport {
     /// `local`, `node:N` or `interleave`.
     pub(crate) policy: String,
     pub(crate) attached: bool,
-    /// As which block device.
+    /// Block device of an attached volume.
     #[serde(default)]
     pub(crate) device: Option<String>,
 }
 
-/// What lies on one node.
+/// Number of bytes that a file or volume has on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NodeBytes {
     pub(crate) node: u16,
     pub(crate) bytes: u64,
 }
 
-/// What the monitor thinks of a member, or of all members of a node.
+/// State of a member, or of all members of a node, as the monitor sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
@@ -269,7 +269,7 @@ pub(crate) struct FuseReport {
     pub(crate) open_files: u64,
     /// Answered with an errno; many are ordinary (a name that is not there).
     pub(crate) errors: u64,
-    /// Those by errno.
+    /// Requests answered with an errno, by errno.
     #[serde(default)]
     pub(crate) errors_by_errno: BTreeMap<i32, u64>,
     /// Requests that met a bug of the server and were answered with EIO.

@@ -1,4 +1,4 @@
-//! What the doctor found, as JSON, `output_version` 1.
+//! Findings of the doctor as JSON, `output_version` 1.
 
 use super::{Judged, remedy};
 use crate::affinity::words::{UnseenReport, unseen_reports};
@@ -13,14 +13,14 @@ pub(super) struct Report<'a> {
     output_version: u32,
     /// `one-node` and `all-local`: there is nothing to gain here.
     verdict: &'static str,
-    /// What `homenode affinity apply` would save.
+    /// Cost in MB/s that `homenode affinity apply` would save.
     gain_mb_s: f64,
     period_s: f64,
     machine: MachineReport<'a>,
     /// Threads of which it is not known what they do.
     threads_unread: usize,
     findings: Vec<FindingReport>,
-    /// What files and volumes of pools support, as `homenode status --json`.
+    /// Operations that files, volumes and other inodes support, as `homenode status --json` prints them.
     bodies: Answers,
     unseen: Vec<UnseenReport<'a>>,
 }
@@ -30,7 +30,7 @@ struct MachineReport<'a> {
     kernel: Option<&'a str>,
     is_virtual: Option<bool>,
     memory: Vec<MemoryReport>,
-    /// As `homenode topology --json`.
+    /// Topology, as `homenode topology --json` prints it.
     topology: crate::topology::Machine<'a>,
 }
 

@@ -1,4 +1,4 @@
-//! What is told of a trace that was played.
+//! Result of a replayed trace, as text and JSON.
 
 use super::player::Played;
 use super::trace::Trace;
@@ -14,7 +14,7 @@ pub(super) struct Outcome {
     operations: Vec<OfOperation>,
     merged: u64,
     elapsed_s: f64,
-    /// By how much the latest request was submitted too late.
+    /// Longest delay between a request's due time and its submission.
     late_ms: f64,
     /// Requests that are missing from the trace.
     lost: u64,

@@ -19,11 +19,11 @@ pub(super) struct Player<'a> {
     pub(super) interrupted: &'a AtomicBool,
 }
 
-/// What became of it.
+/// Result of playing a trace, or one core's part of a trace.
 #[derive(Debug, Default)]
 pub(super) struct Played {
     pub(super) elapsed: Duration,
-    /// By how much the latest request came late.
+    /// Longest delay between a request's due time and its submission.
     pub(super) late: Duration,
     /// Requests that were left out when it was interrupted.
     pub(super) not_submitted: u64,
@@ -33,7 +33,7 @@ pub(super) struct Played {
     pub(super) failed: BTreeMap<String, u64>,
 }
 
-/// One core at work.
+/// State of the thread that submits one core's requests.
 struct Lane<Q: DriverQueue> {
     core: Core<Q, ByRequest<StampClock>>,
     /// Numbers of the buffers that nobody uses.

@@ -48,7 +48,7 @@ pub unsafe fn store(to: *mut u8, from: *const u8, bytes: usize) {
     unsafe { processor::store(to, from, bytes) }
 }
 
-/// What was chosen for this processor, and why, in words. The first call in a process measures, for a millisecond on an
+/// Returns the choice for this processor, and why, in words. The first call in a process measures, for a millisecond on an
 /// idle CPU: made before the first copy, no copy waits for it.
 pub fn choice() -> impl Display {
     processor::choice()
@@ -87,10 +87,10 @@ pub unsafe fn zero(at: *mut u8, bytes: usize) {
     unsafe { processor::zero(at, bytes) }
 }
 
-/// One way to move bytes, 64 at least, for measuring it against the others.
+/// A way to move 64 bytes or more, for measuring it against other ways.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
-    /// What it is made of.
+    /// Name of the method, such as `repeat` or `memcpy`; `in use` for the choice.
     pub name: &'static str,
     /// Copies out of the pool: to, from, bytes, under the terms of [`load`].
     pub load: Copying,

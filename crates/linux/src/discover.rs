@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 pub struct Offer {
     /// The kernel's name: `node0`, `pmem0`, `dax0.0`, `nvme0n1`.
     pub name: String,
-    /// What it is.
+    /// Kind of the offer.
     pub kind: OfferKind,
     /// The node it is attached to, where the machine tells.
     pub home: Option<NodeId>,
@@ -36,7 +36,7 @@ pub struct Offer {
     pub in_use: Option<InUse>,
 }
 
-/// What an offer is made of.
+/// Kind of memory or device that is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OfferKind {
     /// Memory of a node with CPUs.
@@ -80,7 +80,7 @@ pub enum InUse {
     Mode(String),
 }
 
-/// What the machine offers: memory by node, then devices by kind and name. `root` is `/`, or holds a recorded machine.
+/// Returns the offers of the machine: memory by node, then devices by kind and name. `root` is `/`, or holds a recorded machine.
 #[must_use]
 pub fn offers(root: &Path) -> Vec<Offer> {
     let tree = Tree::new(root);

@@ -45,7 +45,7 @@ struct Members {
     /// Removed members: without memory, but their addresses are kept so that nothing else ever lies there.
     vacant: Vec<Arc<Member>>,
     nodes: BTreeMap<NodeId, Arc<Headroom>>,
-    /// Of this process; made with the first member.
+    /// Memory control groups of this process; made with the first member.
     groups: Option<Arc<Groups>>,
 }
 
@@ -150,7 +150,7 @@ impl NodeMemory {
         self.table.range(block, offset, bytes)
     }
 
-    /// What the bytes of `member` lie on; none when it is not here.
+    /// Returns the backing of `member`; none when the member is not here.
     #[must_use]
     pub fn backing(&self, member: MemberId) -> Option<Backing> {
         self.members.read().present.get(&member).map(|member| member.backing)

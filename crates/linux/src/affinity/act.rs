@@ -73,12 +73,12 @@ pub struct Actor<K, S = Disk> {
     refused: BTreeMap<Target, String>,
 }
 
-/// What the journal has of one target.
+/// Entry of the journal for a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// What was changed.
+    /// Target that was changed.
     pub target: Target,
-    /// What it had before.
+    /// Mask of the target before the change.
     pub old: Mask,
     /// The CPUs it was given last.
     pub to: Vec<CpuId>,
@@ -95,7 +95,7 @@ impl<K: Kernel> Actor<K> {
 }
 
 impl<K: Kernel, S: Store> Actor<K, S> {
-    /// The same with a journal elsewhere.
+    /// Makes an actor with its journal in `store`.
     ///
     /// # Errors
     /// As [`Actor::open`].
@@ -116,14 +116,14 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         self.journal.rebooted
     }
 
-    /// What there was of the journal's last line, if that was cut: the change it tells of is not taken back. It was never
-    /// made, unless the file was cut after it had been written.
+    /// Returns the rest of the journal's last line if that line was cut. The change in it is not taken back: it was never
+    /// made, unless the file was cut after that line had been written.
     #[must_use]
     pub fn cut(&self) -> Option<&str> {
         self.journal.cut.as_deref()
     }
 
-    /// What has been changed, by this actor or before it, and not been restored; by target.
+    /// Returns the changes, by this actor or before it, that have not been restored; by target.
     #[must_use]
     pub fn changed(&self) -> Vec<Changed> {
         let change = |(target, entry): (&Target, &book::Entry)| Changed {
@@ -134,7 +134,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         self.journal.entries().iter().map(change).collect()
     }
 
-    /// The same of cards: what is set, to which values ([`CardSetting`]).
+    /// Returns the settings of cards ([`CardSetting`]) that have been changed and not been restored.
     #[must_use]
     pub fn changed_cards(&self) -> Vec<CardSetting> {
         self.journal.cards().keys().cloned().collect()
@@ -204,7 +204,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         Ok(standings.collect())
     }
 
-    /// What decisions are to know of changes that earlier runs made and that are still in force, inherited masks included.
+    /// Returns the changes in the journal that are in force or pending, inherited masks included, for decisions.
     ///
     /// # Errors
     /// The machine's CPUs or threads cannot be read.
@@ -298,7 +298,7 @@ fn failed(error: &io::Error) -> Outcome {
     }
 }
 
-/// What cannot be understood has no errno of its own.
+/// Returns the errno of an error; `EIO` where there is none, as for a file that cannot be understood.
 fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }

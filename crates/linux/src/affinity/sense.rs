@@ -68,18 +68,18 @@ pub struct Sensor {
     settings_unseen: Vec<Unseen>,
 }
 
-/// What a period showed.
+/// Result of sensing a machine for one period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sensed {
-    /// What was seen.
+    /// Snapshot of the period.
     pub snapshot: Snapshot,
     /// How network cards spread packets over their queues; those of which nothing is known are not among them.
     pub cards: Vec<Card>,
-    /// What could not be seen, and why.
+    /// Data that could not be seen, and why.
     pub unseen: Vec<Unseen>,
 }
 
-/// What is counted for the machine, and when.
+/// Counts of the whole machine, and when they were read.
 #[derive(Debug)]
 struct Reading {
     /// Since boot.
@@ -127,8 +127,8 @@ impl Sensor {
         })
     }
 
-    /// What happened since the last call, or since the sensor was made. `topology` names the devices; it is that of the
-    /// same machine.
+    /// Returns what happened since the last call, or since the sensor was made. `topology` names the devices, and is that
+    /// of the same machine.
     ///
     /// # Errors
     /// What could not be read without which nothing can be told. The next call's period then begins where this one's did.
@@ -174,7 +174,7 @@ impl Sensor {
         self.settings = None;
     }
 
-    /// What there was when the last period ended.
+    /// Returns the hardware that was there when the last period ended; disks and cards are read now.
     #[must_use]
     pub fn hardware(&self) -> Hardware {
         Hardware::read(&self.tree, &self.last)
@@ -216,7 +216,7 @@ impl Reading {
     }
 }
 
-/// Those whose settings could be read, ascending.
+/// Returns the interrupts whose settings could be read, ascending by number.
 fn interrupts(settings: &Settings, now: &Counts, last: &Counts) -> Vec<Interrupt> {
     let known = now
         .lines
@@ -235,7 +235,8 @@ fn interrupts(settings: &Settings, now: &Counts, last: &Counts) -> Vec<Interrupt
         .collect()
 }
 
-/// Of `4711.42 9000.00`: seconds with two places, which are clock ticks. A clock of our own would not be in recordings.
+/// Parses `4711.42 9000.00` to clock ticks since boot: seconds with two places, which are ticks. A clock of our own would
+/// not be in recordings.
 pub(super) fn uptime_ticks(text: &str) -> Option<u64> {
     let (seconds, rest) = text.split_ascii_whitespace().next()?.split_once('.')?;
     let seconds: u64 = seconds.parse().ok()?;
@@ -248,7 +249,7 @@ fn period_ns(last_ticks: u64, now_ticks: u64) -> u64 {
     now_ticks.saturating_sub(last_ticks).max(1) * (1_000_000_000 / TICKS_PER_SECOND)
 }
 
-/// What a thread that is planned for moves at least, by the default configuration.
+/// Returns how many bytes a thread must move in a period to be planned for, by the default configuration.
 fn busy_bytes(period_ns: u64) -> u64 {
     let bytes = u128::from(Config::default().rate_bytes_per_s_min) * u128::from(period_ns) / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)
@@ -263,7 +264,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A file that is not as Linux writes it.
@@ -286,16 +287,16 @@ pub enum Error {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// hwloc cannot write the topology down.
     #[error("hwloc cannot write the topology of this machine as XML")]
     Export,
-    /// What was named is no directory.
+    /// The path of a recording is no directory, or is not there.
     #[error("{path} {problem}: name a directory that `homenode affinity record DIR` made", path = path.display(), problem = if *is_there { "is no directory" } else { "is not there" })]
     NoRecording {
-        /// What was named.
+        /// The path.
         path: PathBuf,
         /// Whether there is something of that name.
         is_there: bool,
@@ -331,7 +332,7 @@ pub enum Error {
         directory: PathBuf,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Problem with the file.
         problem: String,
     },
 }

@@ -44,7 +44,7 @@ static PLAN: AtomicU8 = AtomicU8::new(0);
 /// Bit of [`PLAN`]: the processor gains by looking ahead.
 const AHEAD: u8 = 0x80;
 
-/// What was chosen for this processor; the first call measures.
+/// Returns the choice for this processor; the first call measures.
 pub(super) fn choice() -> Choice {
     static CHOICE: OnceLock<Choice> = OnceLock::new();
     let choice = *CHOICE.get_or_init(Choice::find);

@@ -24,7 +24,7 @@ pub struct Arena {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArenaError {
-    /// None, or more than there are addresses.
+    /// Zero bytes, or more than there are addresses.
     #[error("memory for requests cannot have {0} bytes: ask for at least one, and no more than the machine has")]
     Size(u64),
     /// There is no such node, or it cannot be asked.
@@ -45,7 +45,7 @@ pub enum ArenaError {
         home: Option<NodeId>,
         /// Asked for.
         bytes: u64,
-        /// What there is.
+        /// Bytes that are free.
         free: u64,
     },
     /// The kernel refused.
@@ -53,7 +53,7 @@ pub enum ArenaError {
     Map {
         /// Asked for.
         bytes: u64,
-        /// What was refused.
+        /// Operation that the kernel refused.
         doing: &'static str,
         /// The errno.
         source: io::Error,
@@ -241,7 +241,7 @@ fn failed(bytes: usize, doing: &'static str, source: io::Error) -> ArenaError {
     ArenaError::Map { bytes, doing, source }
 }
 
-/// What `home`, or any node, can give.
+/// Returns the free bytes of `home`, or of all nodes together.
 fn free(home: Option<NodeId>) -> Result<u64, ArenaError> {
     let of = |node| free_bytes(node).map_err(|source| ArenaError::Node { node, source });
     match home {

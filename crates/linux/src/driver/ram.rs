@@ -40,7 +40,8 @@ pub struct Ram {
 const COPIES: usize = 32;
 /// Copies whose places are announced before they begin: a bare loop over random places gains a tenth by it, at 4 KiB.
 const AHEAD: usize = 4;
-/// As much of each place: the processor finds the rest by itself. That loop gains nothing when a whole page is announced.
+/// Bytes announced of each place: the processor finds the rest by itself. A bare loop over random places gains nothing when
+/// a whole page is announced.
 const ANNOUNCED_BYTES: usize = 512;
 
 impl Ram {

@@ -1,4 +1,4 @@
-//! One queue of a device: its thread takes requests from the kernel, runs them through the block layer, and tells results.
+//! Queue of a device: its thread takes requests from the kernel, runs them through the block layer, and tells results.
 //!
 //! All results that are there go back in one system call, which also waits for the next requests; the kernel copies the data of
 //! both in that call, on this thread's CPU. Where the layer still works for a request, the thread looks for its end instead of
@@ -21,18 +21,18 @@ use std::{fmt, io};
 /// The device and the bell, among the ring's files.
 const DEVICE: Fixed = Fixed(0);
 const BELL: Fixed = Fixed(1);
-/// What the entry that listens to the bell is pushed with; tags are 16 bits.
+/// User data of the entry that listens to the bell; no tag is equal, as tags are 16 bits.
 const RUNG: u64 = u64::MAX;
-/// What the kernel gets to find memory.
+/// Pause for the kernel to find memory.
 const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// How long a thread stays on another CPU until it tries again to get to its own.
 const ASTRAY_PAUSE: Duration = Duration::from_millis(1);
 
-/// What a queue is made of.
+/// Parts that a queue is made of.
 pub(super) struct Parts<'a, Q: DriverQueue> {
     pub(super) index: u16,
     pub(super) depth: u16,
-    /// What a tag has of the buffers.
+    /// Bytes of the buffers for each tag.
     pub(super) io_bytes: u32,
     /// Where the first tag's are.
     pub(super) first_buffer: u64,
@@ -47,7 +47,7 @@ pub(super) struct Parts<'a, Q: DriverQueue> {
     pub(super) began: Instant,
 }
 
-/// What the thread of one queue owns.
+/// State that the thread of a queue owns.
 pub(super) struct Queue<'a, Q: DriverQueue> {
     // Dropped before everything that its entries name.
     ring: IoUring,
@@ -203,11 +203,11 @@ impl<Q: DriverQueue> Parts<'_, Q> {
     }
 }
 
-/// What an entry needs to know of its queue.
+/// Facts about a queue that its entries need.
 #[derive(Clone, Copy)]
 struct Place {
     queue: u16,
-    /// Of the first tag's data.
+    /// Address of the first tag's data.
     address: u64,
     io_bytes: u32,
 }

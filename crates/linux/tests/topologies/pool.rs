@@ -51,7 +51,7 @@ struct World {
 }
 
 impl World {
-    /// One member on each node with memory, in proportion to it.
+    /// Makes a filesystem with a member on each node with memory, in proportion to that memory.
     fn new(machine: &Topology) -> Self {
         let sizes = machine.nodes().iter().map(|node| node.memory_bytes);
         let smallest = sizes.filter(|bytes| *bytes > 0).min().expect("some node has memory");

@@ -30,12 +30,12 @@ pub(super) use restore::restore;
 use std::collections::BTreeMap;
 use std::io;
 
-/// What is asked for of one card.
+/// Settings that are asked for of a card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CardWish {
     /// Its name.
     pub device: String,
-    /// So many queues in each direction.
+    /// Number of queues in each direction.
     pub queues: Option<u32>,
     /// The queues that packets are received by.
     pub rss: Option<Spread>,
@@ -50,14 +50,14 @@ pub enum Spread {
     Over(Vec<u32>),
 }
 
-/// One change, looked at.
+/// A change of a card, checked and ready to be made.
 struct Ready {
     setting: CardSetting,
     to: Vec<u32>,
     found: Vec<u32>,
-    /// Of its queues, if it is their number that changes.
+    /// Masks of the card's queues, if the number of queues changes.
     masks: Masks,
-    /// Those that they are to have without us.
+    /// Masks that the queues are to have without us.
     owned: Masks,
     record: Record,
 }
@@ -189,7 +189,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         })
     }
 
-    /// What a card is to have, if it can.
+    /// Returns the values that a card is to have, or the reason why it cannot have them.
     fn wanted(&self, setting: &CardSetting, wanted: &Wanted) -> Result<Vec<u32>, CardOutcome> {
         let failed = |error: io::Error| failed(&error);
         match wanted {
@@ -249,8 +249,8 @@ fn tables_of<'a>(kernel: &impl Kernel, devices: impl Iterator<Item = &'a str>) -
     tables.collect()
 }
 
-/// What a table was before, if its entries are the same still: with another number of queues it may look as if somebody
-/// had set it, or as if nobody had.
+/// Returns the value of a table before the number of queues changed, if its entries are still the same. With another number
+/// of queues the table may look as if somebody had set it, or as if nobody had.
 fn unchanged(kernel: &impl Kernel, setting: &CardSetting, before: &Tables) -> Option<Vec<u32>> {
     let CardSetting::Table { device } = setting else {
         return None;
@@ -279,7 +279,7 @@ fn set_by_somebody(kernel: &impl Kernel, cards: &Cards, device: &str) -> Option<
     (!is_made).then_some(table.entries)
 }
 
-/// Of numbers of combined, receive and transmit queues.
+/// Returns the number of queues that receive, from numbers of combined, receive and transmit queues.
 fn receive_queues(numbers: &[u32]) -> u32 {
     numbers.iter().take(2).sum()
 }
@@ -311,7 +311,7 @@ fn give(kernel: &impl Kernel, setting: &CardSetting, to: &[u32]) -> io::Result<(
     }
 }
 
-/// As the journal has them.
+/// Formats numbers as the journal has them.
 pub(super) fn numbers(numbers: &[u32]) -> String {
     let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
     numbers.join(" ")

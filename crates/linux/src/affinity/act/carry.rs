@@ -1,4 +1,4 @@
-//! One action: looked at, written down by the caller, carried out, and looked at again.
+//! Checks an action, carries it out after the caller wrote it to the journal, and checks the result.
 
 use super::children::Families;
 use super::conflicts::Conflict;
@@ -13,12 +13,12 @@ use homenode_policy::CpuId;
 use homenode_policy::affinity::{Action, Snapshot, Target};
 use std::io;
 
-/// One action that may be carried out, as it was found.
+/// An action that may be carried out, with the state of its target.
 pub(super) struct Ready<'a> {
     pub(super) action: &'a Action,
     pub(super) record: Record,
     found: Mask,
-    /// What the cpuset of a thread had, if that is seen.
+    /// CPUs that the target could have; none for a thread whose cpuset is not seen.
     room: Option<Vec<CpuId>>,
 }
 
@@ -101,7 +101,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
         })
     }
 
-    /// What is to be restored of what has `found` now: that itself, unless it is ours.
+    /// Returns the mask to restore for a target that has `found` now: `found` itself, unless that is ours.
     fn origin(
         &self,
         target: &Target,

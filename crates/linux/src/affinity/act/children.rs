@@ -15,7 +15,7 @@ use std::io;
 
 /// No more are looked at.
 const ANCESTORS_MAX: usize = 256;
-/// So often is a line of ancestors read of which one ends meanwhile.
+/// Retries when an ancestor exits while the line of ancestors is read.
 const TRIES_MAX: usize = 8;
 const INIT: u32 = 1;
 
@@ -25,15 +25,15 @@ pub(super) struct Families<'a, K> {
     entries: &'a Entries,
 }
 
-/// Those that were found in one pass over all threads.
+/// Inheritors found in one pass over all threads.
 #[derive(Debug)]
 pub(super) struct Inheritors {
     pub(super) found: Vec<Inheritor>,
-    /// None ended before it was looked at: one that did may have started others after the pass began.
+    /// Whether no thread ended before it was looked at. A thread that did may have started others after the pass began.
     pub(super) is_all: bool,
 }
 
-/// One that has.
+/// A thread that has inherited a mask of ours.
 #[derive(Debug)]
 pub(super) struct Inheritor {
     pub(super) thread: ThreadId,
@@ -75,7 +75,7 @@ impl<'a, K: Kernel> Families<'a, K> {
         Ok(inheritors)
     }
 
-    /// Of the thread whose mask somebody has inherited.
+    /// Returns the entry of `ancestor`, the thread whose mask was inherited.
     pub(super) fn entry(&self, ancestor: &Target) -> &'a Entry {
         &self.entries[ancestor]
     }
@@ -144,7 +144,8 @@ impl<'a, K: Kernel> Families<'a, K> {
         Ok(line.processes)
     }
 
-    /// By parents, and by the leaders of sessions, from whom all of a session descend, also those whose parent has ended.
+    /// Reads a process and its ancestors once, by parents and by leaders of sessions. All processes of a session descend
+    /// from its leader, also those whose parent has ended.
     fn line_now(&self, process: u32) -> io::Result<Line> {
         let mut line = Line {
             processes: vec![(process, self.kernel.process(process)?)],

@@ -80,8 +80,7 @@ impl Live {
         ))
     }
 
-    /// What `stat` of a process or thread tells: its start, its process's parent and session, and whether it is the
-    /// kernel's.
+    /// Reads `stat`: the thread's start, its process's parent and session, and whether the thread is the kernel's.
     fn stat(&self, path: &str) -> io::Result<(Process, bool)> {
         let mut bytes = Vec::new();
         self.tree.read(path, &mut bytes)?;
@@ -94,7 +93,8 @@ impl Live {
         Ok((process, stat.is_the_kernels()))
     }
 
-    /// As /proc/interrupts has it; that file is large on large machines. None when no driver has asked for the interrupt.
+    /// Returns the name of an interrupt as in /proc/interrupts; none when no driver has asked for the interrupt. That file
+    /// is large on large machines: it is read only where the kernel has no [`ACTIONS`].
     fn interrupt_name(&self, number: u32) -> io::Result<Option<String>> {
         if self.tree.exists(ACTIONS) {
             let names = match self.tree.try_text(format!("{ACTIONS}/{number}/actions")) {

@@ -14,7 +14,7 @@ pub struct Mask {
 }
 
 impl Mask {
-    /// What a file of the kernel says.
+    /// Parses the text of a kernel file.
     ///
     /// # Errors
     /// It is not a mask.
@@ -39,7 +39,7 @@ impl Mask {
         }
     }
 
-    /// As it was read, byte for byte.
+    /// Returns the text of the mask; byte for byte as read if the mask was parsed.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text

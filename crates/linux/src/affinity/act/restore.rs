@@ -134,8 +134,8 @@ impl<K: Kernel> Machine<'_, K> {
         result
     }
 
-    /// What has become of one that was not restored. In a cpuset that has none of our CPUs, whoever is started there has
-    /// all of the cpuset, as if it had inherited, and is none the worse for it.
+    /// Returns the outcome of an inheritor that was not restored. In a cpuset without any of our CPUs, a new thread has all
+    /// of the cpuset, as if it had inherited, and is none the worse for it.
     fn left(&self, inheritor: &Inheritor, entry: &Entry) -> Restore {
         match self.kernel.cpuset(inheritor.thread) {
             Ok(Some(room)) if entry.whole && is_within(&room, inheritor.now.cpus()) => Restore::Same,

@@ -1,5 +1,5 @@
-//! What programs in the kernel count of threads: their time and bytes in one read instead of five files each, the bytes of
-//! their sockets with the CPU that processed them, and the disks that their bytes are of.
+//! Counts of threads by BPF programs in the kernel. They are a thread's time and bytes in one read instead of five files,
+//! the bytes of its sockets with the CPU that processed them, and the disks that its bytes are of.
 //!
 //! Only a sensor of the machine it runs on loads programs; they go with it, or with its process, as nothing is pinned.
 //! What they counted becomes files of a recording, below `proc/bpf`, and is read from there again. Where they cannot be
@@ -28,19 +28,19 @@ const DISKS: &str = "which disks bytes of threads were of";
 /// The programs of a live machine, or what a recording has of them.
 #[derive(Debug)]
 pub(super) struct Bpf {
-    /// None where the machine is not the one we run on.
+    /// Loaded programs, or why they were refused; none where the machine is not the one we run on.
     programs: Option<[Result<Programs, String>; 3]>,
     bytes: Vec<u8>,
 }
 
-/// What was counted in a period. None where it cannot be.
+/// Counts by programs in the kernel at the end of a period; none for a part that cannot be counted.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     /// All threads of user space.
     pub(super) threads: Option<Vec<Record>>,
-    /// By thread.
+    /// Bytes of sockets, by thread.
     pub(super) sockets: Option<HashMap<u32, SocketCounts>>,
-    /// By thread.
+    /// Bytes of disks, by thread.
     pub(super) disks: Option<HashMap<u32, DiskCounts>>,
 }
 
@@ -59,7 +59,8 @@ impl Bpf {
         }
     }
 
-    /// What was counted since the last call; of the first, since an unknown time.
+    /// Reads the counts of threads since they began, and of sockets and disks since the last call. The first call's are
+    /// since an unknown time.
     pub(super) fn read(&mut self, tree: &Tree, gaps: &mut Gaps) -> Counted {
         let threads = self.part(Part::Threads, tree, decode::threads);
         let sockets = self.part(Part::Sockets, tree, decode::sockets);

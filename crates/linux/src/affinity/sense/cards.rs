@@ -44,7 +44,7 @@ impl Card {
     }
 }
 
-/// Of those of `names` that answer something, in their order.
+/// Returns the cards of `names` that answer something, in the order of `names`.
 pub(super) fn read(tree: &Tree, names: &[String], gaps: &mut Gaps) -> Vec<Card> {
     if !tree.is_live() {
         return names.iter().filter_map(|name| recorded(tree, name, gaps)).collect();
@@ -74,7 +74,8 @@ fn asked(ethtool: &Ethtool, name: &str, gaps: &mut Gaps) -> Card {
     }
 }
 
-/// None where the driver does not offer it, or the card has gone.
+/// Returns a card's answer; none after an error. The error is a gap, unless the driver does not offer the answer or the
+/// card has gone.
 fn offered<T>(answer: io::Result<T>, name: &str, gaps: &mut Gaps) -> Option<T> {
     let is_plain = |error: &io::Error| is_not_offered(error) || has_vanished(error);
     let told = answer.inspect_err(|error| {

@@ -3,27 +3,27 @@
 use homenode_policy::CpuId;
 use std::collections::BTreeMap;
 
-/// What one reading tells.
+/// Counts of one reading of /proc/interrupts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::affinity) struct Counts {
     /// The columns: the CPUs that were online.
     pub(in crate::affinity) cpus: Vec<CpuId>,
-    /// By number: those that a driver has asked for.
+    /// Interrupts that a driver has asked for, by number.
     pub(in crate::affinity) lines: BTreeMap<u32, Line>,
 }
 
-/// One interrupt.
+/// An interrupt with its counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::affinity) struct Line {
-    /// What drivers call it; several share it as `nvme0q0, nvme0q1`.
+    /// Name that drivers give the interrupt; several drivers share it as `nvme0q0, nvme0q1`.
     pub(in crate::affinity) name: String,
-    /// By column.
+    /// Count of each column (CPU).
     pub(in crate::affinity) counts: Vec<u64>,
 }
 
 impl Counts {
-    /// None when it does not begin with a line of CPUs. Lines of the processor's own interrupts (`LOC:`), and of
-    /// interrupts that nobody has asked for, are left out.
+    /// Parses /proc/interrupts; none when the text does not begin with a line of CPUs. Lines of the processor's own
+    /// interrupts (`LOC:`), and of interrupts that nobody has asked for, are left out.
     pub(in crate::affinity) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let cpu = |word: &str| word.strip_prefix("CPU")?.parse().ok().map(CpuId);

@@ -11,15 +11,16 @@ use std::collections::HashMap;
 /// Where systemd and others mount the groups: the first version's cpusets, and the second version alone or beside it.
 const FIRST: [&str; 1] = ["sys/fs/cgroup/cpuset"];
 const SECOND: [&str; 2] = ["sys/fs/cgroup/unified", "sys/fs/cgroup"];
-/// Of each version, a file that every mount of it has.
+/// File that every mount of the first version has; [`SECOND_FILE`] is that of the second.
 const FIRST_FILE: &str = "cpuset.cpus";
 const SECOND_FILE: &str = "cgroup.controllers";
 /// A file that every group of the second version has but the one above all, which a namespace may hide.
 const BELOW_FILE: &str = "cgroup.type";
-/// What this process sees, and what the first one does: `ip netns exec` mounts another /sys, without groups in it.
+/// Lists of mounts with their roots: of this process, then of the first process. `ip netns exec` mounts another /sys,
+/// without groups in it.
 const VIEWS: [(&str, &str); 2] = [("proc/self/mountinfo", ""), ("proc/1/mountinfo", "proc/1/root/")];
 
-/// What a group lets its threads have.
+/// CPUs that a group lets its threads have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::affinity) enum Cpuset {
     /// No group restricts CPUs.
@@ -112,7 +113,7 @@ impl Cpusets {
     }
 }
 
-/// As decisions take it: where a group is not seen, nothing is known to restrict it.
+/// Converts for decisions: where a group is not seen, nothing is known to restrict its threads.
 impl From<Cpuset> for Option<Vec<CpuId>> {
     fn from(set: Cpuset) -> Self {
         match set {
@@ -144,7 +145,8 @@ impl Version {
         })
     }
 
-    /// Of a line of `mountinfo`: `33 31 0:30 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset`.
+    /// Returns the place that a line of `mountinfo` mounts; none if that is not of this version. The line is like
+    /// `33 31 0:30 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset`.
     fn mounted(self, line: &str, root: &str) -> Option<Place> {
         let (mount, kind) = line.split_once(" - ")?;
         let kind: Vec<&str> = kind.split(' ').collect();
@@ -193,7 +195,7 @@ fn list(tree: &Tree, path: &str) -> Option<Vec<CpuId>> {
     (!cpus.is_empty()).then(|| cpus.into_iter().map(CpuId).collect())
 }
 
-/// Those of `cpus` that are in `room` too; both ascending.
+/// Returns the CPUs of `cpus` that are in `room` too; both ascending.
 pub(in crate::affinity) fn within(cpus: &[CpuId], room: &[CpuId]) -> Vec<CpuId> {
     let inside = |cpu: &CpuId| room.binary_search(cpu).is_ok();
     cpus.iter().copied().filter(inside).collect()
@@ -251,7 +253,7 @@ mod tests {
         assert_eq!(sets.of(&tree, "9:name=systemd:/\n0::/x\n"), Cpuset::All);
     }
 
-    /// As in a network namespace that `ip netns exec` has entered.
+    /// Mounts as in a network namespace that `ip netns exec` has entered.
     #[test]
     fn groups_that_are_mounted_elsewhere_or_for_the_first_process_only() {
         let (_root, tree) = machine(&[

@@ -41,7 +41,7 @@ impl Bytes {
     }
 }
 
-/// What has been found out about disks. Forgotten when settings are read anew.
+/// Cache of facts about disks, forgotten when settings are read anew.
 #[derive(Debug, Default)]
 pub(super) struct Disks {
     /// Names that the topology has.

@@ -1,5 +1,5 @@
-//! What the kernel tells and lets root set of a network card's queues: its numbers of queues, the table by which it spreads
-//! packets over them (RSS), and whether it has filters that send flows to a queue (ntuple).
+//! Reads and sets the queues of network cards; setting needs root. A card has numbers of queues, a table by which it
+//! spreads packets over them (RSS), and perhaps filters that send flows to a queue (ntuple), which are only read.
 //!
 //! The requests are those of `linux/ethtool.h`, which every kernel has, by the ioctl `SIOCETHTOOL`; the netlink ones came
 //! later and need a protocol of their own. Crates that speak either need an async runtime or set no tables. A card whose
@@ -42,16 +42,16 @@ pub struct QueueCounts {
     pub transmit: Count,
 }
 
-/// Of one kind of queue.
+/// Number of queues of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// In use.
     pub now: u32,
-    /// What the card can have.
+    /// Maximum of the card.
     pub max: u32,
 }
 
-/// By which queue packets are received.
+/// Table by which packets are spread over receive queues (RSS).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
     /// How many receive queues there are.
@@ -87,7 +87,7 @@ impl QueueCounts {
         [self.combined.now, self.receive.now, self.transmit.now]
     }
 
-    /// What `queues` in each direction are, of the kind that there are.
+    /// Returns the numbers of combined, receive and transmit queues for `queues` in each direction, of the kind that there are.
     #[must_use]
     pub fn with(&self, queues: u32) -> [u32; 3] {
         if self.is_separate() {

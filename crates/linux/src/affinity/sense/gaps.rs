@@ -1,4 +1,4 @@
-//! What cannot be seen of a machine, and why: sensing goes on without it, and says so.
+//! Parts of a machine that cannot be seen, and why: sensing goes on without them, and says so.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::path::Path;
 /// Something that a snapshot does not have because it cannot be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unseen {
-    /// What is missing: `disk bytes of threads`.
+    /// Missing data: `disk bytes of threads`.
     pub what: String,
     /// Why, and what would help.
     pub why: String,

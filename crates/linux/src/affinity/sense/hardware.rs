@@ -1,4 +1,4 @@
-//! By what is seen that hardware has come or gone: far cheaper than reading the topology anew.
+//! Signs that hardware has come or gone: reading them is far cheaper than reading the topology anew.
 
 use super::Reading;
 use crate::topology::sysfs::Tree;

@@ -1,4 +1,4 @@
-//! What the names of interrupts tell: the queue they serve, and whether the kernel has spread them itself.
+//! Parses the names of interrupts: the queue that an interrupt serves, and whether the kernel has spread it itself.
 //!
 //! Every driver names its interrupts its own way. The number at the end counts queues; the word before says of which kind.
 

@@ -91,7 +91,7 @@ pub fn recorded(directory: &Path) -> Result<Sensed, Error> {
     sense(&mut sensor, directory)
 }
 
-/// The same, with what the doctor looks at.
+/// Returns the period recorded into `directory`, with what the doctor looks at.
 pub(crate) fn recorded_whole(directory: &Path) -> Result<Examined, Error> {
     let (mut sensor, before) = open(directory)?;
     let sensed = sense(&mut sensor, directory)?;

@@ -1,4 +1,4 @@
-//! What is set rather than counted: where interrupts may arrive, and which CPUs use which queues.
+//! Settings rather than counts: where interrupts may arrive, and which CPUs use which queues.
 //!
 //! Cost: two files an interrupt, one a queue and a few requests a card, thousands on large machines; so it is not read in
 //! every period.

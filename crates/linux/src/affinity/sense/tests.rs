@@ -70,7 +70,7 @@ impl Machine {
     }
 }
 
-/// What hwloc would tell of it, with these devices.
+/// Builds the topology that hwloc would tell of the machine, with `devices`.
 fn topology(devices: &[(&str, DeviceKind)]) -> Topology {
     let cpu = |id| Cpu {
         id: CpuId(id),

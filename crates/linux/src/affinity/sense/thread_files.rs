@@ -3,13 +3,13 @@
 use super::disks::Bytes;
 use std::str;
 
-/// What `stat` tells.
+/// Fields of `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::affinity) struct Stat<'a> {
     pub(in crate::affinity) name: &'a str,
-    /// Of its process.
+    /// Parent of the thread's process.
     pub(in crate::affinity) parent: u32,
-    /// Of its process; 0 for none, and when it ends just now.
+    /// Session of the thread's process; 0 for none, and when the process ends just now.
     pub(in crate::affinity) session: u32,
     pub(in crate::affinity) flags: u64,
     /// In user and kernel mode together, in clock ticks.
@@ -106,7 +106,7 @@ fn status_value<'a>(bytes: &'a [u8], name: &str) -> Option<&'a str> {
     value(str::from_utf8(&bytes[first_line_end + 1..]).ok()?, name)
 }
 
-/// What stands behind `name:` at the start of a line.
+/// Returns the value behind `name:` at the start of a line.
 fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let values = text
         .lines()

@@ -42,7 +42,7 @@ struct Known {
     pass: u32,
 }
 
-/// What is counted of a thread since it began.
+/// Counts of a thread since its start.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     id: ThreadId,
@@ -51,17 +51,17 @@ struct Counts {
     is_the_kernels: bool,
 }
 
-/// What a pass is about.
+/// Context of a pass over all threads.
 pub(super) struct Pass<'a> {
     pub(super) tree: &'a Tree,
     pub(super) online: &'a [CpuId],
     /// When the last pass began, in clock ticks since boot; none for the first.
     pub(super) since: Option<u64>,
     pub(super) gaps: &'a mut Gaps,
-    /// By programs in the kernel, since the last pass.
+    /// Counts by programs in the kernel, read for this pass.
     pub(super) counted: &'a Counted,
     pub(super) disks: &'a mut Disks,
-    /// By the numbers that the kernel gives to cards.
+    /// Names of cards, by the numbers that the kernel gives to cards.
     pub(super) card_names: &'a BTreeMap<u32, String>,
     /// A thread that moved so much since the last pass may be moved: what its bytes are of is worth a look.
     pub(super) busy_bytes: u64,
@@ -188,7 +188,8 @@ impl Threads {
         same.map(|known| known.pass = self.pass).is_some()
     }
 
-    /// What a thread did since the last pass, by its files; none when it did nothing, or the period does not hold all of it.
+    /// Returns what a thread did since the last pass, by its files. Returns none when the thread did nothing, or the period
+    /// does not hold all that it did.
     fn look(
         &mut self,
         process: u32,
@@ -216,7 +217,8 @@ impl Threads {
         Ok(self.compare(counts, pass).map(|did| (id, CpuId(cpu), did)))
     }
 
-    /// What a thread did since the last pass; none when it did nothing, or the period does not hold all of it.
+    /// Returns what a thread did since the last pass. Returns none when the thread did nothing, or the period does not hold
+    /// all that it did.
     fn compare(&mut self, now: Counts, pass: &Pass<'_>) -> Option<Did> {
         let known = Known { now, pass: self.pass };
         let before = self.known.insert(now.id.thread, known).map(|known| known.now);
@@ -238,23 +240,23 @@ impl Threads {
     }
 }
 
-/// What a thread did in a period.
+/// Work of a thread in a period.
 #[derive(Clone, Copy, Debug)]
 struct Did {
     cpu_ns: u64,
-    /// None where the kernel does not tell.
+    /// Bytes on disks; none where the kernel does not tell.
     disk: Option<Bytes>,
     /// The last pass has not seen it.
     is_new: bool,
 }
 
-/// What a thread is, besides its numbers.
+/// Names and CPUs of a thread.
 pub(super) struct Who {
     pub(super) name: String,
     pub(super) process_name: String,
     pub(super) cpu: CpuId,
     pub(super) allowed: Vec<CpuId>,
-    /// None where no control group restricts it, as far as is seen.
+    /// CPUs of the thread's cpuset; none where no control group restricts the thread, as far as is seen.
     pub(super) cpuset: Option<Vec<CpuId>>,
 }
 

@@ -42,7 +42,7 @@ pub(super) enum Instructions {
     Basic = 4,
 }
 
-/// What was chosen for this processor, and why.
+/// Choice of instructions for this processor, with the measurement behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Choice {
     pub(super) instructions: Instructions,

@@ -21,7 +21,7 @@ use std::io;
 /// Masks by queue.
 pub(in super::super) type Masks = BTreeMap<Target, Mask>;
 
-/// Those that a card's queues have, as far as they have any.
+/// Returns the masks of a card's queues; a queue without a mask is left out.
 pub(super) fn of(kernel: &impl Kernel, device: &str) -> io::Result<Masks> {
     let mut masks = Masks::new();
     for queue in kernel.queues(device)? {
@@ -37,8 +37,8 @@ pub(super) fn of(kernel: &impl Kernel, device: &str) -> io::Result<Masks> {
     Ok(masks)
 }
 
-/// What queues are to have without us, whether they are there or not. `entry`: what is known of the card, if its number was
-/// changed; `planned`: of masks that plans have set.
+/// Returns the masks that queues are to have without us, whether the queues are there or not. `entry`: what is known of the
+/// card, if its number of queues was changed; `planned`: the masks that plans have set.
 pub(super) fn owned(now: &Masks, entry: Option<&CardEntry>, planned: &Entries) -> Masks {
     let mut owned = entry.map(|entry| entry.masks.clone()).unwrap_or_default();
     for (queue, mask) in now {
@@ -83,7 +83,7 @@ pub(super) fn bring_back(kernel: &impl Kernel, device: &str, owned: &Masks) -> i
     give(kernel, device, &lost).map(drop)
 }
 
-/// As the journal has them.
+/// Formats masks as the journal has them.
 pub(in super::super) fn texts(masks: &Masks) -> Vec<(Key, String)> {
     let masks = masks.iter();
     masks

@@ -43,7 +43,7 @@ pub(in super::super) fn restore(
     restored
 }
 
-/// Of a table that is as if nobody had set it while the number of queues changes.
+/// Owner of a table that is set aside while the number of queues changes.
 enum Whose {
     Ours,
     /// Somebody has set it since. It is given back as it is.

@@ -1,8 +1,8 @@
-//! What the programs wrote, from bytes: little-endian, without padding, each structure as in the program beside this file.
+//! Decodes the bytes that the programs wrote: little-endian, without padding, each structure as in the program beside this file.
 
 use std::collections::HashMap;
 
-/// One thread, as `threads.bpf.c` writes it.
+/// Record of a thread, as `threads.bpf.c` writes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct Record {
     pub(in super::super) process: u32,
@@ -12,7 +12,7 @@ pub(in super::super) struct Record {
     pub(in super::super) run_ns: u64,
     /// Read from and written to disks; none where the kernel does not count.
     pub(in super::super) disk: Option<(u64, u64)>,
-    /// The same for all threads in a cpuset.
+    /// Number of the thread's cpuset: equal for all threads in that cpuset.
     pub(in super::super) cpuset: u64,
     pub(in super::super) cpu: u32,
     pub(in super::super) name: Name,
@@ -27,9 +27,9 @@ pub(in super::super) type Name = [u8; 16];
 /// A thread's bytes of sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct SocketCounts {
-    /// By the CPU that processed them, and by card and queue.
+    /// Bytes received, by the CPU that processed them, and by card and queue.
     pub(in super::super) received: Vec<(Way, u64)>,
-    /// By card; 0 is none that is known.
+    /// Bytes sent, by card; 0 is no known card.
     pub(in super::super) sent: Vec<(u32, u64)>,
 }
 
@@ -46,7 +46,7 @@ pub(in super::super) struct DiskKey {
 /// A thread's share of each disk.
 pub(in super::super) type DiskCounts = Vec<(DiskKey, DiskCount)>;
 
-/// What a thread had to do with a disk.
+/// Bytes of a thread on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct DiskCount {
     /// Bytes that it asked for.
@@ -124,7 +124,7 @@ pub(super) fn disks(bytes: &[u8]) -> Option<(u64, HashMap<u32, DiskCounts>)> {
     Some((missed, by_thread))
 }
 
-/// What has not been decoded yet.
+/// Bytes that have not been decoded yet.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
-/// What is counted by programs of its own: one part may be refused where others are not.
+/// Counts with BPF programs of their own: one part may be refused where others are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Threads,
@@ -41,7 +41,7 @@ impl Part {
         }
     }
 
-    /// What its programs are told of the machine.
+    /// Returns the number that the part's programs need of the machine: mask words, network namespace or page bytes.
     fn constant(self, tree: &Tree) -> u32 {
         match self {
             Self::Threads => mask_words(tree),
@@ -118,7 +118,8 @@ impl Programs {
         })
     }
 
-    /// What was counted since the last call, as a file of a recording has it.
+    /// Appends the counts to `bytes`, as a file of a recording has them. Threads are counted since they began, sockets and
+    /// disks since the last call.
     pub(super) fn read(&mut self, bytes: &mut Vec<u8>) -> Result<(), String> {
         let read = match self.part {
             Part::Threads => self.read_threads(bytes),

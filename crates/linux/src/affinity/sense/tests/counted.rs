@@ -1,4 +1,4 @@
-//! What programs in the kernel counted, as a recording has it.
+//! Counts by programs in the kernel, as a recording has them.
 
 use super::*;
 use homenode_policy::affinity::{DeviceBytes, Received, Thread, ThreadId};

@@ -182,7 +182,7 @@ fn cost_with_a_thousand_threads() {
     }
 }
 
-/// Of the calling thread, to the nanosecond: what /proc tells of a thread that runs is as old as the last tick.
+/// Returns the CPU time of the calling thread, to the nanosecond. In /proc, that of a running thread is as old as the last tick.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing during the call.

@@ -1,4 +1,4 @@
-//! What is recorded is what was sensed.
+//! Tests that a recording reads as what was sensed.
 
 use super::*;
 
@@ -72,7 +72,7 @@ fn a_damaged_file_is_named() {
     assert!(nowhere.to_string().contains("nowhere is not there"), "{nowhere}");
 }
 
-/// Of some files every byte, though each of them still says something.
+/// Changes single bytes all over some files, though each file still says something.
 #[test]
 fn no_changed_byte_goes_unseen() {
     let (directory, _) = recording();
@@ -95,7 +95,7 @@ fn no_changed_byte_goes_unseen() {
     recorded(directory.path()).unwrap();
 }
 
-/// As a full disk or a copy that was stopped leaves them: empty, cut anywhere, and cut after a line.
+/// Cuts files as a full disk or a stopped copy leaves them: empty, anywhere, and after a line.
 #[test]
 fn a_recording_that_was_cut_short_is_refused() {
     let (directory, _) = recording();

@@ -74,7 +74,7 @@ fn a_damaged_file_is_named() {
 
 /// Changes single bytes all over some files, though each file still says something.
 #[test]
-fn no_changed_byte_goes_unseen() {
+fn changed_bytes_of_a_sample_do_not_go_unseen() {
     let (directory, _) = recording();
     for name in ["0.files", "1.files", "0/proc/uptime", "1/proc/interrupts"] {
         let path = directory.path().join(name);

@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         return Err(Error::RealTime);
     } else if cannot_share {
         println!(
-            "SKIPPED: contended: threads of a real-time policy do not share CPUs, and {} readers would keep them",
+            "SKIPPED: contended: threads of a real-time policy do not share CPUs, and {} readers would keep them; run it without chrt",
             contended.iter().map(|case| case.readers()).max().unwrap_or(0)
         );
     } else if !contended.is_empty() {

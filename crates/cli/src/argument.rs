@@ -43,9 +43,9 @@ const METADATA_BYTES_MIN: u64 = 64 << 10;
 pub(crate) fn metadata(text: &str) -> Result<Size, String> {
     const INSTEAD: &str = "write bytes as 64M or 1G, or a share of the members' size as 25%";
     match text.parse() {
-        Ok(Size::Bytes(bytes)) if bytes < METADATA_BYTES_MIN => Err(format!(
-            "that is no room for a single directory: give at least 64K; {INSTEAD}"
-        )),
+        Ok(Size::Bytes(bytes)) if bytes < METADATA_BYTES_MIN => {
+            Err(format!("that is too little to be of use: give at least 64K; {INSTEAD}"))
+        }
         Ok(size) => Ok(size),
         Err(problem) => Err(not_a_size(
             text,

@@ -181,7 +181,9 @@ fn busy(located: &Located) -> Result<()> {
     } else {
         format!(" by {}", holders.join(", "))
     };
-    fail!("{name} is in use{who}: end that first, or take it away from under its users with `homenode down --lazy`")
+    fail!(
+        "{name} is in use{who}: end that first, or take it away from under its users with `homenode down --lazy {name}`"
+    )
 }
 
 fn refuse_nested(located: &Located) -> Result<()> {

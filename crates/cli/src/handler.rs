@@ -125,6 +125,8 @@ impl PoolHandler {
             free_bytes: status.free_bytes(),
             metadata_used_bytes: status.metadata_used_bytes,
             metadata_limit_bytes: status.metadata_limit_bytes,
+            metadata_refused: status.metadata_refused,
+            metadata_users: status.metadata_by_user.len(),
             metadata_by_user: users(&status),
             nodes: nodes(&status),
             members: members(&status),

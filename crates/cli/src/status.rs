@@ -170,11 +170,13 @@ pub(crate) fn dead_line(path: &Path) -> String {
 }
 
 /// Names the three users who own most of the metadata, with its size.
-fn owners(users: &[UserReport]) -> String {
-    let told = |user: &UserReport| format!("{} user {}", size(user.bytes), user.uid);
-    let told: Vec<String> = users.iter().take(3).map(told).collect();
-    if told.is_empty() {
-        return String::new();
+fn owners(report: &StatusReport) -> String {
+    let told = |user: &UserReport| format!("{} of user {}", size(user.bytes), user.uid);
+    let mut told: Vec<String> = report.metadata_by_user.iter().take(3).map(told).collect();
+    match report.metadata_users.saturating_sub(told.len()) {
+        _ if told.is_empty() => return String::new(),
+        0 => {}
+        others => told.push(format!("the rest of {others} others")),
     }
     format!(": {}", told.join(", "))
 }
@@ -202,10 +204,14 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     )?;
     writeln!(
         text,
-        "metadata {} of {} (memory of the server besides the capacity){}",
+        "metadata {} of {} (memory of the server besides the capacity){}{}",
         size(report.metadata_used_bytes),
         size(report.metadata_limit_bytes),
-        owners(&report.metadata_by_user)
+        owners(report),
+        match report.metadata_refused {
+            0 => String::new(),
+            refused => format!("; {refused} requests refused for want of it"),
+        }
     )?;
     writeln!(
         text,

@@ -246,6 +246,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.nodes.set_limit(nodes);
     }
 
+    /// Changes of names and attributes, and writes, that were refused because they take more of that memory than their user may have.
+    pub fn metadata_refused(&self) -> u64 {
+        self.metadata.refused()
+    }
+
     /// Memory that names, attributes and block maps take, and their limit, in bytes.
     pub fn metadata_bytes(&self) -> (u64, u64) {
         let used = self.metadata.used() + node_bytes(self.nodes.used());

@@ -49,11 +49,13 @@ pub struct Owner {
 
 impl PoolOptions {
     const AHEAD_BYTES_MAX: u64 = 256 << 20;
-    /// Half of a quarter, what one user may take, is enough to fill the pool with files of 4 KiB (430 bytes each) and with
+    /// Half of a quarter, what one user may take, is enough to fill the pool with files of 4 KiB (430 bytes each), and nearly so with
     /// files that just need a map node (4.4 KiB for 36 KiB). An empty file takes some 400 bytes.
     const METADATA_DEFAULT: Size = Size::percent(25);
     /// Room for 40,000 files in the smallest pool.
     const METADATA_BYTES_MIN: u64 = 16 << 20;
+    /// Room for a few names: less is of no use.
+    const METADATA_FLOOR_BYTES: u64 = 64 << 10;
 
     /// The defaults.
     #[must_use]
@@ -82,7 +84,7 @@ impl PoolOptions {
         self
     }
 
-    /// Sets how much memory names, attributes and block maps may take.
+    /// Sets how much memory names, attributes and block maps may take: at least 64 KiB.
     #[must_use]
     pub fn metadata(mut self, size: Size) -> Self {
         self.metadata = Some(size);
@@ -92,7 +94,7 @@ impl PoolOptions {
     /// Bytes that metadata may take in a pool of `pool_bytes`.
     pub(crate) fn metadata_bytes(&self, pool_bytes: u64) -> u64 {
         match self.metadata {
-            Some(size) => size.bytes_of(pool_bytes),
+            Some(size) => size.bytes_of(pool_bytes).max(Self::METADATA_FLOOR_BYTES),
             None => Self::METADATA_DEFAULT
                 .bytes_of(pool_bytes)
                 .max(Self::METADATA_BYTES_MIN),

@@ -161,7 +161,13 @@ impl Pool {
                 .map_or_else(String::new, |backing| backing.to_string())
         };
         let fs = &self.inner.fs;
-        Status::new(&pool.status(), fs.metadata_bytes(), fs.metadata_by_user(), backing)
+        Status::new(
+            &pool.status(),
+            fs.metadata_bytes(),
+            fs.metadata_refused(),
+            fs.metadata_by_user(),
+            backing,
+        )
     }
 
     /// Waits until every member has as much populated ahead as [`PoolOptions::populate_ahead`] says: for those who

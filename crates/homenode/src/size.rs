@@ -75,7 +75,7 @@ fn parse(text: &str) -> Result<Size, &'static str> {
         return match u16::try_from(hundredths) {
             Ok(0) => Err("is nothing"),
             Ok(share) if share <= SHARE_WHOLE => Ok(Size::Share(share)),
-            _ => Err("is more than the whole node"),
+            _ => Err("is more than the whole"),
         };
     }
     let digits_end = text

@@ -24,6 +24,8 @@ pub struct Status {
     pub metadata_used_bytes: u64,
     /// The limit of that memory.
     pub metadata_limit_bytes: u64,
+    /// Changes of names and attributes, and writes, that were refused because they take more of that memory than their user may have.
+    pub metadata_refused: u64,
     /// Users who own it, by number, with how many bytes of it; the greatest first.
     pub metadata_by_user: Vec<(u32, u64)>,
 }
@@ -89,6 +91,7 @@ impl Status {
     pub(crate) fn new(
         status: &engine::Status,
         metadata_bytes: (u64, u64),
+        metadata_refused: u64,
         metadata_by_user: Vec<(u32, u64)>,
         backing: impl Fn(MemberId) -> String,
     ) -> Self {
@@ -124,6 +127,7 @@ impl Status {
             reserved_bytes: bytes(status.reserved),
             metadata_used_bytes: metadata_bytes.0,
             metadata_limit_bytes: metadata_bytes.1,
+            metadata_refused,
             metadata_by_user,
         }
     }

@@ -18,7 +18,7 @@ mod runs;
 mod shift;
 
 pub use exclusive::Change;
-pub use nodes::{Allowance, Nodes, NodesExhausted, Taker};
+pub use nodes::{Allowance, Asker, Nodes, NodesExhausted, Taker};
 pub use places::Places;
 
 use crate::sync::{AtomicU64, Backoff, Ordering};

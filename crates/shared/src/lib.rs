@@ -13,7 +13,9 @@ mod slots;
 mod sync;
 mod tags;
 
-pub use block_map::{Allowance, BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS, Taker};
+pub use block_map::{
+    Allowance, Asker, BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS, Taker,
+};
 pub use bucket::Bucket;
 pub use freeze::Freeze;
 pub use gate::{Baton, Gate};

@@ -164,7 +164,13 @@ pub(crate) struct StatusReport {
     pub(crate) metadata_used_bytes: u64,
     /// The limit of that memory.
     pub(crate) metadata_limit_bytes: u64,
-    /// Users who own most of it, the greatest first.
+    /// Changes of names and attributes, and writes, that were refused for want of that memory.
+    #[serde(default)]
+    pub(crate) metadata_refused: u64,
+    /// Number of users who own some of it.
+    #[serde(default)]
+    pub(crate) metadata_users: usize,
+    /// The sixteen users who own most of it, the greatest first.
     #[serde(default)]
     pub(crate) metadata_by_user: Vec<UserReport>,
     pub(crate) nodes: Vec<NodeReport>,

@@ -49,6 +49,7 @@ fn attributes_of_a_user_stay_within_the_limit_and_are_given_back() {
         let used = report["metadata_used_bytes"].as_u64().unwrap();
         assert_eq!(report["metadata_limit_bytes"], LIMIT);
         assert!(used <= LIMIT / 2 && used > LIMIT / 3, "{used} of {LIMIT}");
+        assert!(report["metadata_refused"].as_u64().unwrap() >= 1);
         let most = &report["metadata_by_user"][0];
         assert_eq!(most["uid"], 65534);
         let own = most["bytes"].as_u64().unwrap();

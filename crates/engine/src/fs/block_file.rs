@@ -81,7 +81,7 @@ impl Inode {
             taker: Taker {
                 home: 0,
                 user: self.uid(),
-                is_other: self.is_others(None),
+                asker: self.asker(None),
             },
             file,
             slots,

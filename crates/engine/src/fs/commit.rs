@@ -10,10 +10,10 @@ use super::attr::{DIRECTORY, TYPE_MASK};
 use super::directory::Entries;
 use super::inode::{Body, Inode, State};
 use super::metadata::{Metadata, ROOT, inode_bytes, name_bytes, node_bytes, xattr_bytes};
-use super::{Error, Fs, Ino, Result};
+use super::{Fs, Ino, Result};
 use crate::log::{Attributes, Change, Log};
 use crate::{Clock, Memory};
-use homenode_shared::Nodes;
+use homenode_shared::{Asker, Nodes};
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -28,8 +28,8 @@ const CHANGES_MAX: usize = 5;
 pub(super) struct Held<'a> {
     directories: [Option<(Ino, RwLockWriteGuard<'a, Entries>)>; 2],
     states: [Option<(&'a Inode, MutexGuard<'a, State>)>; 4],
-    /// Another user than the owner, and not root, adds to an inode.
-    is_other: bool,
+    /// The user who adds to an inode.
+    asker: Asker,
     /// Inodes that get a name.
     targets: [Option<&'a Arc<Inode>>; 2],
     /// The keys of the names that change: the first target's new one, and the one that goes or gets the second target.
@@ -57,9 +57,9 @@ impl<'a> Held<'a> {
         *free.expect("an operation changes two directories at most") = Some((dir, entries));
     }
 
-    /// Says that `user` asks to add to an inode of `owner`'s.
-    pub(super) fn set_user(&mut self, user: u32, owner: u32) {
-        self.is_other = user != owner && user != ROOT;
+    /// Sets the user who asks to add to an inode.
+    pub(super) fn set_asker(&mut self, asker: Asker) {
+        self.asker = asker;
     }
 
     /// Sets the inodes that changes of names may name.
@@ -152,10 +152,10 @@ impl<'a> Held<'a> {
             }
         }
         let taken: u64 = charged.iter().map(|(_, bytes)| bytes).sum();
-        let is_other = self.is_other;
+        let asker = self.asker;
         let is_within = |(uid, bytes): &(u32, u64)| {
             *bytes == 0
-                || metadata.is_within(*uid, is_other, node_bytes(nodes.used()), &|| {
+                || metadata.is_within(*uid, asker, node_bytes(nodes.used()), &|| {
                     node_bytes(nodes.used_by(*uid))
                 })
         };
@@ -168,7 +168,7 @@ impl<'a> Held<'a> {
                 metadata.give_back(uid, bytes);
             }
         }
-        Err(Error::NoMetadata)
+        Err(metadata.refuse())
     }
 
     /// Puts one change in place. Gives by how much the number of files without a name rises.

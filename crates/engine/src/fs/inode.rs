@@ -8,6 +8,7 @@ use super::open::Opens;
 use super::placement::Policy;
 use super::{Error, Ino, Result};
 use crate::log::Attributes;
+use homenode_shared::Asker;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
@@ -120,10 +121,14 @@ impl Inode {
         self.uid.load(Ordering::Relaxed)
     }
 
-    /// Whether it may be that `user` is neither root nor its owner. A user who is not known may be anybody where it is root's.
-    pub(super) fn is_others(&self, user: Option<u32>) -> bool {
-        let owner = self.uid();
-        user.map_or(owner == ROOT, |user| user != owner && user != ROOT)
+    /// Who `user` is to the inode. A user who is not known is its owner; but anybody where root is.
+    pub(super) fn asker(&self, user: Option<u32>) -> Asker {
+        match (user, self.uid()) {
+            (Some(ROOT), _) => Asker::Root,
+            (Some(user), owner) if user != owner => Asker::Other,
+            (None, ROOT) => Asker::Other,
+            _ => Asker::Owner,
+        }
     }
 
     /// Its attributes, with its state locked.

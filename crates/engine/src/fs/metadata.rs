@@ -1,17 +1,18 @@
 //! The memory that inodes, names, extended attributes and block maps take besides the pool's members: counted by user, and
 //! limited.
 //!
-//! An inode is its owner's, with all names that lead to it. Root may take everything. Any other user may take at most half of what is
-//! left besides him, leaves [`RESERVE_SHARE`] of all to root, and may add to what is another's only while half of all is
-//! free: so one user cannot shut out the others. Removing and
+//! An inode is its owner's, with all names that lead to it; a node of a block map is counted for the owner at that time. Root may take
+//! everything, and add to everybody's. Any other user may take at most half of what is left besides him, and leaves
+//! [`RESERVE_SHARE`] of all to root; he may add to what is another's only while half of all is free. Removing and
 //! shrinking need no memory, so they work when the limit is reached.
 //!
 //! Counts are of the heap's own steps, near enough to bound the process: they are not its resident size.
 //! Cost: two shared words a change of names.
 
+use super::Error;
 use super::directory::Directory;
 use super::inode::{Body, Inode};
-use homenode_shared::{Allowance, Nodes, Taker};
+use homenode_shared::{Allowance, Asker, Nodes, Taker};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub(super) const ROOT: u32 = 0;
 pub(super) struct Metadata {
     limit: AtomicU64,
     used: AtomicU64,
+    /// Changes of names and attributes, and writes, that were refused.
+    refused: AtomicU64,
     /// Bytes by user.
     users: RwLock<BTreeMap<u32, AtomicU64>>,
 }
@@ -46,6 +49,7 @@ impl Default for Metadata {
         Self {
             limit: AtomicU64::new(u64::MAX),
             used: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             users: RwLock::default(),
         }
     }
@@ -66,6 +70,17 @@ impl Metadata {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Counts a change or a write that is refused; gives its error.
+    pub(super) fn refuse(&self) -> Error {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Error::NoMetadata
+    }
+
+    /// Number of refused changes and writes.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     /// Bytes by user, block maps left out.
     pub(super) fn by_user(&self) -> BTreeMap<u32, u64> {
         let users = self.users.read();
@@ -73,18 +88,18 @@ impl Metadata {
         users.iter().map(bytes).collect()
     }
 
-    /// Whether `uid` is within the limits now. `is_other`: another user adds to what is `uid`'s. `maps` are the bytes of all block
-    /// maps, `own_maps` tells those of this user's.
-    pub(super) fn is_within(&self, uid: u32, is_other: bool, maps: u64, own_maps: &dyn Fn() -> u64) -> bool {
+    /// Whether memory that `asker` adds to what is `uid`'s is within the limits now. `maps` are the bytes of all block maps,
+    /// `own_maps` tells those of this user's.
+    pub(super) fn is_within(&self, uid: u32, asker: Asker, maps: u64, own_maps: &dyn Fn() -> u64) -> bool {
         let (limit, used) = (self.limit(), self.used().saturating_add(maps));
-        if uid == ROOT && !is_other {
+        if asker == Asker::Root || (uid == ROOT && asker == Asker::Owner) {
             return used <= limit;
         }
         let limit = limit - limit / RESERVE_SHARE;
         if used.saturating_mul(2) <= limit {
             return true;
         }
-        if is_other {
+        if asker == Asker::Other {
             return false;
         }
         // At most half of what others leave: own <= (limit - (used - own)) / 2.
@@ -145,7 +160,7 @@ pub(super) struct MapAllowance(pub(super) Arc<Metadata>);
 impl Allowance for MapAllowance {
     fn may_take(&self, taker: Taker, all: usize, own: &dyn Fn() -> usize) -> bool {
         let own = || node_bytes(own() + 1);
-        self.0.is_within(taker.user, taker.is_other, node_bytes(all), &own)
+        self.0.is_within(taker.user, taker.asker, node_bytes(all), &own)
     }
 }
 
@@ -186,17 +201,20 @@ mod tests {
         let metadata = Metadata::default();
         metadata.set_limit(3200);
         metadata.add(7, 1550);
-        assert!(metadata.is_within(7, false, 0, &|| 0));
+        assert!(metadata.is_within(7, Asker::Owner, 0, &|| 0));
         metadata.add(7, 1);
-        assert!(!metadata.is_within(7, false, 0, &|| 0));
+        assert!(!metadata.is_within(7, Asker::Owner, 0, &|| 0));
         metadata.give_back(7, 1);
         metadata.add(8, 775);
-        assert!(metadata.is_within(8, false, 0, &|| 0) && !metadata.is_within(8, false, 1, &|| 0));
+        assert!(metadata.is_within(8, Asker::Owner, 0, &|| 0) && !metadata.is_within(8, Asker::Owner, 1, &|| 0));
         metadata.add(ROOT, 875);
-        assert!(metadata.is_within(ROOT, false, 0, &|| 0) && !metadata.is_within(ROOT, false, 1, &|| 0));
-        assert!(!metadata.is_within(ROOT, true, 0, &|| 0), "more than half is taken");
+        assert!(metadata.is_within(ROOT, Asker::Owner, 0, &|| 0) && !metadata.is_within(ROOT, Asker::Owner, 1, &|| 0));
+        assert!(
+            !metadata.is_within(ROOT, Asker::Other, 0, &|| 0),
+            "more than half is taken"
+        );
         metadata.transfer(7, ROOT, 1550);
-        assert!(metadata.is_within(ROOT, false, 0, &|| 0) && !metadata.is_within(8, false, 0, &|| 0));
+        assert!(metadata.is_within(ROOT, Asker::Owner, 0, &|| 0) && !metadata.is_within(8, Asker::Owner, 0, &|| 0));
         metadata.check_invariants(3200);
     }
 

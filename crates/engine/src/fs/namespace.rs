@@ -113,7 +113,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         }
         let mut held = self.hold_new_name(dir, name)?;
         held.set_targets([Some(inode), None]);
-        held.set_user(user, inode.uid());
+        held.set_asker(inode.asker(Some(user)));
         held.lock_states([Some(&**dir), Some(&**inode)]);
         let state = held.state(inode.ino);
         if state.evicted {

@@ -65,12 +65,17 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Takes back one open of that access. The inode goes with the last one when nothing else keeps it.
     pub fn release(&self, inode: &Inode, access: Access) {
+        let mut is_last = false;
         self.let_go(inode, |state| {
             if state.opens.all > 0 {
                 self.opens.fetch_sub(1, Ordering::Relaxed);
             }
             state.opens = state.opens.without(access);
+            is_last = state.opens.all == 0;
         });
+        if is_last && let Some(file) = inode.blocks() {
+            self.settle(inode, file);
+        }
     }
 
     /// Opens of one inode.

@@ -99,7 +99,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return Err(Error::AttributeTooBig);
         }
         let (mut held, ino) = (Held::state_of(inode), inode.ino);
-        held.set_user(user, inode.uid());
+        held.set_asker(inode.asker(Some(user)));
         let state = held.only();
         let mut attributes = inode.attributes(state);
         let with_attributes = |attributes| Changes::of(Change::Inode { ino, attributes });

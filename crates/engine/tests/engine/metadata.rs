@@ -2,7 +2,7 @@
 
 use crate::support::{BLOCK, Caller, RUN, TestFs, add_member, assert_empty, directory, empty_filesystem, regular};
 use homenode_engine::NodeId;
-use homenode_engine::fs::{Asking, Error, Inode, NewInode, RenameMode, SetAttr, XattrMode, fallocate_mode};
+use homenode_engine::fs::{Access, Asking, Error, Inode, NewInode, RenameMode, SetAttr, XattrMode, fallocate_mode};
 use std::sync::Arc;
 
 const LIMIT: u64 = 8 << 20;
@@ -23,7 +23,8 @@ fn fill_with_xattrs(fs: &TestFs, dir: &Arc<Inode>, uid: u32) -> u32 {
     for number in 0.. {
         let name = format!("{uid} {number}");
         let made = fs.create(dir, name.as_bytes(), file_of(uid));
-        let set = made.and_then(|inode| fs.set_xattr(&inode, b"user.big", &[7; 60 << 10], XattrMode::Create, false));
+        let set =
+            made.and_then(|inode| fs.set_xattr_as(uid, &inode, b"user.big", &[7; 60 << 10], XattrMode::Create, false));
         if let Err(error) = set {
             assert_eq!(error, Error::NoMetadata);
             return number;
@@ -67,7 +68,7 @@ fn names_and_targets_are_counted() {
     let inode = fs.create(&root, b"linked", file_of(USER)).expect("there is room");
     let links = (0..).take_while(|i: &u32| {
         let name = format!("{i:0200}");
-        fs.link(&inode, &root, name.as_bytes()).is_ok()
+        fs.link_as(USER, &inode, &root, name.as_bytes()).is_ok()
     });
     assert!((links.count() as u64) < LIMIT / 200);
     let targets = (0..).take_while(|i: &u32| {
@@ -119,7 +120,11 @@ fn write_sparsely(fs: &TestFs, caller: &Caller, inode: &Inode) -> Result<u64, Er
     for number in 0..1 << 20 {
         // An odd factor: every block of the first 2^50, in no order that nodes could share.
         let block = number * 0x9e37_79b9_7f4b % (1 << 50);
-        if let Err(error) = fs.write(&caller.asking(), inode, block * BLOCK, b"x", false) {
+        let asking = Asking {
+            user: Some(USER),
+            ..caller.asking()
+        };
+        if let Err(error) = fs.write(&asking, inode, block * BLOCK, b"x", false) {
             assert_eq!(error, Error::NoMetadata);
             return Ok(number);
         }
@@ -140,9 +145,9 @@ fn sparse_files_take_no_more_memory_than_their_owner_may_have() {
     let by_user = fs.metadata_by_user();
     assert!(by_user[0].0 == USER && by_user[0].1 > took * 9 / 10, "{by_user:?}");
     assert_eq!(by_user.iter().map(|(_, bytes)| bytes).sum::<u64>(), took);
-    // Whoever owns it writes on where nodes are, and others make files.
-    fs.write(&caller.asking(), &mine, 0, b"y", false)
-        .expect("a node is there");
+    // Root is not bound by the owner's share, and others make files.
+    fs.write(&caller.asking(), &mine, 1 << 41, b"y", false)
+        .expect("root may have all");
     let other = fs
         .create(&root, b"other", file_of(USER + 1))
         .expect("half of the rest is left");
@@ -229,8 +234,12 @@ fn punching_what_is_reserved_takes_no_more_memory_than_the_owner_may_have() {
     for run in 0..4 * LIMIT / 4096 {
         let (offset, bytes) = (run * RUN * BLOCK, RUN * BLOCK);
         let hole = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
+        let asking = Asking {
+            user: Some(USER),
+            ..caller.asking()
+        };
         if fs
-            .fallocate(&caller.asking(), &mine, fallocate_mode::KEEP_SIZE, offset, bytes)
+            .fallocate(&asking, &mine, fallocate_mode::KEEP_SIZE, offset, bytes)
             .is_err()
         {
             break;
@@ -260,4 +269,33 @@ fn a_small_file_needs_no_node() {
     }
     let bytes = (fs.metadata_bytes().0 - before) / 1000;
     assert!(bytes < 600, "a file of two blocks takes {bytes} bytes");
+}
+
+#[test]
+fn a_file_written_in_order_fits_where_its_waiting_nodes_would_not() {
+    let (fs, _) = empty_filesystem(1);
+    add_member(&fs, NodeId(0), 40 * RUN);
+    let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
+    let inode = fs.create(&root, b"in order", file_of(USER)).expect("there is no limit");
+    fs.open(&inode, Access::Write).expect("it is there");
+    fs.set_metadata_limit(64 << 10);
+    let asking = Asking {
+        user: Some(USER),
+        ..caller.asking()
+    };
+    let bytes = vec![7; 1 << 20];
+    for number in 0..76 {
+        let written = fs.write(&asking, &inode, number << 20, &bytes, false);
+        // A write that meets the limit ends early, as at the end of the pool: its rest follows.
+        let done = written.expect("nodes that wait are given up first");
+        let rest = fs.write(&asking, &inode, (number << 20) + done as u64, &bytes[done..], false);
+        assert_eq!(rest, Ok(bytes.len() - done));
+    }
+    fs.release(&inode, Access::Write);
+    assert!(
+        fs.map_nodes_used() <= 2,
+        "{} nodes after the last close",
+        fs.map_nodes_used()
+    );
+    fs.check_invariants();
 }

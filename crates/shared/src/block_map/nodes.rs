@@ -53,8 +53,20 @@ pub struct Taker {
     pub home: usize,
     /// The user it is counted for until it is freed.
     pub user: u32,
-    /// Whether another user than that one, and not root, asks for it, or may.
-    pub is_other: bool,
+    /// The user who asks for it.
+    pub asker: Asker,
+}
+
+/// A user who asks for memory, beside the one who is charged with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Asker {
+    /// The user who is charged.
+    #[default]
+    Owner,
+    /// Root.
+    Root,
+    /// Another user, or perhaps one.
+    Other,
 }
 
 impl From<usize> for Taker {
@@ -63,7 +75,7 @@ impl From<usize> for Taker {
         Self {
             home,
             user: 0,
-            is_other: false,
+            asker: Asker::Owner,
         }
     }
 }

@@ -31,6 +31,13 @@ impl BlockMap {
             && self.retire(nodes, leaf.to_node()) >= WAITING_MAX
     }
 
+    /// Returns whether nodes wait for [`BlockMap::settle`].
+    #[must_use]
+    pub fn is_unsettled(&self) -> bool {
+        // Relaxed: a hint; `settle` looks again.
+        self.retired.load(Ordering::Relaxed) != 0
+    }
+
     /// Frees the nodes of leaves that became runs. *Exclusive.*
     pub fn settle(&self, nodes: &Nodes) {
         // Relaxed, here and below: threads that were inside have left, and closing the gate acquired what they did.

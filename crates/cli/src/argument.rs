@@ -1,7 +1,7 @@
 //! How arguments are read, and what is said about those that are wrong.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use homenode::{MountOptions, Placement, Size, Transport};
+use homenode::{Data, MountOptions, Placement, Size, Transport};
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -75,6 +75,11 @@ pub(crate) fn policy(text: &str) -> Result<Placement, String> {
 pub(crate) fn transport() -> impl TypedValueParser<Value = Transport> {
     PossibleValuesParser::new(Transport::ALL.map(Transport::name))
         .map(|name| name.parse().expect("these are the names of transports"))
+}
+
+/// What holds the bytes of files. Completions offer the names.
+pub(crate) fn data() -> impl TypedValueParser<Value = Data> {
+    PossibleValuesParser::new(Data::ALL.map(Data::name)).map(|name| name.parse().expect("these are the names of data"))
 }
 
 /// A time in whole microseconds, at most a second.

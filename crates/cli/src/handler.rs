@@ -121,6 +121,7 @@ impl PoolHandler {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             capacity_bytes: status.capacity_bytes,
             used_bytes: status.used_bytes,
+            kernel_bytes: status.kernel_bytes,
             reserved_bytes: status.reserved_bytes,
             free_bytes: status.free_bytes(),
             metadata_used_bytes: status.metadata_used_bytes,
@@ -278,6 +279,8 @@ fn fuse(mount: &Mount) -> FuseReport {
     FuseReport {
         transport: transport.to_string(),
         transport_reason: reason.clone(),
+        data: mount.data().data.to_string(),
+        data_reason: mount.data().reason.clone(),
         requests: statistics.request_count(),
         open_files: mount.open_files(),
         errors: statistics.errors,

@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result, fail};
 use crate::handler::{Exports, PoolHandler};
 use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::up::UpArgs;
-use homenode::{ChosenTransport, Mount, NodeId, Owner, Pool, PoolOptions};
+use homenode::{ChosenData, ChosenTransport, Data, MEMBER_BYTES_MIN, Mount, NodeId, Owner, Pool, PoolOptions, Size};
 use homenode_linux::heap::Heap;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -89,6 +89,8 @@ impl Serving {
                 gid: directory.gid,
             }),
             root_mode: Some(directory.mode),
+            // Files of the kernel need no blocks of the pool: whether there are such the mount will tell.
+            populate_ahead: (args.mounting.data != Data::Pool).then_some(Size::Bytes(MEMBER_BYTES_MIN)),
             ..PoolOptions::default()
         };
         clear_dead_devices(notice);
@@ -105,6 +107,11 @@ impl Serving {
         let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &args.mounting.options())?));
         let ChosenTransport { transport, reason, .. } = mount.0.transport();
         notice(&format!("transport {transport}: {reason}"));
+        let ChosenData { data, reason, .. } = mount.0.data();
+        notice(&format!("data {data}: {reason}"));
+        if *data == Data::Pool {
+            pool.set_populate_ahead(None);
+        }
         let located = locate(&directory.path);
         let located = located.map_err(|error| Failure::new(format!("cannot find the new mount: {error}")))?;
         let device = located.mount.device;

@@ -262,14 +262,16 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     let fuse = &report.fuse;
     writeln!(
         text,
-        "FUSE: {} files open, {} requests, {} errors{}, {} panics; transport {}: {}",
+        "FUSE: {} files open, {} requests, {} errors{}, {} panics; transport {}: {}; data {}: {}",
         fuse.open_files,
         fuse.requests,
         fuse.errors,
         by_errno(&fuse.errors_by_errno),
         fuse.panics,
         fuse.transport,
-        fuse.transport_reason
+        fuse.transport_reason,
+        fuse.data,
+        fuse.data_reason
     )
 }
 

@@ -13,6 +13,7 @@ mod directory;
 mod error;
 mod file;
 mod inode;
+mod kernel_file;
 mod metadata;
 mod namespace;
 mod open;
@@ -36,9 +37,11 @@ pub use xattr::{MAP_XATTR, POLICY_XATTR};
 use crate::log::{Attributes, Change, Log, NoLog};
 use crate::pool::{Machine, Pool};
 use crate::{Clock, CpuId, Memory, NodeId};
+use block_file::BlockFile;
 use commit::Held;
 use homenode_shared::{Nodes, Slot, Slots};
 use inode::{Body, State};
+use kernel_file::KernelFile;
 use metadata::{Metadata, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
@@ -202,9 +205,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         drop(state);
         if let Some(charged) = gone {
             self.evict(inode, charged);
-            if was_unlinked && matches!(inode.body, Body::File(_)) {
+            if was_unlinked && inode.body.is_regular() {
                 // Last: until then its space is not free. Relaxed: a figure that is looked at again and again.
-                self.unlinked.fetch_sub(1, Ordering::Relaxed);
+                if self.unlinked.fetch_sub(1, Ordering::Relaxed) == 1 {
+                    self.pool.end_ahead();
+                }
             }
         }
     }
@@ -213,8 +218,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     fn evict(&self, inode: &Inode, (uid, charged): (u32, u64)) {
         self.table.remove(inode.ino);
         self.metadata.give_back(uid, charged);
-        if let Some(file) = inode.blocks() {
-            self.discard(inode, file);
+        match &inode.body {
+            Body::File(file) | Body::Volume(file) => self.discard(inode, file),
+            Body::Kernel(file) => file.discard(),
+            Body::Directory(_) | Body::Symlink(_) | Body::Special => {}
         }
     }
 
@@ -275,6 +282,27 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     fn now_ns(&self) -> i64 {
         self.clock.now_ns()
+    }
+
+    /// The body of a new regular file: a backing file where the pool lends its room to a store of those.
+    fn new_file(&self) -> Result<Body> {
+        match self.pool.store() {
+            None => Ok(Body::File(BlockFile::default())),
+            Some(store) => Ok(Body::Kernel(KernelFile::new(store.create()?))),
+        }
+    }
+
+    /// Inodes that there may be.
+    pub fn files_max(&self) -> u64 {
+        self.table.files_max()
+    }
+
+    /// Whether there is a regular file whose bytes are in the pool's blocks.
+    pub fn has_pool_files(&self) -> bool {
+        let mut found = false;
+        self.table
+            .for_each(|inode| found |= matches!(inode.body, Body::File(_)));
+        found
     }
 
     /// Panics when the filesystem's books do not agree. At rest only.

@@ -4,6 +4,7 @@
 //! functions. Data copied on a node's CPU into that node's memory takes no lock shared with another node.
 #![forbid(unsafe_code)]
 
+pub mod backing;
 pub mod blk;
 pub mod fs;
 pub mod log;

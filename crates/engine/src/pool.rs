@@ -9,6 +9,7 @@
 
 mod accounts;
 mod grants;
+mod lend;
 mod member;
 mod space;
 mod status;
@@ -26,6 +27,7 @@ use crate::{Block, CpuId, MemberId, Memory, NodeId, Starved};
 use accounts::Accounts;
 use grants::Grants;
 use homenode_policy::pool::{Monitor, Thresholds};
+use lend::Lent;
 use member::Member;
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -100,6 +102,7 @@ pub struct Pool<M: Memory> {
     /// writes, that is, waits for them, and looks again.
     seeking: RwLock<()>,
     accounts: Accounts,
+    lent: Lent,
 }
 
 /// Two cache lines each, so that CPUs do not share them.
@@ -128,6 +131,7 @@ impl<M: Memory> Pool<M> {
             reserved: AtomicU64::new(0),
             seeking: RwLock::new(()),
             accounts: Accounts::new(machine, slots),
+            lent: Lent::default(),
         }
     }
 
@@ -157,6 +161,8 @@ impl<M: Memory> Pool<M> {
         self.monitor.lock().add(id, home);
         members.list.push(Arc::new(Member::new(id, kind, home, blocks)));
         self.uncommitted.fetch_add(signed(blocks), Ordering::Relaxed);
+        drop(members);
+        self.lend();
         Ok(id)
     }
 

@@ -17,6 +17,7 @@ mod xattrs;
 
 use crate::host::Host;
 use crate::negotiate::Agreed;
+use crate::passthrough::Connection;
 use crate::statistics::Counters;
 use crate::wire::{Full, InHeader, Reply, Request};
 use crate::writers::Writers;
@@ -34,6 +35,8 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     pub(crate) fs: Arc<Fs<M, C>>,
     pub(crate) host: Arc<H>,
     pub(crate) agreed: Agreed,
+    /// The connection, where the kernel moves bytes itself.
+    pub(crate) passthrough: Option<Connection>,
     pub(crate) writers: Writers,
     /// Whether all CPUs belong to one node: then no thread is asked where it runs.
     has_one_node: bool,
@@ -45,13 +48,20 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
 
 impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
     /// For a mount whose device `threads` threads read.
-    pub(crate) fn new(fs: Arc<Fs<M, C>>, host: Arc<H>, agreed: Agreed, threads: usize) -> Self {
+    pub(crate) fn new(
+        fs: Arc<Fs<M, C>>,
+        host: Arc<H>,
+        agreed: Agreed,
+        passthrough: Option<Connection>,
+        threads: usize,
+    ) -> Self {
         let node = |cpu: usize| u32::try_from(cpu).map(|cpu| fs.pool().cpu_node(CpuId(cpu)));
         let has_one_node = (1..host.possible_cpus()).all(|cpu| node(cpu) == node(0));
         Self {
             fs,
             host,
             agreed,
+            passthrough,
             writers: Writers::default(),
             has_one_node,
             threads,
@@ -161,6 +171,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Request::LSeek(input) => self.seek(&input, reply),
             Request::CopyFileRange(input) => self.copy_range(&input, reply),
             Request::CopyFileRange64(input) => self.copy_range_64(&input, reply),
+            // The kernel has the bytes and the server does not: fsync has nothing to ask for, now or later.
+            Request::FSync(_) | Request::FSyncDir(_) if self.service.passthrough.is_some() => Err(Errno(libc::ENOSYS)),
             Request::FSync(_) | Request::FSyncDir(_) | Request::SyncFs => Ok(()),
             Request::Release(input) => {
                 self.release(&input);

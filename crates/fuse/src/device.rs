@@ -5,12 +5,24 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 const DEVICE_PATH: &str = "/dev/fuse";
 
 /// `_IOR(229, 0, uint32_t)`.
 const IOC_CLONE: libc::c_ulong = 0x8004_e500;
+/// `_IOW(229, 1, struct fuse_backing_map)`.
+const IOC_BACKING_OPEN: libc::c_ulong = 0x4010_e501;
+/// `_IOW(229, 2, uint32_t)`.
+const IOC_BACKING_CLOSE: libc::c_ulong = 0x4004_e502;
+
+/// The kernel's `struct fuse_backing_map`.
+#[repr(C)]
+struct BackingMap {
+    fd: i32,
+    flags: u32,
+    padding: u64,
+}
 
 /// One descriptor of a FUSE connection.
 #[derive(Debug)]
@@ -54,6 +66,33 @@ impl Device {
             Err(io::Error::last_os_error())
         } else {
             Ok(new)
+        }
+    }
+
+    /// Registers a file that the kernel may read and write for one of the connection; returns the number it is known by.
+    pub(crate) fn open_backing(&self, file: BorrowedFd<'_>) -> io::Result<i32> {
+        let map = BackingMap {
+            fd: file.as_raw_fd(),
+            flags: 0,
+            padding: 0,
+        };
+        // SAFETY: the request reads the structure behind the pointer, which lives until the call returns.
+        let id = unsafe { libc::ioctl(self.raw(), IOC_BACKING_OPEN, &raw const map) };
+        if id > 0 {
+            Ok(id)
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// Gives a number of [`Device::open_backing`] back.
+    pub(crate) fn close_backing(&self, id: i32) -> io::Result<()> {
+        // SAFETY: the request reads the u32 behind the pointer, which lives until the call returns.
+        let result = unsafe { libc::ioctl(self.raw(), IOC_BACKING_CLOSE, &raw const id) };
+        if result < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
         }
     }
 

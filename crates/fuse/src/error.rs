@@ -55,6 +55,12 @@ pub enum Error {
     /// The rings that were asked for cannot be had.
     #[error("cannot serve through rings: {0}")]
     Rings(#[source] RingError),
+    /// Files of the kernel that were asked for cannot be had.
+    #[error("cannot have the kernel move the bytes of files: {reason}")]
+    Passthrough {
+        /// Why not.
+        reason: String,
+    },
     /// A server thread could not be started.
     #[error("cannot start server thread {thread}: {source}")]
     Spawn {
@@ -95,7 +101,7 @@ impl Error {
             | Self::Serve { source }
             | Self::Unmount { source, .. } => source.raw_os_error(),
             Self::Rings(ring) => ring.errno(),
-            Self::TooOld { .. } | Self::Slots { .. } => None,
+            Self::TooOld { .. } | Self::Slots { .. } | Self::Passthrough { .. } => None,
         }
     }
 }

@@ -2,7 +2,9 @@
 //! machines of their own. Nodes of CPUs are the pool's to tell.
 
 use homenode_engine::CpuId;
+use homenode_engine::backing::BackingStore;
 use std::io;
+use std::sync::Arc;
 
 /// CPUs and threads of the machine.
 pub trait Host: Send + Sync + 'static {
@@ -27,4 +29,10 @@ pub trait Host: Send + Sync + 'static {
     /// The CPU that thread `tid` last ran on; `None` when there is no such thread. Asked only when blocks are to be
     /// placed on a machine with several nodes.
     fn thread_cpu(&self, tid: u32) -> Option<CpuId>;
+
+    /// A store of files whose bytes the kernel moves itself, for at most `files_max` files of `bytes` bytes together.
+    ///
+    /// # Errors
+    /// EPERM when this process may not mount; `Unsupported` on a machine that has no such store.
+    fn backing_store(&self, bytes: u64, files_max: u64) -> io::Result<Arc<dyn BackingStore>>;
 }

@@ -19,6 +19,7 @@ mod host;
 mod mount;
 mod negotiate;
 mod options;
+mod passthrough;
 mod responder;
 mod server;
 mod statistics;
@@ -29,6 +30,6 @@ mod writers;
 
 pub use error::{Error, RingError};
 pub use host::Host;
-pub use options::{Chosen, Options, Transport, UnknownTransport};
+pub use options::{Chosen, ChosenData, Data, Options, Transport, UnknownData, UnknownTransport};
 pub use server::Server;
 pub use statistics::Statistics;

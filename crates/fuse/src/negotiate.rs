@@ -1,6 +1,6 @@
 //! INIT: what the kernel offers, what the server takes.
 //!
-//! OVER_IO_URING is taken where rings can be had, HANDLE_KILLPRIV_V2 unless a bench measures without it.
+//! OVER_IO_URING is taken where rings can be had, PASSTHROUGH where files of the kernel hold the bytes, HANDLE_KILLPRIV_V2 unless a bench measures without it.
 //!
 //! Not taken, and why:
 //! - POSIX_LOCKS and FLOCK_LOCKS: without them the kernel keeps fcntl, OFD and flock locks itself, as for a local
@@ -34,6 +34,9 @@ const BACKGROUND_REQUESTS_MAX: u16 = 512;
 /// Read-ahead stops here and leaves the rest to requests somebody waits for.
 const CONGESTED_REQUESTS: u16 = BACKGROUND_REQUESTS_MAX / 4 * 3;
 
+/// Filesystems that may lie below the mount's files: the tmpfs of backing files. An overlay finds room above.
+const STACK_DEPTH: u32 = 1;
+
 const WANTED: u64 = init::ASYNC_READ
     | init::ATOMIC_O_TRUNC
     | init::BIG_WRITES
@@ -64,6 +67,8 @@ pub(crate) struct Agreed {
     pub(crate) parallel_direct_io: bool,
     /// How long the kernel may keep names and attributes.
     pub(crate) attribute_timeout: Duration,
+    /// Whether the kernel reads and writes backing files itself.
+    pub(crate) passthrough: bool,
 }
 
 /// Features that the kernel offers in INIT, the first request of a connection. The kernel waits for the answer.
@@ -80,9 +85,16 @@ pub(crate) struct Terms<'a> {
     /// Largest READ and WRITE: a power of two, at most [`TRANSFER_BYTES_MAX`].
     pub(crate) transfer_bytes: usize,
     pub(crate) rings: bool,
+    /// Whether files of the kernel hold the bytes.
+    pub(crate) passthrough: bool,
 }
 
 impl Offer {
+    /// Whether the kernel can read and write backing files itself.
+    pub(crate) fn has_passthrough(&self) -> bool {
+        flags_of(&self.init) & init::PASSTHROUGH != 0
+    }
+
     /// Whether requests may come through rings.
     pub(crate) fn has_rings(&self) -> bool {
         flags_of(&self.init) & init::OVER_IO_URING != 0
@@ -156,6 +168,7 @@ fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> 
     for (flag, wish) in [
         (init::HANDLE_KILLPRIV_V2, options.kill_privileges),
         (init::OVER_IO_URING, terms.rings),
+        (init::PASSTHROUGH, terms.passthrough),
     ] {
         wanted |= if wish { flag } else { 0 };
     }
@@ -175,12 +188,14 @@ fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> 
         max_write: u32::try_from(terms.transfer_bytes).expect("1 MiB at most"),
         time_gran: 1,
         max_pages: u16::try_from(pages).expect("256 at most"),
+        max_stack_depth: if flags & init::PASSTHROUGH == 0 { 0 } else { STACK_DEPTH },
         ..InitOut::default()
     };
     let agreed = Agreed {
         silent_opendir: flags & init::NO_OPENDIR_SUPPORT != 0,
         parallel_direct_io: flags & init::DIRECT_IO_ALLOW_MMAP != 0 && minor >= MINOR_DIRECT_WRITES_INVALIDATE,
         attribute_timeout: options.attribute_timeout,
+        passthrough: flags & init::PASSTHROUGH != 0,
     };
     Ok((answer, agreed))
 }
@@ -213,6 +228,7 @@ mod tests {
             options,
             transfer_bytes: TRANSFER_BYTES_MAX,
             rings: false,
+            passthrough: false,
         }
     }
 
@@ -251,6 +267,7 @@ mod tests {
                 silent_opendir: false,
                 parallel_direct_io: true,
                 attribute_timeout: Options::ATTRIBUTE_TIMEOUT,
+                passthrough: false,
             }
         );
         assert_eq!((answer.max_write, answer.max_pages, answer.minor), (1 << 20, 256, 45));

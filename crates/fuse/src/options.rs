@@ -18,6 +18,8 @@ pub struct Options {
     pub noexec: bool,
     /// How requests travel.
     pub transport: Transport,
+    /// What holds the bytes of regular files.
+    pub data: Data,
     /// Threads of the classic transport; `None`: one for each CPU this process may use, and at least two, so that one
     /// long request does not hold up the rest.
     pub threads: Option<usize>,
@@ -44,6 +46,7 @@ impl Default for Options {
             nodev: false,
             noexec: false,
             transport: Transport::Auto,
+            data: Data::Pool,
             threads: None,
             buffer_bytes: 256 << 20,
             spin: Duration::ZERO,
@@ -116,6 +119,63 @@ impl FromStr for Transport {
         let found = Self::ALL.into_iter().find(|transport| transport.name() == name);
         found.ok_or_else(|| UnknownTransport(name.to_owned()))
     }
+}
+
+/// What holds the bytes of a mount's regular files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Data {
+    /// Files of the kernel where it can pass reads and writes through, else blocks of the pool.
+    Auto,
+    /// Files of the kernel: it reads, writes and maps their bytes itself. Linux 6.9 and newer; a pool that has no files yet.
+    Kernel,
+    /// Blocks of the pool: the server moves all bytes.
+    #[default]
+    Pool,
+}
+
+impl Data {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Kernel, Self::Pool];
+
+    /// Its name on a command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::Pool => "pool",
+        }
+    }
+}
+
+impl fmt::Display for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Nothing of this name holds bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bytes are held by auto, kernel or pool, not by {0:?}")]
+pub struct UnknownData(String);
+
+impl FromStr for Data {
+    type Err = UnknownData;
+
+    fn from_str(name: &str) -> Result<Self, UnknownData> {
+        let found = Self::ALL.into_iter().find(|data| data.name() == name);
+        found.ok_or_else(|| UnknownData(name.to_owned()))
+    }
+}
+
+/// What holds the bytes of regular files, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChosenData {
+    /// [`Data::Kernel`] or [`Data::Pool`].
+    pub data: Data,
+    /// Why, and where the other would have been better, what it lacks. A sentence without its full stop.
+    pub reason: String,
 }
 
 /// The transport in use, and why it was taken.

@@ -15,13 +15,15 @@ use crate::error::{Error, RingError};
 use crate::host::Host;
 use crate::mount::{self, Busy};
 use crate::negotiate::{Offer, TRANSFER_BYTES_MAX, Terms};
-use crate::options::{Chosen, Options, Transport};
+use crate::options::{Chosen, ChosenData, Data, Options, Transport};
+use crate::passthrough::Connection;
 use crate::responder::Responder;
 use crate::statistics::{Counters, Statistics};
 use crate::uring::{self, Queue, Rings};
 use crate::worker::Worker;
 use homenode_engine::fs::Fs;
-use homenode_engine::{Clock, Memory};
+use homenode_engine::{BLOCK_BYTES, Clock, Memory};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -37,6 +39,7 @@ pub struct Server {
     /// Device number of the mount.
     device: Option<u64>,
     chosen: Chosen,
+    data: ChosenData,
     counters: Vec<Arc<Counters>>,
     running: Arc<Running>,
 }
@@ -76,11 +79,11 @@ impl Server {
             dir: &dir,
             options,
         };
-        let (running, counters, chosen) = match mounting.mount(options.transport) {
+        let (running, counters, chosen, data) = match mounting.mount(options.transport) {
             // The kernel had been told already that requests go through rings: a new mount, without.
             Err(Error::Rings(error)) if options.transport == Transport::Auto => {
-                let (running, counters, _) = mounting.mount(Transport::Classic)?;
-                (running, counters, not_rings(&error))
+                let (running, counters, _, data) = mounting.mount(Transport::Classic)?;
+                (running, counters, not_rings(&error), data)
             }
             mounted => mounted?,
         };
@@ -89,10 +92,14 @@ impl Server {
             dir,
             device,
             chosen,
+            data,
             counters,
             running,
         };
         server.set_read_ahead(options.read_ahead_bytes);
+        if server.data.data == Data::Kernel {
+            server.silence_sync();
+        }
         Ok(server)
     }
 
@@ -106,6 +113,12 @@ impl Server {
     #[must_use]
     pub fn transport(&self) -> &Chosen {
         &self.chosen
+    }
+
+    /// What holds the bytes of regular files, and why.
+    #[must_use]
+    pub fn data(&self) -> &ChosenData {
+        &self.data
     }
 
     /// Counts of everything served so far.
@@ -218,6 +231,22 @@ impl Server {
         fs::write(format!("/sys/fs/fuse/connections/{}/abort", libc::minor(device)), "1")
     }
 
+    /// Has the kernel learn that fsync, of files and of directories, asks for nothing: the server's answer to the first one counts
+    /// for all, also after the server's death.
+    fn silence_sync(&self) {
+        let sync = || {
+            fs::File::open(&self.dir)?.sync_all()?;
+            let unnamed = fs::OpenOptions::new()
+                .write(true)
+                .custom_flags(libc::O_TMPFILE)
+                .open(&self.dir)?;
+            unnamed.sync_all()
+        };
+        if let Err(error) = sync() {
+            tracing::warn!(%error, "fsync will ask the server once");
+        }
+    }
+
     /// The kernel caps what INIT asks for at its default of 128 KiB; root may set more. Only speed depends on it.
     fn set_read_ahead(&self, bytes: usize) {
         let Some(device) = self.device.filter(|_| bytes > 0) else {
@@ -278,8 +307,8 @@ struct Mounting<'a, M: Memory, C: Clock, H> {
     options: &'a Options,
 }
 
-/// The threads of a mount, what they count, and how requests travel.
-type Served = (Arc<Running>, Vec<Arc<Counters>>, Chosen);
+/// The threads of a mount, what they count, how requests travel, and what holds the bytes.
+type Served = (Arc<Running>, Vec<Arc<Counters>>, Chosen, ChosenData);
 
 impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
     /// Mounts and starts the threads of a transport.
@@ -291,12 +320,14 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         };
         let offer = Offer::receive(&first)?;
         let (rings, chosen) = self.choose(transport, &offer)?;
+        let data = self.choose_data(&offer)?;
         let terms = Terms {
             options: self.options,
             transfer_bytes: rings
                 .as_ref()
                 .map_or(TRANSFER_BYTES_MAX, |rings| rings.shape.payload_bytes),
             rings: rings.is_some(),
+            passthrough: data.data == Data::Kernel,
         };
         let agreed = offer.accept(&first, &terms)?;
         // Beside rings only FORGET and INTERRUPT come through the device.
@@ -306,10 +337,11 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
             self.options.thread_count()
         };
         let (fs, host) = (Arc::clone(&self.fs), Arc::clone(&self.host));
-        let service = Arc::new(Service::new(fs, host, agreed, threads));
+        let device = Arc::new(first);
+        let passthrough = agreed.passthrough.then(|| Connection::new(&device));
+        let service = Arc::new(Service::new(fs, host, agreed, passthrough, threads));
         let running = Arc::new(Running::default());
         let mut counters = Vec::new();
-        let device = Arc::new(first);
         if let Some(rings) = rings {
             let queues = rings.queues(&service, &device, self.options)?;
             counters.extend(queues.iter().map(|queue| Arc::clone(&queue.responder.counters)));
@@ -321,7 +353,51 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
             start(format!("fuse-{number}"), number, &running, move || worker.run())?;
         }
         mounted.keep();
-        Ok((running, counters, chosen))
+        Ok((running, counters, chosen, data))
+    }
+
+    /// What holds the bytes of regular files, and why; makes the store of backing files if they do.
+    fn choose_data(&self, offer: &Offer) -> Result<ChosenData, Error> {
+        let chosen = |data, reason: &str| ChosenData {
+            data,
+            reason: reason.to_owned(),
+        };
+        let wanted = self.options.data;
+        let why_not = if wanted == Data::Pool && self.fs.pool().store().is_none() {
+            return Ok(chosen(Data::Pool, "it was asked for"));
+        } else if !offer.has_passthrough() {
+            "this kernel cannot pass reads and writes through: Linux 6.9 and newer can (CONFIG_FUSE_PASSTHROUGH)"
+                .to_owned()
+        } else if self.fs.pool().store().is_some() {
+            return Ok(chosen(Data::Kernel, "the pool's files are files of the kernel already"));
+        } else if self.fs.has_pool_files() {
+            "the pool has files already, and what holds a file's bytes never changes".to_owned()
+        } else {
+            match self.make_store() {
+                Ok(()) if wanted == Data::Kernel => return Ok(chosen(wanted, "it was asked for")),
+                Ok(()) => {
+                    return Ok(chosen(
+                        Data::Kernel,
+                        "the kernel offers to move the bytes itself, and it is the faster way",
+                    ));
+                }
+                Err(error) => format!("the kernel refused a private tmpfs: {error}"),
+            }
+        };
+        if wanted == Data::Kernel {
+            Err(Error::Passthrough { reason: why_not })
+        } else {
+            Ok(chosen(Data::Pool, &why_not))
+        }
+    }
+
+    /// Lends the pool's room to a new store of backing files.
+    fn make_store(&self) -> io::Result<()> {
+        let space = self.fs.statfs();
+        let bytes = space.blocks.saturating_mul(BLOCK_BYTES as u64);
+        let store = self.host.backing_store(bytes, self.fs.files_max())?;
+        self.fs.pool().lend_to(store);
+        Ok(())
     }
 
     /// Which transport it will be, and why; makes the rings if they are it.

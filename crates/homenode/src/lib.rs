@@ -47,8 +47,8 @@ pub use homenode_engine::fs::{
 pub use homenode_engine::pool::{MemberKind, PoolError};
 pub use homenode_engine::{BLOCK_BYTES, CpuId, MemberId, NodeId};
 pub use homenode_fuse::{
-    Chosen as ChosenTransport, Error as MountError, Options as MountOptions, Statistics as MountStatistics, Transport,
-    UnknownTransport,
+    Chosen as ChosenTransport, ChosenData, Data, Error as MountError, Options as MountOptions,
+    Statistics as MountStatistics, Transport, UnknownTransport,
 };
 pub use homenode_linux::memory::Error as MemoryError;
 pub use homenode_linux::topology::Error as TopologyError;

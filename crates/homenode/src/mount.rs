@@ -6,7 +6,9 @@
 use crate::machine::Machine;
 use crate::pool::{Inner, Pool};
 use crate::{CpuId, Error};
-use homenode_fuse::{Chosen, Host, Options as MountOptions, Server, Statistics};
+use homenode_engine::backing::BackingStore;
+use homenode_fuse::{Chosen, ChosenData, Host, Options as MountOptions, Server, Statistics};
+use homenode_linux::tmpfs::store::TmpfsStore;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,6 +46,7 @@ impl Pool {
         let host = ThisMachine(self.inner.machine.clone());
         let directory = directory.as_ref();
         let server = Server::mount(Arc::clone(&self.inner.fs), Arc::new(host), directory, options)?;
+        self.inner.limit_metadata();
         Ok(Mount {
             server,
             directory: directory.to_owned(),
@@ -63,6 +66,12 @@ impl Mount {
     #[must_use]
     pub fn transport(&self) -> &Chosen {
         self.server.transport()
+    }
+
+    /// What holds the bytes of regular files, and why.
+    #[must_use]
+    pub fn data(&self) -> &ChosenData {
+        self.server.data()
     }
 
     /// Waits until it is unmounted, by whomever.
@@ -134,5 +143,9 @@ impl Host for ThisMachine {
 
     fn thread_cpu(&self, tid: u32) -> Option<CpuId> {
         homenode_linux::cpu::thread_cpu(tid)
+    }
+
+    fn backing_store(&self, bytes: u64, files_max: u64) -> io::Result<Arc<dyn BackingStore>> {
+        Ok(Arc::new(TmpfsStore::new(bytes, files_max)?))
     }
 }

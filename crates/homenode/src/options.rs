@@ -29,7 +29,7 @@ pub struct PoolOptions {
     /// empty one takes less than 512 bytes besides its name, outside of the members.
     pub files_max: Option<u64>,
     /// Memory that names, attributes and block maps may take besides the members; a share is one of the members' size.
-    /// `None`: a quarter, at least 16 MiB. When it is reached, what takes more fails as in a full pool. A user other than root gets at most half of
+    /// `None`: a quarter, at least 16 MiB; of a mount whose files are the kernel's, half, at least 64 MiB. When it is reached, what takes more fails as in a full pool. A user other than root gets at most half of
     /// what is left.
     pub metadata: Option<Size>,
     /// Owner of the pool's root directory and of what the library makes in it. `None`: this process's effective user.
@@ -52,6 +52,10 @@ impl PoolOptions {
     /// Half of a quarter, what one user may take, is enough to fill the pool with files of 4 KiB (430 bytes each), and nearly so with
     /// files that just need a map node (4.4 KiB for 36 KiB). An empty file takes some 400 bytes.
     const METADATA_DEFAULT: Size = Size::percent(25);
+    /// Where files are the kernel's, each takes 2.9 KB: what one user may take is enough to fill the pool with files of 12 KB.
+    const METADATA_DEFAULT_OF_KERNEL_FILES: Size = Size::percent(50);
+    /// Room for 22,000 files of the kernel in the smallest pool.
+    const METADATA_BYTES_MIN_OF_KERNEL_FILES: u64 = 64 << 20;
     /// Room for 40,000 files in the smallest pool.
     const METADATA_BYTES_MIN: u64 = 16 << 20;
     /// Room for a few names: less is of no use.
@@ -91,13 +95,19 @@ impl PoolOptions {
         self
     }
 
-    /// Bytes that metadata may take in a pool of `pool_bytes`.
-    pub(crate) fn metadata_bytes(&self, pool_bytes: u64) -> u64 {
+    /// Bytes that metadata may take in a pool of `pool_bytes`, whose files may be the kernel's.
+    pub(crate) fn metadata_bytes(&self, pool_bytes: u64, has_kernel_files: bool) -> u64 {
+        let (default, least) = if has_kernel_files {
+            (
+                Self::METADATA_DEFAULT_OF_KERNEL_FILES,
+                Self::METADATA_BYTES_MIN_OF_KERNEL_FILES,
+            )
+        } else {
+            (Self::METADATA_DEFAULT, Self::METADATA_BYTES_MIN)
+        };
         match self.metadata {
             Some(size) => size.bytes_of(pool_bytes).max(Self::METADATA_FLOOR_BYTES),
-            None => Self::METADATA_DEFAULT
-                .bytes_of(pool_bytes)
-                .max(Self::METADATA_BYTES_MIN),
+            None => default.bytes_of(pool_bytes).max(least),
         }
     }
 

@@ -41,6 +41,7 @@ pub(crate) struct Inner {
     pub(crate) common_slot: Mutex<Slot>,
     pub(crate) machine: Machine,
     options: PoolOptions,
+    populate_ahead: Mutex<Option<Size>>,
     /// Held while a member is added, drained or removed. A drained member has no thread.
     populators: Mutex<BTreeMap<MemberId, Populator>>,
 }
@@ -78,6 +79,7 @@ impl Pool {
             common_slot: Mutex::new(common_slot),
             machine,
             options: options.clone(),
+            populate_ahead: Mutex::new(options.populate_ahead),
             populators: Mutex::default(),
         };
         let pool = Self { inner: Arc::new(inner) };
@@ -170,6 +172,18 @@ impl Pool {
         )
     }
 
+    /// Sets how much free memory of each member is kept populated from now on, as [`PoolOptions::populate_ahead`] does for a new
+    /// pool. What is populated stays so.
+    pub fn set_populate_ahead(&self, size: Option<Size>) {
+        let inner = &*self.inner;
+        *inner.populate_ahead.lock() = size;
+        for (member, populator) in &*inner.populators.lock() {
+            if let Ok(bytes) = inner.member_bytes(*member) {
+                populator.set_ahead(inner.ahead_bytes(bytes));
+            }
+        }
+    }
+
     /// Waits until every member has as much populated ahead as [`PoolOptions::populate_ahead`] says: for those who
     /// measure, and for those who want the whole pool in memory before they begin. While others write as fast as memory is
     /// populated, that is not reached; members can be added and taken out again only afterwards.
@@ -195,9 +209,12 @@ impl Pool {
 
 impl Inner {
     /// The limit of metadata follows the pool's size.
-    fn limit_metadata(&self) {
+    pub(crate) fn limit_metadata(&self) {
         let pool_bytes = self.fs.pool().status().capacity * BLOCK_BYTES as u64;
-        self.fs.set_metadata_limit(self.options.metadata_bytes(pool_bytes));
+        self.fs.set_metadata_limit(
+            self.options
+                .metadata_bytes(pool_bytes, self.fs.pool().store().is_some()),
+        );
     }
 
     /// Owner and mode of something new.
@@ -265,7 +282,17 @@ impl Inner {
             .node(home)
             .map(|node| node.cpus.clone())
             .unwrap_or_default();
-        Populator::prepare(&self.fs, member, home, cpus, self.options.ahead_bytes(bytes))
+        Populator::prepare(&self.fs, member, home, cpus, self.ahead_bytes(bytes))
+    }
+
+    /// Bytes to keep populated ahead in a member of `member_bytes`.
+    fn ahead_bytes(&self, member_bytes: u64) -> u64 {
+        let populate_ahead = *self.populate_ahead.lock();
+        let options = PoolOptions {
+            populate_ahead,
+            ..PoolOptions::default()
+        };
+        options.ahead_bytes(member_bytes)
     }
 
     fn home(&self, member: MemberId) -> Result<NodeId, Error> {

@@ -10,7 +10,7 @@ use crate::{CpuId, Error, MemberId, NodeId};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::pool::Ahead;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -26,6 +26,8 @@ const STARVED_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Populator {
     signal: Arc<Signal>,
+    /// Blocks that are to be free and populated.
+    ahead_blocks: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -106,8 +108,9 @@ impl Populator {
         ahead_bytes: u64,
     ) -> Result<Self, Error> {
         let signal = Arc::new(Signal::default());
-        let ahead_blocks = ahead_bytes / BLOCK_BYTES as u64;
+        let ahead_blocks = Arc::new(AtomicU64::new(ahead_bytes / BLOCK_BYTES as u64));
         let (thread_fs, thread_signal) = (Arc::clone(fs), Arc::clone(&signal));
+        let thread_ahead = Arc::clone(&ahead_blocks);
         let populate = move || {
             thread_signal.wait_for_begin();
             // A memory-only node has no CPUs, and a cpuset may forbid them: then any CPU does the work, and the
@@ -117,13 +120,21 @@ impl Populator {
             {
                 tracing::warn!("populating {member} away from {home}: cannot run there: {error}");
             }
-            run(&thread_fs, member, ahead_blocks, &thread_signal);
+            run(&thread_fs, member, &thread_ahead, &thread_signal);
         };
         let thread = spawn(Builder::new().name(format!("populate-{}", member.0)), populate);
         Ok(Self {
             signal,
+            ahead_blocks,
             thread: Some(thread.map_err(Error::Thread)?),
         })
+    }
+
+    /// Sets how much is to be free and populated from now on.
+    pub(crate) fn set_ahead(&self, bytes: u64) {
+        // Relaxed: the thread looks again at its next turn, if not now.
+        self.ahead_blocks.store(bytes / BLOCK_BYTES as u64, Ordering::Relaxed);
+        self.look_again();
     }
 
     /// Starts populating.
@@ -176,11 +187,11 @@ fn spawn(builder: Builder, run: impl FnOnce() + Send + 'static) -> io::Result<Jo
     builder.spawn(run)
 }
 
-fn run(fs: &EngineFs, member: MemberId, ahead_blocks: u64, signal: &Signal) {
+fn run(fs: &EngineFs, member: MemberId, ahead_blocks: &AtomicU64, signal: &Signal) {
     let mut pause = PAUSE_MIN;
     while !signal.stop.load(Ordering::Relaxed) {
         signal.begin_to_look();
-        match fs.pool().populate_ahead(member, ahead_blocks) {
+        match fs.pool().populate_ahead(member, ahead_blocks.load(Ordering::Relaxed)) {
             Ahead::More => {
                 pause = PAUSE_MIN;
                 if *signal.progress() == Progress::Starting {

@@ -16,8 +16,10 @@ pub struct Status {
     pub spills: Vec<Spill>,
     /// Space of all members that take data.
     pub capacity_bytes: u64,
-    /// Holds data.
+    /// Holds data, that of `kernel_bytes` included.
     pub used_bytes: u64,
+    /// Held by files of the kernel, whose bytes are on no member.
+    pub kernel_bytes: u64,
     /// Promised to files and not placed yet.
     pub reserved_bytes: u64,
     /// Memory that names, attributes and block maps take besides the members.
@@ -123,7 +125,8 @@ impl Status {
             accesses: status.accesses.iter().map(access).collect(),
             spills: status.spills.iter().map(spill).collect(),
             capacity_bytes: bytes(status.capacity),
-            used_bytes: bytes(status.used),
+            used_bytes: bytes(status.used + status.backing),
+            kernel_bytes: bytes(status.backing),
             reserved_bytes: bytes(status.reserved),
             metadata_used_bytes: metadata_bytes.0,
             metadata_limit_bytes: metadata_bytes.1,

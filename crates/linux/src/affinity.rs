@@ -3,7 +3,7 @@
 //! [`act`] uses what `sense` reads; `sense` knows nothing of `act`.
 
 pub mod act;
-mod sense;
+pub(crate) mod sense;
 
 pub(crate) use sense::recorded_whole;
 pub use sense::{

@@ -10,5 +10,7 @@ pub mod driver;
 pub mod heap;
 pub mod memory;
 pub mod process;
+pub mod steer;
+pub mod tmpfs;
 pub mod topology;
 pub mod ublk;

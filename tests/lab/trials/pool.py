@@ -79,7 +79,7 @@ class Pool:
     def __init__(self, size: str, *options: str, directory: str = "/tmp/pool"):
         self.directory = Path(directory)
         self.directory.mkdir(exist_ok=True)
-        done = homenode("up", "--size-per-node", size, *options, self.directory)
+        done = homenode("up", "--data=pool", "--size-per-node", size, *options, self.directory)
         if done.returncode:
             raise AssertionError(f"up: {done.stderr}")
         self.pid = self.status()["pid"]

@@ -179,11 +179,11 @@ class Starving(unittest.TestCase):
         directory = Path("/tmp/refused")
         directory.mkdir()
         for words in ((), ("--size-per-node", "128M")):
-            done = homenode("up", *words, directory)
+            done = homenode("up", "--data=pool", *words, directory)
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertIn(f"node {STARVED}", done.stderr)
             self.assertFalse(os.path.ismount(directory))
-        done = homenode("up", "--node", "0", "--node", "2", directory)
+        done = homenode("up", "--data=pool", "--node", "0", "--node", "2", directory)
         self.assertEqual(done.returncode, 0, done.stderr)
         with on_node(STARVED):
             (directory / "file").write_bytes(bytes(MIB))

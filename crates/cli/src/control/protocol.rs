@@ -157,6 +157,9 @@ pub(crate) struct StatusReport {
     pub(crate) version: String,
     pub(crate) capacity_bytes: u64,
     pub(crate) used_bytes: u64,
+    /// Bytes of `used_bytes` that files of the kernel hold, on no member.
+    #[serde(default)]
+    pub(crate) kernel_bytes: u64,
     /// Promised by fallocate and not placed yet.
     pub(crate) reserved_bytes: u64,
     pub(crate) free_bytes: u64,
@@ -269,6 +272,9 @@ pub(crate) struct FuseReport {
     /// `uring` or `classic`.
     pub(crate) transport: String,
     pub(crate) transport_reason: String,
+    /// What holds the bytes of regular files: `kernel` or `pool`.
+    pub(crate) data: String,
+    pub(crate) data_reason: String,
     pub(crate) requests: u64,
     /// Opens of files that are not closed yet.
     #[serde(default)]

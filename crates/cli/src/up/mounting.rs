@@ -3,11 +3,11 @@
 use crate::argument;
 use crate::failure::{Result, fail};
 use clap::Args;
-use homenode::{MountOptions, Transport};
+use homenode::{Data, MountOptions, Transport};
 use std::time::Duration;
 
 /// How the pool is mounted and served.
-#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
 #[command(next_help_heading = "Mounting")]
 pub(crate) struct MountingArgs {
     /// How requests travel between kernel and server: `uring` (a ring for each CPU, faster; Linux 6.14 and newer with
@@ -15,6 +15,12 @@ pub(crate) struct MountingArgs {
     #[arg(long, value_name = "auto|uring|classic", value_parser = argument::transport(), default_value = "auto")]
     #[arg(hide_possible_values = true)]
     transport: Transport,
+    /// What holds the bytes of regular files: `kernel` (files of a private tmpfs, which the kernel reads, writes and maps
+    /// itself at the speed of a tmpfs; Linux 6.9 and newer), `pool` (blocks of the pool, all bytes go through the server), or
+    /// `auto`: kernel where it can be had.
+    #[arg(long, value_name = "auto|kernel|pool", value_parser = argument::data(), default_value = "auto")]
+    #[arg(hide_possible_values = true)]
+    pub(crate) data: Data,
     /// Most memory for the payloads of all rings together, besides the pool: bytes (64M, 1G). It decides how many requests
     /// each CPU may have under way. Default: 256M. Classic has no rings.
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
@@ -70,6 +76,7 @@ impl MountingArgs {
     pub(crate) fn options(&self) -> MountOptions {
         let mut options = MountOptions::default();
         options.transport = self.transport;
+        options.data = self.data;
         options.buffer_bytes = self.buffers.unwrap_or(options.buffer_bytes);
         options.spin = self.spin_us.map_or(options.spin, Duration::from_micros);
         (options.nosuid, options.nodev, options.noexec) = (self.nosuid, self.nodev, self.noexec);
@@ -89,6 +96,7 @@ impl MountingArgs {
         let switches = switches.into_iter().filter(|(_, given)| *given);
         let mut arguments: Vec<String> = switches.map(|(switch, _)| switch.to_owned()).collect();
         arguments.push(format!("--transport={}", self.transport));
+        arguments.push(format!("--data={}", self.data));
         let cache_attr = self
             .cache_attr
             .map(|time| format!("{}.{:09}", time.as_secs(), time.subsec_nanos()));
@@ -129,6 +137,7 @@ mod tests {
     fn arguments_read_back() {
         let all = MountingArgs {
             transport: Transport::Uring,
+            data: Data::Kernel,
             buffers: Some(3 << 20),
             spin_us: Some(20),
             cache_attr: Some(Duration::new(1, 500)),
@@ -140,13 +149,14 @@ mod tests {
         };
         assert_eq!(parse(&all.arguments()), all);
         let none = parse(&[]);
-        assert_eq!(none, MountingArgs::default());
         assert_eq!(parse(&none.arguments()), none);
     }
 
     #[test]
     fn options_are_what_was_given_or_the_librarys() {
-        assert_eq!(parse(&[]).options(), MountOptions::default());
+        let mut defaults = MountOptions::default();
+        defaults.data = Data::Auto;
+        assert_eq!(parse(&[]).options(), defaults);
         let given = ["--transport=classic", "--cache-attr=0.25", "--source=x"];
         let options = parse(&given.map(str::to_owned)).options();
         assert_eq!(options.transport, Transport::Classic);

@@ -47,7 +47,9 @@ fn up_and_status_tell_the_transport_and_why() {
     assert_eq!(fuse["transport"], "classic");
     let reason = fuse["transport_reason"].as_str().unwrap();
     assert!(!reason.is_empty());
-    assert_eq!(notice, format!("homenode: transport classic: {reason}\n"));
+    let (data, why) = (fuse["data"].as_str().unwrap(), fuse["data_reason"].as_str().unwrap());
+    let told = format!("homenode: transport classic: {reason}\nhomenode: data {data}: {why}\n");
+    assert_eq!(notice, told);
     let text = succeed(homenode(["status"]).arg(&dir));
     assert!(text.contains(&format!("transport classic: {reason}")), "{text}");
     assert!(text.contains("\ncopies: "), "{text}");
@@ -107,7 +109,8 @@ fn how_long_the_kernel_keeps_attributes() {
     let scratch = Scratch::new("attributes");
     let dir = scratch.dir("pool");
     let asked_by_ten_looks = |option: &[&str]| {
-        succeed(homenode(["up", SIZE]).args(option).arg(&dir));
+        // Files of the kernel change unseen, so nothing of theirs is kept once they are written.
+        succeed(homenode(["up", SIZE, "--data=pool"]).args(option).arg(&dir));
         fs::write(dir.join("file"), "x").unwrap();
         fs::metadata(dir.join("file")).unwrap();
         let asked = || status(&dir)["fuse"]["requests"].as_u64().unwrap();

@@ -34,9 +34,15 @@ pub(crate) fn say(reason: &str) {
     let _ = writeln!(io::stderr(), "SKIPPED: {reason} ({test})");
 }
 
-/// Mounts a small pool.
+/// Mounts a small pool; `HOMENODE_TEST_DATA` says what holds the bytes.
 pub(crate) fn up_by(transport: &str, directory: &Path) {
-    succeed(homenode(["up", SIZE, "--transport", transport]).arg(directory));
+    let data = std::env::var("HOMENODE_TEST_DATA");
+    up_with(transport, data.as_deref().unwrap_or("auto"), directory);
+}
+
+/// Mounts a small pool whose bytes `data` holds.
+pub(crate) fn up_with(transport: &str, data: &str, directory: &Path) {
+    succeed(homenode(["up", SIZE, "--transport", transport, "--data", data]).arg(directory));
     assert_eq!(status(directory)["fuse"]["transport"], transport, "the one asked for");
 }
 

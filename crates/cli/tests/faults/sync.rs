@@ -1,4 +1,5 @@
-//! Programs that sync what they write, when their server is killed: nothing is acknowledged from then on.
+//! Programs that sync what they write, when their server is killed. Bytes in the pool's blocks are gone, and nothing is acknowledged
+//! from then on; bytes in files of the kernel are there for as long as somebody has them open.
 
 use super::machine::*;
 use crate::command::harness::*;
@@ -6,6 +7,7 @@ use memmap2::MmapMut;
 use rustix::process::Signal;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -39,7 +41,7 @@ fn fsync_and_msync_fail_after_the_server_was_killed() {
     for transport in transports() {
         let scratch = Scratch::new("sync");
         let dir = scratch.dir("pool");
-        up_by(transport, &dir);
+        up_with(transport, "pool", &dir);
         let (file, mut map) = mapped(&dir.join("file"));
         let directory = File::open(&dir).unwrap();
         let sync_each = |map: &MmapMut| -> [io::Result<()>; 4] {
@@ -63,6 +65,52 @@ fn fsync_and_msync_fail_after_the_server_was_killed() {
     }
 }
 
+#[test]
+fn open_files_of_the_kernel_go_on_after_the_server_was_killed() {
+    need_mounts!();
+    let _undisturbed = as_it_is();
+    for transport in transports() {
+        let scratch = Scratch::new("outlive");
+        let dir = scratch.dir("pool");
+        if !kernel_can_hold_bytes(transport, &dir) {
+            return;
+        }
+        let (file, mut map) = mapped(&dir.join("file"));
+        map.fill(1);
+        kill_server(&dir);
+        for byte in 2..5 {
+            map.fill(byte);
+            map.flush().unwrap();
+            let mut back = [0; 3 * PAGE_BYTES];
+            file.read_exact_at(&mut back, PAGE_BYTES as u64).unwrap();
+            assert!(back.iter().all(|&found| found == byte), "{transport}");
+            let end = (PAGES * PAGE_BYTES) as u64;
+            file.write_all_at(&[byte; 5000], end).unwrap();
+            file.sync_all().unwrap();
+            file.read_exact_at(&mut back[..5000], end).unwrap();
+            assert!(back[..5000].iter().all(|&found| found == byte), "{transport}");
+        }
+        let errno = |result: io::Result<()>| result.err().and_then(|error| error.raw_os_error());
+        assert_eq!(errno(file.metadata().map(drop)), Some(107), "{transport}: stat");
+        assert_eq!(
+            errno(File::open(dir.join("file")).map(drop)),
+            Some(107),
+            "{transport}: open"
+        );
+    }
+}
+
+/// Mounts a pool whose bytes are in files of the kernel, where it can hold them.
+fn kernel_can_hold_bytes(transport: &str, dir: &Path) -> bool {
+    up_with(transport, "auto", dir);
+    let is_kernel = status(dir)["fuse"]["data"] == "kernel";
+    if !is_kernel {
+        say("this kernel passes no reads and writes through");
+        down(dir);
+    }
+    is_kernel
+}
+
 /// Commits as LMDB does with MDB_WRITEMAP: a data page, msync, one of two meta pages that names it, msync.
 fn commit(map: &mut MmapMut, number: u64) -> io::Result<()> {
     let page_of = |number: u64, pages: usize| usize::try_from(number).unwrap() % pages;
@@ -84,7 +132,7 @@ fn a_mapped_database_acknowledges_nothing_after_the_server_was_killed() {
     for transport in transports() {
         let scratch = Scratch::new("writemap");
         let dir = scratch.dir("pool");
-        up_by(transport, &dir);
+        up_with(transport, "pool", &dir);
         let (_file, mut map) = mapped(&dir.join("data.mdb"));
         let acknowledged = AtomicU64::new(0);
         thread::scope(|scope| {

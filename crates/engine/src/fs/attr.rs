@@ -41,6 +41,8 @@ pub struct Attr {
     pub ctime_ns: i64,
     /// Creation, ns since the epoch.
     pub btime_ns: i64,
+    /// Whether size, blocks and times may change without a request: the kernel writes the bytes itself.
+    pub changes_unseen: bool,
 }
 
 /// A time to set.

@@ -16,6 +16,20 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Returns the inode's attributes, as stat(2).
     pub fn attr(&self, inode: &Inode) -> Attr {
         let (size, blocks) = inode.size_and_blocks();
+        let mut attr = self.own_attr(inode, size, blocks);
+        if let Some(file) = inode.kernel_file() {
+            let status = file.status();
+            (attr.size, attr.blocks) = (status.size, status.blocks * SECTORS_PER_BLOCK);
+            (attr.atime_ns, attr.mtime_ns) = (status.atime_ns, status.mtime_ns);
+            // Bytes change there, and everything else here.
+            attr.ctime_ns = attr.ctime_ns.max(status.ctime_ns);
+            attr.changes_unseen = file.changes_unseen();
+        }
+        attr
+    }
+
+    /// The attributes that are kept here.
+    fn own_attr(&self, inode: &Inode, size: u64, blocks: u64) -> Attr {
         let state = inode.state.lock();
         Attr {
             ino: inode.ino,
@@ -30,6 +44,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             mtime_ns: inode.mtime_ns.load(Ordering::Relaxed),
             ctime_ns: inode.ctime_ns.load(Ordering::Relaxed),
             btime_ns: inode.btime_ns,
+            changes_unseen: false,
         }
     }
 
@@ -78,6 +93,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             ctime_ns: Some(set.ctime.unwrap_or(now_ns)),
         });
         self.commit(held, now_ns, changes.as_slice())?;
+        if let Some(file) = inode.kernel_file()
+            && (set.atime.is_some() || set.mtime.is_some())
+        {
+            file.set_times(set.atime.map(time), set.mtime.map(time))?;
+        }
         Ok(self.attr(inode))
     }
 }

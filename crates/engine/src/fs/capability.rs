@@ -8,6 +8,8 @@ use super::{Error, Result};
 pub enum BodyKind {
     /// A regular file.
     File,
+    /// A regular file whose bytes the kernel reads and writes itself.
+    KernelFile,
     /// A block volume.
     Volume,
     /// A directory.
@@ -64,23 +66,23 @@ const NO_ATTRIBUTE: Result<()> = Err(Error::NoAttribute);
 /// Answers by operation (rows) and kind (columns), both in the order of their enums.
 #[rustfmt::skip]
 const TABLE: [(Operation, [Result<()>; BodyKind::ALL.len()]); Operation::ALL.len()] = [
-    //                             file  volume         directory     symlink       special
-    (Operation::Read,              [YES, YES,           IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::Write,             [YES, YES,           IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::Append,            [YES, INVALID,       IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::Truncate,          [YES, INVALID,       IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::Reserve,           [YES, NOT_SUPPORTED, IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::ReserveKeepSize,   [YES, NOT_SUPPORTED, IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::PunchHole,         [YES, YES,           IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::ZeroRange,         [YES, NOT_SUPPORTED, IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::ZeroRangeKeepSize, [YES, YES,           IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::CollapseRange,     [YES, NOT_SUPPORTED, IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::InsertRange,       [YES, NOT_SUPPORTED, IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::Seek,              [YES, YES,           IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::CopyFrom,          [YES, YES,           IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::CopyTo,            [YES, YES,           IS_DIRECTORY, INVALID,      INVALID]),
-    (Operation::Map,               [YES, YES,           NO_ATTRIBUTE, NO_ATTRIBUTE, NO_ATTRIBUTE]),
-    (Operation::Move,              [YES, YES,           IS_DIRECTORY, INVALID,      INVALID]),
+    //                             file  kernel file    volume         directory     symlink       special
+    (Operation::Read,              [YES, YES,           YES,           IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::Write,             [YES, YES,           YES,           IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::Append,            [YES, YES,           INVALID,       IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::Truncate,          [YES, YES,           INVALID,       IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::Reserve,           [YES, YES,           NOT_SUPPORTED, IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::ReserveKeepSize,   [YES, YES,           NOT_SUPPORTED, IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::PunchHole,         [YES, YES,           YES,           IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::ZeroRange,         [YES, NOT_SUPPORTED, NOT_SUPPORTED, IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::ZeroRangeKeepSize, [YES, NOT_SUPPORTED, YES,           IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::CollapseRange,     [YES, NOT_SUPPORTED, NOT_SUPPORTED, IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::InsertRange,       [YES, NOT_SUPPORTED, NOT_SUPPORTED, IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::Seek,              [YES, YES,           YES,           IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::CopyFrom,          [YES, YES,           YES,           IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::CopyTo,            [YES, YES,           YES,           IS_DIRECTORY, INVALID,      INVALID]),
+    (Operation::Map,               [YES, YES,           YES,           NO_ATTRIBUTE, NO_ATTRIBUTE, NO_ATTRIBUTE]),
+    (Operation::Move,              [YES, YES,           YES,           IS_DIRECTORY, INVALID,      INVALID]),
 ];
 
 const _: () = {
@@ -102,13 +104,21 @@ const _: () = {
 
 impl BodyKind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [Self::File, Self::Volume, Self::Directory, Self::Symlink, Self::Special];
+    pub const ALL: [Self; 6] = [
+        Self::File,
+        Self::KernelFile,
+        Self::Volume,
+        Self::Directory,
+        Self::Symlink,
+        Self::Special,
+    ];
 
     /// Its name, in small letters.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::File => "file",
+            Self::KernelFile => "kernel file",
             Self::Volume => "volume",
             Self::Directory => "directory",
             Self::Symlink => "symlink",

@@ -8,7 +8,8 @@
 
 use super::attr::{DIRECTORY, TYPE_MASK};
 use super::directory::Entries;
-use super::inode::{Body, Inode, State};
+use super::inode::{Inode, State};
+use super::kernel_file::KernelFile;
 use super::metadata::{Metadata, ROOT, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use super::{Fs, Ino, Result};
 use crate::log::{Attributes, Change, Log};
@@ -265,6 +266,13 @@ impl<'a> Held<'a> {
         i64::from(after)
     }
 
+    /// The file of the kernel that lives without a name, if there is one among the inodes.
+    fn unnamed_kernel_file(&self) -> Option<&'a KernelFile> {
+        let all = self.states.iter().flatten();
+        let mut unnamed = all.filter(|(_, state)| state.is_unlinked()).map(|(inode, _)| *inode);
+        unnamed.find_map(Inode::kernel_file)
+    }
+
     /// The inode that nothing keeps any more, marked as evicted, and what [`State::evict`] gives of it.
     fn take_gone(&mut self) -> Option<(&'a Inode, (u32, u64))> {
         let mut all = self.states.iter_mut().flatten();
@@ -326,7 +334,7 @@ impl State {
     }
 
     fn is_unlinked_file(&self, inode: &Inode) -> bool {
-        self.is_unlinked() && matches!(inode.body, Body::File(_))
+        self.is_unlinked() && inode.body.is_regular()
     }
 }
 
@@ -342,13 +350,19 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let unnamed: i64 = changes.iter().map(|change| held.apply(metadata, change, now_ns)).sum();
         self.log.append(changes);
         let gone = held.take_gone();
+        let unnamed_file = held.unnamed_kernel_file();
         drop(held);
         // Relaxed: a figure that is looked at again and again.
         match unnamed.cmp(&0) {
-            std::cmp::Ordering::Less => self.unlinked.fetch_sub(unnamed.unsigned_abs(), Ordering::Relaxed),
-            std::cmp::Ordering::Equal => 0,
-            std::cmp::Ordering::Greater => self.unlinked.fetch_add(unnamed.unsigned_abs(), Ordering::Relaxed),
-        };
+            std::cmp::Ordering::Less => drop(self.unlinked.fetch_sub(unnamed.unsigned_abs(), Ordering::Relaxed)),
+            std::cmp::Ordering::Equal => {}
+            std::cmp::Ordering::Greater => {
+                self.unlinked.fetch_add(unnamed.unsigned_abs(), Ordering::Relaxed);
+                if let Some(file) = unnamed_file {
+                    self.pool.give_ahead(|| file.status().blocks);
+                }
+            }
+        }
         if let Some((inode, charged)) = gone {
             self.evict(inode, charged);
         }

@@ -66,6 +66,12 @@ pub enum Error {
     /// EOPNOTSUPP
     #[error("not supported")]
     NotSupported,
+    /// ENOMEM
+    #[error("the kernel has no memory for it")]
+    NoMemory,
+    /// ENFILE
+    #[error("the server has no file descriptor left")]
+    NoDescriptor,
 }
 
 /// Result of an operation of the filesystem.
@@ -81,11 +87,13 @@ impl Error {
             Self::Io => 5,
             Self::NoData => 6,
             Self::AttributeTooBig => 7,
+            Self::NoMemory => 12,
             Self::Busy => 16,
             Self::Exists => 17,
             Self::NotDirectory => 20,
             Self::IsDirectory => 21,
             Self::Invalid => 22,
+            Self::NoDescriptor => 23,
             Self::TooBig => 27,
             Self::NoSpace | Self::NoMetadata => 28,
             Self::TooManyLinks => 31,
@@ -106,11 +114,13 @@ impl Error {
             Self::Io => "EIO",
             Self::NoData => "ENXIO",
             Self::AttributeTooBig => "E2BIG",
+            Self::NoMemory => "ENOMEM",
             Self::Busy => "EBUSY",
             Self::Exists => "EEXIST",
             Self::NotDirectory => "ENOTDIR",
             Self::IsDirectory => "EISDIR",
             Self::Invalid => "EINVAL",
+            Self::NoDescriptor => "ENFILE",
             Self::TooBig => "EFBIG",
             Self::NoSpace | Self::NoMetadata => "ENOSPC",
             Self::TooManyLinks => "EMLINK",

@@ -7,6 +7,7 @@
 
 use super::block_file::{BlockFile, FILE_BYTES_MAX};
 use super::inode::Body;
+use super::kernel_file::KernelFile;
 use super::{Asking, BodyKind, Error, Fs, Inode, Operation, Result, Whence};
 use crate::log::Log;
 use crate::{Clock, CpuId, Memory, NodeId};
@@ -29,12 +30,23 @@ pub mod fallocate_mode {
     pub const UNSHARE_RANGE: u32 = 0x40;
 }
 
+/// What holds the bytes of a body.
+enum Bytes<'a> {
+    /// Blocks of the pool.
+    Blocks(&'a BlockFile),
+    /// Blocks of the pool within a size.
+    Volume(&'a BlockFile),
+    /// A file of the kernel.
+    Kernel(&'a KernelFile),
+}
+
 impl Inode {
     /// The kind of its body.
     #[must_use]
     pub fn kind(&self) -> BodyKind {
         match &self.body {
             Body::File(_) => BodyKind::File,
+            Body::Kernel(_) => BodyKind::KernelFile,
             Body::Volume(_) => BodyKind::Volume,
             Body::Directory(_) => BodyKind::Directory,
             Body::Symlink(_) => BodyKind::Symlink,
@@ -47,20 +59,40 @@ impl Inode {
     pub(super) fn blocks(&self) -> Option<&BlockFile> {
         match &self.body {
             Body::File(file) | Body::Volume(file) => Some(file),
-            Body::Directory(_) | Body::Symlink(_) | Body::Special => None,
+            Body::Kernel(_) | Body::Directory(_) | Body::Symlink(_) | Body::Special => None,
         }
     }
 
-    /// The body's blocks, to carry `operation` out on, or the table's error.
-    fn blocks_for(&self, operation: Operation) -> Result<&BlockFile> {
+    /// The body's file of the kernel, if it has one.
+    pub(super) fn kernel_file(&self) -> Option<&KernelFile> {
+        match &self.body {
+            Body::Kernel(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// What holds the body's bytes, to carry `operation` out on, or the table's error.
+    fn bytes_for(&self, operation: Operation) -> Result<Bytes<'_>> {
         self.kind().supports(operation)?;
-        Ok(self.blocks().expect("the table supports it for bodies of blocks only"))
+        Ok(match &self.body {
+            Body::File(file) => Bytes::Blocks(file),
+            Body::Volume(file) => Bytes::Volume(file),
+            Body::Kernel(file) => Bytes::Kernel(file),
+            Body::Directory(_) | Body::Symlink(_) | Body::Special => {
+                unreachable!("the table supports operations on bytes for bodies with bytes only")
+            }
+        })
     }
 
     /// Bytes of the body, and the pool's blocks that it takes.
     pub(super) fn size_and_blocks(&self) -> (u64, u64) {
         match &self.body {
             Body::File(file) | Body::Volume(file) => (file.size.load(Ordering::Acquire), file.blocks.sum()),
+            // Asked for with its times: see `Fs::attr`.
+            Body::Kernel(file) => {
+                let status = file.status();
+                (status.size, status.blocks)
+            }
             Body::Symlink(target) => (target.len() as u64, 0),
             // As tmpfs: something that grows with the entries.
             Body::Directory(directory) => (directory.size_bytes(), 0),
@@ -110,7 +142,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return Ok(to.len());
         }
         let count = self.read_untouched(asking, inode, offset, to)?;
-        if count > 0 {
+        if count > 0 && inode.kernel_file().is_none() {
             inode.touch_accessed(true, || self.now_ns());
         }
         Ok(count)
@@ -121,8 +153,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// # Errors
     /// As [`Fs::read`].
     pub fn read_untouched(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, to: &mut [u8]) -> Result<usize> {
-        let file = inode.blocks_for(Operation::Read)?;
-        self.read_blocks(asking, inode, file, offset, to)
+        match inode.bytes_for(Operation::Read)? {
+            Bytes::Blocks(file) | Bytes::Volume(file) => self.read_blocks(asking, inode, file, offset, to),
+            Bytes::Kernel(file) => file.read(offset, to),
+        }
     }
 
     /// Writes `from` at byte `offset`; gives the bytes written, short only when the pool is full. `kill_priv` as in
@@ -142,11 +176,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if !kill_priv && self.write_whole(asking.slot.number(), || asking.cpu, inode, offset, from) {
             return Ok(from.len());
         }
-        let file = inode.blocks_for(Operation::Write)?;
-        if inode.is_volume() {
-            self.write_blocks_within(asking, inode, file, offset, from)
-        } else {
-            self.write_blocks(asking, inode, file, offset, from, kill_priv)
+        match inode.bytes_for(Operation::Write)? {
+            Bytes::Blocks(file) => self.write_blocks(asking, inode, file, offset, from, kill_priv),
+            Bytes::Volume(file) => self.write_blocks_within(asking, inode, file, offset, from),
+            Bytes::Kernel(file) => self.write_kernel(inode, kill_priv, || file.write(offset, from)),
         }
     }
 
@@ -155,8 +188,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// # Errors
     /// As [`Fs::write`].
     pub fn append(&self, asking: &Asking<'_>, inode: &Inode, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
-        let file = inode.blocks_for(Operation::Append)?;
-        self.append_blocks(asking, inode, file, from, kill_priv)
+        match inode.bytes_for(Operation::Append)? {
+            Bytes::Blocks(file) | Bytes::Volume(file) => self.append_blocks(asking, inode, file, from, kill_priv),
+            Bytes::Kernel(file) => self.write_kernel(inode, kill_priv, || file.append(from)),
+        }
     }
 
     /// Sets the size; what lies beyond a smaller one is freed, a larger one reserves nothing.
@@ -171,8 +206,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// # Errors
     /// As [`Fs::set_attr`] with a size.
     pub fn truncate_step(&self, inode: &Inode, size: u64) -> Result<bool> {
-        let file = inode.blocks_for(Operation::Truncate)?;
-        self.truncate_blocks(inode, file, size)
+        match inode.bytes_for(Operation::Truncate)? {
+            Bytes::Blocks(file) | Bytes::Volume(file) => self.truncate_blocks(inode, file, size),
+            Bytes::Kernel(_) if size > FILE_BYTES_MAX => Err(Error::TooBig),
+            Bytes::Kernel(file) => file.truncate_step(size),
+        }
     }
 
     /// fallocate(2); `mode` is made of [`fallocate_mode`]'s bits. Others go on between its steps ([`Fs::fallocate_step`]).
@@ -203,7 +241,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         done: u64,
     ) -> Result<Option<u64>> {
         let operation = Operation::of_fallocate(mode);
-        let file = inode.blocks_for(operation.unwrap_or(Operation::Reserve))?;
+        let body = inode.bytes_for(operation.unwrap_or(Operation::Reserve))?;
         if bytes == 0 {
             return Err(Error::Invalid);
         }
@@ -213,10 +251,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             .ok_or(Error::TooBig)?;
         let operation = operation.ok_or(Error::NotSupported)?;
         let done = done.min(bytes);
-        if inode.is_volume() {
-            self.allocate_blocks_within(asking, inode, file, operation, offset..end, done)
-        } else {
-            self.allocate_blocks(asking, inode, file, operation, offset..end, done)
+        match body {
+            Bytes::Blocks(file) => self.allocate_blocks(asking, inode, file, operation, offset..end, done),
+            Bytes::Volume(file) => self.allocate_blocks_within(asking, inode, file, operation, offset..end, done),
+            Bytes::Kernel(file) => file.allocate_step(operation, &(offset..end), done, || self.pool.status().free()),
         }
     }
 
@@ -225,8 +263,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// # Errors
     /// [`Error::NoData`] at or beyond the end, or when no data follows.
     pub fn seek(&self, asking: &Asking<'_>, inode: &Inode, offset: u64, whence: Whence) -> Result<u64> {
-        let file = inode.blocks_for(Operation::Seek)?;
-        self.seek_blocks(asking, inode, file, offset, whence)
+        match inode.bytes_for(Operation::Seek)? {
+            Bytes::Blocks(file) | Bytes::Volume(file) => self.seek_blocks(asking, inode, file, offset, whence),
+            Bytes::Kernel(file) => file.seek(offset, whence),
+        }
     }
 
     /// copy_file_range(2): copies up to `bytes` bytes; gives how many, short at the end of `from` or when the pool is full.
@@ -275,9 +315,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Bytes of the body on each node, ascending by node; nodes with none left out.
     pub fn map(&self, inode: &Inode) -> Vec<(NodeId, u64)> {
-        inode
-            .blocks_for(Operation::Map)
-            .map_or_else(|_| Vec::new(), |file| self.map_blocks(inode, file))
+        match inode.bytes_for(Operation::Map) {
+            Ok(Bytes::Blocks(file) | Bytes::Volume(file)) => self.map_blocks(inode, file),
+            Ok(Bytes::Kernel(file)) => file.map(),
+            Err(_) => Vec::new(),
+        }
     }
 
     /// Moves the body's blocks to members of `node` while it is in use; gives the bytes moved. Writers wait for 2 MiB at
@@ -286,11 +328,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// # Errors
     /// [`Error::NoSpace`] when the node's members are full, [`Error::Invalid`] when it has none; what moved stays moved.
     pub fn move_to(&self, inode: &Inode, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        let file = inode.blocks_for(Operation::Move)?;
+        let body = inode.bytes_for(Operation::Move)?;
         if !self.pool.has_member_on(node) {
             return Err(Error::Invalid);
         }
-        self.move_blocks(inode, file, node, progress)
+        match body {
+            Bytes::Blocks(file) | Bytes::Volume(file) => self.move_blocks(inode, file, node, progress),
+            Bytes::Kernel(file) => file.move_to(node, progress),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::attr::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
 use super::block_file::BlockFile;
 use super::directory::Directory;
+use super::kernel_file::KernelFile;
 use super::metadata::ROOT;
 use super::open::Opens;
 use super::placement::Policy;
@@ -75,12 +76,20 @@ impl State {
 #[derive(Debug)]
 pub(super) enum Body {
     File(BlockFile),
+    Kernel(KernelFile),
     /// A block device whose bytes are the pool's: its size is set by `super::volume` alone.
     Volume(BlockFile),
     Directory(Box<Directory>),
     Symlink(Box<[u8]>),
     /// Devices, fifos and sockets: the kernel does the rest.
     Special,
+}
+
+impl Body {
+    /// Whether it is a regular file's.
+    pub(super) fn is_regular(&self) -> bool {
+        matches!(self, Self::File(_) | Self::Kernel(_))
+    }
 }
 
 impl Inode {

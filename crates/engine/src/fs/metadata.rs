@@ -30,6 +30,8 @@ const ENTRY_BYTES: u64 = 80;
 const FIRST_ENTRIES_BYTES: usize = 368;
 /// Bytes that the heap adds to an attribute's name and value: a tree node for the first attribute.
 const XATTR_BYTES: u64 = 384;
+/// Kernel memory of an empty backing file with its open file, and of the kernel's own inode and name of ours.
+const KERNEL_FILE_BYTES: usize = 2400;
 pub(super) const ROOT: u32 = 0;
 
 /// The account of a filesystem.
@@ -172,6 +174,7 @@ pub(super) fn inode_bytes(body: &Body) -> u64 {
     let body = match body {
         Body::Symlink(target) => target.len(),
         Body::Directory(_) => size_of::<Directory>() + FIRST_ENTRIES_BYTES,
+        Body::Kernel(_) => KERNEL_FILE_BYTES,
         Body::File(_) | Body::Volume(_) | Body::Special => 0,
     };
     TABLE_BYTES + (size_of::<Inode>() + body) as u64

@@ -2,7 +2,6 @@
 
 use super::acl::{ACCESS, Acl, DEFAULT};
 use super::attr::{DIRECTORY, PERMISSIONS, REGULAR, SET_GID, SYMLINK, TYPE_MASK};
-use super::block_file::BlockFile;
 use super::commit::{Changes, Held};
 use super::directory::{Directory, Place, check_name};
 use super::inode::Body;
@@ -49,13 +48,13 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// # Errors
     /// [`Error::Exists`], [`Error::NotFound`] when `dir` is removed, or the name is not one.
     pub fn create(&self, dir: &Arc<Inode>, name: &[u8], new: NewInode) -> Result<Arc<Inode>> {
+        check_name(name)?;
         let body = match new.mode & TYPE_MASK {
-            REGULAR | 0 => Body::File(BlockFile::default()),
+            REGULAR | 0 => self.new_file()?,
             DIRECTORY => Body::Directory(Box::new(Directory::new(dir.ino))),
             SYMLINK => return Err(Error::Invalid),
             _ => Body::Special,
         };
-        check_name(name)?;
         self.make(dir, Some(name), new, body)
     }
 
@@ -87,7 +86,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// [`Error::NotDirectory`].
     pub fn tmpfile(&self, dir: &Arc<Inode>, new: NewInode) -> Result<Arc<Inode>> {
         dir.directory()?;
-        let inode = self.make(dir, None, new, Body::File(BlockFile::default()))?;
+        let inode = self.make(dir, None, new, self.new_file()?)?;
         // Relaxed: a figure that is looked at again and again.
         self.unlinked.fetch_add(1, Ordering::Relaxed);
         Ok(inode)
@@ -267,6 +266,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if let Err(error) = self.commit(held, now_ns, changes.as_slice()) {
             self.table.remove(ino);
             return Err(error);
+        }
+        if let (Some(file), Some(placement)) = (inode.kernel_file(), attributes.placement) {
+            file.place(Some(placement))?;
         }
         Ok(inode)
     }

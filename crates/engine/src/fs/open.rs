@@ -58,6 +58,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return Err(Error::Stale);
         }
         state.opens = state.opens.with(access).ok_or(Error::Busy)?;
+        if access == Access::Write {
+            inode.note_writer();
+        }
         // Relaxed, here and below: a figure for status.
         self.opens.fetch_add(1, Ordering::Relaxed);
         Ok(())

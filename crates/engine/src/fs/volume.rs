@@ -191,6 +191,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             }
         }
         self.cut(&closed, file, size_bytes)?;
+        drop(closed);
+        self.pool.lend();
         Ok(())
     }
 
@@ -212,6 +214,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if let Some(charged) = gone {
             self.evict(&volume.inode, charged);
         }
+        self.pool.lend();
         Ok(())
     }
 

@@ -145,7 +145,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 Changes::of(put(ino, state, name, value)?)
             }
         };
-        self.commit(held, self.now_ns(), changes.as_slice())
+        self.commit(held, self.now_ns(), changes.as_slice())?;
+        if let (POLICY_XATTR, Some(file)) = (name, inode.kernel_file()) {
+            file.place(inode.policy.load())?;
+        }
+        Ok(())
     }
 
     /// Removes an extended attribute.
@@ -169,7 +173,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 Change::NoXattr { ino, name }
             }
         };
-        self.commit(held, self.now_ns(), &[change])
+        self.commit(held, self.now_ns(), &[change])?;
+        if let (POLICY_XATTR, Some(file)) = (name, inode.kernel_file()) {
+            file.place(None)?;
+        }
+        Ok(())
     }
 
     /// Clears what makes a file run with another's rights, as a write by someone without CAP_FSETID does.

@@ -83,7 +83,7 @@ impl<M: Memory> Pool<M> {
     /// Up to `want` consecutive blocks of members whose home is `node`, for data that moves there: outside grants.
     pub(crate) fn take_on(&self, node: NodeId, want: u64) -> Option<Taken<'_, M>> {
         let members = self.members_on(node);
-        let run = self.seek(|| {
+        let run = self.seek(want, || {
             self.commit_run(want, |blocks| {
                 members.iter().find_map(|id| self.allocate_in(*id, blocks))
             })
@@ -94,7 +94,9 @@ impl<M: Memory> Pool<M> {
     /// Up to `want` consecutive blocks as near to `node` as there are, for data that must leave it: outside grants, and
     /// not a spill.
     pub(crate) fn take_near(&self, node: NodeId, want: u64) -> Option<Taken<'_, M>> {
-        let run = self.seek(|| self.commit_run(want, |blocks| self.allocate_near(node, blocks)));
+        let run = self.seek(want, || {
+            self.commit_run(want, |blocks| self.allocate_near(node, blocks))
+        });
         run.map(|run| Taken::new(self, run, false))
     }
 
@@ -142,11 +144,14 @@ impl<M: Memory> Pool<M> {
         }
         space.starved = false;
         self.note_use(&member, &space);
+        drop(space);
+        self.lend_freed();
     }
 
     /// Keeps room for `blocks` blocks.
     pub(crate) fn reserve(&self, blocks: u64) -> Result<(), NoSpace> {
-        self.seek(|| self.commit_exactly(blocks).then_some(())).ok_or(NoSpace)?;
+        self.seek(blocks, || self.commit_exactly(blocks).then_some(()))
+            .ok_or(NoSpace)?;
         self.reserved.fetch_add(blocks, Ordering::Relaxed);
         Ok(())
     }
@@ -193,6 +198,9 @@ impl<M: Memory> Pool<M> {
         if others == 0 {
             return Err(PoolError::Last(id));
         }
+        if self.store().is_some() && !self.make_room(member.unused(&member.space())) {
+            return Err(PoolError::NoSpace(id));
+        }
         {
             let mut space = member.space();
             if !space.draining {
@@ -206,7 +214,7 @@ impl<M: Memory> Pool<M> {
         }
         self.empty_grants();
         let held = member.blocks - member.unused(&member.space());
-        if self.uncommitted.load(Ordering::Relaxed) < signed(held) {
+        if !self.make_room(held) {
             self.cancel_drain(id);
             return Err(PoolError::NoSpace(id));
         }
@@ -222,6 +230,14 @@ impl<M: Memory> Pool<M> {
             self.uncommit(member.unused(&space));
             self.monitor.lock().set_draining(id, false);
         }
+        drop(space);
+        self.lend();
+    }
+
+    /// Takes room back that was lent until `blocks` blocks are not committed; false when the store's files take it.
+    fn make_room(&self, blocks: u64) -> bool {
+        let missing = signed(blocks) - self.uncommitted.load(Ordering::Relaxed);
+        missing <= 0 || self.recall(missing.unsigned_abs())
     }
 
     /// Tells the monitor how full a member is. With the member's space locked, so that the last one to change it tells last.
@@ -237,7 +253,7 @@ impl<M: Memory> Pool<M> {
     fn refill(&self, grants: &Mutex<Grants>, asking: NodeId, want: u64) -> Result<(Block, u64), NoSpace> {
         let left = u64::try_from(self.uncommitted.load(Ordering::Relaxed)).unwrap_or(0);
         let share = left / (GRANT_SHARE * self.grants.len() as u64);
-        self.seek(|| {
+        self.seek(want, || {
             let most = share.clamp(GRANT_BLOCKS_MIN, RUN_BLOCKS);
             let (first, blocks) = self.commit_run(most, |blocks| self.allocate_near(asking, blocks))?;
             let got = want.min(blocks);
@@ -248,15 +264,15 @@ impl<M: Memory> Pool<M> {
     }
 
     /// Tries `find` once among others, who may hold more than they need for a moment; and when it finds nothing, alone and
-    /// with all grants taken back.
-    fn seek<T>(&self, find: impl Fn() -> Option<T>) -> Option<T> {
+    /// with all grants taken back, and room for `want` blocks that was lent.
+    fn seek<T>(&self, want: u64, find: impl Fn() -> Option<T>) -> Option<T> {
         let among_others = self.seeking.read();
         let found = find();
         drop(among_others);
         found.or_else(|| {
             let _alone = self.seeking.write();
             self.empty_grants();
-            find()
+            find().or_else(|| self.recall(want).then(&find).flatten())
         })
     }
 
@@ -307,7 +323,7 @@ impl<M: Memory> Pool<M> {
             .is_ok()
     }
 
-    fn commit_up_to(&self, most: u64) -> u64 {
+    pub(super) fn commit_up_to(&self, most: u64) -> u64 {
         let some = |left: i64| left.clamp(0, signed(most));
         let before = self
             .uncommitted
@@ -315,7 +331,7 @@ impl<M: Memory> Pool<M> {
         some(before.expect("the closure always answers")).unsigned_abs()
     }
 
-    fn uncommit(&self, blocks: u64) {
+    pub(super) fn uncommit(&self, blocks: u64) {
         self.uncommitted.fetch_add(signed(blocks), Ordering::Relaxed);
     }
 

@@ -42,13 +42,15 @@ pub struct Status {
     pub used: u64,
     /// Promised by fallocate and not yet placed.
     pub reserved: u64,
+    /// Taken by backing files of the kernel.
+    pub backing: u64,
 }
 
 impl Status {
     /// Blocks that can still be written or reserved.
     #[must_use]
     pub fn free(&self) -> u64 {
-        self.capacity.saturating_sub(self.used + self.reserved)
+        self.capacity.saturating_sub(self.used + self.reserved + self.backing)
     }
 }
 
@@ -89,6 +91,7 @@ impl<M: Memory> Pool<M> {
             capacity: members.iter().map(counts).sum(),
             used: members.iter().map(|member| member.used).sum(),
             reserved: self.reserved.load(Ordering::Relaxed).saturating_sub(credits),
+            backing: self.store().map_or(0, |store| store.used_blocks()),
             accesses: self.accounts.accesses(),
             spills,
             members,
@@ -109,8 +112,8 @@ impl<M: Memory> Pool<M> {
         let credits: u64 = self.grants.iter().map(|cpu| cpu.0.lock().credit).sum();
         let uncommitted = self.uncommitted.load(Ordering::Relaxed) + super::signed(granted + credits);
         assert_eq!(
-            uncommitted,
-            super::signed(status.free()),
+            uncommitted + super::signed(self.lent_blocks()),
+            super::signed(status.free() + status.backing),
             "uncommitted blocks do not match {status:?}"
         );
     }

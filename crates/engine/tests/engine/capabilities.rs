@@ -1,6 +1,6 @@
 //! Every row of the table of capabilities against the engine's own answer.
 
-use crate::support::{BLOCK, Caller, TestFs, directory, filesystem, of_mode, regular};
+use crate::support::{BLOCK, Caller, TestFs, directory, filesystem, kernel_filesystem, of_mode, regular};
 use homenode_engine::NodeId;
 use homenode_engine::fs::{
     BodyKind, Error, Inode, MAP_XATTR, Operation, Placement, Result, SetAttr, Volume, Whence, fallocate_mode as mode,
@@ -18,7 +18,7 @@ impl Subject {
         let (root, asking) = (fs.root(), caller.asking());
         let name = kind.name().as_bytes();
         let made = match kind {
-            BodyKind::File => fs.create(&root, name, regular(0o644)),
+            BodyKind::File | BodyKind::KernelFile => fs.create(&root, name, regular(0o644)),
             BodyKind::Directory => fs.create(&root, name, directory(0o755)),
             BodyKind::Symlink => fs.symlink(&root, name, b"target", 0, 0),
             BodyKind::Special => fs.create(&root, name, of_mode(0o010_644)),
@@ -32,7 +32,7 @@ impl Subject {
             }
         };
         let inode = made.expect("the name is free");
-        if kind == BodyKind::File {
+        if matches!(kind, BodyKind::File | BodyKind::KernelFile) {
             fs.write(&asking, &inode, 0, &[7; 2 * BLOCK as usize], false)
                 .expect("the pool has room");
         }
@@ -99,7 +99,10 @@ fn answer(fs: &TestFs, caller: &Caller, subject: &Subject, operation: Operation)
 fn every_kind_answers_every_operation_as_the_table_says() {
     for kind in BodyKind::ALL {
         for operation in Operation::ALL {
-            let (fs, _) = filesystem(1, 1024);
+            let fs = match kind {
+                BodyKind::KernelFile => kernel_filesystem(1, 1024).0,
+                _ => filesystem(1, 1024).0,
+            };
             let caller = Caller::on_node(&fs, 0);
             let subject = Subject::new(&fs, &caller, kind);
             assert_eq!(subject.inode().kind(), kind);

@@ -9,6 +9,7 @@ mod capabilities;
 mod closers;
 mod faults;
 mod file_model;
+mod kernel_files;
 mod log;
 mod metadata;
 mod namespace_model;

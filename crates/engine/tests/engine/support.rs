@@ -4,10 +4,12 @@ mod clock;
 mod memory;
 pub(crate) mod pattern;
 pub(crate) mod seeded;
+mod store;
 pub(crate) mod threads;
 
 pub(crate) use clock::ManualClock;
 pub(crate) use memory::{Fault, ON_PURPOSE, POISON, TestMemory};
+pub(crate) use store::TestStore;
 
 use homenode_engine::fs::{Asking, Fs, Ino, Inode, NewInode};
 use homenode_engine::pool::{Machine, MemberKind};
@@ -51,6 +53,14 @@ pub(crate) fn filesystem(nodes: u16, blocks: u64) -> (TestFs, ManualClock) {
         add_member(&fs, NodeId(node), blocks);
     }
     (fs, clock)
+}
+
+/// A filesystem whose files are a store's.
+pub(crate) fn kernel_filesystem(nodes: u16, blocks: u64) -> (TestFs, ManualClock, TestStore) {
+    let (fs, clock) = filesystem(nodes, blocks);
+    let store = TestStore::default();
+    assert!(fs.pool().lend_to(Arc::new(store.clone())), "it is the first store");
+    (fs, clock, store)
 }
 
 /// A filesystem on a pool without members.

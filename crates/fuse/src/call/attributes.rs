@@ -107,7 +107,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     fn attributes_valid(&self, attr: &Attr) -> Duration {
-        if is_killable(attr.mode) {
+        if is_killable(attr.mode) || attr.changes_unseen {
             Duration::ZERO
         } else {
             self.service.agreed.attribute_timeout
@@ -199,7 +199,8 @@ fn changes(input: &SetAttrIn) -> SetAttr {
         atime: time(set_attr::ATIME, set_attr::ATIME_NOW, input.atime, input.atimensec),
         mtime: time(set_attr::MTIME, set_attr::MTIME_NOW, input.mtime, input.mtimensec),
         ctime: given(set_attr::CTIME).then(|| join(input.ctime, input.ctimensec)),
-        kill_priv: given(set_attr::KILL_SUIDGID),
+        // Nothing at all: a write that the kernel passes through has taken privileges away.
+        kill_priv: given(set_attr::KILL_SUIDGID) || input.valid & !(set_attr::FH | set_attr::LOCK_OWNER) == 0,
     }
 }
 
@@ -235,6 +236,7 @@ mod tests {
             mtime_ns: 1_500_000_000,
             ctime_ns: 0,
             btime_ns: 5,
+            changes_unseen: false,
         }
     }
 

@@ -47,10 +47,17 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             self.note_writer(inode.ino().0);
             (WRITES, Access::Write)
         };
+        let backing_id = match &self.service.passthrough {
+            Some(connection) => connection.id_of(inode).transpose()?,
+            None => None,
+        };
         reply.put(OpenOut {
             fh,
-            open_flags: self.open_flags(inode, flags),
-            backing_id: 0,
+            open_flags: match backing_id {
+                Some(_) => opened::PASSTHROUGH,
+                None => self.open_flags(inode, flags),
+            },
+            backing_id: backing_id.unwrap_or(0),
         })?;
         // Last: an error would leave an open that nobody releases.
         Ok(self.fs().open(inode, access)?)

@@ -8,6 +8,7 @@ use crate::call::{ROOM_TIMEOUT, ROOM_WAIT};
 use crate::negotiate::Agreed;
 use crate::statistics::Statistics;
 use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, MkNodIn, ReadIn, WriteIn};
+use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Block, CpuId, MemberId, MemoryError, NodeId, Starved};
@@ -82,6 +83,10 @@ impl Host for OneCpu {
     fn thread_cpu(&self, _: u32) -> Option<CpuId> {
         None
     }
+
+    fn backing_store(&self, _: u64, _: u64) -> std::io::Result<Arc<dyn BackingStore>> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
 }
 
 fn responder() -> Responder<Bytes, Midnight, OneCpu> {
@@ -111,8 +116,9 @@ fn responder() -> Responder<Bytes, Midnight, OneCpu> {
         silent_opendir: false,
         attribute_timeout: crate::Options::ATTRIBUTE_TIMEOUT,
         parallel_direct_io: true,
+        passthrough: false,
     };
-    let service = Service::new(Arc::new(fs), Arc::new(OneCpu), agreed, 1);
+    let service = Service::new(Arc::new(fs), Arc::new(OneCpu), agreed, None, 1);
     Responder {
         service: Arc::new(service),
         slot,

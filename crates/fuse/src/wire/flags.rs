@@ -29,6 +29,7 @@ pub mod init {
     /// `flags2` is there.
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const PASSTHROUGH: u64 = 1 << 37;
     pub const NO_EXPORT_SUPPORT: u64 = 1 << 38;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
@@ -41,8 +42,10 @@ pub mod set_attr {
     pub const SIZE: u32 = 1 << 3;
     pub const ATIME: u32 = 1 << 4;
     pub const MTIME: u32 = 1 << 5;
+    pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
+    pub const LOCK_OWNER: u32 = 1 << 9;
     pub const CTIME: u32 = 1 << 10;
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
@@ -53,6 +56,7 @@ pub mod opened {
     pub const KEEP_CACHE: u32 = 1 << 1;
     pub const CACHE_DIR: u32 = 1 << 3;
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+    pub const PASSTHROUGH: u32 = 1 << 7;
 }
 
 /// `OpenIn::open_flags` and `CreateIn::open_flags`.

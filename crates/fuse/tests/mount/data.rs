@@ -160,6 +160,9 @@ fn an_unlinked_file_lives_until_it_is_closed() {
 #[test]
 fn holes_and_reservations() {
     let Some(mounted) = Mounted::new() else { return };
+    if mounted.is_kernel() {
+        return; // tests/posix has the cases, with what large pages fill.
+    }
     let path = mounted.path("sparse");
     let file = OpenOptions::new()
         .read(true)

@@ -56,7 +56,9 @@ fn stop_ends_a_busy_mount() {
     mounted.server.stop().unwrap();
     mounted.server.wait().unwrap();
     assert_eq!(mount_line(&mounted.dir), None);
-    assert!(file.write_all(b"too late").is_err());
+    // Bytes of the kernel's own outlive the server.
+    assert_eq!(file.write_all(b"too late").is_ok(), mounted.is_kernel());
+    assert!(file.metadata().is_err());
     mounted.server.stop().unwrap();
     assert_eq!(mounted.server.unmount(false).unwrap_err().errno(), Some(libc::EINVAL));
 }
@@ -76,6 +78,9 @@ fn many_mounts_of_one_process_are_apart() {
 #[test]
 fn a_panic_costs_one_request() {
     let Some(mounted) = Mounted::new() else { return };
+    if mounted.is_kernel() {
+        return; // The memory that panics is the pool's.
+    }
     fs::write(mounted.path("before"), b"before").unwrap();
     let error = fs::write(mounted.path("unlucky"), PANIC).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EIO));

@@ -1,9 +1,11 @@
 //! A pool of plain memory on a machine of two made-up nodes, mounted on a directory of its own.
 
+use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, MemoryError, NodeId, Starved};
-use homenode_fuse::{Host, Options, Server, Transport};
+use homenode_fuse::{Data, Host, Options, Server, Transport};
+use homenode_linux::tmpfs::store::TmpfsStore;
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, Write};
@@ -115,6 +117,10 @@ impl Host for TestHost {
         let (_, rest) = stat.rsplit_once(')')?;
         rest.split_whitespace().nth(36)?.parse().ok().map(CpuId)
     }
+
+    fn backing_store(&self, bytes: u64, files_max: u64) -> io::Result<Arc<dyn BackingStore>> {
+        Ok(Arc::new(TmpfsStore::new(bytes, files_max)?))
+    }
 }
 
 pub(crate) type TestFs = Fs<TestMemory, TestClock>;
@@ -168,6 +174,11 @@ impl Mounted {
         Some(Self { fs, server, dir })
     }
 
+    /// Whether files of the kernel hold the bytes.
+    pub(crate) fn is_kernel(&self) -> bool {
+        self.server.data().data == Data::Kernel
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -198,12 +209,16 @@ impl Drop for Mounted {
     }
 }
 
-/// The default ones, with the transport of `HOMENODE_TEST_TRANSPORT` if that is set.
+/// The default ones, with the transport of `HOMENODE_TEST_TRANSPORT` and the data of `HOMENODE_TEST_DATA` where those are set.
 pub(crate) fn options() -> Options {
     let transport = std::env::var("HOMENODE_TEST_TRANSPORT").ok();
     let transport = transport.map(|name| name.parse().expect("HOMENODE_TEST_TRANSPORT is a transport"));
     let mut options = Options::default();
     options.transport = transport.unwrap_or_default();
+    let data = std::env::var("HOMENODE_TEST_DATA").ok();
+    options.data = data.map_or(Data::Pool, |name| {
+        name.parse().expect("HOMENODE_TEST_DATA is what holds bytes")
+    });
     options
 }
 

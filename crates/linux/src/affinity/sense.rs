@@ -39,6 +39,7 @@ pub use hardware::Hardware;
 use homenode_policy::CpuId;
 use homenode_policy::affinity::{Config, Interrupt, Snapshot};
 use homenode_policy::topology::Topology;
+pub(crate) use placement::pages as pages_of_line;
 pub use placement::{NodeBytes, placement};
 pub(crate) use record::recorded_whole;
 pub use record::{record, recorded};

@@ -1,10 +1,11 @@
 //! Files of memory that no path leads to: on a private tmpfs, or a memfd where mounting is not permitted.
 
+use crate::tmpfs::{self, OWNER_ONLY, huge_denied};
 use homenode_engine::NodeId;
-use std::ffi::{CStr, CString};
+use rustix::fs::{OFlags, openat};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// What a DRAM member's bytes lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,86 +78,37 @@ pub(super) struct Tmpfs {
     pub(super) noswap: bool,
 }
 
-/// The calls of the mount API that build a file system: constants of linux/mount.h that libc lacks.
-const FSOPEN_CLOEXEC: u32 = 1;
-const FSMOUNT_CLOEXEC: u32 = 1;
-const FSCONFIG_SET_FLAG: u32 = 0;
-const FSCONFIG_SET_STRING: u32 = 1;
-const FSCONFIG_CMD_CREATE: u32 = 6;
-
 /// An open file of `bytes` on a new tmpfs that is mounted nowhere, its pages bound to `node` (unless none: a kernel
 /// without NUMA). The file system lives as long as the file, or a mapping of it.
 pub(super) fn tmpfs(node: Option<NodeId>, bytes: u64) -> io::Result<Tmpfs> {
-    let context = context()?;
-    set(&context, c"size", &bytes.to_string())?;
-    set(&context, c"mode", "0700")?;
+    let mut context = tmpfs::Context::new(bytes)?;
     if let Some(node) = node {
-        set(&context, c"mpol", &format!("bind:{}", node.0))?;
+        context.set("mpol", &format!("bind:{}", node.0))?;
     }
-    let policy = set(&context, c"huge", "always").or_else(|_| set(&context, c"huge", "within_size"));
+    let policy = context
+        .set("huge", "always")
+        .or_else(|_| context.set("huge", "within_size"));
     let huge = policy.is_ok() && !huge_denied();
-    let noswap = configure(&context, FSCONFIG_SET_FLAG, Some(c"noswap"), None).is_ok();
-    configure(&context, FSCONFIG_CMD_CREATE, None, None)?;
-    let mount = mount(&context)?;
-    let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
-    // SAFETY: the path ends in a zero byte.
-    let file = owned(unsafe { libc::openat(mount.as_raw_fd(), c".".as_ptr(), flags, 0o600) }.into())?;
+    let noswap = context.set_noswap();
+    let mount = context.mount()?;
+    let file = openat(
+        &mount,
+        ".",
+        OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
+        OWNER_ONLY,
+    )?;
     resize(&file, bytes)?;
     Ok(Tmpfs { file, huge, noswap })
 }
 
 /// An open memfd of `bytes`.
 pub(super) fn memfd(bytes: u64) -> io::Result<OwnedFd> {
-    // SAFETY: the name ends in a zero byte.
-    let file = owned(unsafe { libc::memfd_create(c"homenode".as_ptr(), libc::MFD_CLOEXEC) }.into())?;
+    let file = rustix::fs::memfd_create("homenode", rustix::fs::MemfdFlags::CLOEXEC)?;
     resize(&file, bytes)?;
     Ok(file)
-}
-
-/// Whether the administrator forbade huge pages in shared memory, whatever a mount asks for.
-fn huge_denied() -> bool {
-    let switch = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-    switch.is_ok_and(|text| text.contains("[deny]"))
-}
-
-fn context() -> io::Result<OwnedFd> {
-    // SAFETY: the name ends in a zero byte.
-    owned(unsafe { libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), FSOPEN_CLOEXEC) })
-}
-
-fn mount(context: &OwnedFd) -> io::Result<OwnedFd> {
-    let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
-    // SAFETY: takes numbers only.
-    owned(unsafe { libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes) })
-}
-
-fn set(context: &OwnedFd, key: &CStr, value: &str) -> io::Result<()> {
-    let value = CString::new(value)?;
-    configure(context, FSCONFIG_SET_STRING, Some(key), Some(&value))
-}
-
-fn configure(context: &OwnedFd, command: u32, key: Option<&CStr>, value: Option<&CStr>) -> io::Result<()> {
-    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
-    let (fd, key, value) = (context.as_raw_fd(), pointer(key), pointer(value));
-    // SAFETY: key and value are null or end in a zero byte.
-    let status = unsafe { libc::syscall(libc::SYS_fsconfig, fd, command, key, value, 0) };
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
 }
 
 fn resize(file: &OwnedFd, bytes: u64) -> io::Result<()> {
     let file = std::fs::File::from(file.try_clone()?);
     file.set_len(bytes)
-}
-
-/// The descriptor a call returned, or its errno.
-fn owned(returned: i64) -> io::Result<OwnedFd> {
-    match i32::try_from(returned) {
-        // SAFETY: the call that returned it made it for us; nobody else knows it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

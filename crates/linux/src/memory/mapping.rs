@@ -88,14 +88,19 @@ impl Mapping {
 
     /// Makes the bytes from `offset` on present, writable and zero where they are new.
     pub(crate) fn populate(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        self.advise_range(offset, bytes, libc::MADV_POPULATE_WRITE)
+    }
+
+    /// `madvise` over a part of the range, again while a signal interrupts.
+    fn advise_range(&self, offset: usize, bytes: usize, advice: i32) -> io::Result<()> {
         assert!(
             offset <= self.bytes && bytes <= self.bytes - offset,
-            "populating {bytes} bytes at {offset}"
+            "advice for {bytes} bytes at {offset}"
         );
         let start = self.base.wrapping_add(offset).cast();
         loop {
-            // SAFETY: the range lies in ours; the advice changes no byte.
-            match check(unsafe { libc::madvise(start, bytes, libc::MADV_POPULATE_WRITE) }) {
+            // SAFETY: the range lies in ours; callers give advice that changes no byte.
+            match check(unsafe { libc::madvise(start, bytes, advice) }) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 done => return done,
             }
@@ -112,19 +117,36 @@ impl Mapping {
         self.set_policy(libc::MPOL_PREFERRED, offset, bytes, node)
     }
 
+    /// Has the pages still to come lie on all nodes with memory in turns.
+    pub(crate) fn interleave(&self) -> io::Result<()> {
+        let nodes = nodes_with_memory()?;
+        self.set_nodes(libc::MPOL_INTERLEAVE, 0, self.bytes, &nodes)
+    }
+
+    /// Takes the policy of the whole range away.
+    pub(crate) fn unset_policy(&self) -> io::Result<()> {
+        self.set_nodes(libc::MPOL_DEFAULT, 0, self.bytes, &[])
+    }
+
     fn set_policy(&self, mode: i32, offset: usize, bytes: usize, node: NodeId) -> io::Result<()> {
+        self.set_nodes(mode, offset, bytes, &[node])
+    }
+
+    fn set_nodes(&self, mode: i32, offset: usize, bytes: usize, of: &[NodeId]) -> io::Result<()> {
         assert!(
             offset <= self.bytes && bytes <= self.bytes - offset,
             "the policy of {bytes} bytes at {offset}"
         );
         const WORD_BITS: usize = libc::c_ulong::BITS as usize;
         let mut nodes = [0 as libc::c_ulong; 1024 / WORD_BITS];
-        let word = nodes
-            .get_mut(usize::from(node.0) / WORD_BITS)
-            .ok_or(io::ErrorKind::InvalidInput)?;
-        *word = 1 << (usize::from(node.0) % WORD_BITS);
+        for node in of {
+            let word = nodes
+                .get_mut(usize::from(node.0) / WORD_BITS)
+                .ok_or(io::ErrorKind::InvalidInput)?;
+            *word |= 1 << (usize::from(node.0) % WORD_BITS);
+        }
         // The kernel takes one bit less than it is told.
-        let bits = nodes.len() * WORD_BITS + 1;
+        let bits = if of.is_empty() { 1 } else { nodes.len() * WORD_BITS + 1 };
         let (start, mask) = (self.base.wrapping_add(offset), nodes.as_ptr());
         // SAFETY: the range lies in ours; the mask is readable for the bits given.
         let status = unsafe { libc::syscall(libc::SYS_mbind, start, bytes, mode, mask, bits, 0) };
@@ -133,6 +155,74 @@ impl Mapping {
         } else {
             Err(io::Error::last_os_error())
         }
+    }
+
+    /// Brings the pages of a range of bytes into the page tables, for reading.
+    pub(crate) fn populate_read(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        self.advise_range(offset, bytes, libc::MADV_POPULATE_READ)
+    }
+
+    /// Moves the pages of a range of bytes that are in the page tables to `node`, whoever else maps them; returns the bytes that moved.
+    pub(crate) fn move_pages(&self, offset: usize, bytes: usize, node: NodeId) -> io::Result<u64> {
+        const PAGE_BYTES: usize = 4096;
+        const MPOL_MF_MOVE_ALL: i32 = 4;
+        let end = (offset + bytes).min(self.bytes);
+        let pages: Vec<*mut u8> = (offset..end)
+            .step_by(PAGE_BYTES)
+            .map(|at| self.base.wrapping_add(at))
+            .collect();
+        let mut nodes = vec![0_i32; pages.len()];
+        // SAFETY: the list of addresses and that of answers have as many entries as told; without nodes, nothing moves.
+        let status = unsafe {
+            libc::syscall(
+                libc::SYS_move_pages,
+                0,
+                pages.len(),
+                pages.as_ptr(),
+                std::ptr::null::<i32>(),
+                nodes.as_mut_ptr(),
+                0,
+            )
+        };
+        if status != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // Negative: there is no page.
+        let is_elsewhere = |at: &i32| *at >= 0 && *at != i32::from(node.0);
+        let away: Vec<*mut u8> = pages
+            .iter()
+            .zip(&nodes)
+            .filter(|(_, at)| is_elsewhere(at))
+            .map(|(page, _)| *page)
+            .collect();
+        if away.is_empty() {
+            return Ok(0);
+        }
+        let to = vec![i32::from(node.0); away.len()];
+        let mut answers = vec![0_i32; away.len()];
+        // SAFETY: the three lists have as many entries as told; moving a page changes no byte of it.
+        let status = unsafe {
+            libc::syscall(
+                libc::SYS_move_pages,
+                0,
+                away.len(),
+                away.as_ptr(),
+                to.as_ptr(),
+                answers.as_mut_ptr(),
+                MPOL_MF_MOVE_ALL,
+            )
+        };
+        if status < 0 {
+            return Err(match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::ENOMEM) => io::Error::from_raw_os_error(libc::ENOSPC),
+                error => error,
+            });
+        }
+        let moved = answers.iter().filter(|answer| **answer == i32::from(node.0)).count();
+        if answers.contains(&-libc::ENOMEM) {
+            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        Ok((moved * PAGE_BYTES) as u64)
     }
 
     /// Bytes of the range that the page tables reach through huge pages.
@@ -165,6 +255,17 @@ fn unmap(base: *mut u8, bytes: usize) {
     // SAFETY: called with ranges of a `Mapping` that nobody uses any more (it is being made or dropped).
     let status = unsafe { libc::munmap(base.cast(), bytes) };
     debug_assert_eq!(status, 0, "munmap: {}", io::Error::last_os_error());
+}
+
+/// Nodes that have memory, as the kernel lists them.
+fn nodes_with_memory() -> io::Result<Vec<NodeId>> {
+    let text = std::fs::read_to_string("/sys/devices/system/node/has_memory")?;
+    let nodes = crate::topology::sysfs::parse_list(text.trim()).ok_or(io::ErrorKind::InvalidData)?;
+    Ok(nodes
+        .into_iter()
+        .filter_map(|node| u16::try_from(node).ok())
+        .map(NodeId)
+        .collect())
 }
 
 fn check(status: i32) -> io::Result<()> {

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) const LARGEST: u64 = i64::MAX as u64;
 const LAST_BLOCK: u64 = LARGEST / BLOCK;
 
+#[derive(Default)]
 pub(crate) struct Model {
     pub(crate) files: Vec<File>,
-    capacity: u64,
+    pub(crate) capacity: u64,
 }
 
 #[derive(Default)]
@@ -31,7 +32,11 @@ impl Model {
     }
 
     pub(crate) fn free(&self) -> u64 {
-        self.capacity - self.files.iter().map(File::blocks).sum::<u64>()
+        self.capacity - self.used()
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.files.iter().map(File::blocks).sum()
     }
 
     pub(crate) fn write(&mut self, number: usize, offset: u64, data: &[u8]) -> Result<usize> {

@@ -69,8 +69,8 @@ fn sum(maps: &str, mounts: &Mounts) -> BTreeMap<NodeId, NodeBytes> {
     nodes
 }
 
-/// `N2=17`: 17 pages on node 2.
-fn pages(word: &str) -> Option<(NodeId, u64)> {
+/// Reads `N2=17` as 17 pages on node 2.
+pub(crate) fn pages(word: &str) -> Option<(NodeId, u64)> {
     let (node, count) = word.strip_prefix('N')?.split_once('=')?;
     Some((NodeId(node.parse().ok()?), count.parse().ok()?))
 }

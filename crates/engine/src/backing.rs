@@ -1,0 +1,129 @@
+//! Files of the kernel that hold bytes of inodes, and the store that makes them.
+//!
+//! The engine decides what becomes of such a file and keeps its names and attributes; an implementation turns each call into a
+//! system call. The kernel reads, writes and maps the bytes itself once a file is registered with it, and no request for them
+//! comes here. Contract: an operation that is done is seen by the kernel and by every later call; a file lives until
+//! [`BackingFile::discard`], and after it as long as the kernel uses it.
+
+use crate::NodeId;
+use crate::fs::{Placement, Result, Whence};
+use std::fmt::Debug;
+use std::os::fd::OwnedFd;
+
+/// A store of backing files with a room that is limited.
+pub trait BackingStore: Debug + Send + Sync {
+    /// Makes an empty file.
+    ///
+    /// # Errors
+    /// ENOSPC, ENOMEM, or ENFILE when the process has no descriptor left.
+    fn create(&self) -> Result<Box<dyn BackingFile>>;
+
+    /// Blocks of 4 KiB that all files take.
+    fn used_blocks(&self) -> u64;
+
+    /// Limits the files to `blocks` blocks of 4 KiB together.
+    ///
+    /// # Errors
+    /// [`NoSpace`](crate::fs::Error::NoSpace) when they take more than that already.
+    fn resize(&self, blocks: u64) -> Result<()>;
+}
+
+/// What a backing file tells of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackingStatus {
+    /// In bytes.
+    pub size: u64,
+    /// Blocks of 4 KiB that it takes.
+    pub blocks: u64,
+    /// Last access, ns since the epoch.
+    pub atime_ns: i64,
+    /// Last change of the bytes, ns since the epoch.
+    pub mtime_ns: i64,
+    /// Last change of the file, ns since the epoch.
+    pub ctime_ns: i64,
+}
+
+/// A file of the kernel that holds an inode's bytes.
+pub trait BackingFile: Debug + Send + Sync {
+    /// Size, space and times.
+    ///
+    /// # Errors
+    /// EIO, or ESTALE after [`BackingFile::discard`], as of every operation.
+    fn status(&self) -> Result<BackingStatus>;
+
+    /// Reads at byte `offset`; returns the bytes read, short at the end of the file.
+    ///
+    /// # Errors
+    /// As [`BackingFile::status`].
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize>;
+
+    /// Writes at byte `offset`; returns the bytes written, short when the store is full.
+    ///
+    /// # Errors
+    /// ENOSPC when nothing could be written, EFBIG.
+    fn write(&self, offset: u64, from: &[u8]) -> Result<usize>;
+
+    /// Sets the size, in bytes.
+    ///
+    /// # Errors
+    /// EFBIG.
+    fn set_size(&self, bytes: u64) -> Result<()>;
+
+    /// Takes room for a range of bytes, as fallocate(2) without a mode or with FALLOC_FL_KEEP_SIZE.
+    ///
+    /// # Errors
+    /// ENOSPC; nothing has changed then.
+    fn allocate(&self, offset: u64, bytes: u64, keeps_size: bool) -> Result<()>;
+
+    /// Frees a range of bytes, which read as zeros then.
+    ///
+    /// # Errors
+    /// As [`BackingFile::status`].
+    fn punch(&self, offset: u64, bytes: u64) -> Result<()>;
+
+    /// lseek(2)'s SEEK_DATA and SEEK_HOLE.
+    ///
+    /// # Errors
+    /// ENXIO at or beyond the end, or when no data follows.
+    fn seek(&self, offset: u64, whence: Whence) -> Result<u64>;
+
+    /// Sets times in ns since the epoch; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// As [`BackingFile::status`].
+    fn set_times(&self, atime_ns: Option<i64>, mtime_ns: Option<i64>) -> Result<()>;
+
+    /// Bytes on each node, ascending by node; nodes with none left out.
+    ///
+    /// # Errors
+    /// As [`BackingFile::status`].
+    fn map(&self) -> Result<Vec<(NodeId, u64)>>;
+
+    /// Has pages that are still to come lie where `placement` says; `None` is as local. What lies somewhere stays.
+    ///
+    /// # Errors
+    /// As [`BackingFile::status`].
+    fn place(&self, placement: Option<Placement>) -> Result<()>;
+
+    /// Moves the bytes to `node` while the file is in use; returns the bytes moved. `progress` hears bytes looked at, and all of
+    /// them.
+    ///
+    /// # Errors
+    /// ENOSPC when the node is full; what moved stays moved.
+    fn move_to(&self, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64>;
+
+    /// A descriptor of the file, by which it is registered with the kernel.
+    ///
+    /// # Errors
+    /// ENFILE when the process has no descriptor left.
+    fn descriptor(&self) -> Result<OwnedFd>;
+
+    /// Gives the file up: no operation follows. Its bytes go with the kernel's last use of it.
+    fn discard(&self);
+}
+
+/// A number by which a connection of the kernel knows a backing file, until this is dropped.
+pub trait Registration: Debug + Send + Sync {
+    /// The number, on that connection alone.
+    fn id_on(&self, connection: u64) -> Option<i32>;
+}

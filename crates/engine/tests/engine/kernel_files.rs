@@ -1,0 +1,252 @@
+//! Files of the kernel behind inodes: room shared with volumes, attributes that change unasked, and what goes with the inode.
+
+use crate::support::{
+    BLOCK, Caller, RUN, TestFs, add_member, assert_empty, kernel_filesystem, new_file, remove_member,
+};
+use homenode_engine::NodeId;
+use homenode_engine::fs::{
+    Access, Error, Inode, Placement, SetAttr, SetTime, VolumeError, XattrMode, fallocate_mode as mode,
+};
+use homenode_engine::pool::PoolError;
+use std::sync::Arc;
+
+const MEMBER_BLOCKS: u64 = 64 * RUN;
+
+fn set(attr: impl FnOnce(&mut SetAttr)) -> SetAttr {
+    let mut set = SetAttr::default();
+    attr(&mut set);
+    set
+}
+
+/// Takes all names and pins of a file away.
+fn remove(fs: &TestFs, name: &str, inode: &Arc<Inode>) {
+    fs.unlink(&fs.root(), name.as_bytes()).expect("it is there");
+    fs.unpin(inode, 1);
+}
+
+#[test]
+fn attributes_are_the_backing_files_and_changes_are_seen_at_once() {
+    let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    let later = fs.attr(&inode).ctime_ns + 100;
+    store.write_unasked(0, 5000, b"abc", later).unwrap();
+    let attr = fs.attr(&inode);
+    assert_eq!(
+        (attr.size, attr.blocks, attr.mtime_ns, attr.ctime_ns),
+        (5003, 8, later, later)
+    );
+    clock.advance_ns(300);
+    let changed = fs.set_attr(&inode, &set(|set| set.mode = Some(0o600))).unwrap();
+    assert_eq!((changed.mtime_ns, changed.ctime_ns), (later, later + 200));
+    let touched = fs
+        .set_attr(&inode, &set(|set| set.atime = Some(SetTime::At(-5))))
+        .unwrap();
+    assert_eq!((touched.atime_ns, touched.mtime_ns), (-5, later));
+    remove(&fs, "file", &inode);
+    assert_empty(&fs);
+}
+
+#[test]
+fn attributes_may_change_unseen_once_a_writer_has_opened() {
+    let (fs, _, _) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    fs.open(&inode, Access::Read).unwrap();
+    assert!(!fs.attr(&inode).changes_unseen);
+    fs.open(&inode, Access::Write).unwrap();
+    assert!(fs.attr(&inode).changes_unseen);
+    fs.release(&inode, Access::Write);
+    fs.release(&inode, Access::Read);
+    assert!(fs.attr(&inode).changes_unseen, "a mapping may have outlived the open");
+}
+
+#[test]
+fn registration_is_made_once_a_connection_and_goes_with_the_inode() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    let id = |connection| inode.backing_id(connection, |_| Ok(store.register(0, connection)));
+    assert_eq!((id(1), id(1), store.state(0)), (Some(Ok(1)), Some(Ok(1)), (false, 1)));
+    assert_eq!(
+        (id(2), store.state(0)),
+        (Some(Ok(1)), (false, 1)),
+        "the old one is dropped"
+    );
+    assert_eq!(
+        inode.backing_id(3, |_| Err(Error::NoDescriptor)),
+        Some(Err(Error::NoDescriptor))
+    );
+    assert_eq!(store.state(0), (false, 1));
+    fs.open(&inode, Access::Read).unwrap();
+    remove(&fs, "file", &inode);
+    assert_eq!(store.state(0), (false, 1), "it is open");
+    fs.release(&inode, Access::Read);
+    assert_eq!(store.state(0), (true, 0));
+    assert_empty(&fs);
+    assert_eq!(
+        fs.root().backing_id(1, |_| Err(Error::Io)),
+        None,
+        "a directory has no such file"
+    );
+}
+
+#[test]
+fn file_that_finds_no_name_leaves_nothing_behind() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let _first = new_file(&fs, "file");
+    let root = fs.root();
+    let again = fs.create(&root, b"file", crate::support::regular(0o644));
+    assert_eq!(again.unwrap_err(), Error::Exists);
+    drop(store);
+    fs.check_invariants();
+}
+
+#[test]
+fn files_and_volumes_share_one_total() {
+    let (fs, _, store) = kernel_filesystem(2, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let all = 2 * MEMBER_BLOCKS;
+    assert_eq!((store.limit(), fs.statfs().free), (all, all));
+    let inode = new_file(&fs, "file");
+    let volume = fs.create_volume("v", all * BLOCK, Placement::Local).unwrap();
+    fs.write_volume(&asking, &volume, 0, &[1; BLOCK as usize]).unwrap();
+    assert_eq!((fs.statfs().free, fs.pool().status().used), (all - 1, 1));
+    let most = all - RUN * 8;
+    assert_eq!(
+        store.write_unasked(0, 0, &vec![2; (most * BLOCK) as usize], 0),
+        Ok((most * BLOCK) as usize)
+    );
+    assert_eq!(fs.statfs().free, all - most - 1);
+    fs.check_invariants();
+    // The volume takes what is left and no more.
+    let mut taken = 1;
+    while fs
+        .write_volume(&asking, &volume, taken * BLOCK, &[1; BLOCK as usize])
+        .is_ok()
+    {
+        taken += 1;
+    }
+    assert_eq!((taken, fs.statfs().free), (all - most, 0));
+    assert_eq!(store.write_unasked(0, most * BLOCK, b"x", 0), Err(Error::NoSpace));
+    fs.check_invariants();
+    // What a volume frees a file can take.
+    fs.resize_volume(&volume, BLOCK, true).unwrap();
+    assert_eq!(store.write_unasked(0, most * BLOCK, b"x", 0), Ok(1));
+    fs.remove_volume(&volume).unwrap();
+    remove(&fs, "file", &inode);
+    assert_empty(&fs);
+    assert_eq!(store.limit(), all);
+}
+
+#[test]
+fn members_come_and_go_with_the_total() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let first = fs.pool().status().members[0].id;
+    let _inode = new_file(&fs, "file");
+    assert_eq!(fs.drain(first, &mut |_, _| {}), Err(PoolError::Last(first)));
+    let second = add_member(&fs, NodeId(0), MEMBER_BLOCKS);
+    assert_eq!(store.limit(), 2 * MEMBER_BLOCKS);
+    let bytes = vec![1; ((MEMBER_BLOCKS + 1) * BLOCK) as usize];
+    store.write_unasked(0, 0, &bytes, 0).unwrap();
+    assert_eq!(fs.drain(second, &mut |_, _| {}), Err(PoolError::NoSpace(second)));
+    assert_eq!(store.limit(), 2 * MEMBER_BLOCKS);
+    let inode = fs.lookup(&fs.root(), b"file").unwrap();
+    fs.set_attr(&inode, &set(|set| set.size = Some(MEMBER_BLOCKS * BLOCK)))
+        .unwrap();
+    assert_eq!(fs.drain(second, &mut |_, _| {}), Ok(0));
+    remove_member(&fs, second);
+    assert_eq!((store.limit(), fs.statfs().free), (MEMBER_BLOCKS, 0));
+    fs.check_invariants();
+}
+
+#[test]
+fn room_comes_ahead_of_a_full_file_without_a_name_and_goes_with_it() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let (full, other) = (new_file(&fs, "full"), new_file(&fs, "other"));
+    let bytes = vec![1; (MEMBER_BLOCKS * BLOCK) as usize];
+    store.write_unasked(0, 0, &bytes, 0).unwrap();
+    assert_eq!(store.write_unasked(1, 0, b"x", 0), Err(Error::NoSpace));
+    fs.unlink(&fs.root(), b"full").unwrap();
+    assert_eq!(store.write_unasked(1, 0, b"x", 0), Ok(1));
+    assert!(store.limit() <= MEMBER_BLOCKS + 16_384);
+    assert_eq!(fs.statfs().free, 0);
+    fs.unpin(&full, 1);
+    assert_eq!((store.limit(), fs.statfs().free), (MEMBER_BLOCKS, MEMBER_BLOCKS - 1));
+    remove(&fs, "other", &other);
+    assert_empty(&fs);
+}
+
+#[test]
+fn no_room_comes_ahead_where_there_is_enough() {
+    let (fs, _, store) = kernel_filesystem(1, 16_384 + MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    store
+        .write_unasked(0, 0, &vec![1; (MEMBER_BLOCKS * BLOCK) as usize], 0)
+        .unwrap();
+    remove(&fs, "file", &inode);
+    assert_eq!(store.limit(), 16_384 + MEMBER_BLOCKS);
+}
+
+#[test]
+fn truncate_and_fallocate_come_in_steps() {
+    let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    let bytes = 100 << 20;
+    let first = fs.fallocate_step(&asking, &inode, 0, 0, bytes, 0).unwrap();
+    assert!(first.is_some_and(|done| done < bytes), "{first:?}");
+    fs.fallocate(&asking, &inode, 0, 0, bytes).unwrap();
+    assert_eq!((fs.attr(&inode).size, fs.attr(&inode).blocks), (bytes, bytes / 512));
+    let before = fs.statfs().free;
+    assert_eq!(fs.fallocate(&asking, &inode, 0, bytes, 100 << 20), Err(Error::NoSpace));
+    assert_eq!(
+        (fs.statfs().free, fs.attr(&inode).size),
+        (before, bytes),
+        "nothing has changed"
+    );
+    store.write_unasked(0, 0, &vec![1; bytes as usize], 0).unwrap();
+    assert_eq!(fs.truncate_step(&inode, 10), Ok(true));
+    let size = fs.attr(&inode).size;
+    assert!(10 < size && size < bytes, "{size}");
+    while fs.truncate_step(&inode, 10).unwrap() {}
+    assert_eq!((fs.attr(&inode).size, fs.attr(&inode).blocks), (10, 8));
+    let keep = mode::PUNCH_HOLE | mode::KEEP_SIZE;
+    fs.fallocate(&asking, &inode, keep, 0, 1 << 40).unwrap();
+    assert_eq!(fs.attr(&inode).blocks, 0);
+}
+
+#[test]
+fn policy_reaches_the_backing_file() {
+    let (fs, _, store) = kernel_filesystem(2, MEMBER_BLOCKS);
+    let policy = |inode: &Inode, text: &str| {
+        fs.set_xattr(
+            inode,
+            homenode_engine::fs::POLICY_XATTR,
+            text.as_bytes(),
+            XattrMode::Either,
+            false,
+        )
+    };
+    let plain = new_file(&fs, "plain");
+    assert_eq!(store.placement(0), None);
+    policy(&plain, "interleave").unwrap();
+    assert_eq!(store.placement(0), Some(Placement::Interleave));
+    fs.remove_xattr(&plain, homenode_engine::fs::POLICY_XATTR).unwrap();
+    assert_eq!(store.placement(0), None);
+    policy(&fs.root(), "node:1").unwrap();
+    let _inheriting = new_file(&fs, "inheriting");
+    assert_eq!(store.placement(1), Some(Placement::Node(NodeId(1))));
+}
+
+#[test]
+fn kernel_memory_of_a_file_is_its_owners_metadata() {
+    let (fs, _, _) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let before = fs.metadata_bytes().0;
+    let _inode = new_file(&fs, "file");
+    let taken = fs.metadata_bytes().0 - before;
+    assert!((2400..3500).contains(&taken), "{taken}");
+    assert!(
+        fs.create_volume("v", BLOCK, Placement::Node(NodeId(7)))
+            .is_err_and(|error| error == VolumeError::NoMemberOn(NodeId(7)))
+    );
+}

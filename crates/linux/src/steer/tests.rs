@@ -1,0 +1,60 @@
+use super::*;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+/// A file on /dev/shm that has no name any more; none where there is no such filesystem.
+fn file() -> Option<File> {
+    let file = tempfile::tempfile_in("/dev/shm").ok();
+    if file.is_none() {
+        eprintln!("SKIPPED: no file can be made on /dev/shm");
+    }
+    file
+}
+
+fn bytes_in(map: &[(NodeId, u64)]) -> u64 {
+    map.iter().map(|(_, bytes)| bytes).sum()
+}
+
+#[test]
+fn map_counts_pages_with_data_and_fills_no_hole() {
+    let Some(file) = file() else { return };
+    assert_eq!(map(file.as_fd()).unwrap(), []);
+    file.set_len(64 << 20).unwrap();
+    assert_eq!(map(file.as_fd()).unwrap(), []);
+    for at in [0, 5 << 20, (5 << 20) + 8192, (64 << 20) - 1] {
+        file.write_all_at(b"x", at).unwrap();
+    }
+    let blocks = || std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
+    let before = blocks();
+    assert_eq!(bytes_in(&map(file.as_fd()).unwrap()), 4 * 4096);
+    assert_eq!(blocks(), before);
+}
+
+#[test]
+fn map_of_a_file_beyond_two_mebibytes_counts_all_of_it() {
+    let Some(file) = file() else { return };
+    file.write_all_at(&vec![7; (5 << 20) + 100], 0).unwrap();
+    assert_eq!(bytes_in(&map(file.as_fd()).unwrap()), (5 << 20) + 4096);
+}
+
+#[test]
+fn policies_are_set_changed_and_taken_away() {
+    let Some(file) = file() else { return };
+    for policy in [Policy::Interleave, Policy::Prefer(NodeId(0)), Policy::Local] {
+        place(file.as_fd(), policy).unwrap();
+        file.write_all_at(b"x", 0).unwrap();
+    }
+    assert!(place(file.as_fd(), Policy::Prefer(NodeId(1023))).is_err());
+}
+
+#[test]
+fn moving_to_the_node_where_all_lies_moves_nothing() {
+    let Some(file) = file() else { return };
+    file.write_all_at(&vec![7; 3 << 20], 0).unwrap();
+    let mut last = (0, 0);
+    let moved = move_to(file.as_fd(), map(file.as_fd()).unwrap()[0].0, &mut |done, all| {
+        last = (done, all)
+    });
+    assert_eq!((moved.unwrap(), last), (0, (3 << 20, 3 << 20)));
+}

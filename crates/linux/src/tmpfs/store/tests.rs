@@ -1,0 +1,65 @@
+use super::*;
+
+/// A store of 8 MiB; none without the right to mount.
+fn store() -> Option<TmpfsStore> {
+    let store = TmpfsStore::new(8 << 20, 4);
+    if let Err(error) = &store {
+        eprintln!("SKIPPED: no private tmpfs: {error}");
+    }
+    store.ok()
+}
+
+#[test]
+fn a_file_reads_what_was_written_and_tells_its_size_and_space() {
+    let Some(store) = store() else { return };
+    let file = store.create().unwrap();
+    assert_eq!(file.write(10_000, b"here").unwrap(), 4);
+    let mut bytes = [9; 8];
+    assert_eq!(file.read(9_998, &mut bytes).unwrap(), 6);
+    assert_eq!(&bytes[..6], b"\0\0here");
+    let status = file.status().unwrap();
+    assert_eq!((status.size, status.blocks), (10_004, 1));
+    assert_eq!(file.seek(0, Whence::Data).unwrap(), 8192);
+    assert_eq!(file.seek(10_004, Whence::Data), Err(Error::NoData));
+    file.set_times(Some(-1), None).unwrap();
+    assert_eq!(file.status().unwrap().atime_ns, -1);
+    assert_eq!(file.status().unwrap().mtime_ns, status.mtime_ns);
+}
+
+#[test]
+fn a_discarded_file_is_gone_and_its_room_is_free() {
+    let Some(store) = store() else { return };
+    let file = store.create().unwrap();
+    file.write(0, &[1; 3 << 20]).unwrap();
+    let held = file.descriptor().unwrap();
+    assert_eq!(store.used_blocks(), 768);
+    file.discard();
+    assert_eq!(file.status(), Err(Error::Stale));
+    assert_eq!(store.used_blocks(), 768, "somebody has it open");
+    drop(held);
+    assert_eq!(store.used_blocks(), 0);
+}
+
+#[test]
+fn files_share_one_limit_which_never_goes_below_what_they_take() {
+    let Some(store) = store() else { return };
+    let (one, other) = (store.create().unwrap(), store.create().unwrap());
+    assert_eq!(one.write(0, &vec![1; 6 << 20]).unwrap(), 6 << 20);
+    assert_eq!(other.write(0, &vec![1; 4 << 20]).unwrap(), 2 << 20);
+    assert_eq!(other.write(4 << 20, b"x"), Err(Error::NoSpace));
+    assert_eq!(store.resize(2047), Err(Error::NoSpace));
+    store.resize(2049).unwrap();
+    assert_eq!(other.write(4 << 20, b"x"), Ok(1));
+    one.set_size(0).unwrap();
+    store.resize(600).unwrap();
+    assert_eq!(one.write(0, &vec![1; 1 << 20]).unwrap(), 87 * 4096);
+}
+
+#[test]
+fn only_so_many_files_are_made() {
+    let Some(store) = store() else { return };
+    let files: Vec<_> = (0..4).map(|_| store.create().unwrap()).collect();
+    assert_eq!(store.create().unwrap_err(), Error::NoSpace);
+    drop(files);
+    store.create().unwrap();
+}

@@ -180,6 +180,10 @@ fn obey(files: &mut HashMap<String, OwnedFd>, words: &[&str]) -> Result<String, 
             let map = Map::shared(&open(path, OFlags::RDWR)?, 0, offset + 1);
             return Ok(map.byte(offset).to_string());
         }
+        ["store-mapped", offset, path] => {
+            let offset = offset.parse::<usize>().expect("an offset");
+            Map::shared(&open(path, OFlags::RDWR)?, 0, offset + 1).set(offset, 1);
+        }
         ["refill", way, rounds, dir] => crate::full::refill(way, rounds.parse().expect("a count"), dir.as_ref())?,
         _ => panic!("no such order: {words:?}"),
     }

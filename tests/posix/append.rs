@@ -43,6 +43,18 @@ fn appending_can_be_switched_on_and_off() {
 }
 
 #[test]
+fn appending_from_the_start_ends_with_its_flag() {
+    let stage = stage!();
+    let path = stage.file("f", b"0123");
+    let fd = open(&path, OFlags::RDWR | OFlags::APPEND).unwrap();
+    rustix::fs::fcntl_setfl(&fd, OFlags::empty()).unwrap();
+    rustix::io::pwrite(&fd, b"x", 0).unwrap();
+    // The kernel's own file of the open keeps the flags that it was made with.
+    let is_kernel = stage.has_tmpfs_bytes() && !stage.is_reference();
+    assert_eq!(content(&path), if is_kernel { &b"0123x"[..] } else { b"x123" });
+}
+
+#[test]
 fn no_record_of_many_appenders_is_lost_or_torn() {
     const RECORDS: usize = 500;
     let stage = stage!();

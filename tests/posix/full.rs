@@ -6,6 +6,7 @@ use crate::observe::{names, size};
 use crate::stage::{Stage, assert_errno, content, create, edit, eventually, open, read_at, write_at};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, ftruncate, statvfs, unlink};
 use rustix::io::Errno;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 
 const MIB: usize = 1 << 20;
@@ -57,6 +58,22 @@ fn freed_space_is_usable_at_once() {
         let answer = actor.ask(&format!("refill {way} 60 {}", stage.path().display()));
         assert_eq!(answer, "ok", "right after {way}");
     }
+}
+
+#[test]
+fn a_store_to_a_hole_without_room_is_a_bus_error() {
+    let Some(mount) = mount::small("16M") else { return };
+    let stage = Stage::on(&mount);
+    if !stage.has_tmpfs_bytes() {
+        return; // Stores wait in the page cache, and the writer is told by fsync.
+    }
+    let hole = stage.at("hole");
+    ftruncate(create(&hole), 1 << 20).unwrap();
+    fill(&stage);
+    let mut actor = Actor::start();
+    actor.tell(&format!("store-mapped 500000 {}", hole.display()));
+    assert_eq!(actor.answer(), "");
+    assert_eq!(actor.end().signal(), Some(7), "SIGBUS");
 }
 
 /// Fills the filesystem, frees it in one way or another and writes again without a pause; `rounds` times.

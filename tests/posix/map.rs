@@ -1,7 +1,7 @@
 //! Memory-mapped files: shared and private, coherent with read and write, faults beyond the end.
 
 use crate::actor::Actor;
-use crate::observe::{TICK, Times, size};
+use crate::observe::{TICK, Times, sectors, size};
 use crate::stage::{assert_errno, content, edit, mode, open, read_at, stage, write_at};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -227,6 +227,25 @@ fn a_stored_byte_moves_the_modification_time() {
     let after = Times::of(&path);
     assert!(after.modify_ns > before.modify_ns);
     assert!(after.change_ns > before.change_ns);
+}
+
+#[test]
+fn stores_to_a_mapping_are_in_the_next_stat() {
+    let stage = stage!();
+    if !stage.has_tmpfs_bytes() {
+        return; // The server hears of a store when its page is written back.
+    }
+    let path = stage.file("f", []);
+    let file = edit(&path);
+    rustix::fs::ftruncate(&file, 64 << 20).unwrap();
+    let mut map = Map::shared(&file, 0, 64 << 20);
+    let mut last = sectors(&path);
+    for round in 0..20 {
+        map.set(round * (3 << 20), 1);
+        let now = sectors(&path);
+        assert!(now > last, "round {round}: {now} after {last}");
+        last = now;
+    }
 }
 
 #[test]

@@ -156,3 +156,30 @@ fn a_tree_is_packed_and_unpacked() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(names(&copy).len(), 7);
 }
+
+#[test]
+fn an_overlay_has_its_lower_layer_here() {
+    let stage = stage!();
+    let lower = stage.dir("lower");
+    std::fs::write(lower.join("file"), "lower").unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    // In a namespace of its own, so that nothing stays mounted however the test ends.
+    let script = r#"set -e
+        mount -t tmpfs tmpfs "$2"; mkdir "$2/upper" "$2/work" "$2/all"
+        mount -t overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" overlay "$2/all" || exit 77
+        test "$(cat "$2/all/file")" = lower
+        printf ' and more' >>"$2/all/file"
+        cmp "$2/all/file" "$2/upper/file"
+        test "$(cat "$2/all/file")" = "lower and more""#;
+    let status = Command::new("unshare")
+        .args(["--mount", "--propagation=private", "sh", "-c", script, "sh"])
+        .args([&lower, &scratch.path().to_path_buf()])
+        .status()
+        .unwrap();
+    if status.code() == Some(77) {
+        crate::mount::skip("this kernel mounts no overlay");
+        return;
+    }
+    assert!(status.success(), "{status}");
+    assert_eq!(content(lower.join("file")), b"lower");
+}

@@ -112,7 +112,14 @@ pub trait BackingFile: Debug + Send + Sync {
     /// ENOSPC when the node is full; what moved stays moved.
     fn move_to(&self, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64>;
 
-    /// A descriptor of the file, by which it is registered with the kernel.
+    /// Whether some process may write to the file without a request: it has the file open for that, or mapped by such an open. Not
+    /// asked while an open for writing is being made.
+    ///
+    /// # Errors
+    /// As [`BackingFile::status`].
+    fn has_writers(&self) -> Result<bool>;
+
+    /// A descriptor of the file that reads, by which it is registered with the kernel.
     ///
     /// # Errors
     /// ENFILE when the process has no descriptor left.

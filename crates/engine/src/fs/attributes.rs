@@ -15,36 +15,18 @@ const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 512;
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Returns the inode's attributes, as stat(2).
     pub fn attr(&self, inode: &Inode) -> Attr {
-        let (size, blocks) = inode.size_and_blocks();
-        let mut attr = self.own_attr(inode, size, blocks);
-        if let Some(file) = inode.kernel_file() {
-            let status = file.status();
-            (attr.size, attr.blocks) = (status.size, status.blocks * SECTORS_PER_BLOCK);
-            (attr.atime_ns, attr.mtime_ns) = (status.atime_ns, status.mtime_ns);
-            // Bytes change there, and everything else here.
-            attr.ctime_ns = attr.ctime_ns.max(status.ctime_ns);
-            attr.changes_unseen = file.changes_unseen();
-        }
-        attr
-    }
-
-    /// The attributes that are kept here.
-    fn own_attr(&self, inode: &Inode, size: u64, blocks: u64) -> Attr {
-        let state = inode.state.lock();
+        let Some(file) = inode.kernel_file() else {
+            return own_attr(inode, inode.size_and_blocks());
+        };
+        let status = file.status();
+        let own = own_attr(inode, (status.size, status.blocks));
         Attr {
-            ino: inode.ino,
-            mode: inode.mode(),
-            nlink: state.links,
-            uid: inode.uid(),
-            gid: state.gid,
-            rdev: inode.rdev,
-            size,
-            blocks: blocks * SECTORS_PER_BLOCK,
-            atime_ns: inode.atime_ns.load(Ordering::Relaxed),
-            mtime_ns: inode.mtime_ns.load(Ordering::Relaxed),
-            ctime_ns: inode.ctime_ns.load(Ordering::Relaxed),
-            btime_ns: inode.btime_ns,
-            changes_unseen: false,
+            atime_ns: status.atime_ns,
+            mtime_ns: status.mtime_ns,
+            // Bytes change there, and everything else here.
+            ctime_ns: own.ctime_ns.max(status.ctime_ns),
+            changes_unseen: file.changes_unseen(),
+            ..own
         }
     }
 
@@ -99,5 +81,25 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             file.set_times(set.atime.map(time), set.mtime.map(time))?;
         }
         Ok(self.attr(inode))
+    }
+}
+
+/// Attributes of an inode, with the times that are kept here.
+fn own_attr(inode: &Inode, (size, blocks): (u64, u64)) -> Attr {
+    let state = inode.state.lock();
+    Attr {
+        ino: inode.ino,
+        mode: inode.mode(),
+        nlink: state.links,
+        uid: inode.uid(),
+        gid: state.gid,
+        rdev: inode.rdev,
+        size,
+        blocks: blocks * SECTORS_PER_BLOCK,
+        atime_ns: inode.atime_ns.load(Ordering::Relaxed),
+        mtime_ns: inode.mtime_ns.load(Ordering::Relaxed),
+        ctime_ns: inode.ctime_ns.load(Ordering::Relaxed),
+        btime_ns: inode.btime_ns,
+        changes_unseen: false,
     }
 }

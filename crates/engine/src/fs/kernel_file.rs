@@ -3,7 +3,7 @@
 //! Size, blocks and times are the backing file's: they change unseen, so nothing is kept here. Reads and writes come here
 //! only from the library, and from requests that the kernel does not pass through. Choice: docs/decisions/012-kernel-bodies.md.
 
-use super::{Error, Fs, Inode, Operation, Placement, Result, Whence};
+use super::{Attr, Error, Fs, Inode, Operation, Placement, Result, Whence};
 use crate::backing::{BackingFile, BackingStatus, Registration};
 use crate::log::Log;
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
@@ -17,14 +17,20 @@ const STEP_BLOCKS: u64 = (32 << 20) / BLOCK_BYTES as u64;
 /// Bytes that one step of allocating takes, a few milliseconds.
 const STEP_BYTES: u64 = 16 << 20;
 
+/// Whether the kernel may keep attributes.
+#[derive(Debug)]
+struct IsKept(bool);
+
 /// Bytes in a file of the kernel.
 #[derive(Debug)]
 pub(super) struct KernelFile {
     file: Box<dyn BackingFile>,
     /// The kernel's number for it, on the connection that asked last.
     registration: Mutex<Option<Box<dyn Registration>>>,
-    /// Whether somebody has opened it for writing: mappings outlive opens, so for ever.
-    is_written: AtomicBool,
+    /// Whether somebody may write unasked. Changes under the lock of `unseen`.
+    may_be_written: AtomicBool,
+    /// Whether the kernel was told that attributes last, since somebody wrote.
+    unseen: Mutex<IsKept>,
     /// Held by appenders of the library.
     appending: Mutex<()>,
 }
@@ -34,20 +40,36 @@ impl KernelFile {
         Self {
             file,
             registration: Mutex::default(),
-            is_written: AtomicBool::new(false),
+            may_be_written: AtomicBool::new(false),
+            unseen: Mutex::new(IsKept(true)),
             appending: Mutex::default(),
         }
     }
 
-    /// Notes an open that may write.
-    pub(super) fn note_writer(&self) {
-        // Relaxed: the answer to the open, which the writer waits for, comes after it.
-        self.is_written.store(true, Ordering::Relaxed);
+    /// Notes an open that may write; true when the kernel may keep attributes, and is to forget them.
+    fn note_writer(&self) -> bool {
+        let mut is_kept = self.unseen.lock();
+        // Relaxed, here and below: the lock orders changes, and whoever reads without it may be a moment late, as its answer is.
+        self.may_be_written.store(true, Ordering::Relaxed);
+        std::mem::replace(&mut is_kept.0, false)
+    }
+
+    /// Has attributes last from now on when nobody may write any more: neither by an open that `is_open` counts, nor by a mapping that
+    /// has outlived its open. An open is counted before it is noted, so it is seen here, or finds that attributes last.
+    fn settle_writers(&self, is_open: impl FnOnce() -> bool) {
+        if !self.changes_unseen() {
+            return;
+        }
+        let mut is_kept = self.unseen.lock();
+        if !is_open() && self.file.has_writers() == Ok(false) {
+            self.may_be_written.store(false, Ordering::Relaxed);
+            is_kept.0 = true;
+        }
     }
 
     /// Whether its attributes may change without a request.
     pub(super) fn changes_unseen(&self) -> bool {
-        self.is_written.load(Ordering::Relaxed)
+        self.may_be_written.load(Ordering::Relaxed)
     }
 
     /// What the backing file tells; zeros when it is gone.
@@ -177,11 +199,11 @@ impl KernelFile {
 }
 
 impl Inode {
-    /// Notes that somebody may write to the inode without a request from now on.
-    pub fn note_writer(&self) {
-        if let Some(file) = self.kernel_file() {
-            file.note_writer();
-        }
+    /// Notes that somebody may write to the inode without a request from now on, by an open that is counted; true when the kernel was told before that
+    /// attributes last, and has to forget them.
+    #[must_use]
+    pub fn note_writer(&self) -> bool {
+        self.kernel_file().is_some_and(KernelFile::note_writer)
     }
 
     /// The number by which the kernel knows the inode's backing file on `connection`; `None` when it has no such file. `register`
@@ -199,6 +221,14 @@ impl Inode {
 }
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+    /// [`Fs::attr`] for an answer that the kernel drops if an open for writing is answered before it arrives.
+    pub fn lasting_attr(&self, inode: &Inode) -> Attr {
+        if let Some(file) = inode.kernel_file() {
+            file.settle_writers(|| self.opens(inode).writers > 0);
+        }
+        self.attr(inode)
+    }
+
     /// Runs `write`, which writes to a kernel body; then takes privileges away if `kill_priv`.
     pub(super) fn write_kernel<T>(
         &self,

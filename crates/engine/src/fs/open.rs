@@ -48,7 +48,8 @@ impl Opens {
 }
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
-    /// Opens an inode: counts it and keeps the inode, unlinked or not, until [`Fs::release`].
+    /// Opens an inode: counts it and keeps the inode, unlinked or not, until [`Fs::release`]. A writer is noted after
+    /// that ([`Inode::note_writer`]).
     ///
     /// # Errors
     /// [`Error::Stale`] when the inode is gone, [`Error::Busy`] when it is open 2³² times.
@@ -58,9 +59,6 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return Err(Error::Stale);
         }
         state.opens = state.opens.with(access).ok_or(Error::Busy)?;
-        if access == Access::Write {
-            inode.note_writer();
-        }
         // Relaxed, here and below: a figure for status.
         self.opens.fetch_add(1, Ordering::Relaxed);
         Ok(())

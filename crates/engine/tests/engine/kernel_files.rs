@@ -47,16 +47,30 @@ fn attributes_are_the_backing_files_and_changes_are_seen_at_once() {
 }
 
 #[test]
-fn attributes_may_change_unseen_once_a_writer_has_opened() {
-    let (fs, _, _) = kernel_filesystem(1, MEMBER_BLOCKS);
+fn attributes_last_while_nobody_may_write() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     fs.open(&inode, Access::Read).unwrap();
     assert!(!fs.attr(&inode).changes_unseen);
+    assert!(inode.note_writer(), "the kernel may have been told that they last");
+    assert!(!inode.note_writer(), "and forgets them once");
     fs.open(&inode, Access::Write).unwrap();
-    assert!(fs.attr(&inode).changes_unseen);
+    store.set_writers(0, true);
+    assert!(fs.lasting_attr(&inode).changes_unseen);
     fs.release(&inode, Access::Write);
-    fs.release(&inode, Access::Read);
-    assert!(fs.attr(&inode).changes_unseen, "a mapping may have outlived the open");
+    assert!(
+        fs.lasting_attr(&inode).changes_unseen,
+        "a mapping has outlived the open"
+    );
+    store.set_writers(0, false);
+    assert!(fs.attr(&inode).changes_unseen, "such an answer may come late");
+    assert!(!fs.lasting_attr(&inode).changes_unseen);
+    assert!(inode.note_writer());
+    fs.open(&inode, Access::Write).unwrap();
+    assert!(
+        fs.lasting_attr(&inode).changes_unseen,
+        "it is open, whatever the store says"
+    );
 }
 
 #[test]

@@ -26,12 +26,12 @@ const BLOCK_BYTES_WIRE: u32 = BLOCK_BYTES as u32;
 
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn get_attr(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let attr = self.fs().attr(&*self.inode()?);
+        let attr = self.fs().lasting_attr(&*self.inode()?);
         Ok(reply.put(self.attr_out(&attr))?)
     }
 
     pub(super) fn stat_x(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let attr = self.fs().attr(&*self.inode()?);
+        let attr = self.fs().lasting_attr(&*self.inode()?);
         let stat = stat_x_record(&attr);
         let (attr_valid, attr_valid_nsec) = on_wire(self.attributes_valid(&attr));
         Ok(reply.put(StatXOut {
@@ -73,14 +73,23 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         Ok(self.entry_of_pinned(inode))
     }
 
+    /// [`Self::entry`] for LOOKUP and READDIRPLUS, whose answers the kernel drops when something newer came before.
+    pub(super) fn lasting_entry(&self, inode: &Arc<Inode>) -> Result<EntryOut, Errno> {
+        self.fs().pin(inode)?;
+        Ok(self.entry_with(&self.fs().lasting_attr(inode)))
+    }
+
     pub(super) fn entry_of_pinned(&self, inode: &Arc<Inode>) -> EntryOut {
-        let attr = self.fs().attr(inode);
-        let (attr_valid, attr_valid_nsec) = on_wire(self.attributes_valid(&attr));
+        self.entry_with(&self.fs().attr(inode))
+    }
+
+    fn entry_with(&self, attr: &Attr) -> EntryOut {
+        let (attr_valid, attr_valid_nsec) = on_wire(self.attributes_valid(attr));
         EntryOut {
             nodeid: attr.ino.0,
             attr_valid,
             attr_valid_nsec,
-            attr: attr_record(&attr),
+            attr: attr_record(attr),
             // Numbers are never used twice: one generation is enough.
             ..self.no_entry()
         }

@@ -15,7 +15,7 @@ const PERMISSION_BITS: u32 = 0o7777;
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn lookup(&self, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         match self.fs().lookup(&self.inode()?, name) {
-            Ok(inode) => Ok(reply.put(self.entry(&inode)?)?),
+            Ok(inode) => Ok(reply.put(self.lasting_entry(&inode)?)?),
             Err(Error::NotFound) => Ok(reply.put(self.no_entry())?),
             Err(error) => Err(error.into()),
         }
@@ -33,7 +33,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn create(&self, input: &CreateIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.make(name, libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0)?;
-        note_writer(&inode, input.flags);
+        self.note_writer_of(&inode, input.flags);
         reply.put(self.entry(&inode)?)?;
         self.opened(
             &inode,
@@ -47,7 +47,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let new = self.new_inode(libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0);
         // Comes pinned: with neither name nor pin it would be gone already.
         let inode = self.fs().tmpfile(&self.inode()?, new)?;
-        note_writer(&inode, input.flags);
+        self.note_writer_of(&inode, input.flags);
         reply.put(self.entry_of_pinned(&inode))?;
         self.opened(&inode, input.flags & !O_TRUNC, false, reply)
     }
@@ -107,13 +107,4 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 }
 
-/// Notes a writer before the answer tells how long attributes may be kept.
-fn note_writer(inode: &Inode, flags: u32) {
-    if flags & O_ACCMODE != O_RDONLY {
-        inode.note_writer();
-    }
-}
-
-const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
-const O_RDONLY: u32 = libc::O_RDONLY as u32;
 const O_TRUNC: u32 = libc::O_TRUNC as u32;

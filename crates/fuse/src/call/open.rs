@@ -41,26 +41,51 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             };
             self.fs().set_attr(inode, &set)?;
         }
-        let (fh, access) = if flags & O_ACCMODE == O_RDONLY {
-            (READS, Access::Read)
+        let access = if flags & O_ACCMODE == O_RDONLY {
+            Access::Read
         } else {
             self.note_writer(inode.ino().0);
-            (WRITES, Access::Write)
+            Access::Write
         };
+        // From here on an error takes the open back: nobody would release it.
+        self.fs().open(inode, access)?;
+        let answered = self.answer_open(inode, flags, access, reply);
+        if answered.is_err() {
+            self.fs().release(inode, access);
+        }
+        answered
+    }
+
+    fn answer_open(&self, inode: &Inode, flags: u32, access: Access, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        self.note_writer_of(inode, flags);
         let backing_id = match &self.service.passthrough {
             Some(connection) => connection.id_of(inode).transpose()?,
             None => None,
         };
-        reply.put(OpenOut {
+        let open_flags = match backing_id {
+            Some(_) => opened::PASSTHROUGH,
+            None => self.open_flags(inode, flags),
+        };
+        let fh = match access {
+            Access::Read => READS,
+            Access::Write => WRITES,
+        };
+        let backing_id = backing_id.unwrap_or(0);
+        Ok(reply.put(OpenOut {
             fh,
-            open_flags: match backing_id {
-                Some(_) => opened::PASSTHROUGH,
-                None => self.open_flags(inode, flags),
-            },
-            backing_id: backing_id.unwrap_or(0),
-        })?;
-        // Last: an error would leave an open that nobody releases.
-        Ok(self.fs().open(inode, access)?)
+            open_flags,
+            backing_id,
+        })?)
+    }
+
+    /// Notes an open for writing, before its answer: from then on attributes may change unseen.
+    pub(super) fn note_writer_of(&self, inode: &Inode, flags: u32) {
+        if flags & O_ACCMODE != O_RDONLY
+            && inode.note_writer()
+            && let Some(connection) = &self.service.passthrough
+        {
+            connection.forget_attributes(inode.ino());
+        }
     }
 
     /// RELEASE may come after FORGET, by the other way: the open itself has kept the inode.

@@ -48,6 +48,8 @@ record! {
         max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32, max_stack_depth: u32,
         request_timeout: u16, unused: Zeros<22>,
     }
+    /// NOTIFY_INVAL_INODE: `off` below 0 means attributes only.
+    NotifyInvalInodeOut: 24 { ino: u64, off: i64, len: i64 }
     /// Starts an entry of READDIR; the name follows, then zeros up to a multiple of 8 bytes.
     DirEntryHead: 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
 }

@@ -1,12 +1,13 @@
 //! Modes, times, extended attributes and where bytes lie.
 
-use crate::support::{Mounted, as_nobody, c_string, check, set_xattr, xattr, xattr_names};
+use crate::support::{Mounted, as_nobody, c_string, check, eventually, set_xattr, xattr, xattr_names};
 use homenode_fuse::wire::Opcode;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[test]
 fn special_files_and_times() {
@@ -186,4 +187,82 @@ fn allowed(cpu: usize) -> bool {
     let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
     // SAFETY: the set was filled.
     result == 0 && unsafe { libc::CPU_ISSET(cpu, &set) }
+}
+
+/// A shared mapping of the first 8 KiB of a file, unmapped when dropped.
+struct Mapped(*mut libc::c_void);
+
+impl Mapped {
+    const BYTES: usize = 8192;
+
+    fn new(file: &File) -> Self {
+        let (access, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        // SAFETY: a new mapping of an open file, no address asked for.
+        let map = unsafe { libc::mmap(std::ptr::null_mut(), Self::BYTES, access, libc::MAP_SHARED, fd, 0) };
+        assert_ne!(map, libc::MAP_FAILED);
+        Self(map)
+    }
+
+    fn store(&self) {
+        // SAFETY: the first byte of a mapping that may be written.
+        unsafe { self.0.cast::<u8>().write_volatile(1) };
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`, which nobody uses any more.
+        unsafe { libc::munmap(self.0, Self::BYTES) };
+    }
+}
+
+#[test]
+fn attributes_of_a_closed_file_are_asked_for_once() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, [1; 100]).unwrap();
+    eventually("the writer has closed", || mounted.fs.open_count() == 0);
+    let asked = || mounted.server.statistics().request_count();
+    fs::metadata(&path).unwrap();
+    let before = asked();
+    for _ in 0..10 {
+        assert_eq!(fs::metadata(&path).unwrap().len(), 100);
+    }
+    assert_eq!(asked(), before);
+    mounted.finish();
+}
+
+#[test]
+fn a_store_through_a_mapping_is_in_the_next_stat_whoever_asks_meanwhile() {
+    let Some(mounted) = Mounted::new() else { return };
+    if !mounted.is_kernel() {
+        return mounted.finish(); // The server hears of a store when its page is written back.
+    }
+    let path = mounted.path("file");
+    File::create(&path).unwrap().set_len(Mapped::BYTES as u64).unwrap();
+    let end = Instant::now() + Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while Instant::now() < end {
+                fs::metadata(&path).unwrap();
+            }
+        });
+        for round in 0.. {
+            if Instant::now() >= end {
+                break;
+            }
+            let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            let map = Mapped::new(&file);
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: the descriptor is open.
+            check(unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, Mapped::BYTES as i64) }.into()).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().blocks(), 0, "round {round}");
+            // In turns with the open file and without: the mapping alone keeps the writer.
+            let file = (round % 2 == 0).then_some(file);
+            map.store();
+            assert_ne!(fs::metadata(&path).unwrap().blocks(), 0, "round {round}");
+            drop(file);
+        }
+    });
+    mounted.finish();
 }

@@ -17,12 +17,14 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite};
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const BLOCK_BYTES: u64 = homenode_engine::BLOCK_BYTES as u64;
 const NS_PER_SECOND: i64 = 1_000_000_000;
+/// fcntl(2)'s command that chooses the signal of a lease; libc has no name for it.
+const F_SETSIG: i32 = 10;
 
 /// A store of backing files on a tmpfs of its own.
 #[derive(Debug)]
@@ -108,8 +110,11 @@ struct TmpfsFile {
 
 impl TmpfsFile {
     fn open(&self) -> Result<OwnedFd> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        openat(&self.root.directory, &*self.name, flags, OWNER_ONLY).map_err(error)
+        self.open_for(OFlags::RDWR)
+    }
+
+    fn open_for(&self, access: OFlags) -> Result<OwnedFd> {
+        openat(&self.root.directory, &*self.name, access | OFlags::CLOEXEC, OWNER_ONLY).map_err(error)
     }
 }
 
@@ -214,8 +219,21 @@ impl BackingFile for TmpfsFile {
         steer::move_to(self.open()?.as_fd(), node, progress).map_err(|failure| error_of(&failure))
     }
 
+    fn has_writers(&self) -> Result<bool> {
+        let file = self.open_for(OFlags::RDONLY)?;
+        // Who opens the file meanwhile has a signal sent: one that does nothing, not SIGIO, which ends a process.
+        lease(&file, F_SETSIG, libc::SIGURG).map_err(error)?;
+        // A lease on reads is given when nobody has the file open for writing, mappings included. It goes with the descriptor.
+        match lease(&file, libc::F_SETLEASE, libc::F_RDLCK) {
+            Ok(()) => Ok(false),
+            Err(Errno::AGAIN) => Ok(true),
+            Err(errno) => Err(error(errno)),
+        }
+    }
+
     fn descriptor(&self) -> Result<OwnedFd> {
-        self.open()
+        // The kernel opens the file anew for each open; one that writes would make every file look written.
+        self.open_for(OFlags::RDONLY)
     }
 
     fn discard(&self) {
@@ -230,6 +248,17 @@ impl BackingFile for TmpfsFile {
 impl Drop for TmpfsFile {
     fn drop(&mut self) {
         self.discard();
+    }
+}
+
+/// fcntl(2) with a number, for what rustix has not.
+fn lease(file: &OwnedFd, command: i32, argument: i32) -> std::result::Result<(), Errno> {
+    // SAFETY: takes numbers only; the descriptor is open.
+    let status = unsafe { libc::fcntl(file.as_raw_fd(), command, argument) };
+    if status < 0 {
+        Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+    } else {
+        Ok(())
     }
 }
 

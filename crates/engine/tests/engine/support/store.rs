@@ -32,6 +32,7 @@ impl std::fmt::Debug for Kernel {
 struct State {
     times: BTreeMap<&'static str, i64>,
     placement: Option<Placement>,
+    has_writers: bool,
     is_discarded: bool,
     registrations: u32,
 }
@@ -49,6 +50,11 @@ impl TestStore {
     /// Blocks that the files may take.
     pub(crate) fn limit(&self) -> u64 {
         self.0.lock().model.capacity
+    }
+
+    /// Sets whether a process has the file open or mapped for writing.
+    pub(crate) fn set_writers(&self, file: usize, has_writers: bool) {
+        self.0.lock().files[file].has_writers = has_writers;
     }
 
     pub(crate) fn placement(&self, file: usize) -> Option<Placement> {
@@ -210,6 +216,10 @@ impl BackingFile for TestFile {
         let bytes = self.status()?.size;
         progress(bytes, bytes);
         Ok(0)
+    }
+
+    fn has_writers(&self) -> Result<bool> {
+        Ok(self.store.0.lock().files[self.number].has_writers)
     }
 
     fn descriptor(&self) -> Result<OwnedFd> {

@@ -56,6 +56,29 @@ fn files_share_one_limit_which_never_goes_below_what_they_take() {
 }
 
 #[test]
+fn writers_are_opens_that_write_and_mappings_made_by_them() {
+    let Some(store) = store() else { return };
+    let file = store.create().unwrap();
+    file.write(0, &[1; 8192]).unwrap();
+    assert_eq!(file.has_writers(), Ok(false));
+    let reader = file.descriptor().unwrap();
+    assert_eq!(file.has_writers(), Ok(false));
+    let writer = rustix::fs::open(
+        format!("/proc/self/fd/{}", reader.as_raw_fd()),
+        OFlags::RDWR | OFlags::CLOEXEC,
+        OWNER_ONLY,
+    )
+    .unwrap();
+    assert_eq!(file.has_writers(), Ok(true));
+    let mapping = crate::memory::mapping::Mapping::reserve(crate::memory::mapping::HUGE_BYTES).unwrap();
+    mapping.attach(writer.as_fd()).unwrap();
+    drop(writer);
+    assert_eq!(file.has_writers(), Ok(true), "it is mapped");
+    drop(mapping);
+    assert_eq!(file.has_writers(), Ok(false));
+}
+
+#[test]
 fn only_so_many_files_are_made() {
     let Some(store) = store() else { return };
     let files: Vec<_> = (0..4).map(|_| store.create().unwrap()).collect();

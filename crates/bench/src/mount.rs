@@ -12,6 +12,7 @@
 mod beside;
 mod case;
 mod contestant;
+mod kernel;
 mod names;
 mod pass;
 mod requirements;
@@ -55,7 +56,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let is_wanted = |name: &str| arguments::is_wanted(&arguments.case, name);
     let mut cases = case::all();
     cases.retain(|case| is_wanted(&case.name()));
-    if cases.is_empty() && !is_wanted(IDLE_CASE) && !is_wanted(beside::CASE) {
+    let is_kernel_wanted = kernel::is_wanted(&arguments.case);
+    if cases.is_empty() && !is_wanted(IDLE_CASE) && !is_wanted(beside::CASE) && !is_kernel_wanted {
         return Err(Error::NoCase(arguments.case.join(" or ")));
     }
     if let Err(reason) = can_mount() {
@@ -91,6 +93,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         let rows = bench.watch_idle()?;
         rows.iter().for_each(|row| table.print_row(row));
         report.rows.extend(rows);
+    }
+    if is_kernel_wanted {
+        bench.run_kernel(&mut report, &arguments.case)?;
     }
     report.write_json(json)?;
     if arguments.smoke {
@@ -206,6 +211,30 @@ impl Bench {
         Ok(rows.collect())
     }
 
+    /// Runs the cases of files of the kernel.
+    fn run_kernel(&mut self, report: &mut Report, wanted: &[String]) -> Result<(), Error> {
+        let table = Table::new(&["tmpfs", "tmpfs-huge", "tmpfs-within-size", "pool"]);
+        table.print_head();
+        let bench = kernel::Bench {
+            rounds: self.rounds,
+            file_bytes: self.file_bytes,
+            cpus: &self.cpus,
+            wanted,
+        };
+        let ran = kernel::run(&bench, |row| {
+            table.print_row(&row);
+            report.rows.push(row);
+        });
+        match ran {
+            Err(error @ Error::Unavailable { .. }) => {
+                println!("SKIPPED: {error}");
+                self.left_out.push(error);
+                Ok(())
+            }
+            ran => ran,
+        }
+    }
+
     /// The rounds of reads beside long requests.
     fn beside(&self) -> beside::Bench {
         beside::Bench {
@@ -252,7 +281,7 @@ fn start(variant: Variant, file_bytes: usize, cpus: &[usize]) -> Result<Contesta
     };
     let requests = pass::time(&mut contestant, &pass)?.requests.unwrap_or(0);
     let is_in_effect = match variant {
-        Variant::Uring | Variant::Classic => true,
+        Variant::Uring | Variant::Classic | Variant::Kernel => true,
         // The kernel asks once before each write.
         Variant::NoKillPrivileges => requests >= 2 * TRIED_WRITES as u64,
     };

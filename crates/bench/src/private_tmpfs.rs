@@ -15,6 +15,8 @@ pub(crate) enum Pages {
     Default,
     /// With `huge=always`.
     Huge,
+    /// With `huge=within_size`.
+    WithinSize,
 }
 
 /// Mounts a tmpfs of at most `bytes` bytes and gives its root directory.
@@ -22,12 +24,18 @@ pub(crate) fn mount(pages: Pages, bytes: u64) -> Result<OwnedFd, Error> {
     let what = || match pages {
         Pages::Default => "mounting a private tmpfs (this needs root)".to_string(),
         Pages::Huge => "mounting a private tmpfs with huge=always (this needs root)".to_string(),
+        Pages::WithinSize => "mounting a private tmpfs with huge=within_size (this needs root)".to_string(),
     };
     let system = |error: rustix::io::Errno| Error::system(what(), error);
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(system)?;
     fsconfig_set_string(&context, "size", bytes.to_string()).map_err(system)?;
-    if pages == Pages::Huge {
-        fsconfig_set_string(&context, "huge", "always").map_err(system)?;
+    let huge = match pages {
+        Pages::Default => None,
+        Pages::Huge => Some("always"),
+        Pages::WithinSize => Some("within_size"),
+    };
+    if let Some(huge) = huge {
+        fsconfig_set_string(&context, "huge", huge).map_err(system)?;
     }
     fsconfig_create(&context).map_err(system)?;
     let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).map_err(system)?;

@@ -8,6 +8,7 @@ pub mod discover;
 pub mod doctor;
 pub mod driver;
 pub mod heap;
+pub mod mapped;
 pub mod memory;
 pub mod process;
 pub mod steer;

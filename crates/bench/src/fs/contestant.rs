@@ -73,6 +73,7 @@ impl Tmpfs {
         let name = match pages {
             Pages::Default => "tmpfs",
             Pages::Huge => "tmpfs-huge",
+            Pages::WithinSize => "tmpfs-within-size",
         };
         let root = private_tmpfs::mount(pages, 2 * (FILES * file_bytes) as u64)?;
         let open = |file: usize| {

@@ -35,6 +35,7 @@ impl Contestant {
         let name = match pages {
             Pages::Default => "tmpfs",
             Pages::Huge => "tmpfs-huge",
+            Pages::WithinSize => "tmpfs-within-size",
         };
         let root = private_tmpfs::mount(pages, pool_bytes(file_bytes))?;
         Self::fill(name, root, None, file_bytes)

@@ -18,6 +18,31 @@ const RATIOS_MIN: [(&str, Variant, f64); 8] = [
     ("4k/buffered-write/1c/pinned", Variant::NoKillPrivileges, 1.5),
 ];
 
+/// Least ratios of files of the kernel to a peer.
+const KERNEL_RATIOS_MIN: [(&str, &str, f64); 19] = [
+    ("kernel/4k/over", "tmpfs-huge", 0.75),
+    ("kernel/4k/first", "tmpfs-huge", 0.8),
+    ("kernel/4k/read", "tmpfs-huge", 0.8),
+    ("kernel/4k/append", "tmpfs-within-size", 0.75),
+    ("kernel/64k/over", "tmpfs-huge", 0.95),
+    ("kernel/64k/first", "tmpfs-huge", 0.95),
+    ("kernel/64k/read", "tmpfs-huge", 0.95),
+    ("kernel/1m/over", "tmpfs-huge", 0.95),
+    ("kernel/1m/first", "tmpfs-huge", 0.95),
+    ("kernel/1m/read", "tmpfs-huge", 0.95),
+    ("kernel/4k/mmap-first", "tmpfs-huge", 0.95),
+    ("kernel/4k/mmap-over", "tmpfs-huge", 0.95),
+    ("kernel/64k/over", "tmpfs", 2.0),
+    ("kernel/64k/first", "tmpfs", 2.0),
+    ("kernel/64k/read", "tmpfs", 2.0),
+    ("kernel/4k/over", "pool", 5.0),
+    ("kernel/4k/first", "pool", 5.0),
+    ("kernel/open-close", "pool", 1.0),
+    ("kernel/create-4k-unlink", "pool", 1.0),
+];
+/// Least gain by a second thread in one file, as a share of what tmpfs gains.
+const KERNEL_SCALING_MIN: f64 = 0.85;
+
 const READ: &str = "4k/direct-read/1c/pinned";
 const WRITE: &str = "4k/direct-write/1c/pinned";
 /// Most time of a 4k direct operation of one pinned client.
@@ -46,6 +71,24 @@ fn findings(report: &Report) -> Vec<Finding> {
             Bound::AtLeast(least),
         );
     }
+    for (case, peer, least) in KERNEL_RATIOS_MIN {
+        push(
+            format!("{case} against {peer}"),
+            ratio(case, peer),
+            Bound::AtLeast(least),
+        );
+    }
+    let scaling = |of: &dyn Fn(&Row) -> Option<f64>| {
+        Some(of(report.row("kernel/4k/over")?)? / of(report.row("kernel/4k/over-2c")?)?)
+    };
+    let own = scaling(&|row| Some(row.homenode));
+    let tmpfs = scaling(&|row| row.peers.get("tmpfs-huge").copied());
+    let share = own.zip(tmpfs).map(|(own, tmpfs)| own / tmpfs);
+    push(
+        "kernel/4k/over-2c, scaling against tmpfs-huge".to_owned(),
+        share,
+        Bound::AtLeast(KERNEL_SCALING_MIN),
+    );
     let value = |case: &str| report.row(case).map(|row: &Row| row.homenode);
     for case in [READ, WRITE] {
         push(format!("{case}, ns"), value(case), Bound::AtMost(DIRECT_NS_MAX));

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::populated;
-use homenode::{Mount, MountError, MountOptions, Transport};
+use homenode::{Data, Mount, MountError, MountOptions, Transport};
 use std::fs;
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,9 @@ pub(crate) struct Arguments {
     /// How requests travel.
     #[arg(long)]
     transport: Transport,
+    /// What holds the bytes of files.
+    #[arg(long, default_value = "pool")]
+    data: Data,
     /// Have the kernel look for privileges before each buffered write.
     #[arg(long)]
     no_killpriv: bool,
@@ -36,6 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         Ok(mount) => answer(&mount),
         // The bench tells it: it knows what it means.
         Err(homenode::Error::Mount(MountError::Rings(reason))) => say(&format!("unavailable {reason}")),
+        Err(homenode::Error::Mount(MountError::Passthrough { reason })) => say(&format!("unavailable {reason}")),
         Err(error) => say(&format!("failed {error}")),
     };
     remove(&arguments.directory)?;
@@ -46,6 +50,7 @@ fn bring_up(arguments: &Arguments) -> Result<Mount, homenode::Error> {
     let pool = populated::pool(arguments.node_bytes, arguments.node)?;
     let mut options = MountOptions::default();
     options.transport = arguments.transport;
+    options.data = arguments.data;
     options.kill_privileges = !arguments.no_killpriv;
     pool.mount_with(&arguments.directory, &options)
 }

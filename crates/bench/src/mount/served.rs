@@ -22,6 +22,8 @@ pub(crate) enum Variant {
     Uring,
     /// The device, everything else as `homenode up` has it.
     Classic,
+    /// Rings, and files of the kernel hold the bytes. Not among [`Variant::ALL`]: it has cases of its own.
+    Kernel,
     /// Rings, and the kernel takes set-uid bits and capabilities from written files, for which it has to ask each time.
     NoKillPrivileges,
 }
@@ -35,6 +37,7 @@ impl Variant {
         match self {
             Self::Uring => "uring",
             Self::Classic => "classic",
+            Self::Kernel => "kernel",
             Self::NoKillPrivileges => "no-killpriv",
         }
     }
@@ -51,6 +54,7 @@ impl Variant {
         match self {
             Self::Uring => &["--transport=uring"],
             Self::Classic => &["--transport=classic"],
+            Self::Kernel => &["--transport=uring", "--data=kernel"],
             Self::NoKillPrivileges => &["--transport=uring", "--no-killpriv"],
         }
     }

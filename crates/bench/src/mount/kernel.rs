@@ -1,0 +1,401 @@
+//! `kernel/…`: a mount whose files are the kernel's, beside tmpfs by default, with `huge=always` and with `huge=within_size`, and beside a
+//! mount whose bytes go through the server to the pool's blocks, by rings.
+//!
+//! Every pass works on a file that all contestants have, or makes one and removes it; the client is pinned. The mean of a pass is
+//! measured without a clock inside; tails come from passes of their own, in which each operation is timed.
+
+use super::served::{Served, Variant};
+use crate::arguments;
+use crate::cpus;
+use crate::error::Error;
+use crate::interleave::{Samples, interleave};
+use crate::interrupt;
+use crate::private_tmpfs::{self, Pages};
+use crate::report::{HOMENODE, Row, Tail};
+use crate::shuffle::permutation;
+use homenode_linux::mapped::MappedFile;
+use memmap2::MmapMut;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, ftruncate, open, openat, unlinkat};
+use rustix::io::{pread, pwrite, write};
+use std::io;
+use std::thread;
+use std::time::Instant;
+
+/// What all names of these cases start with.
+const PREFIX: &str = "kernel";
+
+/// Work of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Writes a new file whose size is set, in order.
+    First,
+    /// Overwrites blocks of a file at random.
+    Over,
+    /// The same by two threads in one file.
+    OverTwo,
+    /// Reads blocks of a file at random.
+    Read,
+    /// Appends to a new file.
+    Append,
+    /// Stores a byte to each block of a new file's mapping.
+    MapFirst,
+    /// Stores a byte to each block of a mapping of a file that is there.
+    MapOver,
+    /// Opens a file for reading, and closes it.
+    OpenClose,
+    /// Makes a file, writes a block, closes and removes it.
+    CreateWriteUnlink,
+    /// Writes a block and asks for attributes.
+    WriteStat,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    work: Work,
+    block_bytes: usize,
+}
+
+const KIB_4: usize = 4 << 10;
+const KIB_64: usize = 64 << 10;
+const MIB_1: usize = 1 << 20;
+
+const CASES: [Case; 17] = {
+    use Work::{Append, CreateWriteUnlink, First, MapFirst, MapOver, OpenClose, Over, OverTwo, Read, WriteStat};
+    const fn case(work: Work, block_bytes: usize) -> Case {
+        Case { work, block_bytes }
+    }
+    [
+        case(Over, KIB_4),
+        case(First, KIB_4),
+        case(Read, KIB_4),
+        case(Append, KIB_4),
+        case(OverTwo, KIB_4),
+        case(Over, KIB_64),
+        case(First, KIB_64),
+        case(Read, KIB_64),
+        case(Append, KIB_64),
+        case(Over, MIB_1),
+        case(First, MIB_1),
+        case(Read, MIB_1),
+        case(MapFirst, KIB_4),
+        case(MapOver, KIB_4),
+        case(OpenClose, KIB_4),
+        case(CreateWriteUnlink, KIB_4),
+        case(WriteStat, KIB_4),
+    ]
+};
+
+/// Most operations of a pass.
+const OPERATIONS_MAX: usize = 16 << 10;
+/// Most operations of a pass that makes or opens a file each time.
+const NAMES_MAX: usize = 1000;
+
+impl Case {
+    fn name(self) -> String {
+        let size = if self.block_bytes < MIB_1 {
+            format!("{}k", self.block_bytes >> 10)
+        } else {
+            format!("{}m", self.block_bytes >> 20)
+        };
+        let work = match self.work {
+            Work::First => "first",
+            Work::Over => "over",
+            Work::OverTwo => "over-2c",
+            Work::Read => "read",
+            Work::Append => "append",
+            Work::MapFirst => "mmap-first",
+            Work::MapOver => "mmap-over",
+            Work::OpenClose => return format!("{PREFIX}/open-close"),
+            Work::CreateWriteUnlink => return format!("{PREFIX}/create-4k-unlink"),
+            Work::WriteStat => return format!("{PREFIX}/write-stat"),
+        };
+        format!("{PREFIX}/{size}/{work}")
+    }
+
+    fn operations(self, file_bytes: usize) -> usize {
+        let most = match self.work {
+            Work::OpenClose | Work::CreateWriteUnlink | Work::WriteStat => NAMES_MAX,
+            _ => OPERATIONS_MAX,
+        };
+        most.min(file_bytes / self.block_bytes)
+    }
+}
+
+/// Whether any of the cases is wanted.
+pub(super) fn is_wanted(wanted: &[String]) -> bool {
+    CASES.iter().any(|case| arguments::is_wanted(wanted, &case.name()))
+}
+
+/// A directory with a file of the bench.
+struct Contestant {
+    name: &'static str,
+    directory: OwnedFd,
+    file: OwnedFd,
+    /// Last: what is open goes before what serves it.
+    _served: Option<Served>,
+}
+
+const FILE: &str = "file";
+const NEW: &str = "new";
+
+impl Contestant {
+    fn new(name: &'static str, directory: OwnedFd, served: Option<Served>, file_bytes: usize) -> Result<Self, Error> {
+        let system = |error: io::Error| Error::system(format!("making a file on {name}"), error);
+        let file = create(&directory, FILE, OFlags::empty()).map_err(system)?;
+        ftruncate(&file, file_bytes as u64).map_err(|error| system(error.into()))?;
+        let block = vec![7; MIB_1];
+        for at in (0..file_bytes).step_by(MIB_1) {
+            let done = pwrite(&file, &block, at as u64).map_err(|error| system(error.into()))?;
+            whole(done, MIB_1).map_err(system)?;
+        }
+        Ok(Self {
+            name,
+            directory,
+            file,
+            _served: served,
+        })
+    }
+
+    fn tmpfs(name: &'static str, pages: Pages, file_bytes: usize) -> Result<Self, Error> {
+        Self::new(name, private_tmpfs::mount(pages, room(file_bytes))?, None, file_bytes)
+    }
+
+    fn served(name: &'static str, variant: Variant, file_bytes: usize, node: u16) -> Result<Self, Error> {
+        let served = Served::start(variant, room(file_bytes), Some(node))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = open(served.directory(), flags, Mode::empty())
+            .map_err(|error| Error::system(format!("opening the {name} mount"), error))?;
+        Self::new(name, directory, Some(served), file_bytes)
+    }
+}
+
+/// Room for the file and two more.
+fn room(file_bytes: usize) -> u64 {
+    4 * file_bytes as u64
+}
+
+fn create(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | flags;
+    Ok(openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?)
+}
+
+/// Fails unless all bytes were transferred.
+fn whole(done: usize, bytes: usize) -> io::Result<()> {
+    if done == bytes {
+        Ok(())
+    } else {
+        // A transfer that stopped early would make the figure look good.
+        Err(io::Error::other(format!(
+            "only {done} of {bytes} bytes were transferred"
+        )))
+    }
+}
+
+/// How a bench of these cases runs.
+#[derive(Clone, Debug)]
+pub(super) struct Bench<'a> {
+    pub(super) rounds: usize,
+    pub(super) file_bytes: usize,
+    pub(super) cpus: &'a [usize],
+    pub(super) wanted: &'a [String],
+}
+
+/// Measures the wanted cases; `each` gets the row of each.
+///
+/// # Errors
+/// [`Error::Unavailable`] when the kernel passes nothing through, or has no rings.
+pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Error> {
+    let (bytes, node) = (bench.file_bytes, cpus::node(bench.cpus[0]));
+    let contestants = [
+        Contestant::served(HOMENODE, Variant::Kernel, bytes, node)?,
+        Contestant::tmpfs("tmpfs", Pages::Default, bytes)?,
+        Contestant::tmpfs("tmpfs-huge", Pages::Huge, bytes)?,
+        Contestant::tmpfs("tmpfs-within-size", Pages::WithinSize, bytes)?,
+        Contestant::served("pool", Variant::Uring, bytes, node)?,
+    ];
+    for case in CASES {
+        let name = case.name();
+        if !arguments::is_wanted(bench.wanted, &name) || case.work == Work::OverTwo && bench.cpus.len() < 2 {
+            continue;
+        }
+        let system = |contestant: &Contestant, error| Error::system(format!("{name} on {}", contestant.name), error);
+        let mut samples = interleave(1, contestants.len(), bench.rounds, |round, _, turn| {
+            interrupt::check()?;
+            let contestant = &contestants[turn];
+            let pass = Pass::new(bench, case, round);
+            #[expect(clippy::cast_precision_loss, reason = "ns of a pass are below 2^52")]
+            let mean_ns = |ns: u128| ns as f64 / pass.order.len() as f64;
+            pass.run(contestant, None)
+                .map(mean_ns)
+                .map_err(|error| system(contestant, error))
+        })?;
+        let samples: Vec<Samples> = samples.remove(0);
+        let mut tails = std::collections::BTreeMap::new();
+        for contestant in contestants.iter().filter(|_| case.work != Work::OverTwo) {
+            interrupt::check()?;
+            let mut all_ns = Vec::new();
+            let pass = Pass::new(bench, case, 0);
+            pass.run(contestant, Some(&mut all_ns))
+                .map_err(|error| system(contestant, error))?;
+            tails.insert(contestant.name, Tail::of(&mut all_ns));
+        }
+        let peers: Vec<_> = contestants
+            .iter()
+            .zip(&samples)
+            .skip(1)
+            .map(|(peer, samples)| (peer.name, samples))
+            .collect();
+        let row = Row::new(name, "ns/op", &samples[0], &peers);
+        each(if tails.is_empty() { row } else { row.with_tails(tails) });
+    }
+    Ok(())
+}
+
+/// One pass of a case.
+struct Pass<'a> {
+    case: Case,
+    file_bytes: usize,
+    cpus: &'a [usize],
+    /// Blocks in the order of the operations.
+    order: Vec<u32>,
+}
+
+impl<'a> Pass<'a> {
+    fn new(bench: &Bench<'a>, case: Case, round: usize) -> Self {
+        let blocks = bench.file_bytes / case.block_bytes;
+        let is_random = matches!(case.work, Work::Over | Work::OverTwo | Work::Read | Work::WriteStat);
+        let mut order = if is_random {
+            permutation(blocks, round as u64)
+        } else {
+            (0..u32::try_from(blocks).expect("files have fewer than 2^32 blocks")).collect()
+        };
+        order.truncate(case.operations(bench.file_bytes));
+        Self {
+            case,
+            file_bytes: bench.file_bytes,
+            cpus: bench.cpus,
+            order,
+        }
+    }
+
+    /// Ns of all operations; those of each go to `all_ns`, if it is there.
+    fn run(&self, contestant: &Contestant, all_ns: Option<&mut Vec<u64>>) -> io::Result<u128> {
+        let on_cpu = |cpu: usize| cpus::pin(self.cpus[cpu]).map_err(io::Error::other);
+        if self.case.work == Work::OverTwo {
+            let halves = self.order.split_at(self.order.len() / 2);
+            let half = |cpu: usize, order: &[u32]| {
+                on_cpu(cpu)?;
+                self.time(contestant, &contestant.file, order, None)
+            };
+            return thread::scope(|scope| {
+                let other = scope.spawn(|| half(1, halves.1));
+                let own = scope
+                    .spawn(|| half(0, halves.0))
+                    .join()
+                    .expect("a pass does not panic")?;
+                Ok(own.max(other.join().expect("a pass does not panic")?))
+            });
+        }
+        // A thread of its own, so that this one is not pinned.
+        thread::scope(|scope| {
+            let pass = scope.spawn(|| {
+                on_cpu(0)?;
+                self.alone(contestant, all_ns)
+            });
+            pass.join().expect("a pass does not panic")
+        })
+    }
+
+    fn alone(&self, contestant: &Contestant, all_ns: Option<&mut Vec<u64>>) -> io::Result<u128> {
+        let new = |flags| create(&contestant.directory, NEW, flags);
+        let remove = || unlinkat(&contestant.directory, NEW, AtFlags::empty());
+        let ns = match self.case.work {
+            Work::First | Work::MapFirst => {
+                let file = new(OFlags::empty())?;
+                ftruncate(&file, self.file_bytes as u64)?;
+                let ns = self.time(contestant, &file, &self.order, all_ns)?;
+                remove()?;
+                ns
+            }
+            Work::Append => {
+                let file = new(OFlags::APPEND)?;
+                let ns = self.time(contestant, &file, &self.order, all_ns)?;
+                remove()?;
+                ns
+            }
+            _ => self.time(contestant, &contestant.file, &self.order, all_ns)?,
+        };
+        Ok(ns)
+    }
+
+    /// Times operations on `file`, one for each of `order`.
+    fn time(
+        &self,
+        contestant: &Contestant,
+        file: &OwnedFd,
+        order: &[u32],
+        all_ns: Option<&mut Vec<u64>>,
+    ) -> io::Result<u128> {
+        let bytes = self.case.block_bytes;
+        let mut buffer = MmapMut::map_anon(bytes)?;
+        buffer.fill(9);
+        let mut map = match self.case.work {
+            Work::MapFirst | Work::MapOver => Some(MappedFile::new(file.as_fd(), self.file_bytes)?),
+            _ => None,
+        };
+        let mut operate = |block: u32| -> io::Result<()> {
+            let at = block as usize * bytes;
+            match self.case.work {
+                Work::First | Work::Over | Work::OverTwo => whole(pwrite(file, &buffer, at as u64)?, bytes),
+                Work::Read => whole(pread(file, &mut buffer[..], at as u64)?, bytes),
+                Work::Append => whole(write(file, &buffer)?, bytes),
+                Work::MapFirst | Work::MapOver => {
+                    map.as_mut().expect("it was mapped for this").store(at, 1);
+                    Ok(())
+                }
+                Work::OpenClose => {
+                    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                    drop(openat(&contestant.directory, FILE, flags, Mode::empty())?);
+                    Ok(())
+                }
+                Work::CreateWriteUnlink => {
+                    let file = create(&contestant.directory, NEW, OFlags::empty())?;
+                    whole(pwrite(&file, &buffer, 0)?, bytes)?;
+                    drop(file);
+                    Ok(unlinkat(&contestant.directory, NEW, AtFlags::empty())?)
+                }
+                Work::WriteStat => {
+                    whole(pwrite(file, &buffer, at as u64)?, bytes)?;
+                    fstat(file)?;
+                    Ok(())
+                }
+            }
+        };
+        let start = Instant::now();
+        if let Some(all_ns) = all_ns {
+            for &block in order {
+                let start = Instant::now();
+                operate(block)?;
+                all_ns.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            }
+        } else {
+            order.iter().try_for_each(|&block| operate(block))?;
+        }
+        Ok(start.elapsed().as_nanos())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_cases_apart() {
+        let mut names: Vec<String> = CASES.iter().map(|case| case.name()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), CASES.len());
+        assert!(names.iter().all(|name| name.starts_with(PREFIX)));
+    }
+}

@@ -72,7 +72,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let table = Table::new(&["tmpfs", "tmpfs-huge", "classic"])
         .with_case_width(CASE_WIDTH)
         .with_server_cpu();
-    table.print_head();
+    if !cases.is_empty() {
+        table.print_head();
+    }
     let progress = ProgressBar::new(cases.len() as u64);
     progress.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}").expect("the template is right"));
     let mut report = Report::new("mount");

@@ -342,12 +342,13 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         let service = Arc::new(Service::new(fs, host, agreed, passthrough, threads));
         let running = Arc::new(Running::default());
         let mut counters = Vec::new();
+        let is_beside_rings = rings.is_some();
         if let Some(rings) = rings {
             let queues = rings.queues(&service, &device, self.options)?;
             counters.extend(queues.iter().map(|queue| Arc::clone(&queue.responder.counters)));
             start_queues(&*self.host, queues, &running)?;
         }
-        let workers = workers(&service, device, threads)?;
+        let workers = workers(&service, device, threads, is_beside_rings)?;
         counters.extend(workers.iter().map(|worker| Arc::clone(&worker.responder.counters)));
         for (number, worker) in workers.into_iter().enumerate() {
             start(format!("fuse-{number}"), number, &running, move || worker.run())?;
@@ -439,6 +440,7 @@ fn workers<M: Memory, C: Clock, H: Host>(
     service: &Arc<Service<M, C, H>>,
     first: Arc<Device>,
     count: usize,
+    is_beside_rings: bool,
 ) -> Result<Vec<Worker<M, C, H>>, Error> {
     let clone = |_| {
         first
@@ -455,7 +457,11 @@ fn workers<M: Memory, C: Clock, H: Host>(
             slot,
             counters: Arc::default(),
         };
-        Ok(Worker { device, responder })
+        Ok(Worker {
+            device,
+            responder,
+            is_beside_rings,
+        })
     };
     devices.into_iter().enumerate().map(worker).collect()
 }

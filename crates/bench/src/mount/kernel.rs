@@ -42,8 +42,10 @@ enum Work {
     MapFirst,
     /// Stores a byte to each block of a mapping of a file that is there.
     MapOver,
-    /// Opens a file for reading, and closes it.
+    /// Opens a file that nobody else has open for reading, and closes it.
     OpenClose,
+    /// The same with a file that somebody has open for writing.
+    OpenCloseWritten,
     /// Makes a file, writes a block, closes and removes it.
     CreateWriteUnlink,
     /// Writes a block and asks for attributes.
@@ -60,8 +62,11 @@ const KIB_4: usize = 4 << 10;
 const KIB_64: usize = 64 << 10;
 const MIB_1: usize = 1 << 20;
 
-const CASES: [Case; 17] = {
-    use Work::{Append, CreateWriteUnlink, First, MapFirst, MapOver, OpenClose, Over, OverTwo, Read, WriteStat};
+const CASES: [Case; 18] = {
+    use Work::{
+        Append, CreateWriteUnlink, First, MapFirst, MapOver, OpenClose, OpenCloseWritten, Over, OverTwo, Read,
+        WriteStat,
+    };
     const fn case(work: Work, block_bytes: usize) -> Case {
         Case { work, block_bytes }
     }
@@ -81,6 +86,7 @@ const CASES: [Case; 17] = {
         case(MapFirst, KIB_4),
         case(MapOver, KIB_4),
         case(OpenClose, KIB_4),
+        case(OpenCloseWritten, KIB_4),
         case(CreateWriteUnlink, KIB_4),
         case(WriteStat, KIB_4),
     ]
@@ -107,6 +113,7 @@ impl Case {
             Work::MapFirst => "mmap-first",
             Work::MapOver => "mmap-over",
             Work::OpenClose => return format!("{PREFIX}/open-close"),
+            Work::OpenCloseWritten => return format!("{PREFIX}/open-close-written"),
             Work::CreateWriteUnlink => return format!("{PREFIX}/create-4k-unlink"),
             Work::WriteStat => return format!("{PREFIX}/write-stat"),
         };
@@ -115,7 +122,7 @@ impl Case {
 
     fn operations(self, file_bytes: usize) -> usize {
         let most = match self.work {
-            Work::OpenClose | Work::CreateWriteUnlink | Work::WriteStat => NAMES_MAX,
+            Work::OpenClose | Work::OpenCloseWritten | Work::CreateWriteUnlink | Work::WriteStat => NAMES_MAX,
             _ => OPERATIONS_MAX,
         };
         most.min(file_bytes / self.block_bytes)
@@ -138,6 +145,7 @@ struct Contestant {
 
 const FILE: &str = "file";
 const NEW: &str = "new";
+const CLOSED: &str = "closed";
 
 impl Contestant {
     fn new(name: &'static str, directory: OwnedFd, served: Option<Served>, file_bytes: usize) -> Result<Self, Error> {
@@ -149,6 +157,7 @@ impl Contestant {
             let done = pwrite(&file, &block, at as u64).map_err(|error| system(error.into()))?;
             whole(done, MIB_1).map_err(system)?;
         }
+        create(&directory, CLOSED, OFlags::empty()).map_err(system)?;
         Ok(Self {
             name,
             directory,
@@ -354,9 +363,14 @@ impl<'a> Pass<'a> {
                     map.as_mut().expect("it was mapped for this").store(at, 1);
                     Ok(())
                 }
-                Work::OpenClose => {
+                Work::OpenClose | Work::OpenCloseWritten => {
+                    let name = if self.case.work == Work::OpenClose {
+                        CLOSED
+                    } else {
+                        FILE
+                    };
                     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                    drop(openat(&contestant.directory, FILE, flags, Mode::empty())?);
+                    drop(openat(&contestant.directory, name, flags, Mode::empty())?);
                     Ok(())
                 }
                 Work::CreateWriteUnlink => {

@@ -19,7 +19,7 @@ const RATIOS_MIN: [(&str, Variant, f64); 8] = [
 ];
 
 /// Least ratios of files of the kernel to a peer.
-const KERNEL_RATIOS_MIN: [(&str, &str, f64); 19] = [
+const KERNEL_RATIOS_MIN: [(&str, &str, f64); 20] = [
     ("kernel/4k/over", "tmpfs-huge", 0.75),
     ("kernel/4k/first", "tmpfs-huge", 0.8),
     ("kernel/4k/read", "tmpfs-huge", 0.8),
@@ -38,6 +38,7 @@ const KERNEL_RATIOS_MIN: [(&str, &str, f64); 19] = [
     ("kernel/4k/over", "pool", 5.0),
     ("kernel/4k/first", "pool", 5.0),
     ("kernel/open-close", "pool", 1.0),
+    ("kernel/open-close-written", "pool", 1.0),
     ("kernel/create-4k-unlink", "pool", 1.0),
 ];
 /// Least gain by a second thread in one file, as a share of what tmpfs gains.

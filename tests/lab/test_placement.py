@@ -17,7 +17,7 @@ NODES = range(4)
 SCRIPT = r"""
 [ "$2" = classic ] || echo Y >/sys/module/fuse/parameters/enable_uring
 mkdir /tmp/pool
-"$1" up --size-per-node 64M --transport "$2" /tmp/pool
+"$1" up --size-per-node 64M --data pool --transport "$2" /tmp/pool
 for cpu in 0 2 4 6; do
     taskset -c $cpu sh -c "mark dd if=/dev/zero of=/tmp/pool/$cpu bs=1M count=16 oflag=direct status=none; exit \$?"
 done

@@ -7,10 +7,15 @@ use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
 use crate::progress::Progress;
 use clap::{Args, Subcommand};
+use homenode::NodeId;
+use homenode_linux::steer;
 use indicatif::HumanBytes;
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use serde::Serialize;
 use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +29,7 @@ pub(crate) enum FileCommand {
 /// Tell how many bytes of a file lie on each node.
 #[derive(Args, Debug)]
 pub(crate) struct MapArgs {
-    /// A file on a homenode mount.
+    /// A file on a homenode mount or on any tmpfs, such as /dev/shm.
     path: PathBuf,
     /// As JSON.
     #[arg(long)]
@@ -34,7 +39,7 @@ pub(crate) struct MapArgs {
 /// Move a file's bytes to a node, also while it is in use.
 #[derive(Args, Debug)]
 pub(crate) struct MoveArgs {
-    /// A file on a homenode mount.
+    /// A file on a homenode mount or on any tmpfs, such as /dev/shm.
     path: PathBuf,
     /// The node to move it to.
     #[arg(long, value_name = "N", value_parser = argument::node)]
@@ -62,9 +67,11 @@ pub(crate) fn run(command: &FileCommand) -> Result<()> {
 }
 
 fn map(args: &MapArgs) -> Result<()> {
-    let path = regular_file(&args.path)?.0;
     let name = shown(&args.path);
-    let nodes = map_of(&path, &name)?;
+    let nodes = match on_tmpfs(&args.path, OFlags::RDONLY)? {
+        Some(file) => map_of_tmpfs(&file, &name)?,
+        None => map_of(&regular_file(&args.path)?.0, &name)?,
+    };
     if args.json {
         let map = FileMap {
             output_version: OUTPUT_VERSION,
@@ -111,6 +118,9 @@ fn parse_map(text: &str) -> Option<Vec<NodeBytes>> {
 }
 
 fn move_file(args: &MoveArgs) -> Result<()> {
+    if let Some(file) = on_tmpfs(&args.path, OFlags::RDWR)? {
+        return move_on_tmpfs(&file, args);
+    }
     let (path, inode) = regular_file(&args.path)?;
     let (mut connection, _) = Connection::to_server_of(&path)?;
     let name = shown(&args.path);
@@ -125,6 +135,56 @@ fn move_file(args: &MoveArgs) -> Result<()> {
             crate::print_line(&format!("moved {} of {name} to node {}", HumanBytes(bytes), args.node))
         }
         other => Err(unexpected(&other)),
+    }
+}
+
+/// Opens a regular file if it is on a tmpfs.
+fn on_tmpfs(path: &Path, access: OFlags) -> Result<Option<OwnedFd>> {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    let is_tmpfs = |found: &rustix::fs::StatFs| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC);
+    if !rustix::fs::statfs(path).is_ok_and(|found| is_tmpfs(&found)) {
+        return Ok(None);
+    }
+    if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        fail!("{} is not a file: only files have bytes on nodes", shown(path));
+    }
+    match open(path, access | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) => fail!("cannot open {}: {error}", shown(path)),
+    }
+}
+
+fn map_of_tmpfs(file: &OwnedFd, name: &str) -> Result<Vec<NodeBytes>> {
+    match steer::map(file.as_fd()) {
+        Ok(nodes) => Ok(nodes
+            .into_iter()
+            .map(|(node, bytes)| NodeBytes { node: node.0, bytes })
+            .collect()),
+        Err(error) => fail!("cannot read where {name} lies: {error}"),
+    }
+}
+
+/// Moves the pages of a file on a tmpfs by this process itself: there is no server.
+fn move_on_tmpfs(file: &OwnedFd, args: &MoveArgs) -> Result<()> {
+    let name = shown(&args.path);
+    let progress = Progress::new(format!("moving {name} to node {}", args.node));
+    let moved = steer::move_to(file.as_fd(), NodeId(args.node), &mut |done, total| {
+        progress.set(done, total)
+    });
+    drop(progress);
+    match moved {
+        Ok(bytes) => crate::print_line(&format!("moved {} of {name} to node {}", HumanBytes(bytes), args.node)),
+        Err(error) => fail!("cannot move {name}: {error}{}", move_hint(&error)),
+    }
+}
+
+/// What to do about an error of moving pages.
+fn move_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::PERM) => "; moving pages that others map needs CAP_SYS_NICE: run it as root",
+        Some(Errno::NOSPC) => "; what has moved stays there",
+        Some(Errno::NODEV | Errno::INVAL) => "; `homenode topology` lists the nodes",
+        _ => "",
     }
 }
 

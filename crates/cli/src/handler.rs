@@ -122,6 +122,7 @@ impl PoolHandler {
             capacity_bytes: status.capacity_bytes,
             used_bytes: status.used_bytes,
             kernel_bytes: status.kernel_bytes,
+            kernel_located_bytes: status.kernel_by_node.iter().map(|(_, bytes)| bytes).sum(),
             reserved_bytes: status.reserved_bytes,
             free_bytes: status.free_bytes(),
             metadata_used_bytes: status.metadata_used_bytes,
@@ -200,6 +201,9 @@ fn nodes(status: &Status) -> Vec<NodeReport> {
         node.populated_bytes += member.populated_bytes;
         node.used_bytes += member.used_bytes;
         node.state = better(node.state, state(member));
+    }
+    for (node, bytes) in &status.kernel_by_node {
+        nodes.entry(*node).or_insert_with(|| empty(*node)).used_bytes += bytes;
     }
     for spill in &status.spills {
         nodes

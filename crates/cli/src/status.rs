@@ -202,6 +202,14 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
         size(report.reserved_bytes),
         size(report.free_bytes)
     )?;
+    let unknown = report.kernel_bytes.saturating_sub(report.kernel_located_bytes);
+    if report.kernel_bytes > 0 {
+        write!(text, "files of the kernel hold {}", size(report.kernel_bytes))?;
+        if unknown > 0 {
+            write!(text, "; where {} of that lie is not looked at yet", size(unknown))?;
+        }
+        text.push('\n');
+    }
     writeln!(
         text,
         "metadata {} of {} (memory of the server besides the capacity){}{}",

@@ -45,9 +45,9 @@ use kernel_file::KernelFile;
 use metadata::{Metadata, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use table::Table;
 use volume::Volumes;
 
@@ -109,6 +109,10 @@ pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
     /// Files without a link that something pins, or whose blocks are just being freed.
     unlinked: AtomicU64,
     metadata: Arc<Metadata>,
+    /// Files of the kernel to which room is promised.
+    promising: Mutex<BTreeSet<Ino>>,
+    /// When promises were counted last.
+    promises_counted_ns: AtomicI64,
     /// Opens of all inodes that are not released.
     opens: AtomicU64,
 }
@@ -135,6 +139,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             volumes: Volumes::default(),
             unlinked: AtomicU64::new(0),
             metadata: Arc::default(),
+            promising: Mutex::default(),
+            promises_counted_ns: AtomicI64::new(0),
             opens: AtomicU64::new(0),
         };
         fs.nodes
@@ -220,7 +226,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.metadata.give_back(uid, charged);
         match &inode.body {
             Body::File(file) | Body::Volume(file) => self.discard(inode, file),
-            Body::Kernel(file) => file.discard(),
+            Body::Kernel(file) => file.discard(&self.pool),
             Body::Directory(_) | Body::Symlink(_) | Body::Special => {}
         }
     }
@@ -232,6 +238,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Returns the filesystem's space and inodes, as statfs(2).
     pub fn statfs(&self) -> StatFs {
+        self.count_promises();
         let status = self.pool.status();
         let live = self.table.len();
         let (used_bytes, limit_bytes) = self.metadata_bytes();
@@ -329,6 +336,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 assert_eq!(p + r, file.blocks.sum(), "st_blocks of inode {} is off", inode.ino.0);
                 placed += p;
                 reserved += r;
+            }
+            if let Some(file) = inode.kernel_file() {
+                reserved += file.promised_blocks(&self.pool);
             }
         });
         let status = self.pool.status();

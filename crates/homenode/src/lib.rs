@@ -24,6 +24,7 @@ mod asking;
 pub mod blk;
 mod error;
 mod file;
+mod keeper;
 mod machine;
 mod metadata;
 mod mount;

@@ -3,11 +3,12 @@
 //! The kernel keeps names, missing names, attributes and pages of a mounted pool, and is told of no change that it did not
 //! make: while a pool is mounted it must be changed through the mount only.
 
+use crate::keeper::Keeper;
 use crate::machine::Machine;
 use crate::pool::{Inner, Pool};
 use crate::{CpuId, Error};
 use homenode_engine::backing::BackingStore;
-use homenode_fuse::{Chosen, ChosenData, Host, Options as MountOptions, Server, Statistics};
+use homenode_fuse::{Chosen, ChosenData, Data, Host, Options as MountOptions, Server, Statistics};
 use homenode_linux::tmpfs::store::TmpfsStore;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ use std::sync::Arc;
 /// A mounted pool, served by threads of this process. Dropping it takes the mount away, even from under open files: they
 /// get errors then.
 pub struct Mount {
+    /// Dropped first: it needs the pool.
+    _promises: Option<Keeper>,
     server: Server,
     directory: PathBuf,
     /// The mount keeps the pool, with its populating threads.
@@ -47,7 +50,10 @@ impl Pool {
         let directory = directory.as_ref();
         let server = Server::mount(Arc::clone(&self.inner.fs), Arc::new(host), directory, options)?;
         self.inner.limit_metadata();
+        let is_kernel = server.data().data == Data::Kernel;
+        let promises = is_kernel.then(|| Keeper::start(&self.inner.fs)).transpose()?;
         Ok(Mount {
+            _promises: promises,
             server,
             directory: directory.to_owned(),
             pool: Arc::clone(&self.inner),

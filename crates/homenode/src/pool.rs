@@ -19,6 +19,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest time that a status takes to look where files of the kernel lie; what it finds is there for the next one.
+const LOOK_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// The engine on this machine's memory.
 pub(crate) type EngineFs = Fs<NodeMemory, CoarseClock>;
@@ -162,12 +166,13 @@ impl Pool {
                 .backing(member)
                 .map_or_else(String::new, |backing| backing.to_string())
         };
-        let fs = &self.inner.fs;
+        let (fs, start) = (&self.inner.fs, Instant::now());
         Status::new(
             &pool.status(),
             fs.metadata_bytes(),
             fs.metadata_refused(),
             fs.metadata_by_user(),
+            fs.backing_by_node(|| start.elapsed() < LOOK_TIME_MAX),
             backing,
         )
     }

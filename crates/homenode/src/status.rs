@@ -20,6 +20,8 @@ pub struct Status {
     pub used_bytes: u64,
     /// Held by files of the kernel, whose bytes are on no member.
     pub kernel_bytes: u64,
+    /// Bytes of files of the kernel on each node, of those files that were looked at: ascending, nodes with none left out.
+    pub kernel_by_node: Vec<(NodeId, u64)>,
     /// Promised to files and not placed yet.
     pub reserved_bytes: u64,
     /// Memory that names, attributes and block maps take besides the members.
@@ -95,6 +97,7 @@ impl Status {
         metadata_bytes: (u64, u64),
         metadata_refused: u64,
         metadata_by_user: Vec<(u32, u64)>,
+        kernel_by_node: Vec<(NodeId, u64)>,
         backing: impl Fn(MemberId) -> String,
     ) -> Self {
         let member = |member: &engine::MemberStatus| MemberStatus {
@@ -127,6 +130,7 @@ impl Status {
             capacity_bytes: bytes(status.capacity),
             used_bytes: bytes(status.used + status.backing),
             kernel_bytes: bytes(status.backing),
+            kernel_by_node,
             reserved_bytes: bytes(status.reserved),
             metadata_used_bytes: metadata_bytes.0,
             metadata_limit_bytes: metadata_bytes.1,

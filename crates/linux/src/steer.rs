@@ -4,7 +4,7 @@
 //! write or map it; it comes before the policies of tasks and of the filesystem. Source: set_mempolicy(2), mbind(2), move_pages(2).
 
 use crate::affinity::sense::pages_of_line;
-use crate::memory::mapping::{HUGE_BYTES, Mapping};
+use crate::memory::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES};
 use homenode_engine::NodeId;
 use rustix::fs::{SeekFrom, fstat, seek};
 use std::collections::BTreeMap;
@@ -13,8 +13,6 @@ use std::os::fd::BorrowedFd;
 
 /// Bytes of a file that a policy covers: more than any machine has memory for.
 const POLICY_BYTES: usize = 1 << 42;
-/// Bytes of pages that numa_maps counts.
-const PAGE_BYTES: u64 = 4096;
 
 /// Where pages that are still to come lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,15 +45,23 @@ pub fn place(file: BorrowedFd<'_>, policy: Policy) -> io::Result<()> {
 /// # Errors
 /// When the file cannot be mapped, or /proc/self/numa_maps not be read.
 pub fn map(file: BorrowedFd<'_>) -> io::Result<Vec<(NodeId, u64)>> {
-    let Some(mapping) = map_data(file, &mut |_, _| Ok(()))? else {
-        return Ok(Vec::new());
-    };
-    let maps = std::fs::read_to_string("/proc/self/numa_maps")?;
-    let start = format!("{:x} ", mapping.base().addr());
-    let line = maps.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
     let mut nodes = BTreeMap::<NodeId, u64>::new();
-    for (node, pages) in line.split(' ').filter_map(pages_of_line) {
-        *nodes.entry(node).or_default() += pages * PAGE_BYTES;
+    let mut add = |node, pages| *nodes.entry(node).or_default() += pages * PAGE_BYTES as u64;
+    if size_of_file(file)? <= HUGE_BYTES as u64 {
+        // Page by page: numa_maps walks all that the process has mapped.
+        map_data(file, &mut |mapping, offset| {
+            for node in mapping.nodes_of_pages(offset, HUGE_BYTES)? {
+                u16::try_from(node).into_iter().for_each(|node| add(NodeId(node), 1));
+            }
+            Ok(())
+        })?;
+    } else if let Some(mapping) = map_data(file, &mut |_, _| Ok(()))? {
+        let maps = std::fs::read_to_string("/proc/self/numa_maps")?;
+        let start = format!("{:x} ", mapping.base().addr());
+        let line = maps.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
+        line.split(' ')
+            .filter_map(pages_of_line)
+            .for_each(|(node, pages)| add(node, pages));
     }
     Ok(nodes.into_iter().collect())
 }
@@ -107,7 +113,6 @@ fn map_data(
 
 /// Brings the pages that hold data in a part of the file into the mapping.
 fn populate(file: BorrowedFd<'_>, mapping: &Mapping, window: std::ops::Range<usize>) -> io::Result<()> {
-    let page = usize::try_from(PAGE_BYTES).expect("4096 fits");
     let mut at = window.start;
     while at < window.end {
         let start = match seek(file, SeekFrom::Data(at as u64)) {
@@ -121,13 +126,13 @@ fn populate(file: BorrowedFd<'_>, mapping: &Mapping, window: std::ops::Range<usi
         let end = seek(file, SeekFrom::Hole(start as u64)).map_or(window.end, |end| {
             usize::try_from(end).unwrap_or(window.end).min(window.end)
         });
-        let (first, last) = (start / page * page, end.next_multiple_of(page));
+        let (first, last) = (start / PAGE_BYTES * PAGE_BYTES, end.next_multiple_of(PAGE_BYTES));
         match mapping.populate_read(first, last - first) {
             // Truncated meanwhile: there is nothing there any more.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(()),
             populated => populated?,
         }
-        at = end.max(at + page);
+        at = end.max(at + PAGE_BYTES);
     }
     Ok(())
 }

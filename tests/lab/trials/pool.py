@@ -76,10 +76,10 @@ def stamped(tag: str, first: int, count: int) -> bytes:
 class Pool:
     """A pool with a member on each node, mounted. What is written and read passes the page cache."""
 
-    def __init__(self, size: str, *options: str, directory: str = "/tmp/pool"):
+    def __init__(self, size: str, *options: str, directory: str = "/tmp/pool", data: str = "pool"):
         self.directory = Path(directory)
         self.directory.mkdir(exist_ok=True)
-        done = homenode("up", "--data=pool", "--size-per-node", size, *options, self.directory)
+        done = homenode("up", "--data", data, "--size-per-node", size, *options, self.directory)
         if done.returncode:
             raise AssertionError(f"up: {done.stderr}")
         self.pid = self.status()["pid"]

@@ -160,6 +160,9 @@ pub(crate) struct StatusReport {
     /// Bytes of `used_bytes` that files of the kernel hold, on no member.
     #[serde(default)]
     pub(crate) kernel_bytes: u64,
+    /// Bytes of `kernel_bytes` in files that were looked at: the nodes' `used_bytes` have them.
+    #[serde(default)]
+    pub(crate) kernel_located_bytes: u64,
     /// Promised by fallocate and not placed yet.
     pub(crate) reserved_bytes: u64,
     pub(crate) free_bytes: u64,

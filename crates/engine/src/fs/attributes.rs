@@ -19,7 +19,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return own_attr(inode, inode.size_and_blocks());
         };
         let status = file.status();
-        let own = own_attr(inode, (status.size, status.blocks));
+        let promised = file.promised_blocks(&self.pool);
+        let own = own_attr(inode, (status.size, status.blocks + promised));
         Attr {
             atime_ns: status.atime_ns,
             mtime_ns: status.mtime_ns,

@@ -209,7 +209,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         match inode.bytes_for(Operation::Truncate)? {
             Bytes::Blocks(file) | Bytes::Volume(file) => self.truncate_blocks(inode, file, size),
             Bytes::Kernel(_) if size > FILE_BYTES_MAX => Err(Error::TooBig),
-            Bytes::Kernel(file) => file.truncate_step(size),
+            Bytes::Kernel(file) => self.truncate_kernel(file, size),
         }
     }
 
@@ -254,7 +254,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         match body {
             Bytes::Blocks(file) => self.allocate_blocks(asking, inode, file, operation, offset..end, done),
             Bytes::Volume(file) => self.allocate_blocks_within(asking, inode, file, operation, offset..end, done),
-            Bytes::Kernel(file) => file.allocate_step(operation, &(offset..end), done, || self.pool.status().free()),
+            Bytes::Kernel(file) => self.allocate_kernel(inode, file, operation, &(offset..end), done),
         }
     }
 

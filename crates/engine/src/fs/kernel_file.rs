@@ -3,19 +3,33 @@
 //! Size, blocks and times are the backing file's: they change unseen, so nothing is kept here. Reads and writes come here
 //! only from the library, and from requests that the kernel does not pass through. Choice: docs/decisions/012-kernel-bodies.md.
 
+mod promise;
+
 use super::{Attr, Error, Fs, Inode, Operation, Placement, Result, Whence};
 use crate::backing::{BackingFile, BackingStatus, Registration};
 use crate::log::Log;
+use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
 use parking_lot::Mutex;
+use promise::Promise;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Blocks that one step of truncating frees, about: a few milliseconds of pages of 4 KiB.
 const STEP_BLOCKS: u64 = (32 << 20) / BLOCK_BYTES as u64;
-/// Bytes that one step of allocating takes, a few milliseconds.
-const STEP_BYTES: u64 = 16 << 20;
+
+/// Bytes on each node, ascending by node.
+type Lies = Box<[(NodeId, u64)]>;
+
+/// Where the bytes lie, if that is known.
+#[derive(Debug, Default)]
+struct Found {
+    lies: Option<Lies>,
+    /// Changes that the server knows of.
+    changes: u64,
+}
 
 /// Whether the kernel may keep attributes.
 #[derive(Debug)]
@@ -31,6 +45,9 @@ pub(super) struct KernelFile {
     may_be_written: AtomicBool,
     /// Whether the kernel was told that attributes last, since somebody wrote.
     unseen: Mutex<IsKept>,
+    /// Where the bytes lie, as long as nothing can have changed that.
+    found: Mutex<Found>,
+    promise: Mutex<Promise>,
     /// Held by appenders of the library.
     appending: Mutex<()>,
 }
@@ -42,6 +59,8 @@ impl KernelFile {
             registration: Mutex::default(),
             may_be_written: AtomicBool::new(false),
             unseen: Mutex::new(IsKept(true)),
+            found: Mutex::default(),
+            promise: Mutex::default(),
             appending: Mutex::default(),
         }
     }
@@ -51,6 +70,7 @@ impl KernelFile {
         let mut is_kept = self.unseen.lock();
         // Relaxed, here and below: the lock orders changes, and whoever reads without it may be a moment late, as its answer is.
         self.may_be_written.store(true, Ordering::Relaxed);
+        self.forget_where();
         std::mem::replace(&mut is_kept.0, false)
     }
 
@@ -86,14 +106,16 @@ impl KernelFile {
     }
 
     pub(super) fn write(&self, offset: u64, from: &[u8]) -> Result<usize> {
-        self.file.write(offset, from)
+        let written = self.file.write(offset, from);
+        self.forget_where();
+        written
     }
 
     /// Writes at the end; gives the offset and the bytes written.
     pub(super) fn append(&self, from: &[u8]) -> Result<(u64, usize)> {
         let _turn = self.appending.lock();
         let offset = self.file.status()?.size;
-        Ok((offset, self.file.write(offset, from)?))
+        Ok((offset, self.write(offset, from)?))
     }
 
     pub(super) fn seek(&self, offset: u64, whence: Whence) -> Result<u64> {
@@ -104,12 +126,39 @@ impl KernelFile {
         self.file.map().unwrap_or_default()
     }
 
+    /// [`KernelFile::map`], as it was found before if nobody can have changed it since.
+    fn known_map(&self) -> Lies {
+        let before = {
+            let found = self.found.lock();
+            if let Some(lies) = &found.lies {
+                return lies.clone();
+            }
+            found.changes
+        };
+        let lies: Lies = self.map().into();
+        let mut found = self.found.lock();
+        // A writer that comes now forgets it; one that came before has set the flag.
+        if found.changes == before && !self.changes_unseen() {
+            found.lies = Some(lies.clone());
+        }
+        lies
+    }
+
+    /// Forgets where the bytes lie, after they have changed.
+    fn forget_where(&self) {
+        let mut found = self.found.lock();
+        found.lies = None;
+        found.changes += 1;
+    }
+
     pub(super) fn place(&self, placement: Option<Placement>) -> Result<()> {
         self.file.place(placement)
     }
 
     pub(super) fn move_to(&self, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        self.file.move_to(node, progress)
+        let moved = self.file.move_to(node, progress);
+        self.forget_where();
+        moved
     }
 
     /// Comes a step nearer to the size `size`; tells whether there is more to do.
@@ -124,58 +173,23 @@ impl KernelFile {
             now.size - (now.size - size).div_ceil(steps)
         };
         self.file.set_size(next)?;
+        self.forget_where();
         Ok(next > size)
     }
 
-    /// Carries out the step of allocating or punching `range` that follows its first `done` bytes; gives the bytes done then, `None` for
-    /// all. `room` tells the blocks that are free.
-    pub(super) fn allocate_step(
-        &self,
-        operation: Operation,
-        range: &Range<u64>,
-        done: u64,
-        room: impl Fn() -> u64,
-    ) -> Result<Option<u64>> {
-        let bytes = range.end - range.start;
-        let keeps_size = match operation {
-            Operation::Reserve => false,
-            Operation::ReserveKeepSize => true,
-            Operation::PunchHole => {
-                // Quick beside allocating, and a hole of a terabyte has no more to free than there is.
-                self.file.punch(range.start, bytes)?;
-                return Ok(None);
-            }
-            _ => return Err(Error::NotSupported),
-        };
-        // What may not fit goes in one call, which the kernel undoes by itself.
-        let in_steps = done > 0 || bytes > STEP_BYTES && self.missing_blocks(range)? <= room();
-        let step = if in_steps {
-            (bytes - done).min(STEP_BYTES)
-        } else {
-            bytes
-        };
-        let is_last = done + step == bytes;
-        self.file.allocate(range.start + done, step, keeps_size || !is_last)?;
-        Ok((!is_last).then_some(done + step))
+    /// Frees a range of bytes.
+    pub(super) fn punch(&self, range: &Range<u64>) -> Result<()> {
+        self.file.punch(range.start, range.end - range.start)?;
+        self.forget_where();
+        Ok(())
     }
 
-    /// Blocks of `range` without data: those that were only allocated count.
-    fn missing_blocks(&self, range: &Range<u64>) -> Result<u64> {
-        let (mut at, mut missing) = (range.start, 0);
-        while at < range.end {
-            let data = match self.file.seek(at, Whence::Data) {
-                Ok(data) => data.min(range.end),
-                Err(Error::NoData) => range.end,
-                Err(error) => return Err(error),
-            };
-            missing += (data - at).div_ceil(BLOCK_BYTES as u64);
-            at = if data < range.end {
-                self.file.seek(data, Whence::Hole)?
-            } else {
-                data
-            };
+    /// Makes the file at least `bytes` bytes large.
+    pub(super) fn grow_to(&self, bytes: u64) -> Result<()> {
+        if self.file.status()?.size < bytes {
+            self.file.set_size(bytes)?;
         }
-        Ok(missing)
+        Ok(())
     }
 
     /// The number by which the kernel knows the file on `connection`; `register` gets one where there is none.
@@ -191,8 +205,9 @@ impl KernelFile {
         Ok(id)
     }
 
-    /// Gives up the file and its registration, when nothing keeps the inode any more.
-    pub(super) fn discard(&self) {
+    /// Gives up the file, its promises and its registration, when nothing keeps the inode any more.
+    pub(super) fn discard<M: Memory>(&self, pool: &Pool<M>) {
+        self.unpromise(pool, [0..0, 0..0]);
         self.file.discard();
         drop(self.registration.lock().take());
     }
@@ -227,6 +242,64 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             file.settle_writers(|| self.opens(inode).writers > 0);
         }
         self.attr(inode)
+    }
+
+    /// Bytes of all backing files on each node, ascending by node. Looks at files while `goes_on`, and takes what was found
+    /// before where nobody can have changed it; so the sum may be less than what the files take.
+    pub fn backing_by_node(&self, goes_on: impl Fn() -> bool) -> Vec<(NodeId, u64)> {
+        let mut nodes = BTreeMap::<NodeId, u64>::new();
+        self.table.for_each(|inode| {
+            let Some(file) = inode.kernel_file().filter(|_| goes_on()) else {
+                return;
+            };
+            file.settle_writers(|| self.opens(inode).writers > 0);
+            for (node, bytes) in file.known_map() {
+                *nodes.entry(node).or_default() += bytes;
+            }
+        });
+        nodes.into_iter().collect()
+    }
+
+    /// [`Fs::truncate_step`] of a kernel body.
+    pub(super) fn truncate_kernel(&self, file: &KernelFile, size: u64) -> Result<bool> {
+        let grows = file.file.status()?.size < size;
+        let is_unfinished = file.truncate_step(size)?;
+        if !grows && !is_unfinished {
+            file.unpromise(&self.pool, [0..size.div_ceil(BLOCK_BYTES as u64), 0..0]);
+        }
+        Ok(is_unfinished)
+    }
+
+    /// [`Fs::fallocate_step`] of a kernel body: promises room, or frees it.
+    pub(super) fn allocate_kernel(
+        &self,
+        inode: &Inode,
+        file: &KernelFile,
+        operation: Operation,
+        range: &Range<u64>,
+        done: u64,
+    ) -> Result<Option<u64>> {
+        match operation {
+            Operation::Reserve | Operation::ReserveKeepSize => {
+                if done == 0 {
+                    self.promise(inode, file, range)?;
+                }
+                let next = self.allocate_if_full(file, range, done)?;
+                if next.is_none() && operation == Operation::Reserve {
+                    file.grow_to(range.end)?;
+                }
+                inode.touch_changed(self.now_ns());
+                Ok(next)
+            }
+            Operation::PunchHole => {
+                let block = BLOCK_BYTES as u64;
+                file.punch(range)?;
+                let gone = range.start.div_ceil(block)..range.end / block;
+                file.unpromise(&self.pool, [0..gone.start, gone.end.max(gone.start)..u64::MAX]);
+                Ok(None)
+            }
+            _ => Err(Error::NotSupported),
+        }
     }
 
     /// Runs `write`, which writes to a kernel body; then takes privileges away if `kill_priv`.

@@ -7,7 +7,7 @@
 //! writers get room ahead: what the file is about to free, at most [`AHEAD_BLOCKS_MAX`]. So a pool may hold so much more than its
 //! size while such files are there.
 
-use super::{Pool, signed};
+use super::{NoSpace, Pool, signed};
 use crate::Memory;
 use crate::backing::BackingStore;
 use parking_lot::Mutex;
@@ -36,6 +36,8 @@ struct Room {
     lent: u64,
     /// Blocks besides, which files without a name are about to free.
     ahead: u64,
+    /// Blocks that fallocate promised to files and nobody has written.
+    promised: u64,
 }
 
 impl<M: Memory> Pool<M> {
@@ -51,9 +53,10 @@ impl<M: Memory> Pool<M> {
         self.lent.store.get().map(|store| &**store)
     }
 
-    /// Blocks that are lent.
-    pub(super) fn lent_blocks(&self) -> u64 {
-        self.lent.room.lock().lent
+    /// Blocks that are lent, and those of them that are promised.
+    pub(super) fn lent_and_promised(&self) -> (u64, u64) {
+        let room = self.lent.room.lock();
+        (room.lent, room.promised)
     }
 
     /// Lends what is not committed.
@@ -81,13 +84,38 @@ impl<M: Memory> Pool<M> {
         let Some(store) = self.store() else { return false };
         let mut room = self.lent.room.lock();
         for wanted in [blocks.max(RECALL_BLOCKS), blocks] {
-            if wanted <= room.lent && store.resize(room.lent + room.ahead - wanted).is_ok() {
+            let is_promised = room.lent < wanted + room.promised + store.used_blocks();
+            if !is_promised && store.resize(room.lent + room.ahead - wanted).is_ok() {
                 room.lent -= wanted;
                 self.uncommit(wanted);
                 return true;
             }
         }
         false
+    }
+
+    /// Changes what is promised to a file from `before` to `after` blocks.
+    pub(crate) fn change_promised(&self, before: u64, after: u64) -> Result<(), NoSpace> {
+        let mut room = self.lent.room.lock();
+        let promised = room.promised - before + after;
+        let used = || self.store().map_or(0, |store| store.used_blocks());
+        if after > before && promised + used() > room.lent {
+            return Err(NoSpace);
+        }
+        room.promised = promised;
+        Ok(())
+    }
+
+    /// Whether nothing is promised to any file.
+    pub(crate) fn promises_nothing(&self) -> bool {
+        self.lent.room.lock().promised == 0
+    }
+
+    /// Whether anything is promised, and less than `margin` of what is lent is left besides.
+    pub(crate) fn endangers_promises(&self, margin: u64) -> bool {
+        let room = self.lent.room.lock();
+        let used = self.store().map_or(0, |store| store.used_blocks());
+        room.promised > 0 && room.lent.saturating_sub(used + room.promised) < margin
     }
 
     /// Gives room ahead when little is left, because a file lost its last name: `blocks` tells how many it takes.

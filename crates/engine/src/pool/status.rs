@@ -90,7 +90,7 @@ impl<M: Memory> Pool<M> {
         Status {
             capacity: members.iter().map(counts).sum(),
             used: members.iter().map(|member| member.used).sum(),
-            reserved: self.reserved.load(Ordering::Relaxed).saturating_sub(credits),
+            reserved: self.reserved.load(Ordering::Relaxed).saturating_sub(credits) + self.lent_and_promised().1,
             backing: self.store().map_or(0, |store| store.used_blocks()),
             accesses: self.accounts.accesses(),
             spills,
@@ -110,9 +110,10 @@ impl<M: Memory> Pool<M> {
             .map(|cpu| cpu.0.lock().held().map(|(_, n)| n).sum::<u64>())
             .sum();
         let credits: u64 = self.grants.iter().map(|cpu| cpu.0.lock().credit).sum();
+        let (lent, promised) = self.lent_and_promised();
         let uncommitted = self.uncommitted.load(Ordering::Relaxed) + super::signed(granted + credits);
         assert_eq!(
-            uncommitted + super::signed(self.lent_blocks()),
+            uncommitted + super::signed(lent - promised),
             super::signed(status.free() + status.backing),
             "uncommitted blocks do not match {status:?}"
         );

@@ -4,6 +4,7 @@ use crate::support::{
     BLOCK, Caller, RUN, TestFs, add_member, assert_empty, kernel_filesystem, new_file, remove_member,
 };
 use homenode_engine::NodeId;
+use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{
     Access, Error, Inode, Placement, SetAttr, SetTime, VolumeError, XattrMode, fallocate_mode as mode,
 };
@@ -201,32 +202,120 @@ fn no_room_comes_ahead_where_there_is_enough() {
 }
 
 #[test]
-fn truncate_and_fallocate_come_in_steps() {
+fn truncate_comes_in_steps() {
     let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
-    let caller = Caller::on_node(&fs, 0);
-    let asking = caller.asking();
     let inode = new_file(&fs, "file");
     let bytes = 100 << 20;
-    let first = fs.fallocate_step(&asking, &inode, 0, 0, bytes, 0).unwrap();
-    assert!(first.is_some_and(|done| done < bytes), "{first:?}");
-    fs.fallocate(&asking, &inode, 0, 0, bytes).unwrap();
-    assert_eq!((fs.attr(&inode).size, fs.attr(&inode).blocks), (bytes, bytes / 512));
-    let before = fs.statfs().free;
-    assert_eq!(fs.fallocate(&asking, &inode, 0, bytes, 100 << 20), Err(Error::NoSpace));
-    assert_eq!(
-        (fs.statfs().free, fs.attr(&inode).size),
-        (before, bytes),
-        "nothing has changed"
-    );
     store.write_unasked(0, 0, &vec![1; bytes as usize], 0).unwrap();
     assert_eq!(fs.truncate_step(&inode, 10), Ok(true));
     let size = fs.attr(&inode).size;
     assert!(10 < size && size < bytes, "{size}");
     while fs.truncate_step(&inode, 10).unwrap() {}
     assert_eq!((fs.attr(&inode).size, fs.attr(&inode).blocks), (10, 8));
-    let keep = mode::PUNCH_HOLE | mode::KEEP_SIZE;
-    fs.fallocate(&asking, &inode, keep, 0, 1 << 40).unwrap();
-    assert_eq!(fs.attr(&inode).blocks, 0);
+}
+
+#[test]
+fn fallocate_promises_room_and_places_nothing() {
+    const BLOCKS: u64 = 4 * MEMBER_BLOCKS;
+    let (fs, _, store) = kernel_filesystem(1, BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let (inode, other) = (new_file(&fs, "file"), new_file(&fs, "other"));
+    let half = BLOCKS / 2 * BLOCK;
+    fs.fallocate(&asking, &inode, 0, 0, half).unwrap();
+    assert_eq!((fs.attr(&inode).size, fs.attr(&inode).blocks), (half, half / 512));
+    assert_eq!((store.used_blocks(), fs.statfs().free), (0, BLOCKS / 2));
+    assert_eq!(fs.map(&inode), []);
+    // Again, in part: nothing more.
+    fs.fallocate(&asking, &inode, mode::KEEP_SIZE, BLOCK, half).unwrap();
+    assert_eq!((fs.attr(&inode).size, fs.statfs().free), (half, BLOCKS / 2 - 1));
+    assert_eq!(fs.fallocate(&asking, &other, 0, 0, half), Err(Error::NoSpace));
+    assert_eq!(fs.attr(&other).blocks, 0);
+    // Writing takes from the promise.
+    store.write_unasked(0, 0, &[1; 10 * BLOCK as usize], 0).unwrap();
+    assert_eq!(fs.attr(&inode).blocks, half / 512 + 8);
+    assert_eq!(fs.statfs().free, BLOCKS / 2 - 1);
+    fs.check_invariants();
+    // No volume gets what is promised.
+    let volume = fs.create_volume("v", BLOCKS * BLOCK, Placement::Local).unwrap();
+    let mut taken = 0;
+    while fs
+        .write_volume(&asking, &volume, taken * BLOCK, &[1; BLOCK as usize])
+        .is_ok()
+    {
+        taken += 1;
+    }
+    assert_eq!(taken, BLOCKS / 2 - 1);
+    fs.remove_volume(&volume).unwrap();
+    // Punching, cutting and removing take promises back.
+    fs.fallocate(
+        &asking,
+        &inode,
+        mode::PUNCH_HOLE | mode::KEEP_SIZE,
+        half - 100 * BLOCK,
+        100 * BLOCK,
+    )
+    .unwrap();
+    assert_eq!(fs.statfs().free, BLOCKS / 2 + 99);
+    fs.set_attr(&inode, &set(|set| set.size = Some(20 * BLOCK))).unwrap();
+    assert_eq!(fs.statfs().free, BLOCKS - 20);
+    remove(&fs, "file", &inode);
+    remove(&fs, "other", &other);
+    assert_empty(&fs);
+}
+
+#[test]
+fn fallocate_allocates_in_steps_where_little_room_is_left() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    let bytes = (MEMBER_BLOCKS - 10) * BLOCK;
+    let first = fs.fallocate_step(&asking, &inode, 0, 0, bytes, 0).unwrap();
+    assert!(first.is_some_and(|done| 0 < done && done < bytes), "{first:?}");
+    assert_eq!((fs.statfs().free, fs.attr(&inode).size), (10, 0));
+    let mut done = first;
+    while let Some(so_far) = done {
+        done = fs.fallocate_step(&asking, &inode, 0, 0, bytes, so_far).unwrap();
+    }
+    // What is allocated already needs no room.
+    fs.fallocate(&asking, &inode, 0, 0, bytes).unwrap();
+    assert_eq!((store.used_blocks(), fs.statfs().free), (MEMBER_BLOCKS - 10, 10));
+    assert_eq!(fs.attr(&inode).size, bytes);
+    assert_eq!(fs.fallocate(&asking, &inode, 0, bytes, 11 * BLOCK), Err(Error::NoSpace));
+    assert_eq!(
+        (fs.statfs().free, fs.attr(&inode).size),
+        (10, bytes),
+        "nothing has changed"
+    );
+}
+
+#[test]
+fn promises_are_made_real_before_others_take_the_room() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    assert!(!fs.keep_promises(), "there is none");
+    let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
+    let promised = 1000;
+    fs.fallocate(&caller.asking(), &inode, 0, 0, promised * BLOCK).unwrap();
+    assert!(fs.keep_promises());
+    assert_eq!(store.used_blocks(), 0, "there is room");
+    let taken = MEMBER_BLOCKS - promised - 500;
+    store
+        .write_unasked(1, 0, &vec![1; (taken * BLOCK) as usize], 0)
+        .unwrap();
+    assert!(fs.keep_promises());
+    assert_eq!(store.used_blocks(), taken + promised);
+    assert_eq!(
+        store.write_unasked(1, taken * BLOCK, &vec![1; (600 * BLOCK) as usize], 0),
+        Ok((500 * BLOCK) as usize)
+    );
+    assert_eq!(
+        store.write_unasked(0, 0, &vec![2; (promised * BLOCK) as usize], 0),
+        Ok((promised * BLOCK) as usize)
+    );
+    assert!(!fs.keep_promises());
+    fs.check_invariants();
 }
 
 #[test]
@@ -250,6 +339,30 @@ fn policy_reaches_the_backing_file() {
     policy(&fs.root(), "node:1").unwrap();
     let _inheriting = new_file(&fs, "inheriting");
     assert_eq!(store.placement(1), Some(Placement::Node(NodeId(1))));
+}
+
+#[test]
+fn bytes_by_node_follow_changes_and_stop_when_told() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    let told = || fs.backing_by_node(|| true);
+    assert_eq!(told(), []);
+    store.write_unasked(0, 0, &[1; 3 * BLOCK as usize], 0).unwrap();
+    assert_eq!(told(), [], "nobody was noted as a writer");
+    assert!(inode.note_writer());
+    assert_eq!(told(), [(NodeId(0), 3 * BLOCK)]);
+    store.write_unasked(0, 3 * BLOCK, &[1], 0).unwrap();
+    assert_eq!(told(), [(NodeId(0), 3 * BLOCK)], "nobody has it open any more");
+    assert!(inode.note_writer());
+    store.set_writers(0, true);
+    assert_eq!(told(), [(NodeId(0), 4 * BLOCK)]);
+    store.write_unasked(0, 4 * BLOCK, &[1], 0).unwrap();
+    assert_eq!(told(), [(NodeId(0), 5 * BLOCK)], "a writer may come at any time");
+    store.set_writers(0, false);
+    assert_eq!(told(), [(NodeId(0), 5 * BLOCK)]);
+    fs.set_attr(&inode, &set(|set| set.size = Some(BLOCK))).unwrap();
+    assert_eq!(told(), [(NodeId(0), BLOCK)]);
+    assert_eq!(fs.backing_by_node(|| false), []);
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::ptr;
 
 /// Bytes of a huge page: what every mapping starts and ends at.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
+/// Bytes of the smallest page.
+pub(crate) const PAGE_BYTES: usize = 4096;
 /// Mappings of at least this size start at a multiple of it, so that they fill whole page-table pages.
 const GIGABYTE: usize = 1 << 30;
 
@@ -162,39 +164,38 @@ impl Mapping {
         self.advise_range(offset, bytes, libc::MADV_POPULATE_READ)
     }
 
-    /// Moves the pages of a range of bytes that are in the page tables to `node`, whoever else maps them; returns the bytes that moved.
-    pub(crate) fn move_pages(&self, offset: usize, bytes: usize, node: NodeId) -> io::Result<u64> {
-        const PAGE_BYTES: usize = 4096;
-        const MPOL_MF_MOVE_ALL: i32 = 4;
-        let end = (offset + bytes).min(self.bytes);
-        let pages: Vec<*mut u8> = (offset..end)
-            .step_by(PAGE_BYTES)
-            .map(|at| self.base.wrapping_add(at))
-            .collect();
+    /// The node of each page of a range of bytes; negative for one that is not in the page tables.
+    pub(crate) fn nodes_of_pages(&self, offset: usize, bytes: usize) -> io::Result<Vec<i32>> {
+        let pages = self.pages(offset, bytes);
         let mut nodes = vec![0_i32; pages.len()];
-        // SAFETY: the list of addresses and that of answers have as many entries as told; without nodes, nothing moves.
+        let to = std::ptr::null::<i32>();
+        // SAFETY: the lists of addresses and of answers have as many entries as told; without nodes to go to, nothing moves.
         let status = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,
                 0,
                 pages.len(),
                 pages.as_ptr(),
-                std::ptr::null::<i32>(),
+                to,
                 nodes.as_mut_ptr(),
                 0,
             )
         };
-        if status != 0 {
-            return Err(io::Error::last_os_error());
+        if status == 0 {
+            Ok(nodes)
+        } else {
+            Err(io::Error::last_os_error())
         }
-        // Negative: there is no page.
+    }
+
+    /// Moves the pages of a range of bytes that are in the page tables to `node`, whoever else maps them; returns the bytes that moved.
+    /// ENOSPC when the node is full.
+    pub(crate) fn move_pages(&self, offset: usize, bytes: usize, node: NodeId) -> io::Result<u64> {
+        const MPOL_MF_MOVE_ALL: i32 = 4;
+        let nodes = self.nodes_of_pages(offset, bytes)?;
         let is_elsewhere = |at: &i32| *at >= 0 && *at != i32::from(node.0);
-        let away: Vec<*mut u8> = pages
-            .iter()
-            .zip(&nodes)
-            .filter(|(_, at)| is_elsewhere(at))
-            .map(|(page, _)| *page)
-            .collect();
+        let pages = self.pages(offset, bytes).into_iter().zip(&nodes);
+        let away: Vec<*mut u8> = pages.filter(|(_, at)| is_elsewhere(at)).map(|(page, _)| page).collect();
         if away.is_empty() {
             return Ok(0);
         }
@@ -212,17 +213,24 @@ impl Mapping {
                 MPOL_MF_MOVE_ALL,
             )
         };
+        let full = || io::Error::from_raw_os_error(libc::ENOSPC);
         if status < 0 {
-            return Err(match io::Error::last_os_error() {
-                error if error.raw_os_error() == Some(libc::ENOMEM) => io::Error::from_raw_os_error(libc::ENOSPC),
-                error => error,
-            });
+            let error = io::Error::last_os_error();
+            let is_full = error.raw_os_error() == Some(libc::ENOMEM);
+            return Err(if is_full { full() } else { error });
+        }
+        if answers.contains(&-libc::ENOMEM) {
+            return Err(full());
         }
         let moved = answers.iter().filter(|answer| **answer == i32::from(node.0)).count();
-        if answers.contains(&-libc::ENOMEM) {
-            return Err(io::Error::from_raw_os_error(libc::ENOSPC));
-        }
         Ok((moved * PAGE_BYTES) as u64)
+    }
+
+    /// Addresses of the pages of a range of bytes.
+    fn pages(&self, offset: usize, bytes: usize) -> Vec<*mut u8> {
+        let end = offset.saturating_add(bytes).min(self.bytes);
+        let pages = (offset..end).step_by(PAGE_BYTES);
+        pages.map(|at| self.base.wrapping_add(at)).collect()
     }
 
     /// Bytes of the range that the page tables reach through huge pages.

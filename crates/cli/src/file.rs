@@ -68,7 +68,7 @@ pub(crate) fn run(command: &FileCommand) -> Result<()> {
 
 fn map(args: &MapArgs) -> Result<()> {
     let name = shown(&args.path);
-    let nodes = match on_tmpfs(&args.path, OFlags::RDONLY)? {
+    let nodes = match on_tmpfs(&args.path)? {
         Some(file) => map_of_tmpfs(&file, &name)?,
         None => map_of(&regular_file(&args.path)?.0, &name)?,
     };
@@ -118,7 +118,7 @@ fn parse_map(text: &str) -> Option<Vec<NodeBytes>> {
 }
 
 fn move_file(args: &MoveArgs) -> Result<()> {
-    if let Some(file) = on_tmpfs(&args.path, OFlags::RDWR)? {
+    if let Some(file) = on_tmpfs(&args.path)? {
         return move_on_tmpfs(&file, args);
     }
     let (path, inode) = regular_file(&args.path)?;
@@ -139,7 +139,7 @@ fn move_file(args: &MoveArgs) -> Result<()> {
 }
 
 /// Opens a regular file if it is on a tmpfs.
-fn on_tmpfs(path: &Path, access: OFlags) -> Result<Option<OwnedFd>> {
+fn on_tmpfs(path: &Path) -> Result<Option<OwnedFd>> {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     let is_tmpfs = |found: &rustix::fs::StatFs| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC);
     if !rustix::fs::statfs(path).is_ok_and(|found| is_tmpfs(&found)) {
@@ -148,7 +148,7 @@ fn on_tmpfs(path: &Path, access: OFlags) -> Result<Option<OwnedFd>> {
     if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
         fail!("{} is not a file: only files have bytes on nodes", shown(path));
     }
-    match open(path, access | OFlags::CLOEXEC, Mode::empty()) {
+    match open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
         Ok(file) => Ok(Some(file)),
         Err(error) => fail!("cannot open {}: {error}", shown(path)),
     }

@@ -31,7 +31,7 @@ pub enum Policy {
 /// EINVAL for a node without memory, ENOMEM.
 pub fn place(file: BorrowedFd<'_>, policy: Policy) -> io::Result<()> {
     let mapping = Mapping::reserve(POLICY_BYTES)?;
-    mapping.attach(file)?;
+    mapping.attach_to_read(file)?;
     match policy {
         Policy::Local => mapping.unset_policy(),
         Policy::Prefer(node) => mapping.prefer(0, POLICY_BYTES, node),
@@ -94,7 +94,7 @@ fn map_data(
         return Ok(None);
     };
     let mapping = Mapping::reserve(mapped)?;
-    mapping.attach(file)?;
+    mapping.attach_to_read(file)?;
     let mut at = 0;
     while at < size {
         // Holes are skipped: reading one would fill it.

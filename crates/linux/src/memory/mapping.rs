@@ -56,6 +56,11 @@ impl Mapping {
         self.replace(libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd())
     }
 
+    /// Puts the start of `file`, which may be open for reading only, behind the whole range, for reading.
+    pub(crate) fn attach_to_read(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.replace(libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
     /// Puts new memory of this process behind the whole range, zeros.
     pub(crate) fn fill(&self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -127,6 +132,8 @@ impl Mapping {
 
     /// Takes the policy of the whole range away.
     pub(crate) fn unset_policy(&self) -> io::Result<()> {
+        // The kernel takes no policy for no change where this mapping has none, whatever the file has.
+        self.set_nodes(libc::MPOL_LOCAL, 0, self.bytes, &[])?;
         self.set_nodes(libc::MPOL_DEFAULT, 0, self.bytes, &[])
     }
 

@@ -39,6 +39,17 @@ fn map_of_a_file_beyond_two_mebibytes_counts_all_of_it() {
 }
 
 #[test]
+fn a_file_that_is_open_for_reading_is_mapped_and_moved() {
+    let Some(file) = file() else { return };
+    file.write_all_at(&[7; 10_000], 0).unwrap();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    let reader = File::open(path).unwrap();
+    let nodes = map(reader.as_fd()).unwrap();
+    assert_eq!(bytes_in(&nodes), 3 * 4096);
+    assert_eq!(move_to(reader.as_fd(), nodes[0].0, &mut |_, _| {}).unwrap(), 0);
+}
+
+#[test]
 fn policies_are_set_changed_and_taken_away() {
     let Some(file) = file() else { return };
     for policy in [Policy::Interleave, Policy::Prefer(NodeId(0)), Policy::Local] {

@@ -7,7 +7,7 @@ mount=$(mktemp -d)
 switch=/sys/module/fuse/parameters/enable_uring
 before=$(cat $switch)
 echo 1 > $switch
-"$homenode" up --transport uring --size-per-node 5G "$mount"
+"$homenode" up --transport uring --data pool --size-per-node 5G "$mount"
 finish() {
     "$homenode" down "$mount"
     echo "$before" > $switch

@@ -10,7 +10,7 @@ work=$(mktemp -d)
 mount=$work/mount
 mkdir "$mount"
 strace -f -xx -s 1024 -e trace=read -o "$work/trace" \
-    "$target/debug/homenode" up --foreground --transport classic --size-per-node 16M "$mount" &
+    "$target/debug/homenode" up --foreground --transport classic --data pool --size-per-node 16M "$mount" &
 server=$!
 trap 'umount -l "$mount" 2>/dev/null || true; wait $server || true; rm -rf --one-file-system "$work"' EXIT
 attempts=0

@@ -41,7 +41,7 @@ pub(crate) struct UpArgs {
     #[arg(long = "node", value_name = "N", value_parser = argument::one_of_several_nodes)]
     pub(crate) nodes: Vec<u16>,
     /// Memory that names, attributes and block maps may take besides the members: bytes, or a share of the members' size (25%).
-    /// Default: 25%, at least 16M; taken only as files need it. A user other than root gets at most half of what is left.
+    /// Default: 25%, at least 16M; where files are the kernel's 50%, at least 64M. Taken only as files need it. A user other than root gets at most half of what is left.
     #[arg(long, value_name = "SIZE", value_parser = argument::metadata)]
     pub(crate) metadata: Option<Size>,
     /// Stay in the foreground; SIGINT or SIGTERM unmounts and ends.

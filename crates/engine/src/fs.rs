@@ -46,8 +46,8 @@ use metadata::{Metadata, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use table::Table;
 use volume::Volumes;
 
@@ -115,6 +115,8 @@ pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
     promises_counted_ns: AtomicI64,
     /// Opens of all inodes that are not released.
     opens: AtomicU64,
+    /// Held by the connection that registers backing files.
+    passing: Mutex<Weak<()>>,
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -142,6 +144,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             promising: Mutex::default(),
             promises_counted_ns: AtomicI64::new(0),
             opens: AtomicU64::new(0),
+            passing: Mutex::default(),
         };
         fs.nodes
             .set_allowance(Box::new(metadata::MapAllowance(Arc::clone(&fs.metadata))));
@@ -296,6 +299,24 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         match self.pool.store() {
             None => Ok(Body::File(BlockFile::default())),
             Some(store) => Ok(Body::Kernel(KernelFile::new(store.create()?))),
+        }
+    }
+
+    /// The right to register backing files, for as long as what it gives lives; `None` while another connection has it.
+    pub fn claim_passing(&self) -> Option<Arc<()>> {
+        let mut passing = self.passing.lock();
+        let is_free = passing.strong_count() == 0;
+        is_free.then(|| {
+            let claim = Arc::new(());
+            *passing = Arc::downgrade(&claim);
+            claim
+        })
+    }
+
+    /// Takes room back that was given ahead, once no file without a name is left.
+    pub fn end_ahead(&self) {
+        if !self.has_unlinked() {
+            self.pool.end_ahead();
         }
     }
 

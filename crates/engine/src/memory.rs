@@ -53,6 +53,13 @@ pub trait Memory: Send + Sync + 'static {
     /// # Errors
     /// [`Starved`] when the home node has not enough free memory for it now; nothing is populated then.
     fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved>;
+
+    /// Gives all memory of `member` back, of which no block is in use; false when it stays. Its blocks are populated anew before they
+    /// are used again.
+    fn depopulate(&self, member: MemberId) -> bool {
+        let _ = member;
+        false
+    }
 }
 
 /// A member could not read or write its bytes.

@@ -195,6 +195,10 @@ impl<M: Memory> Pool<M> {
         let Some(member) = self.member(id) else {
             return Ahead::Whole;
         };
+        if self.store().is_some() {
+            // Files take the room, and nobody knows when a volume will.
+            return Ahead::Enough;
+        }
         let enough = |space: &member::Space| space.draining || space.free_blocks() >= ahead;
         let found = |space: &member::Space| match space {
             space if space.populated == member.blocks => Ahead::Whole,

@@ -19,6 +19,8 @@ pub(crate) struct Connection {
     /// Told from other connections of the process.
     number: u64,
     device: Weak<Device>,
+    /// Only one connection registers a pool's files at a time.
+    _claim: Arc<()>,
 }
 
 /// A number that the kernel knows a file by.
@@ -30,12 +32,13 @@ struct Registered {
 }
 
 impl Connection {
-    pub(crate) fn new(device: &Arc<Device>) -> Self {
+    pub(crate) fn new(device: &Arc<Device>, claim: Arc<()>) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self {
             // Relaxed: only that no two are equal.
             number: LAST.fetch_add(1, Ordering::Relaxed),
             device: Arc::downgrade(device),
+            _claim: claim,
         }
     }
 

@@ -26,11 +26,14 @@ use homenode_engine::{BLOCK_BYTES, Clock, Memory};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 /// In this time a thread has read from its device that the filesystem is unmounted, on a busy machine too.
 const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Pause between two tries to get what another mount has.
+const CLAIM_PAUSE: Duration = Duration::from_millis(1);
 
 /// A mounted filesystem. Dropping it while it is served takes it down as [`Server::stop`] does.
 #[derive(Debug)]
@@ -338,7 +341,8 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         };
         let (fs, host) = (Arc::clone(&self.fs), Arc::clone(&self.host));
         let device = Arc::new(first);
-        let passthrough = agreed.passthrough.then(|| Connection::new(&device));
+        let claim = agreed.passthrough.then(|| self.claim_passing()).transpose()?;
+        let passthrough = claim.map(|claim| Connection::new(&device, claim));
         let service = Arc::new(Service::new(fs, host, agreed, passthrough, threads));
         let running = Arc::new(Running::default());
         let mut counters = Vec::new();
@@ -364,23 +368,26 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
             reason: reason.to_owned(),
         };
         let wanted = self.options.data;
-        let why_not = if wanted == Data::Pool && self.fs.pool().store().is_none() {
-            return Ok(chosen(Data::Pool, "it was asked for"));
+        let has_store = self.fs.pool().store().is_some();
+        let why_not = if wanted == Data::Pool {
+            if has_store {
+                let reason =
+                    "files of this pool are the kernel's, and what holds a file's bytes never changes".to_owned();
+                return Err(Error::Passthrough { reason });
+            }
+            return Ok(chosen(wanted, "it was asked for"));
         } else if !offer.has_passthrough() {
             "this kernel cannot pass reads and writes through: Linux 6.9 and newer can (CONFIG_FUSE_PASSTHROUGH)"
                 .to_owned()
-        } else if self.fs.pool().store().is_some() {
-            return Ok(chosen(Data::Kernel, "the pool's files are files of the kernel already"));
+        } else if has_store {
+            return Ok(chosen(Data::Kernel, CHOSEN_KERNEL));
         } else if self.fs.has_pool_files() {
             "the pool has files already, and what holds a file's bytes never changes".to_owned()
         } else {
             match self.make_store() {
                 Ok(()) if wanted == Data::Kernel => return Ok(chosen(wanted, "it was asked for")),
                 Ok(()) => {
-                    return Ok(chosen(
-                        Data::Kernel,
-                        "the kernel offers to move the bytes itself, and it is the faster way",
-                    ));
+                    return Ok(chosen(Data::Kernel, CHOSEN_KERNEL));
                 }
                 Err(error) => format!("the kernel refused a private tmpfs: {error}"),
             }
@@ -392,11 +399,25 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         }
     }
 
+    /// The right to register backing files. Threads of a mount that was just taken down keep it for a moment.
+    fn claim_passing(&self) -> Result<Arc<()>, Error> {
+        let start = Instant::now();
+        loop {
+            if let Some(claim) = self.fs.claim_passing() {
+                return Ok(claim);
+            }
+            if start.elapsed() > NOTICE_TIMEOUT {
+                let reason = "the pool is mounted already, or a file of an earlier mount is still open".to_owned();
+                return Err(Error::Passthrough { reason });
+            }
+            thread::sleep(CLAIM_PAUSE);
+        }
+    }
+
     /// Lends the pool's room to a new store of backing files.
     fn make_store(&self) -> io::Result<()> {
-        let space = self.fs.statfs();
-        let bytes = space.blocks.saturating_mul(BLOCK_BYTES as u64);
-        let store = self.host.backing_store(bytes, self.fs.files_max())?;
+        // A block: the pool lends what it has.
+        let store = self.host.backing_store(BLOCK_BYTES as u64, self.fs.files_max())?;
         self.fs.pool().lend_to(store);
         Ok(())
     }
@@ -434,6 +455,9 @@ fn not_rings(error: &RingError) -> Chosen {
         reason: error.to_string(),
     }
 }
+
+/// Why files of the kernel hold the bytes where nobody asked for anything.
+const CHOSEN_KERNEL: &str = "the kernel offers to move the bytes itself, and it is the faster way";
 
 /// Everything the threads that read the device need, made before the first one starts, so that failures are the caller's.
 fn workers<M: Memory, C: Clock, H: Host>(

@@ -1,4 +1,5 @@
-//! The thread that looks after files of the kernel: whether there is room for what fallocate has promised.
+//! The thread that looks after files of the kernel: whether there is room for what fallocate has promised, and whether room that
+//! was given ahead can be taken back.
 //!
 //! Cost: a look at three counters each period while something is promised, and at a list that is empty otherwise.
 
@@ -27,6 +28,7 @@ impl Keeper {
             let mut is_over = until.0.lock();
             while !*is_over {
                 fs.keep_promises();
+                fs.end_ahead();
                 until.1.wait_for(&mut is_over, PERIOD);
             }
         };

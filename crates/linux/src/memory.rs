@@ -217,6 +217,18 @@ impl Memory for NodeMemory {
         Ok(())
     }
 
+    fn depopulate(&self, member: MemberId) -> bool {
+        let Some(member) = self.members.read().present.get(&member).cloned() else {
+            return false;
+        };
+        // Takes the pages of the file away, not only this mapping's view of them.
+        let is_gone = member.mapping.advise(libc::MADV_REMOVE).is_ok();
+        if is_gone {
+            member.populated.store(0, Ordering::Relaxed);
+        }
+        is_gone
+    }
+
     fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved> {
         let Some(member) = self.members.read().present.get(&member).cloned() else {
             return Err(Starved);

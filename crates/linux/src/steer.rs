@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// Bytes of a file that a policy covers: more than any machine has memory for.
-const POLICY_BYTES: usize = 1 << 42;
+/// Bytes of a file that a policy covers: a terabyte. More would leave many threads at once no addresses.
+const POLICY_BYTES: usize = 1 << 40;
 
 /// Where pages that are still to come lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

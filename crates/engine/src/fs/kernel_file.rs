@@ -15,7 +15,7 @@ use promise::Promise;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Blocks that one step of truncating frees, about: a few milliseconds of pages of 4 KiB.
 const STEP_BLOCKS: u64 = (32 << 20) / BLOCK_BYTES as u64;
@@ -48,6 +48,8 @@ pub(super) struct KernelFile {
     /// Where the bytes lie, as long as nothing can have changed that.
     found: Mutex<Found>,
     promise: Mutex<Promise>,
+    /// Blocks that are promised, as they were counted last.
+    promised: AtomicU64,
     /// Held by appenders of the library.
     appending: Mutex<()>,
 }
@@ -61,17 +63,20 @@ impl KernelFile {
             unseen: Mutex::new(IsKept(true)),
             found: Mutex::default(),
             promise: Mutex::default(),
+            promised: AtomicU64::new(0),
             appending: Mutex::default(),
         }
     }
 
-    /// Notes an open that may write; true when the kernel may keep attributes, and is to forget them.
-    fn note_writer(&self) -> bool {
+    /// Notes an open that may write. Calls `forget` when the kernel may keep attributes; other opens wait until that is done.
+    fn note_writer(&self, forget: impl FnOnce()) {
         let mut is_kept = self.unseen.lock();
         // Relaxed, here and below: the lock orders changes, and whoever reads without it may be a moment late, as its answer is.
         self.may_be_written.store(true, Ordering::Relaxed);
         self.forget_where();
-        std::mem::replace(&mut is_kept.0, false)
+        if std::mem::replace(&mut is_kept.0, false) {
+            forget();
+        }
     }
 
     /// Has attributes last from now on when nobody may write any more: neither by an open that `is_open` counts, nor by a mapping that
@@ -207,18 +212,19 @@ impl KernelFile {
 
     /// Gives up the file, its promises and its registration, when nothing keeps the inode any more.
     pub(super) fn discard<M: Memory>(&self, pool: &Pool<M>) {
-        self.unpromise(pool, [0..0, 0..0]);
+        self.unpromise(pool, &(0..u64::MAX));
         self.file.discard();
         drop(self.registration.lock().take());
     }
 }
 
 impl Inode {
-    /// Notes that somebody may write to the inode without a request from now on, by an open that is counted; true when the kernel was told before that
-    /// attributes last, and has to forget them.
-    #[must_use]
-    pub fn note_writer(&self) -> bool {
-        self.kernel_file().is_some_and(KernelFile::note_writer)
+    /// Notes that somebody may write to the inode without a request from now on, by an open that is counted. Calls `forget` when the
+    /// kernel was told before that attributes last: it has to forget them.
+    pub fn note_writer(&self, forget: impl FnOnce()) {
+        if let Some(file) = self.kernel_file() {
+            file.note_writer(forget);
+        }
     }
 
     /// The number by which the kernel knows the inode's backing file on `connection`; `None` when it has no such file. `register`
@@ -240,6 +246,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     pub fn lasting_attr(&self, inode: &Inode) -> Attr {
         if let Some(file) = inode.kernel_file() {
             file.settle_writers(|| self.opens(inode).writers > 0);
+            return Attr {
+                changes_unseen: file.changes_unseen(),
+                ..self.attr(inode)
+            };
         }
         self.attr(inode)
     }
@@ -265,7 +275,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let grows = file.file.status()?.size < size;
         let is_unfinished = file.truncate_step(size)?;
         if !grows && !is_unfinished {
-            file.unpromise(&self.pool, [0..size.div_ceil(BLOCK_BYTES as u64), 0..0]);
+            file.unpromise(&self.pool, &(size.div_ceil(BLOCK_BYTES as u64)..u64::MAX));
         }
         Ok(is_unfinished)
     }
@@ -284,7 +294,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 if done == 0 {
                     self.promise(inode, file, range)?;
                 }
-                let next = self.allocate_if_full(file, range, done)?;
+                let block = BLOCK_BYTES as u64;
+                let next = self.allocate_if_full(file, range, done).inspect_err(|_| {
+                    file.unpromise(&self.pool, &(range.start / block..range.end.div_ceil(block)));
+                })?;
                 if next.is_none() && operation == Operation::Reserve {
                     file.grow_to(range.end)?;
                 }
@@ -295,7 +308,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 let block = BLOCK_BYTES as u64;
                 file.punch(range)?;
                 let gone = range.start.div_ceil(block)..range.end / block;
-                file.unpromise(&self.pool, [0..gone.start, gone.end.max(gone.start)..u64::MAX]);
+                file.unpromise(&self.pool, &gone);
                 Ok(None)
             }
             _ => Err(Error::NotSupported),

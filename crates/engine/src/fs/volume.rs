@@ -192,7 +192,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         }
         self.cut(&closed, file, size_bytes)?;
         drop(closed);
-        self.pool.lend();
+        self.pool.lend_all();
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if let Some(charged) = gone {
             self.evict(&volume.inode, charged);
         }
-        self.pool.lend();
+        self.pool.lend_all();
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 //! writers get room ahead: what the file is about to free, at most [`AHEAD_BLOCKS_MAX`]. So a pool may hold so much more than its
 //! size while such files are there.
 
-use super::{NoSpace, Pool, signed};
+use super::{NoSpace, Pool};
 use crate::Memory;
 use crate::backing::BackingStore;
 use parking_lot::Mutex;
@@ -16,8 +16,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Blocks that are taken back at a time at least, where there are so many: 16 MiB.
 const RECALL_BLOCKS: u64 = 4096;
-/// Blocks that may stay uncommitted after blocks were freed: 4 MiB.
-const LEND_BLOCKS: u64 = 1024;
 /// Most room that is given ahead: 64 MiB, more than a writer takes until the kernel has said what is gone.
 const AHEAD_BLOCKS_MAX: u64 = 16_384;
 
@@ -59,11 +57,22 @@ impl<M: Memory> Pool<M> {
         (room.lent, room.promised)
     }
 
+    /// Lends what is not committed, with what CPUs were granted.
+    pub(crate) fn lend_all(&self) {
+        if self.store().is_some() {
+            let _alone = self.seeking.write();
+            self.empty_grants();
+        }
+        self.lend();
+    }
+
     /// Lends what is not committed.
     pub(crate) fn lend(&self) {
         let Some(store) = self.store() else { return };
+        let populated = self.shed();
         let mut room = self.lent.room.lock();
-        let more = self.commit_up_to(i64::MAX.unsigned_abs());
+        let free = u64::try_from(self.uncommitted.load(Ordering::Relaxed)).unwrap_or(0);
+        let more = self.commit_up_to(free.saturating_sub(populated));
         if more > 0 && store.resize(room.lent + room.ahead + more).is_ok() {
             room.lent += more;
         } else {
@@ -71,12 +80,11 @@ impl<M: Memory> Pool<M> {
         }
     }
 
-    /// Lends what was freed, where it is worth a call.
-    pub(super) fn lend_freed(&self) {
-        // Relaxed: a hint.
-        if self.store().is_some() && self.uncommitted.load(Ordering::Relaxed) > signed(LEND_BLOCKS) {
-            self.lend();
-        }
+    /// Gives the memory of members back of which no block is in use; returns the free blocks of the others that have memory. Those stay
+    /// the pool's: lent, they would be there twice.
+    fn shed(&self) -> u64 {
+        let members = self.members.read().list.clone();
+        members.iter().map(|member| member.shed(&self.memory)).sum()
     }
 
     /// Takes at least `blocks` blocks of room back, all or nothing.
@@ -104,6 +112,13 @@ impl<M: Memory> Pool<M> {
         }
         room.promised = promised;
         Ok(())
+    }
+
+    /// Blocks that the store's files may still take.
+    pub(crate) fn room_of_files(&self) -> u64 {
+        let room = self.lent.room.lock();
+        room.lent
+            .saturating_sub(self.store().map_or(0, |store| store.used_blocks()))
     }
 
     /// Whether nothing is promised to any file.

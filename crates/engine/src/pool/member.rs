@@ -78,6 +78,19 @@ impl Member {
         space.buddy.free_blocks() + self.blocks - space.populated
     }
 
+    /// Gives all memory back when no block is in use; else returns the free blocks that have memory.
+    pub(super) fn shed<M: Memory>(&self, memory: &M) -> u64 {
+        let _not_populating = self.populating.lock();
+        let mut space = self.space.lock();
+        let free = space.buddy.free_blocks();
+        if free != space.populated || !memory.depopulate(self.id) {
+            return free;
+        }
+        space.buddy = Buddy::new(self.blocks);
+        space.populated = 0;
+        0
+    }
+
     /// Populates the next run unless `enough` says that it needs not. False: everything is populated.
     pub(super) fn populate_next<M: Memory>(
         &self,

@@ -144,8 +144,6 @@ impl<M: Memory> Pool<M> {
         }
         space.starved = false;
         self.note_use(&member, &space);
-        drop(space);
-        self.lend_freed();
     }
 
     /// Keeps room for `blocks` blocks.
@@ -170,7 +168,7 @@ impl<M: Memory> Pool<M> {
     }
 
     /// Takes back what all CPUs were granted and have not used.
-    fn empty_grants(&self) {
+    pub(super) fn empty_grants(&self) {
         for cpu in &self.grants {
             let mut grants = cpu.0.lock();
             let credit = std::mem::take(&mut grants.credit);
@@ -198,7 +196,15 @@ impl<M: Memory> Pool<M> {
         if others == 0 {
             return Err(PoolError::Last(id));
         }
-        if self.store().is_some() && !self.make_room(member.unused(&member.space())) {
+        let leaving = {
+            let space = member.space();
+            (!space.draining).then(|| member.unused(&space))
+        };
+        if let Some(blocks) = leaving
+            && self.store().is_some()
+            && !self.make_room(blocks)
+        {
+            self.lend();
             return Err(PoolError::NoSpace(id));
         }
         {
@@ -272,7 +278,7 @@ impl<M: Memory> Pool<M> {
         found.or_else(|| {
             let _alone = self.seeking.write();
             self.empty_grants();
-            find().or_else(|| self.recall(want).then(&find).flatten())
+            find().or_else(|| self.make_room(want).then(&find).flatten())
         })
     }
 

@@ -47,14 +47,22 @@ fn attributes_are_the_backing_files_and_changes_are_seen_at_once() {
     assert_empty(&fs);
 }
 
+/// Notes a writer; whether the kernel had to forget attributes.
+fn forgets(inode: &Inode) -> bool {
+    let mut forgot = false;
+    inode.note_writer(|| forgot = true);
+    forgot
+}
+
 #[test]
 fn attributes_last_while_nobody_may_write() {
     let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
     let inode = new_file(&fs, "file");
     fs.open(&inode, Access::Read).unwrap();
-    assert!(!fs.attr(&inode).changes_unseen);
-    assert!(inode.note_writer(), "the kernel may have been told that they last");
-    assert!(!inode.note_writer(), "and forgets them once");
+    assert!(!fs.lasting_attr(&inode).changes_unseen);
+    assert!(fs.attr(&inode).changes_unseen, "such an answer may come late");
+    assert!(forgets(&inode), "the kernel may have been told that they last");
+    assert!(!forgets(&inode), "and forgets them once");
     fs.open(&inode, Access::Write).unwrap();
     store.set_writers(0, true);
     assert!(fs.lasting_attr(&inode).changes_unseen);
@@ -64,9 +72,8 @@ fn attributes_last_while_nobody_may_write() {
         "a mapping has outlived the open"
     );
     store.set_writers(0, false);
-    assert!(fs.attr(&inode).changes_unseen, "such an answer may come late");
     assert!(!fs.lasting_attr(&inode).changes_unseen);
-    assert!(inode.note_writer());
+    assert!(forgets(&inode));
     fs.open(&inode, Access::Write).unwrap();
     assert!(
         fs.lasting_attr(&inode).changes_unseen,
@@ -143,13 +150,57 @@ fn files_and_volumes_share_one_total() {
     assert_eq!((taken, fs.statfs().free), (all - most, 0));
     assert_eq!(store.write_unasked(0, most * BLOCK, b"x", 0), Err(Error::NoSpace));
     fs.check_invariants();
-    // What a volume frees a file can take.
-    fs.resize_volume(&volume, BLOCK, true).unwrap();
-    assert_eq!(store.write_unasked(0, most * BLOCK, b"x", 0), Ok(1));
+    // A member's memory goes back when none of its blocks is in use, and the room is a file's then.
     fs.remove_volume(&volume).unwrap();
+    assert_eq!(store.write_unasked(0, most * BLOCK, b"x", 0), Ok(1));
+    fs.check_invariants();
     remove(&fs, "file", &inode);
     assert_empty(&fs);
     assert_eq!(store.limit(), all);
+}
+
+#[test]
+fn drain_beside_a_volume_moves_it_and_takes_room_once() {
+    let (fs, _, store) = kernel_filesystem(2, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 1);
+    let volume = fs.create_volume("v", MEMBER_BLOCKS * BLOCK, Placement::Local).unwrap();
+    let third = MEMBER_BLOCKS / 3;
+    fs.write_volume(&caller.asking(), &volume, 0, &vec![1; (third * BLOCK) as usize])
+        .unwrap();
+    let _inode = new_file(&fs, "file");
+    store
+        .write_unasked(0, 0, &vec![2; (third * BLOCK) as usize], 0)
+        .unwrap();
+    let member = fs.pool().status().members[1].id;
+    fs.drain(member, &mut |_, _| {}).unwrap();
+    remove_member(&fs, member);
+    assert_eq!(fs.statfs().free, MEMBER_BLOCKS - 2 * third);
+    fs.check_invariants();
+}
+
+#[test]
+fn one_connection_at_a_time_registers_files() {
+    let (fs, _, _) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let claim = fs.claim_passing();
+    assert!(claim.is_some() && fs.claim_passing().is_none());
+    drop(claim);
+    assert!(fs.claim_passing().is_some());
+}
+
+#[test]
+fn promise_that_finds_no_room_is_given_up() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
+    fs.fallocate(&caller.asking(), &inode, 0, 0, 10_000 * BLOCK).unwrap();
+    // Faster than anybody looks.
+    store
+        .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 5000) * BLOCK) as usize], 0)
+        .unwrap();
+    fs.keep_promises();
+    assert!(!fs.keep_promises(), "it is not asked for again and again");
+    assert_eq!(fs.pool().status().reserved, 0);
+    fs.check_invariants();
 }
 
 #[test]
@@ -349,11 +400,11 @@ fn bytes_by_node_follow_changes_and_stop_when_told() {
     assert_eq!(told(), []);
     store.write_unasked(0, 0, &[1; 3 * BLOCK as usize], 0).unwrap();
     assert_eq!(told(), [], "nobody was noted as a writer");
-    assert!(inode.note_writer());
+    assert!(forgets(&inode));
     assert_eq!(told(), [(NodeId(0), 3 * BLOCK)]);
     store.write_unasked(0, 3 * BLOCK, &[1], 0).unwrap();
     assert_eq!(told(), [(NodeId(0), 3 * BLOCK)], "nobody has it open any more");
-    assert!(inode.note_writer());
+    assert!(forgets(&inode));
     store.set_writers(0, true);
     assert_eq!(told(), [(NodeId(0), 4 * BLOCK)]);
     store.write_unasked(0, 4 * BLOCK, &[1], 0).unwrap();

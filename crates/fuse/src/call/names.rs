@@ -33,23 +33,24 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn create(&self, input: &CreateIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.make(name, libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0)?;
-        self.note_writer_of(&inode, input.flags);
         reply.put(self.entry(&inode)?)?;
-        self.opened(
-            &inode,
-            input.flags & !O_TRUNC,
-            input.open_flags & open::KILL_SUIDGID != 0,
-            reply,
-        )
+        let kill_priv = input.open_flags & open::KILL_SUIDGID != 0;
+        let opened = self.opened(&inode, input.flags & !O_TRUNC, kill_priv, reply);
+        self.unless_failed(&inode, opened)
     }
 
     pub(super) fn temporary_file(&self, input: &CreateIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let new = self.new_inode(libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0);
         // Comes pinned: with neither name nor pin it would be gone already.
         let inode = self.fs().tmpfile(&self.inode()?, new)?;
-        self.note_writer_of(&inode, input.flags);
         reply.put(self.entry_of_pinned(&inode))?;
-        self.opened(&inode, input.flags & !O_TRUNC, false, reply)
+        let opened = self.opened(&inode, input.flags & !O_TRUNC, false, reply);
+        self.unless_failed(&inode, opened)
+    }
+
+    /// Takes back the lookup that the answer was to give, when there is an error instead.
+    fn unless_failed(&self, inode: &Inode, opened: Result<(), Errno>) -> Result<(), Errno> {
+        opened.inspect_err(|_| self.forget(inode.ino().0, 1))
     }
 
     pub(super) fn sym_link(&self, name: &[u8], target: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {

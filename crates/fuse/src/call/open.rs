@@ -79,12 +79,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     /// Notes an open for writing, before its answer: from then on attributes may change unseen.
-    pub(super) fn note_writer_of(&self, inode: &Inode, flags: u32) {
+    fn note_writer_of(&self, inode: &Inode, flags: u32) {
         if flags & O_ACCMODE != O_RDONLY
-            && inode.note_writer()
             && let Some(connection) = &self.service.passthrough
         {
-            connection.forget_attributes(inode.ino());
+            inode.note_writer(|| connection.forget_attributes(inode.ino()));
         }
     }
 

@@ -70,6 +70,10 @@ impl Memory for TestMemory {
     fn populate(&self, _: MemberId, _: u64, _: u64) -> Result<(), Starved> {
         Ok(())
     }
+
+    fn depopulate(&self, _: MemberId) -> bool {
+        true
+    }
 }
 
 pub(crate) struct TestClock;

@@ -137,7 +137,7 @@ impl BackingFile for TmpfsFile {
     }
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
-        let file = self.open()?;
+        let file = self.open_for(OFlags::RDONLY)?;
         let mut done = 0;
         while done < to.len() {
             match pread(&file, &mut to[done..], offset + done as u64) {
@@ -187,7 +187,7 @@ impl BackingFile for TmpfsFile {
             Whence::Data => SeekFrom::Data(offset),
             Whence::Hole => SeekFrom::Hole(offset),
         };
-        seek(self.open()?, offset).map_err(error)
+        seek(self.open_for(OFlags::RDONLY)?, offset).map_err(error)
     }
 
     fn set_times(&self, atime_ns: Option<i64>, mtime_ns: Option<i64>) -> Result<()> {
@@ -203,7 +203,7 @@ impl BackingFile for TmpfsFile {
     }
 
     fn map(&self) -> Result<Vec<(NodeId, u64)>> {
-        steer::map(self.open()?.as_fd()).map_err(|failure| error_of(&failure))
+        steer::map(self.open_for(OFlags::RDONLY)?.as_fd()).map_err(|failure| error_of(&failure))
     }
 
     fn place(&self, placement: Option<Placement>) -> Result<()> {
@@ -212,11 +212,11 @@ impl BackingFile for TmpfsFile {
             Some(Placement::Interleave) => steer::Policy::Interleave,
             Some(Placement::Node(node)) => steer::Policy::Prefer(node),
         };
-        steer::place(self.open()?.as_fd(), policy).map_err(|failure| error_of(&failure))
+        steer::place(self.open_for(OFlags::RDONLY)?.as_fd(), policy).map_err(|failure| error_of(&failure))
     }
 
     fn move_to(&self, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        steer::move_to(self.open()?.as_fd(), node, progress).map_err(|failure| error_of(&failure))
+        steer::move_to(self.open_for(OFlags::RDONLY)?.as_fd(), node, progress).map_err(|failure| error_of(&failure))
     }
 
     fn has_writers(&self) -> Result<bool> {

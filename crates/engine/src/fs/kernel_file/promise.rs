@@ -38,73 +38,91 @@ impl KernelFile {
     fn promise<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>) -> Result<()> {
         let mut promise = self.promise.lock();
         let ranges = with(&promise.ranges, range);
-        let missing = self.missing_blocks(&ranges)?;
+        let all = || ranges.iter().map(|range| range.end - range.start).sum();
+        let missing = self.missing_blocks(&ranges)?.unwrap_or_else(all);
         pool.change_promised(promise.missing, missing)
             .map_err(|_| Error::NoSpace)?;
         *promise = Promise { ranges, missing };
+        self.promised.store(missing, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Takes back what was promised outside of `kept` (file blocks).
-    pub(super) fn unpromise<M: Memory>(&self, pool: &Pool<M>, kept: [Range<u64>; 2]) {
-        let mut promise = self.promise.lock();
-        if promise.ranges.is_empty() {
-            return;
-        }
-        let cut = |range: &Range<u64>, kept: &Range<u64>| range.start.max(kept.start)..range.end.min(kept.end);
-        let ranges = promise.ranges.iter();
-        let ranges = ranges.flat_map(|range| kept.each_ref().map(|kept| cut(range, kept)));
-        promise.ranges = ranges.filter(|range| range.start < range.end).collect();
-        self.recount(pool, &mut promise);
-    }
-
-    /// Counts anew what is promised and not written; returns it, in blocks.
-    pub(in crate::fs) fn promised_blocks<M: Memory>(&self, pool: &Pool<M>) -> u64 {
+    /// Takes back what was promised within `gone` (file blocks).
+    pub(super) fn unpromise<M: Memory>(&self, pool: &Pool<M>, gone: &Range<u64>) {
         let mut promise = self.promise.lock();
         if !promise.ranges.is_empty() {
+            promise.ranges = without(&promise.ranges, gone);
             self.recount(pool, &mut promise);
         }
-        promise.missing
+    }
+
+    fn is_promised_nothing(&self) -> bool {
+        self.promise.lock().ranges.is_empty()
+    }
+
+    /// Counts anew what is promised and not written; returns it, in blocks. While another thread changes it, as it was last.
+    pub(in crate::fs) fn promised_blocks<M: Memory>(&self, pool: &Pool<M>) -> u64 {
+        if let Some(mut promise) = self.promise.try_lock()
+            && !promise.ranges.is_empty()
+        {
+            self.recount(pool, &mut promise);
+        }
+        // Relaxed: a figure.
+        self.promised.load(Ordering::Relaxed)
     }
 
     fn recount<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise) {
         // What cannot be asked for is gone.
-        let missing = self.missing_blocks(&promise.ranges).unwrap_or(0).min(promise.missing);
-        pool.change_promised(promise.missing, missing)
-            .expect("fewer always fit");
-        promise.missing = missing;
+        let missing = self.missing_blocks(&promise.ranges).unwrap_or(Some(0));
+        // In too many pieces to count: at most as much as before.
+        let missing = missing.unwrap_or(promise.missing).min(promise.missing);
+        self.set_missing(pool, promise, missing);
         if missing == 0 {
             promise.ranges.clear();
         }
     }
 
-    /// Has the kernel allocate what is promised. What finds no room stays promised.
-    fn allocate_promised<M: Memory>(&self, pool: &Pool<M>) {
-        let mut promise = self.promise.lock();
-        for range in &promise.ranges {
-            let (start, end) = (range.start * BLOCK, range.end * BLOCK);
-            if self.file.allocate(start, end - start, true).is_err() {
-                return;
-            }
-        }
-        promise.ranges.clear();
-        pool.change_promised(promise.missing, 0).expect("fewer always fit");
-        promise.missing = 0;
-        drop(promise);
-        self.forget_where();
+    /// Books that `missing` blocks are promised, no more than before.
+    fn set_missing<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, missing: u64) {
+        pool.change_promised(promise.missing, missing)
+            .expect("fewer always fit");
+        promise.missing = missing;
+        self.promised.store(missing, Ordering::Relaxed);
     }
 
-    /// Blocks of `ranges` without data. Those that were only allocated count; so does, of a file in many pieces, the least there can
-    /// be.
-    fn missing_blocks(&self, ranges: &[Range<u64>]) -> Result<u64> {
+    /// Has the kernel allocate the next step of what is promised; false when there is none left. What finds no room is promised no
+    /// more: asking again and again would take the room from others for a moment each time.
+    fn allocate_promised_step<M: Memory>(&self, pool: &Pool<M>) -> bool {
+        let mut promise = self.promise.lock();
+        let Some(range) = promise.ranges.first().cloned() else {
+            return false;
+        };
+        let end = range.end.min(range.start + STEP_BLOCKS);
+        if self
+            .file
+            .allocate(range.start * BLOCK, (end - range.start) * BLOCK, true)
+            .is_err()
+        {
+            promise.ranges.clear();
+            self.set_missing(pool, &mut promise, 0);
+            return false;
+        }
+        promise.ranges = without(&promise.ranges, &(range.start..end));
+        self.recount(pool, &mut promise);
+        drop(promise);
+        self.forget_where();
+        true
+    }
+
+    /// Blocks of `ranges` without data; those that were only allocated count. `None` for a file in too many pieces.
+    fn missing_blocks(&self, ranges: &[Range<u64>]) -> Result<Option<u64>> {
         let (mut missing, mut looked) = (0, 0);
         for range in ranges {
             let mut at = range.start;
             while at < range.end {
                 looked += 1;
                 if looked > STRETCHES_MAX {
-                    let all: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-                    return Ok(all.saturating_sub(self.file.status()?.blocks));
+                    return Ok(None);
                 }
                 let data = match self.file.seek(at * BLOCK, Whence::Data) {
                     Ok(data) => (data / BLOCK).clamp(at, range.end),
@@ -122,8 +140,23 @@ impl KernelFile {
                     .max(data + 1);
             }
         }
-        Ok(missing)
+        Ok(Some(missing))
     }
+}
+
+/// `ranges` without `gone`.
+fn without(ranges: &[Range<u64>], gone: &Range<u64>) -> Vec<Range<u64>> {
+    let parts = |range: &Range<u64>| {
+        [
+            range.start..range.end.min(gone.start),
+            range.start.max(gone.end)..range.end,
+        ]
+    };
+    ranges
+        .iter()
+        .flat_map(parts)
+        .filter(|range| range.start < range.end)
+        .collect()
 }
 
 /// `ranges` and `new`, ascending and apart from each other.
@@ -153,12 +186,19 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             file.promise(&self.pool, blocks)
         });
         if promised == Err(Error::NoSpace) && self.pool.promises_nothing() {
-            // Part of it may be allocated already, which only the kernel knows: it does all or nothing, in one call.
+            // Part of it may be allocated already, which only the kernel knows: it does all or nothing, in one call. What cannot fit is
+            // not tried: it would take all room for a moment.
+            let all = (range.end - range.start) / BLOCK;
+            if all.saturating_sub(file.status().blocks) > self.pool.room_of_files() {
+                return Err(Error::NoSpace);
+            }
             file.file.allocate(range.start, range.end - range.start, true)?;
             file.forget_where();
             return Ok(());
         }
-        self.promising.lock().insert(inode.ino);
+        if promised.is_ok() {
+            self.promising.lock().insert(inode.ino);
+        }
         promised
     }
 
@@ -177,7 +217,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let bytes = (range.end - start).min(STEP_BLOCKS * BLOCK);
         let end = start + bytes;
         file.file.allocate(start, bytes, true)?;
-        file.unpromise(&self.pool, [0..start / BLOCK, end.div_ceil(BLOCK)..u64::MAX]);
+        file.unpromise(&self.pool, &(start / BLOCK..end.div_ceil(BLOCK)));
         file.forget_where();
         Ok((end < range.end).then_some(done + bytes))
     }
@@ -190,8 +230,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         for ino in promising {
             let inode = self.table.find(ino);
             let file = inode.as_deref().and_then(Inode::kernel_file);
-            if file.is_none_or(|file| file.promised_blocks(&self.pool) == 0) {
-                self.promising.lock().remove(&ino);
+            file.map(|file| file.promised_blocks(&self.pool));
+            // Looked at with the list locked: a promise is made first, and then put there.
+            let mut promising = self.promising.lock();
+            if file.is_none_or(KernelFile::is_promised_nothing) {
+                promising.remove(&ino);
             }
         }
     }
@@ -219,7 +262,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             if let Some(inode) = self.table.find(ino)
                 && let Some(file) = inode.kernel_file()
             {
-                file.allocate_promised(&self.pool);
+                while file.allocate_promised_step(&self.pool) {}
             }
         }
         self.count_promises();

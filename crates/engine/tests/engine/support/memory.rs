@@ -206,6 +206,10 @@ impl Memory for TestMemory {
         Ok(())
     }
 
+    fn depopulate(&self, _: MemberId) -> bool {
+        true
+    }
+
     fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved> {
         let storage = self.storage(member);
         assert!(first.is_multiple_of(RUN), "populating starts at a run");

@@ -111,6 +111,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         loop {
             let left = self.pool.start_drain(member)?;
             if left == 0 {
+                // Room that was taken back for the move, and is not needed.
+                self.pool.lend_all();
                 return Ok(moved);
             }
             if idle_passes == IDLE_PASSES_MAX {

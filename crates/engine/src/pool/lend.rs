@@ -81,10 +81,12 @@ impl<M: Memory> Pool<M> {
     }
 
     /// Gives the memory of members back of which no block is in use; returns the free blocks of the others that have memory. Those stay
-    /// the pool's: lent, they would be there twice.
+    /// the pool's: lent, they would be there twice, as the rest of a run of 2 MiB is that was populated for its first blocks.
     fn shed(&self) -> u64 {
         let members = self.members.read().list.clone();
-        members.iter().map(|member| member.shed(&self.memory)).sum()
+        // The free blocks of one that drains are no room of the pool.
+        let in_service = members.iter().filter(|member| !member.space().draining);
+        in_service.map(|member| member.shed(&self.memory)).sum()
     }
 
     /// Takes at least `blocks` blocks of room back, all or nothing.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Mixed load on a mount for SOAK_SECONDS (default: 600), half of it by each transport, while members come and go and files
-# move: nothing may fail, every byte is verified, and the server must not grow. Needs root; SOAK_SIZE is the size of the
+# move: nothing may fail, every byte is verified, and the server must not grow. Then mounts are taken away under load: some minutes. Needs root; SOAK_SIZE is the size of the
 # pool's first member.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -266,3 +266,6 @@ fi
 for transport in "${transports[@]}"; do
     soak "$transport" $((seconds / ${#transports[@]}))
 done
+
+# Faults under load, at 17 moments each by each transport: more than 200 mounts that are taken away.
+HOMENODE_TEST_ROUNDS=17 cargo test --quiet -p homenode-cli --test faults faults::server

@@ -17,6 +17,7 @@ files='
 bin/homenode
 lib/systemd/system/homenode@.service
 lib/systemd/system/homenode-affinity.service
+lib/systemd/system/homenode-steer@.service
 share/doc/homenode/affinity.toml
 share/bash-completion/completions/homenode
 share/fish/vendor_completions.d/homenode.fish
@@ -44,7 +45,7 @@ test_make_install() {
         fail "a relative PREFIX is taken"
     fi
     grep -q 'relative/path is relative' "$work/said" || fail "a relative PREFIX is refused without saying so"
-    for unit in homenode@.service homenode-affinity.service; do
+    for unit in homenode@.service homenode-steer@.service homenode-affinity.service; do
         grep -q '^ExecStart=/usr/local/bin/homenode ' "$work/stage/usr/local/lib/systemd/system/$unit" ||
             fail "$unit starts another command"
     done
@@ -135,7 +136,7 @@ test_package_at_work() {
 
         if command -v systemd-analyze >/dev/null; then
             # It exits with 0 also when it warns; what it says of other units is not ours.
-            said=$(systemd-analyze verify --man=no homenode@srv-pool.service homenode-affinity.service 2>&1 | grep homenode || true)
+            said=$(systemd-analyze verify --man=no homenode@srv-pool.service homenode-steer@dev-shm.service homenode-affinity.service 2>&1 | grep homenode || true)
             [ -z "$said" ] || fail "$said"
         else
             echo "SKIPPED: needs systemd-analyze (the units are not verified)"

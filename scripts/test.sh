@@ -53,8 +53,8 @@ if ! loom --list 2>/dev/null | grep -q ': test$'; then
 fi
 
 step "the fuzz targets compile"
-# Without instrumentation, so that the compiler in use will do. An own target directory, as they are a workspace of their own.
-CARGO_TARGET_DIR="$target/fuzz" cargo check --quiet --locked --manifest-path fuzz/Cargo.toml
+# Without instrumentation, so that the compiler in use will do; and without the fuzzer's engine in C++, as nothing is linked.
+CUSTOM_LIBFUZZER_PATH=/nonexistent/libfuzzer.a CARGO_TARGET_DIR="$target" cargo check --quiet --locked --manifest-path fuzz/Cargo.toml
 
 step "build"
 cargo build --workspace --examples --bins
@@ -92,7 +92,7 @@ mounted() {
 }
 mounted "$transport" pool
 step "faults of a mount, data pool"
-HOMENODE_TEST_DATA=pool cargo test --package homenode-cli --test faults
+HOMENODE_TEST_DATA=pool cargo test --workspace --test faults
 if [ "$transport" = uring ]; then
     mounted classic pool
     mounted classic auto

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const SOURCES: &str = "src/affinity/sense/bpf";
-const PROGRAMS: [&str; 3] = ["threads", "sockets", "disks"];
+const PROGRAMS: [&str; 4] = ["threads", "sockets", "disks", "files"];
 
 fn main() {
     println!("cargo::rerun-if-changed={SOURCES}");

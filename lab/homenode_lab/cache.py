@@ -25,7 +25,7 @@ PROGRAMS = {
 }
 
 # The kernels of the guests: the start of the version, and the suite of Debian that has it.
-KERNELS = {"6.1": "bookworm", "6.18": "trixie-backports"}
+KERNELS = {"6.1": "bookworm", "6.12": "trixie", "6.18": "trixie-backports"}
 
 HINT = "run `make lab`"
 

@@ -53,7 +53,8 @@ class Sources(LabTest):
         self.assertEqual(
             lines,
             [
-                *("deb mirror bookworm main", "deb security bookworm-security main", "deb mirror trixie-backports main"),
+                *("deb mirror bookworm main", "deb security bookworm-security main"),
+                *("deb mirror trixie main", "deb mirror trixie-backports main"),
                 *("deb-src mirror bookworm main", "deb-src security bookworm-security main"),
             ],
         )

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 const VERSION: &str = "0.3.2";
-const OPERATIONS: &str = "100000";
+/// Length of a sequence; `make test` runs both with each transport and each kind of body.
+const OPERATIONS: &str = "40000";
 
 /// Everything fsx can do. None of it with 0 bytes: posix_fallocate refuses that on any filesystem, which fsx takes for a fault.
 const ALL: &str = "
@@ -42,7 +43,7 @@ fn program() -> PathBuf {
         if !found.is_ok_and(|output| tool::text(&output).ends_with(VERSION)) {
             let mut command = tool::cargo();
             command
-                .args(["install", "fsx", "--version", VERSION, "--locked", "--root"])
+                .args(["install", "fsx", "--debug", "--version", VERSION, "--locked", "--root"])
                 .arg(&root);
             // The build of the test itself must not decide how this one is built.
             command.env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR");

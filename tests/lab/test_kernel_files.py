@@ -6,8 +6,15 @@ from trial import TrialTest
 class KernelFiles(TrialTest):
     """Its trials, by each transport; older kernels pass nothing through."""
 
+    def trials(self, kernel: str, transport: str) -> None:
+        options = ("--kernel", kernel, "--nvme", "node=0,size=700M")
+        self.passes("kernel_files.py", options=options, transport=transport)
+
     def test_by_rings(self):
-        self.passes("kernel_files.py", options=("--kernel", "6.18", "--mem", "512M"), transport="uring")
+        self.trials("6.18", "uring")
 
     def test_by_the_classic_transport(self):
-        self.passes("kernel_files.py", options=("--kernel", "6.18", "--mem", "512M"))
+        self.trials("6.18", "classic")
+
+    def test_on_linux_6_12(self):
+        self.trials("6.12", "classic")

@@ -1,7 +1,7 @@
 //! Memory-mapped files: shared and private, coherent with read and write, faults beyond the end.
 
 use crate::actor::Actor;
-use crate::observe::{TICK, Times, sectors, size};
+use crate::observe::{Times, sectors, size, tick};
 use crate::stage::{assert_errno, content, edit, mode, open, read_at, stage, write_at};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -219,7 +219,7 @@ fn a_stored_byte_moves_the_modification_time() {
     }
     let path = stage.file("f", [0; 4096]);
     let before = Times::of(&path);
-    std::thread::sleep(TICK);
+    tick();
     let mut map = Map::shared(edit(&path), 0, 4096);
     map.set(0, 1);
     map.sync();

@@ -64,16 +64,29 @@ impl From<Stat> for Times {
     }
 }
 
-/// The kernel's coarse clock, which stamps files, ticks every 1 to 10 ms.
+/// The kernel's coarse clock, which stamps files, ticks every 1 to 10 ms; later where a virtual CPU is kept from running ([`tick`]).
 pub(crate) const TICK: Duration = Duration::from_millis(20);
+
+/// Waits until the clock that stamps files has moved on.
+pub(crate) fn tick() {
+    let before = coarse_ns();
+    while coarse_ns() <= before {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn coarse_ns() -> i128 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+}
 
 /// Which times of each object `act` moved: a subset of the letters `amc` for access, modification and change. The objects are
 /// held by descriptor, so they may be renamed or unlinked by `act`. A time that moved must have moved to now.
 pub(crate) fn moved<const N: usize>(objects: [&Path; N], act: impl FnOnce()) -> [String; N] {
     let held = objects.map(hold);
-    std::thread::sleep(TICK);
+    tick();
     let before = held.each_ref().map(times_of);
-    let start_ns = now_ns() - i128::try_from(TICK.as_nanos()).expect("a tick is short");
+    let start_ns = coarse_ns() - i128::try_from(TICK.as_nanos()).expect("a tick is short");
     act();
     let end_ns = now_ns();
     let after = held.each_ref().map(times_of);

@@ -199,6 +199,26 @@ fn chown_clears_set_ids_of_programs() {
     assert_eq!(permissions(&dir), 0o6777, "directories keep them");
 }
 
+/// chown(2) that names neither says nothing to the kernel about who may.
+#[test]
+fn a_chown_of_nothing_by_a_stranger_takes_nothing() {
+    let stage = stage!();
+    let (program, directory) = (stage.file("program", b"x"), stage.dir("directory"));
+    give(&program, ALICE, STAFF);
+    chmod(&program, mode(0o4755)).unwrap();
+    chmod(&directory, mode(0o2775)).unwrap();
+    as_user(BOB, &[], || {
+        assert_errno!(chown(&program, None, None), PERM);
+        let _ = chown(&directory, None, None);
+    });
+    assert_eq!(permissions(&program), 0o4755);
+    chown(&directory, None, None).unwrap();
+    assert_eq!(permissions(&directory), 0o2775);
+    // By its owner it is a change, as any.
+    as_user(ALICE, &[], || chown(&program, None, None).unwrap());
+    assert_eq!(permissions(&program), 0o755);
+}
+
 #[test]
 fn a_set_user_id_program_runs_as_its_owner() {
     let stage = stage!();

@@ -1,7 +1,7 @@
 //! Times: which call moves which, utimensat(2), and relatime.
 
 use crate::actor::{ALICE, BOB, as_user};
-use crate::observe::{TICK, Times, moved, now_ns};
+use crate::observe::{TICK, Times, moved, now_ns, tick};
 use crate::stage::{assert_errno, create, edit, open, read_at, stage, write_at};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Gid, OFlags, Timespec, Timestamps, Uid, XattrFlags, utimensat};
 use rustix::fs::{UTIME_NOW, UTIME_OMIT};
@@ -145,7 +145,7 @@ fn reading_moves_an_access_time_that_is_behind() {
     assert_eq!(moved([&path], || read(b"content")), ["a"]);
     // It is newer than the modification now, and younger than a day: relatime leaves it.
     assert_eq!(moved([&path], || read(b"content")), [""]);
-    std::thread::sleep(TICK);
+    tick();
     write_at(&edit(&path), 0, b"CONTENT");
     assert_eq!(moved([&path], || read(b"CONTENT")), ["a"]);
     let day_old = at(i64::try_from(now_ns() / 1_000_000_000).unwrap() - 90_000, 0);

@@ -9,7 +9,7 @@
 //! `modelled` rows come from guests where a remote access that misses takes longer: a model, as the lab's documentation
 //! says. An emulated CPU is as fast for remote memory as for local memory, so throughput is not measured.
 
-mod command;
+pub(crate) mod command;
 mod daemon;
 pub(crate) mod guest;
 mod job;

@@ -2,7 +2,8 @@
 //!
 //! One job for everyone: a process pinned to each node writes, then reads, blocks of its own file at random. It is fio's
 //! job on tmpfs as fio and tmpfs are by default, on tmpfs with `fallocate=none`, and, with fio's defaults, on a mount by
-//! each transport, and by `O_DIRECT`; the library's threads do the same. Each file is written once by such a job before
+//! each transport, by `O_DIRECT`, and with files of the kernel, and on tmpfs beside `homenode steer`, whose mover has had time
+//! to move files; the library's threads do the same. Each file is written once by such a job before
 //! anything is counted.
 //!
 //! The share is of everything the machine accessed in an interval of steady work: by users and kernel, on all CPUs, behind a
@@ -20,6 +21,7 @@ mod model;
 mod requirements;
 mod threads;
 
+use crate::affinity::command;
 use crate::error::Error;
 use crate::interleave::Samples;
 use crate::interrupt;
@@ -56,6 +58,9 @@ pub(crate) struct Arguments {
     /// The lab's program.
     #[arg(long, value_name = "FILE", default_value = "lab/run")]
     lab: PathBuf,
+    /// The command homenode. Default: the one beside this program.
+    #[arg(long, value_name = "FILE")]
+    command: Option<PathBuf>,
     /// Exit with 1 unless every required number is reached.
     #[arg(long)]
     check: bool,
@@ -90,6 +95,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let lab = Lab::find(&arguments.lab)?;
     let mut bench = Bench {
         lab,
+        command: command::find(arguments.command.as_deref())?,
         rounds: arguments.rounds,
         interval_ms: 2000,
         table: Table::new(&["tmpfs", "tmpfs-none"]).with_case_width(36),
@@ -124,6 +130,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
 
 struct Bench {
     lab: Lab,
+    command: PathBuf,
     rounds: u32,
     interval_ms: u32,
     table: Table,
@@ -202,6 +209,7 @@ impl Bench {
                 rounds: self.rounds,
                 interval_ms: self.interval_ms,
                 delay_ns,
+                command: &self.command,
             },
             || progress.inc(1),
         );
@@ -213,7 +221,7 @@ impl Bench {
     fn push(&mut self, unit: &'static str, values: &[Samples], case: impl Fn(Contestant) -> String) {
         let of = |contestant: Contestant| &values[contestant as usize];
         let peers = Contestant::PEERS.map(|peer| (peer.name(), of(peer)));
-        for contestant in Contestant::OURS {
+        for contestant in Contestant::ALL.into_iter().skip(Contestant::PEERS.len()) {
             let row = Row::more_is_better(case(contestant), unit, of(contestant), &peers);
             self.table.print_row(&row);
             self.report.rows.push(row);

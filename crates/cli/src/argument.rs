@@ -1,6 +1,7 @@
 //! How arguments are read, and what is said about those that are wrong.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use homenode::mover::MoverMode;
 use homenode::{Data, MountOptions, Placement, Size, Transport};
 use std::fmt::Display;
 use std::time::Duration;
@@ -82,6 +83,12 @@ pub(crate) fn data() -> impl TypedValueParser<Value = Data> {
     PossibleValuesParser::new(Data::ALL.map(Data::name)).map(|name| name.parse().expect("these are the names of data"))
 }
 
+/// Mode of the mover. Completions offer the names.
+pub(crate) fn mover() -> impl TypedValueParser<Value = MoverMode> {
+    PossibleValuesParser::new(MoverMode::ALL.map(MoverMode::name))
+        .map(|name| name.parse().expect("these are the names of modes"))
+}
+
 /// A time in whole microseconds, at most a second.
 pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
     const SECOND_US: u64 = 1_000_000;
@@ -93,7 +100,7 @@ pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
 
 /// A time in seconds, whole or not, down to a nanosecond.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let remedy = || "write seconds, as 0, 0.5 or 60; for ever is the default".to_owned();
+    let remedy = || "write seconds, as 0, 0.5 or 60".to_owned();
     // Digits and a point only: a number also reads as `1e3`, `inf` and `-0`.
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let number = text.parse().ok().filter(|_| is_plain).ok_or_else(remedy)?;

@@ -29,7 +29,7 @@ use crate::control::protocol::OUTPUT_VERSION;
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
 use clap::Args;
-use homenode::{Size, Transport};
+use homenode::{Data, Size};
 use homenode_linux::topology::{Source, read};
 use interrupt::Interrupt;
 use outcome::{Outcome, Settings};
@@ -73,8 +73,8 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Serve a mount for the demo that is this process's parent.
-    #[arg(long, hide = true, value_name = "TRANSPORT", requires_all = ["directory", "size_per_node"])]
-    serve: Option<Transport>,
+    #[arg(long, hide = true, value_name = "DATA", requires_all = ["directory", "size_per_node"])]
+    serve: Option<Data>,
 }
 
 fn seconds(text: &str) -> std::result::Result<f64, String> {
@@ -105,8 +105,8 @@ impl DemoArgs {
 }
 
 pub(crate) fn run(args: &DemoArgs) -> Result<()> {
-    if let (Some(transport), Some(directory), Some(size)) = (args.serve, &args.directory, args.size_per_node) {
-        return server::serve(directory, transport, size);
+    if let (Some(data), Some(directory), Some(size)) = (args.serve, &args.directory, args.size_per_node) {
+        return server::serve(directory, data, size);
     }
     let interrupt = Interrupt::watch()?;
     let shown = demonstrate(args, &interrupt);

@@ -138,11 +138,15 @@ fn move_file(args: &MoveArgs) -> Result<()> {
     }
 }
 
+/// Whether what was found is a tmpfs.
+pub(crate) fn is_tmpfs(found: Option<&rustix::fs::StatFs>) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    found.is_some_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC))
+}
+
 /// Opens a regular file if it is on a tmpfs.
 fn on_tmpfs(path: &Path) -> Result<Option<OwnedFd>> {
-    const TMPFS_MAGIC: u64 = 0x0102_1994;
-    let is_tmpfs = |found: &rustix::fs::StatFs| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC);
-    if !rustix::fs::statfs(path).is_ok_and(|found| is_tmpfs(&found)) {
+    if !is_tmpfs(rustix::fs::statfs(path).as_ref().ok()) {
         return Ok(None);
     }
     if !fs::metadata(path).is_ok_and(|found| found.is_file()) {
@@ -168,7 +172,7 @@ fn map_of_tmpfs(file: &OwnedFd, name: &str) -> Result<Vec<NodeBytes>> {
 fn move_on_tmpfs(file: &OwnedFd, args: &MoveArgs) -> Result<()> {
     let name = shown(&args.path);
     let progress = Progress::new(format!("moving {name} to node {}", args.node));
-    let moved = steer::move_to(file.as_fd(), NodeId(args.node), &mut |done, total| {
+    let moved = steer::move_pages(file.as_fd(), None, NodeId(args.node), &mut |done, total| {
         progress.set(done, total)
     });
     drop(progress);

@@ -7,8 +7,8 @@ pub(crate) use exports::Exports;
 
 use crate::bodies;
 use crate::control::protocol::{
-    AccessReport, FuseReport, MemberReport, NodeReport, OUTPUT_VERSION, Outcome, Refusal, Request, SpillReport, State,
-    StatusReport, UserReport,
+    AccessReport, FuseReport, MemberReport, MoverReport, NodeReport, OUTPUT_VERSION, Outcome, Refusal, Request,
+    SpillReport, State, StatusReport, UserReport,
 };
 use crate::control::server::Handler;
 use crate::failure::chain;
@@ -134,6 +134,7 @@ impl PoolHandler {
             members: members(&status),
             accesses: accesses(&status),
             spills: spills(&status),
+            mover: MoverReport::from(&self.mount.mover().unwrap_or_default()),
             copies: homenode_linux::copy::choice().to_string(),
             fuse: fuse(&self.mount),
             bodies: bodies::answers(),

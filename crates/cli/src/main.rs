@@ -26,6 +26,7 @@ mod pool;
 mod progress;
 mod serve;
 mod status;
+mod steer;
 mod topology;
 mod up;
 mod volume;
@@ -55,6 +56,7 @@ enum Verb {
     Pool(pool::PoolCommand),
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
+    Steer(steer::SteerArgs),
     Topology(topology::Args),
     #[command(subcommand)]
     Affinity(affinity::AffinityCommand),
@@ -98,6 +100,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::File(command) => file::run(command),
         Verb::Pool(command) => pool::run(command),
         Verb::Volume(command) => volume::run(command),
+        Verb::Steer(args) => steer::run(args),
         Verb::Topology(args) => topology::run(args).map_err(boxed),
         Verb::Affinity(command) => affinity::run(command),
         Verb::Doctor(args) => doctor::run(args),

@@ -10,6 +10,7 @@ use crate::failure::{Failure, Result, fail};
 use crate::handler::{Exports, PoolHandler};
 use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::up::UpArgs;
+use homenode::mover::MoverMode;
 use homenode::{ChosenData, ChosenTransport, Data, MEMBER_BYTES_MIN, Mount, NodeId, Owner, Pool, PoolOptions, Size};
 use homenode_linux::heap::Heap;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -115,6 +116,24 @@ impl Serving {
         let located = locate(&directory.path);
         let located = located.map_err(|error| Failure::new(format!("cannot find the new mount: {error}")))?;
         let device = located.mount.device;
+        let number = rustix::fs::makedev(device.major, device.minor);
+        let mode = args.mounting.mover;
+        if let Err(error) = mount.0.watch(mode, number) {
+            notice(&format!("mover off: {error}"));
+        }
+        match mount.0.mover() {
+            Some(mover) => {
+                if let Some(why) = mover.not_seen {
+                    notice(&format!("mover {mode}: reads and writes are not seen: {why}"));
+                }
+            }
+            None if mode == MoverMode::On => {
+                notice(
+                    "mover on: nothing to do: it moves files of the kernel (--data kernel) on a machine with several nodes",
+                );
+            }
+            None => {}
+        }
         let exports = Exported(Arc::default());
         let handler = PoolHandler::new(pool, Arc::clone(&mount.0), device, Arc::clone(&exports.0));
         let socket = Socket::open(device, Arc::new(handler))?;

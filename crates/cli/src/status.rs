@@ -1,7 +1,7 @@
 //! `homenode status`: what the pools of this machine hold, and where their bytes go.
 
 use crate::control::client::{ConnectError, Connection};
-use crate::control::protocol::{AccessReport, OUTPUT_VERSION, StatusReport, UserReport};
+use crate::control::protocol::{AccessReport, MoverReport, OUTPUT_VERSION, StatusReport, UserReport};
 use crate::control::{self, root_hint, socket_path};
 use crate::directory::is_dead;
 use crate::failure::{Result, fail};
@@ -221,21 +221,7 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
             refused => format!("; {refused} requests refused for want of it"),
         }
     )?;
-    writeln!(
-        text,
-        "\n{:<6} {:<10} {:>11} {:>11} {:>11} {:>14}",
-        "node", "state", "capacity", "used", "populated", "spilled away"
-    )?;
-    for node in &report.nodes {
-        let (capacity, used) = (size(node.capacity_bytes), size(node.used_bytes));
-        let (populated, spilled) = (size(node.populated_bytes), size(node.spilled_bytes));
-        writeln!(
-            text,
-            "{:<6} {:<10} {capacity:>11} {used:>11} {populated:>11} {spilled:>14}",
-            node.node,
-            node.state.name()
-        )?;
-    }
+    write_nodes(text, report)?;
     writeln!(
         text,
         "\n{:<6} {:<6} {:<6} {:<10} {:>11} {:>11} {:>11}  backing",
@@ -266,6 +252,7 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
             spill.home
         )?;
     }
+    text.push_str(&mover_lines(&report.mover, &|inode| format!("inode {inode}")));
     writeln!(text, "\ncopies: {}", report.copies)?;
     let fuse = &report.fuse;
     writeln!(
@@ -281,6 +268,78 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
         fuse.data,
         fuse.data_reason
     )
+}
+
+/// Table of nodes.
+fn write_nodes(text: &mut String, report: &StatusReport) -> fmt::Result {
+    let size = |bytes: u64| HumanBytes(bytes).to_string();
+    writeln!(
+        text,
+        "\n{:<6} {:<10} {:>11} {:>11} {:>11} {:>14}",
+        "node", "state", "capacity", "used", "populated", "spilled away"
+    )?;
+    let is_counted = report.mover.mode != "off" && report.mover.not_seen.is_none();
+    let sees_spills = report.fuse.data != "kernel" || report.nodes.len() < 2 || is_counted;
+    for node in &report.nodes {
+        let (capacity, used) = (size(node.capacity_bytes), size(node.used_bytes));
+        let populated = size(node.populated_bytes);
+        let spilled = if sees_spills {
+            size(node.spilled_bytes)
+        } else {
+            "not seen".to_owned()
+        };
+        writeln!(
+            text,
+            "{:<6} {:<10} {capacity:>11} {used:>11} {populated:>11} {spilled:>14}",
+            node.node,
+            node.state.name()
+        )?;
+    }
+    Ok(())
+}
+
+/// Lines about the mover; none while it is off. `name` names a file by its inode number.
+pub(crate) fn mover_lines(mover: &MoverReport, name: &dyn Fn(u64) -> String) -> String {
+    if mover.mode.is_empty() || mover.mode == "off" {
+        return String::new();
+    }
+    if let Some(why) = &mover.not_seen {
+        return format!("mover {}: reads and writes are not seen: {why}\n", mover.mode);
+    }
+    let size = |bytes: u64| HumanBytes(bytes).to_string();
+    let reached = mover.reached.iter().map(|node| {
+        let (read, written) = (size(node.read_bytes), size(node.written_bytes));
+        format!("CPUs of node {} read {read} and wrote {written}", node.node)
+    });
+    let reached: Vec<String> = reached.collect();
+    let reached = if reached.is_empty() {
+        "nothing was read or written yet".to_owned()
+    } else {
+        reached.join(", ")
+    };
+    let (moves, moved) = (mover.moves, size(mover.moved_bytes));
+    let mut text = format!(
+        "mover {}: {reached} (mappings not seen); {moves} files moved, {moved}\n",
+        mover.mode
+    );
+    if mover.missed_bytes > 0 {
+        text.push_str(&format!(
+            "  {} more were not counted: too many files at once\n",
+            size(mover.missed_bytes)
+        ));
+    }
+    for decision in &mover.decisions {
+        text.push_str(&format!(
+            "  {} {}: node {} reaches it most, {} lie elsewhere, {} a second would be local: {}\n",
+            name(decision.inode),
+            decision.outcome,
+            decision.node,
+            size(decision.bytes),
+            size(decision.saved_rate),
+            decision.reason
+        ));
+    }
+    text
 }
 
 /// ` (3 File exists, 1 No space left on device)`, the most frequent one first.

@@ -133,13 +133,13 @@ fn a_run_reports_every_row_and_leaves_nothing() {
         !page.contains("tree <&>") && page.contains("tree &lt;&amp;&gt;"),
         "names are text"
     );
-    let has_ring = found["absent"]
+    let has_kernel = found["absent"]
         .as_array()
         .unwrap()
         .iter()
-        .all(|absent| absent["contestant"] != "uring");
+        .all(|absent| absent["contestant"] != "kernel");
     assert_eq!(
-        !has_ring,
+        !has_kernel,
         text.contains("not available") && page.contains("not available"),
         "{text}"
     );
@@ -151,10 +151,10 @@ fn a_run_reports_every_row_and_leaves_nothing() {
         let ours = if row["section"] == "in_process" {
             "library"
         } else {
-            "classic"
+            "pool"
         };
-        let ring = (has_ring && ours == "classic").then_some("uring");
-        for contestant in ["tmpfs", ours].into_iter().chain(ring) {
+        let kernel = (has_kernel && ours == "pool").then_some("kernel");
+        for contestant in ["tmpfs", ours].into_iter().chain(kernel) {
             let median = row["cells"][contestant]["median"].as_f64();
             assert!(median.is_some_and(|rate| rate > 0.0), "{contestant} of {row}");
         }
@@ -162,7 +162,7 @@ fn a_run_reports_every_row_and_leaves_nothing() {
     let tree = &found["trees"][0];
     assert_eq!((&tree["entries"], &tree["bytes"]), (&2.into(), &100_000.into()));
     let pools = found["pools"].as_array().unwrap();
-    assert_eq!(pools.len(), 2 + usize::from(has_ring));
+    assert_eq!(pools.len(), 2 + usize::from(has_kernel));
     for pool in pools {
         for files in pool["files"].as_array().unwrap() {
             let Some(node) = files["written_from"].as_u64() else {

@@ -15,6 +15,7 @@ mod faults {
     mod clients;
     mod cpus;
     mod kernel;
+    mod kernel_files;
     mod load;
     mod machine;
     mod memory;

@@ -7,7 +7,9 @@
 
 use crate::NodeId;
 use crate::fs::{Placement, Result, Whence};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 /// A store of backing files with a room that is limited.
@@ -20,6 +22,12 @@ pub trait BackingStore: Debug + Send + Sync {
 
     /// Blocks of 4 KiB that all files take.
     fn used_blocks(&self) -> u64;
+
+    /// Whether files that were discarded take blocks still, until operations that run on them have ended.
+    fn has_leaving(&self) -> bool;
+
+    /// Nodes on which pages of the files can lie, ascending.
+    fn nodes(&self) -> &[NodeId];
 
     /// Limits the files to `blocks` blocks of 4 KiB together.
     ///
@@ -69,11 +77,11 @@ pub trait BackingFile: Debug + Send + Sync {
     /// EFBIG.
     fn set_size(&self, bytes: u64) -> Result<()>;
 
-    /// Takes room for a range of bytes, as fallocate(2) without a mode or with FALLOC_FL_KEEP_SIZE.
+    /// Takes room for a range of bytes, as fallocate(2) with FALLOC_FL_KEEP_SIZE.
     ///
     /// # Errors
     /// ENOSPC; nothing has changed then.
-    fn allocate(&self, offset: u64, bytes: u64, keeps_size: bool) -> Result<()>;
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
 
     /// Frees a range of bytes, which read as zeros then.
     ///
@@ -93,24 +101,32 @@ pub trait BackingFile: Debug + Send + Sync {
     /// As [`BackingFile::status`].
     fn set_times(&self, atime_ns: Option<i64>, mtime_ns: Option<i64>) -> Result<()>;
 
-    /// Bytes on each node, ascending by node; nodes with none left out.
+    /// Adds the bytes on each node of the part that begins at the byte `from`, some milliseconds' work; gives where the next part
+    /// begins, `None` at the end.
     ///
     /// # Errors
     /// As [`BackingFile::status`].
-    fn map(&self) -> Result<Vec<(NodeId, u64)>>;
+    fn map_part(&self, from: u64, by_node: &mut BTreeMap<NodeId, u64>) -> Result<Option<u64>>;
 
-    /// Has pages that are still to come lie where `placement` says; `None` is as local. What lies somewhere stays.
+    /// Has pages that are still to come lie where `placement` says, local and interleaved ones on the nodes `among`, `None` for all.
+    /// Pages that lie somewhere stay.
     ///
     /// # Errors
     /// As [`BackingFile::status`].
-    fn place(&self, placement: Option<Placement>) -> Result<()>;
+    fn place(&self, placement: Placement, among: Option<&[NodeId]>) -> Result<()>;
 
-    /// Moves the bytes to `node` while the file is in use; returns the bytes moved. `progress` hears bytes looked at, and all of
-    /// them.
+    /// Moves the bytes that are on the node `from`, `None` for all, to the node `to` while the file is in use; returns the bytes moved.
+    /// `progress` hears bytes looked at, and all of them.
     ///
     /// # Errors
     /// ENOSPC when the node is full; what moved stays moved.
-    fn move_to(&self, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64>;
+    fn move_pages(&self, from: Option<NodeId>, to: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64>;
+
+    /// Puts the aligned 2 MiB within a range of bytes in huge pages, where they have data without holes.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where there are no huge pages for it.
+    fn collapse(&self, bytes: Range<u64>) -> Result<()>;
 
     /// Whether some process may write to the file without a request: it has the file open for that, or mapped by such an open. Not
     /// asked while an open for writing is being made.
@@ -125,7 +141,7 @@ pub trait BackingFile: Debug + Send + Sync {
     /// ENFILE when the process has no descriptor left.
     fn descriptor(&self) -> Result<OwnedFd>;
 
-    /// Gives the file up: no operation follows. Its bytes go with the kernel's last use of it.
+    /// Gives the file up, as dropping it does: no operation follows. Its bytes go with the kernel's last use of it.
     fn discard(&self);
 }
 

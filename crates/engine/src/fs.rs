@@ -28,11 +28,12 @@ pub use capability::{BodyKind, Operation};
 pub use error::{Error, Result};
 pub use file::fallocate_mode;
 pub use inode::Inode;
+pub use kernel_file::PreparedFile;
 pub use namespace::DirEntry;
 pub use open::{Access, Opens};
 pub use placement::{Placement, UnknownPlacement};
 pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
-pub use xattr::{MAP_XATTR, POLICY_XATTR};
+pub use xattr::{MAP_XATTR, POLICY_XATTR, map_value};
 
 use crate::log::{Attributes, Change, Log, NoLog};
 use crate::pool::{Machine, Pool};
@@ -41,7 +42,7 @@ use block_file::BlockFile;
 use commit::Held;
 use homenode_shared::{Nodes, Slot, Slots};
 use inode::{Body, State};
-use kernel_file::KernelFile;
+use kernel_file::{Growing, Steering};
 use metadata::{Metadata, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
@@ -113,6 +114,10 @@ pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
     promising: Mutex<BTreeSet<Ino>>,
     /// When promises were counted last.
     promises_counted_ns: AtomicI64,
+    /// Nodes that take pages of files of the kernel.
+    steering: Steering,
+    /// Files of the kernel that may have grown.
+    growing: Growing,
     /// Opens of all inodes that are not released.
     opens: AtomicU64,
     /// Held by the connection that registers backing files.
@@ -143,6 +148,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             metadata: Arc::default(),
             promising: Mutex::default(),
             promises_counted_ns: AtomicI64::new(0),
+            steering: Steering::default(),
+            growing: Growing::default(),
             opens: AtomicU64::new(0),
             passing: Mutex::default(),
         };
@@ -216,9 +223,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             self.evict(inode, charged);
             if was_unlinked && inode.body.is_regular() {
                 // Last: until then its space is not free. Relaxed: a figure that is looked at again and again.
-                if self.unlinked.fetch_sub(1, Ordering::Relaxed) == 1 {
-                    self.pool.end_ahead();
-                }
+                self.unlinked.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }
@@ -241,7 +246,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Returns the filesystem's space and inodes, as statfs(2).
     pub fn statfs(&self) -> StatFs {
-        self.count_promises();
+        self.count_promises_if_due();
         let status = self.pool.status();
         let live = self.table.len();
         let (used_bytes, limit_bytes) = self.metadata_bytes();
@@ -294,14 +299,6 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.clock.now_ns()
     }
 
-    /// The body of a new regular file: a backing file where the pool lends its room to a store of those.
-    fn new_file(&self) -> Result<Body> {
-        match self.pool.store() {
-            None => Ok(Body::File(BlockFile::default())),
-            Some(store) => Ok(Body::Kernel(KernelFile::new(store.create()?))),
-        }
-    }
-
     /// The right to register backing files, for as long as what it gives lives; `None` while another connection has it.
     pub fn claim_passing(&self) -> Option<Arc<()>> {
         let mut passing = self.passing.lock();
@@ -313,11 +310,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         })
     }
 
-    /// Takes room back that was given ahead, once no file without a name is left.
-    pub fn end_ahead(&self) {
-        if !self.has_unlinked() {
-            self.pool.end_ahead();
-        }
+    /// Takes room back that was given ahead of files that are gone, where that could not be done at once. Call this again and again.
+    pub fn settle_ahead(&self) {
+        self.pool.settle_ahead();
     }
 
     /// Inodes that there may be.

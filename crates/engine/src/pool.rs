@@ -68,6 +68,9 @@ pub enum PoolError {
     /// Nothing of any file is left on it, and yet blocks of it are taken.
     #[error("{0} still has {1} blocks that belong to no file: it serves on")]
     Unowned(MemberId, u64),
+    /// The kernel does not move pages of files off its home.
+    #[error("cannot move {1} bytes of files off the node of {0}, for example pages that a device uses: it serves on")]
+    Pinned(MemberId, u64),
     /// Member numbers are not used twice.
     #[error("the pool has had {} members, the most it can", MemberId::LIMIT)]
     TooMany,

@@ -1,10 +1,11 @@
 //! Carries out a request on the filesystem.
 //!
 //! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It waits for nothing but
-//! (a fifth of a second) for room, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
+//! (a fifth of a second) for room, and to remove a name in a pool that is nearly full, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
 //! more of them. ENOSYS to FLUSH and OPENDIR saves those trips for good too: close has nothing to do in memory, and
 //! reading a directory needs no handle. FSYNC and FSYNCDIR are answered each time, although there is nothing to do: after
-//! ENOSYS the kernel would go on saying that all is well when the server has died.
+//! ENOSYS the kernel would go on saying that all is well when the server has died. Where the kernel has the bytes itself that is right, and
+//! ENOSYS it is.
 //!
 //! A lookup pins an inode until FORGET; an open counts, and keeps it, until RELEASE. The two come by different ways, in any order.
 
@@ -25,8 +26,10 @@ use homenode_engine::fs::{self, Asking, Fs, Ino, Inode};
 use homenode_engine::{Clock, CpuId, Memory, NodeId};
 use homenode_shared::Slot;
 use std::cell::Cell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Everything that all calls of a mount share.
@@ -40,6 +43,10 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     pub(crate) writers: Writers,
     /// Whether all CPUs belong to one node: then no thread is asked where it runs.
     has_one_node: bool,
+    /// Whether files have labels (SELinux's): the kernel sets them, or somebody has set one.
+    pub(crate) has_labels: AtomicBool,
+    /// Maps of files under way, by their requests' numbers.
+    maps: Mutex<HashMap<u64, BTreeMap<NodeId, u64>>>,
     /// Threads that read the device.
     threads: usize,
     /// Number of these threads that wait for room.
@@ -64,6 +71,8 @@ impl<M: Memory, C: Clock, H: Host> Service<M, C, H> {
             passthrough,
             writers: Writers::default(),
             has_one_node,
+            has_labels: AtomicBool::new(Path::new("/sys/fs/selinux/enforce").exists()),
+            maps: Mutex::default(),
             threads,
             waiting: AtomicUsize::new(0),
         }
@@ -145,7 +154,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Request::Read(input) => self.read(&input, reply),
             Request::Write { input, data } => self.write(&input, data, reply),
             Request::Lookup { name } => self.lookup(name, reply),
-            Request::GetAttr(_) => self.get_attr(reply),
+            Request::GetAttr(input) => self.get_attr(&input, reply),
             Request::StatX(_) => self.stat_x(reply),
             Request::SetAttr(input) => self.set_attr(&input, reply),
             Request::ReadLink => self.read_link(reply),
@@ -169,6 +178,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Request::RemoveXattr { name } => self.remove_xattr(name),
             Request::FAllocate(input) => self.allocate(&input),
             Request::LSeek(input) => self.seek(&input, reply),
+            // The caller copies by itself, within the kernel: pages are then its own, on its node and in its memory control group.
+            Request::CopyFileRange(_) | Request::CopyFileRange64(_) if self.service.passthrough.is_some() => {
+                Err(Errno(libc::ENOSYS))
+            }
             Request::CopyFileRange(input) => self.copy_range(&input, reply),
             Request::CopyFileRange64(input) => self.copy_range_64(&input, reply),
             // The kernel has the bytes and the server does not: fsync has nothing to ask for, now or later.
@@ -251,6 +264,20 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         Ok(result?)
     }
 
+    /// Waits a moment where removed files pile up, of which the kernel's word to forget has not been read yet, or is being carried out:
+    /// the room that can be given ahead of them is limited, and the kernel's writers do not wait for it.
+    fn let_forgets_pass(&self) -> Result<(), Errno> {
+        let Some(connection) = &self.service.passthrough else {
+            return Ok(());
+        };
+        let pool = self.fs().pool();
+        // On the classic device, whose threads all read, any request may be waiting.
+        let is_unread = || self.origin != Origin::Device && connection.has_request();
+        let is_behind = || pool.is_ahead_short() && (pool.is_discarding() || is_unread());
+        let passed = self.with_room(|| if is_behind() { Err(fs::Error::NoSpace) } else { Ok(()) });
+        if self.later.get().is_some() { passed } else { Ok(()) }
+    }
+
     /// Carries a long operation out by steps: `step` takes how far it came and gives how far it comes, `None` at the end. A ring's thread
     /// does one step and then serves others.
     fn in_steps(&self, mut step: impl FnMut(u64) -> Result<Option<u64>, Errno>) -> Result<(), Errno> {
@@ -290,6 +317,11 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             _ => host.thread_cpu(tid),
         };
         self.fs().pool().cpu_node(asking.unwrap_or_else(|| host.current_cpu()))
+    }
+
+    /// The node of the serving CPU: the caller's, where a ring carries the request.
+    fn serving_node(&self) -> NodeId {
+        self.fs().pool().cpu_node(self.service.host.current_cpu())
     }
 
     /// Remembers the caller as the inode's writer, for when the kernel writes its mapped pages back.

@@ -100,6 +100,17 @@ impl Device {
         self.0.as_raw_fd()
     }
 
+    /// Whether a request waits to be read.
+    pub(crate) fn has_request(&self) -> bool {
+        let mut look = libc::pollfd {
+            fd: self.raw(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one structure that may be read and written; it does not wait.
+        unsafe { libc::poll(&raw mut look, 1, 0) > 0 && look.revents & libc::POLLIN != 0 }
+    }
+
     /// Waits for the next request.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         loop {

@@ -20,6 +20,7 @@ mod mount;
 mod negotiate;
 mod options;
 mod passthrough;
+mod prepared;
 mod responder;
 mod server;
 mod statistics;

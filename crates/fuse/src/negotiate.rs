@@ -58,6 +58,10 @@ const WANTED: u64 = init::ASYNC_READ
 /// the write cannot leave old bytes in the page cache.
 const MINOR_DIRECT_WRITES_INVALIDATE: u32 = 45;
 
+/// From this minor version on (Linux 6.12) a write that is passed through counts as a change of attributes at once, also of those that an
+/// answer on its way tells.
+const MINOR_SEES_WRITES: u32 = 41;
+
 /// The terms that both sides keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
@@ -69,6 +73,8 @@ pub(crate) struct Agreed {
     pub(crate) attribute_timeout: Duration,
     /// Whether the kernel reads and writes backing files itself.
     pub(crate) passthrough: bool,
+    /// Whether attributes that are on their way are dropped when such a write has changed them.
+    pub(crate) sees_writes: bool,
 }
 
 /// Features that the kernel offers in INIT, the first request of a connection. The kernel waits for the answer.
@@ -196,6 +202,7 @@ fn agree(offer: &InitIn, terms: &Terms<'_>) -> Result<(InitOut, Agreed), Error> 
         parallel_direct_io: flags & init::DIRECT_IO_ALLOW_MMAP != 0 && minor >= MINOR_DIRECT_WRITES_INVALIDATE,
         attribute_timeout: options.attribute_timeout,
         passthrough: flags & init::PASSTHROUGH != 0,
+        sees_writes: minor >= MINOR_SEES_WRITES,
     };
     Ok((answer, agreed))
 }
@@ -268,6 +275,7 @@ mod tests {
                 parallel_direct_io: true,
                 attribute_timeout: Options::ATTRIBUTE_TIMEOUT,
                 passthrough: false,
+                sees_writes: true,
             }
         );
         assert_eq!((answer.max_write, answer.max_pages, answer.minor), (1 << 20, 256, 45));

@@ -3,9 +3,11 @@
 //! A number lives as long as its inode, or the connection if that ends first. It is given back when the engine drops it.
 
 use crate::device::Device;
+use crate::prepared::Prepared;
 use crate::wire::{Field, NotifyInvalInodeOut, OutHeader};
 use homenode_engine::backing::Registration;
-use homenode_engine::fs::{Error, Ino, Inode, Result};
+use homenode_engine::fs::{Error, Fs, Ino, Inode, PreparedFile, Result};
+use homenode_engine::{Clock, Memory};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -21,6 +23,8 @@ pub(crate) struct Connection {
     device: Weak<Device>,
     /// Only one connection registers a pool's files at a time.
     _claim: Arc<()>,
+    /// Files that it knows before they are created.
+    pub(crate) prepared: Prepared,
 }
 
 /// A number that the kernel knows a file by.
@@ -32,19 +36,30 @@ struct Registered {
 }
 
 impl Connection {
-    pub(crate) fn new(device: &Arc<Device>, claim: Arc<()>) -> Self {
+    pub(crate) fn new(device: &Arc<Device>, claim: Arc<()>, prepared: Prepared) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self {
             // Relaxed: only that no two are equal.
             number: LAST.fetch_add(1, Ordering::Relaxed),
             device: Arc::downgrade(device),
             _claim: claim,
+            prepared,
         }
     }
 
     /// The kernel's number for the inode's backing file; `None` when it has none.
     pub(crate) fn id_of(&self, inode: &Inode) -> Option<Result<i32>> {
         inode.backing_id(self.number, |file| self.register(&file))
+    }
+
+    /// Whether the kernel has requests that no thread has read yet: with rings, what it forgets.
+    pub(crate) fn has_request(&self) -> bool {
+        self.device.upgrade().is_some_and(|device| device.has_request())
+    }
+
+    /// Makes a file that the kernel knows already.
+    pub(crate) fn prepare<M: Memory, C: Clock>(&self, fs: &Fs<M, C>) -> Result<PreparedFile> {
+        fs.prepare_file(self.number, |file| self.register(&file))
     }
 
     /// Has the kernel forget the attributes of an inode, and those of answers that are on their way.

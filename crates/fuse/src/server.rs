@@ -17,12 +17,14 @@ use crate::mount::{self, Busy};
 use crate::negotiate::{Offer, TRANSFER_BYTES_MAX, Terms};
 use crate::options::{Chosen, ChosenData, Data, Options, Transport};
 use crate::passthrough::Connection;
+use crate::prepared::{FILES_MAX, Prepared};
 use crate::responder::Responder;
 use crate::statistics::{Counters, Statistics};
-use crate::uring::{self, Queue, Rings};
+use crate::uring::{self, PAYLOAD_BYTES_MIN, Queue, Rings};
 use crate::worker::Worker;
 use homenode_engine::fs::Fs;
-use homenode_engine::{BLOCK_BYTES, Clock, Memory};
+use homenode_engine::{BLOCK_BYTES, Clock, CpuId, Memory, NodeId};
+use std::collections::BTreeSet;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
@@ -31,6 +33,9 @@ use std::{fs, io, thread};
 
 /// In this time a thread has read from its device that the filesystem is unmounted, on a busy machine too.
 const NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Descriptors that the rest of a process wants beside files of the kernel: connections of commands, what steering reads.
+const OTHER_DESCRIPTORS: usize = 16;
 
 /// Pause between two tries to get what another mount has.
 const CLAIM_PAUSE: Duration = Duration::from_millis(1);
@@ -310,6 +315,17 @@ struct Mounting<'a, M: Memory, C: Clock, H> {
     options: &'a Options,
 }
 
+/// Sees that the process may open `count` files more, so that none of a user's calls fails for want of one.
+fn need_descriptors(count: usize) -> Result<(), Error> {
+    let files: io::Result<Vec<fs::File>> = (0..count).map(|_| fs::File::open("/dev/null")).collect();
+    files.map(drop).map_err(|source| Error::Passthrough {
+        reason: format!(
+            "the server wants to open {count} files more: {source}; raise the limit of open files \
+             (ulimit -n, LimitNOFILE= of a unit), or use --data pool"
+        ),
+    })
+}
+
 /// The threads of a mount, what they count, how requests travel, and what holds the bytes.
 type Served = (Arc<Running>, Vec<Arc<Counters>>, Chosen, ChosenData);
 
@@ -322,8 +338,8 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
             dir: Some(self.dir.to_owned()),
         };
         let offer = Offer::receive(&first)?;
-        let (rings, chosen) = self.choose(transport, &offer)?;
         let data = self.choose_data(&offer)?;
+        let (rings, chosen) = self.choose(transport, &offer, data.data)?;
         let terms = Terms {
             options: self.options,
             transfer_bytes: rings
@@ -342,7 +358,8 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         let (fs, host) = (Arc::clone(&self.fs), Arc::clone(&self.host));
         let device = Arc::new(first);
         let claim = agreed.passthrough.then(|| self.claim_passing()).transpose()?;
-        let passthrough = claim.map(|claim| Connection::new(&device, claim));
+        let (prepared, preparers) = Prepared::new(self.cpus());
+        let passthrough = claim.map(|claim| Connection::new(&device, claim, prepared));
         let service = Arc::new(Service::new(fs, host, agreed, passthrough, threads));
         let running = Arc::new(Running::default());
         let mut counters = Vec::new();
@@ -356,6 +373,17 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         counters.extend(workers.iter().map(|worker| Arc::clone(&worker.responder.counters)));
         for (number, worker) in workers.into_iter().enumerate() {
             start(format!("fuse-{number}"), number, &running, move || worker.run())?;
+        }
+        if agreed.passthrough {
+            // A thread that works on a backing file has it open.
+            need_descriptors(counters.len() + preparers.len() + OTHER_DESCRIPTORS)?;
+            for (number, preparer) in preparers.into_iter().enumerate() {
+                let (weak, host) = (Arc::downgrade(&service), Arc::clone(&self.host));
+                start(preparer.name(), number, &running, move || {
+                    preparer.run(&weak, &*host);
+                    Ok(())
+                })?;
+            }
         }
         mounted.keep();
         Ok((running, counters, chosen, data))
@@ -414,16 +442,24 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         }
     }
 
+    /// CPUs of the machine with their nodes.
+    fn cpus(&self) -> impl Iterator<Item = (CpuId, NodeId)> + '_ {
+        let cpus = 0..u32::try_from(self.host.possible_cpus()).unwrap_or(u32::MAX);
+        cpus.map(|cpu| (CpuId(cpu), self.fs.pool().cpu_node(CpuId(cpu))))
+    }
+
     /// Lends the pool's room to a new store of backing files.
     fn make_store(&self) -> io::Result<()> {
         // A block: the pool lends what it has.
-        let store = self.host.backing_store(BLOCK_BYTES as u64, self.fs.files_max())?;
+        let nodes: BTreeSet<NodeId> = self.cpus().map(|(_, node)| node).collect();
+        let files_max = self.fs.files_max().saturating_add((nodes.len() * FILES_MAX) as u64);
+        let store = self.host.backing_store(BLOCK_BYTES as u64, files_max)?;
         self.fs.pool().lend_to(store);
         Ok(())
     }
 
     /// Which transport it will be, and why; makes the rings if they are it.
-    fn choose(&self, transport: Transport, offer: &Offer) -> Result<(Option<Rings>, Chosen), Error> {
+    fn choose(&self, transport: Transport, offer: &Offer, data: Data) -> Result<(Option<Rings>, Chosen), Error> {
         let chosen = |transport, reason: &str| Chosen {
             transport,
             reason: reason.to_owned(),
@@ -432,7 +468,12 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
             return Ok((None, chosen(transport, "it was asked for")));
         }
         let rings = if offer.has_rings() {
-            uring::prepare(self.fs.pool(), &*self.host, self.options, TRANSFER_BYTES_MAX)
+            // Where the kernel moves bytes itself, requests carry names: rather many at a time than large ones.
+            let payload_bytes_max = match data {
+                Data::Kernel => PAYLOAD_BYTES_MIN,
+                _ => TRANSFER_BYTES_MAX,
+            };
+            uring::prepare(self.fs.pool(), &*self.host, self.options, payload_bytes_max)
         } else {
             Err(uring::why_not_offered())
         };
@@ -503,6 +544,9 @@ fn start_queues<M: Memory, C: Clock, H: Host>(
         let cpu = queue.cpu();
         let number = cpu.0 as usize;
         let serve = move || {
+            if queue.responder.service.passthrough.is_some() {
+                uring::wait_for_turn();
+            }
             let result = queue.register();
             let failed = result.is_err();
             // Nobody listens when another queue has failed before: the mount is being taken down.

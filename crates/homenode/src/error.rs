@@ -188,7 +188,9 @@ impl Error {
             Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } => EINVAL,
             Self::Memory(_) | Self::Starved { .. } => ENOMEM,
             Self::NotDrained(_) => EBUSY,
-            Self::Pool(PoolError::NotEmpty(..) | PoolError::Last(_) | PoolError::Unowned(..)) => EBUSY,
+            Self::Pool(
+                PoolError::NotEmpty(..) | PoolError::Last(_) | PoolError::Unowned(..) | PoolError::Pinned(..),
+            ) => EBUSY,
             Self::Pool(PoolError::Io(_)) => EIO,
             Self::Pool(PoolError::NoSpace(_)) => ENOSPC,
             Self::Pool(_) => EINVAL,

@@ -1,52 +1,73 @@
-//! The thread that looks after files of the kernel: whether there is room for what fallocate has promised, and whether room that
-//! was given ahead can be taken back.
+//! Two threads that look after files of the kernel, as long as a mount serves them.
 //!
-//! Cost: a look at three counters each period while something is promised, and at a list that is empty otherwise.
+//! `promises` looks every 20 ms whether there is room for what fallocate has promised, and whether room that was given ahead can be taken
+//! back. `steering` looks which nodes have room for pages to come, keeps free memory on each for them, and puts files that grew and rest in huge
+//! pages; its steps may take longer.
+//!
+//! Cost: a look at three counters each period while something is promised, and at a list that is empty otherwise; a meminfo of each node
+//! on machines of several nodes; and, once files could fill a node, a look where they lie: 1 % of a CPU, 20 % while a node
+//! is nearly full and files grow.
 
 use crate::Error;
+use crate::machine::Machine;
+use crate::periodic::Periodic;
 use crate::pool::EngineFs;
-use parking_lot::{Condvar, Mutex};
+use homenode_engine::BLOCK_BYTES;
+use homenode_linux::room::RoomKeeper;
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time between two looks: in it a writer at 3 GB/s takes less than the margin of promises.
 const PERIOD: Duration = Duration::from_millis(20);
+/// Looking where files lie takes at most one part in this many of a CPU, while they grow and a node may get fat.
+const STEERING_REST: u32 = 5;
+/// Rest between looks while no node may change, in multiples of a look's time.
+const DUE_REST: u32 = 100;
+/// Putting files in huge pages takes at most one part in this many of a CPU.
+const COLLAPSE_REST: u32 = 10;
 
-/// The thread; dropping it ends it.
-#[derive(Debug)]
-pub(crate) struct Keeper {
-    end: Arc<(Mutex<bool>, Condvar)>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Keeper {
-    pub(crate) fn start(fs: &Arc<EngineFs>) -> Result<Self, Error> {
-        let end = Arc::new((Mutex::new(false), Condvar::new()));
-        let (fs, until) = (Arc::clone(fs), Arc::clone(&end));
-        let run = move || {
-            let mut is_over = until.0.lock();
-            while !*is_over {
-                fs.keep_promises();
-                fs.end_ahead();
-                until.1.wait_for(&mut is_over, PERIOD);
-            }
-        };
-        let thread = Builder::new()
-            .name("promises".into())
-            .spawn(run)
-            .map_err(Error::Thread)?;
-        let thread = Some(thread);
-        Ok(Self { end, thread })
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        *self.end.0.lock() = true;
-        self.end.1.notify_all();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that keeps promises panicked");
+/// Starts the threads.
+pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 2], Error> {
+    let promising = Arc::clone(fs);
+    let promises = Periodic::start("promises", move || {
+        let broken = promising.keep_promises() * BLOCK_BYTES as u64;
+        if broken > 0 {
+            tracing::warn!(
+                "{broken} bytes that fallocate promised found no room: others filled the pool within {PERIOD:?}"
+            );
         }
-    }
+        promising.settle_ahead();
+        PERIOD
+    })?;
+    let fs = Arc::clone(fs);
+    let nodes: Vec<_> = machine.with_memory().map(|node| node.id).collect();
+    let mut rooms = RoomKeeper::new(&nodes);
+    let now = Instant::now();
+    let (mut next_room, mut next_steering, mut next_due, mut next_collapse) = (now, now, now, now);
+    let steering = Periodic::start("steering", move || {
+        let start = Instant::now();
+        if start >= next_steering {
+            fs.pool().note_starved(&rooms.starved());
+            fs.steer_files(start >= next_due);
+            let took = start.elapsed();
+            next_steering = start + took * STEERING_REST;
+            next_due = next_due.max(start + took * DUE_REST);
+        }
+        let start = Instant::now();
+        if start >= next_room {
+            let wanted = fs.pool().room_of_files().saturating_mul(BLOCK_BYTES as u64);
+            let rest = rooms.keep(wanted);
+            if rest.is_zero() {
+                return rest;
+            }
+            next_room = start + rest;
+        }
+        let start = Instant::now();
+        if start >= next_collapse {
+            fs.collapse_rested();
+            next_collapse = start + start.elapsed() * COLLAPSE_REST;
+        }
+        PERIOD
+    })?;
+    Ok([promises, steering])
 }

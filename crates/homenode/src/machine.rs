@@ -5,6 +5,12 @@ use homenode_engine::BLOCK_BYTES;
 use homenode_engine::pool::Machine as EngineMachine;
 use homenode_linux::topology;
 
+/// Files that the machine may have open at a time: a file of the kernel is one of them, and other programs want theirs.
+fn open_files_max() -> u64 {
+    let read = std::fs::read_to_string("/proc/sys/fs/file-max").ok();
+    read.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
+}
+
 /// The nodes of this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
@@ -35,7 +41,7 @@ impl Machine {
             cpu_nodes: topology.cpu_nodes().to_vec(),
             nodes: topology.node_ids(),
             latency: topology.latency().matrix.clone(),
-            files_max: memory_bytes / BLOCK_BYTES as u64,
+            files_max: (memory_bytes / BLOCK_BYTES as u64).min(open_files_max() / 2),
         };
         Ok(Self { engine, nodes })
     }

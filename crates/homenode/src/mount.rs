@@ -3,22 +3,31 @@
 //! The kernel keeps names, missing names, attributes and pages of a mounted pool, and is told of no change that it did not
 //! make: while a pool is mounted it must be changed through the mount only.
 
-use crate::keeper::Keeper;
+use crate::keeper;
 use crate::machine::Machine;
-use crate::pool::{Inner, Pool};
-use crate::{CpuId, Error};
+use crate::mover::{self, Files, MoverMode, MoverStatus, Watch};
+use crate::periodic::Periodic;
+use crate::pool::{EngineFs, Inner, Pool};
+use crate::{CpuId, Error, NodeId};
+use homenode_engine::BLOCK_BYTES;
 use homenode_engine::backing::BackingStore;
+use homenode_engine::fs::Ino;
 use homenode_fuse::{Chosen, ChosenData, Data, Host, Options as MountOptions, Server, Statistics};
+use homenode_linux::reach::Filesystem;
 use homenode_linux::tmpfs::store::TmpfsStore;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// A mounted pool, served by threads of this process. Dropping it takes the mount away, even from under open files: they
 /// get errors then.
 pub struct Mount {
-    /// Dropped first: it needs the pool.
-    _promises: Option<Keeper>,
+    /// They end before the server does.
+    _keepers: Option<[Periodic; 2]>,
+    mover: OnceLock<(Arc<Mutex<Watch>>, Periodic)>,
     server: Server,
     directory: PathBuf,
     /// The mount keeps the pool, with its populating threads.
@@ -51,9 +60,12 @@ impl Pool {
         let server = Server::mount(Arc::clone(&self.inner.fs), Arc::new(host), directory, options)?;
         self.inner.limit_metadata();
         let is_kernel = server.data().data == Data::Kernel;
-        let promises = is_kernel.then(|| Keeper::start(&self.inner.fs)).transpose()?;
+        let keepers = is_kernel
+            .then(|| keeper::start(&self.inner.fs, &self.inner.machine))
+            .transpose()?;
         Ok(Mount {
-            _promises: promises,
+            _keepers: keepers,
+            mover: OnceLock::new(),
             server,
             directory: directory.to_owned(),
             pool: Arc::clone(&self.inner),
@@ -78,6 +90,35 @@ impl Mount {
     #[must_use]
     pub fn data(&self) -> &ChosenData {
         self.server.data()
+    }
+
+    /// Watches from now on which nodes reach which files, and moves files to them if `mode` says so. `device` is the mount's device
+    /// number, as stat(2) tells it. Does nothing on a machine of one node, or where the kernel does not hold the files' bytes; a second call does
+    /// nothing either.
+    ///
+    /// # Errors
+    /// When there is no thread for it. That nothing can be counted is told by [`Mount::mover`].
+    pub fn watch(&self, mode: MoverMode, device: u64) -> Result<(), Error> {
+        let has_nodes = self.pool.machine.with_memory().count() > 1;
+        if !has_nodes || mode == MoverMode::Off || self.data().data != Data::Kernel || self.mover.get().is_some() {
+            return Ok(());
+        }
+        let watch = Arc::new(Mutex::new(Watch::begin(mode, Filesystem::Mount, device)));
+        let (fs, watched) = (Arc::clone(&self.pool.fs), Arc::clone(&watch));
+        let thread = Periodic::start("mover", move || {
+            let start = Instant::now();
+            mover::look(&watched, &OfMount(&fs));
+            MOVER_PERIOD.max(start.elapsed() * MOVER_REST)
+        })?;
+        // A second call that came meanwhile has begun the same.
+        let _ = self.mover.set((watch, thread));
+        Ok(())
+    }
+
+    /// Counts and decisions of the mover; `None` while it is off.
+    #[must_use]
+    pub fn mover(&self) -> Option<MoverStatus> {
+        self.mover.get().map(|(watch, _)| watch.lock().status().clone())
     }
 
     /// Waits until it is unmounted, by whomever.
@@ -123,6 +164,36 @@ impl std::fmt::Debug for Mount {
         f.debug_struct("Mount")
             .field("directory", &self.directory)
             .finish_non_exhaustive()
+    }
+}
+
+/// Time between two looks of the mover.
+const MOVER_PERIOD: Duration = Duration::from_secs(1);
+/// Rest after a long look, as a multiple of its time.
+const MOVER_REST: u32 = 10;
+
+/// Files of a mounted pool.
+struct OfMount<'a>(&'a EngineFs);
+
+impl Files for OfMount<'_> {
+    fn map(&self, file: u64) -> Option<Vec<(NodeId, u64)>> {
+        let inode = self.0.inode(Ino(file))?;
+        self.0.is_local(&inode).then(|| self.0.map(&inode))
+    }
+
+    fn move_to(&self, file: u64, node: NodeId) -> Result<u64, String> {
+        let inode = self.0.inode(Ino(file)).ok_or("it is gone")?;
+        let moved = self.0.move_to(&inode, node, &mut |_, _| {});
+        moved.map_err(|error| error.to_string())
+    }
+
+    fn room(&self, node: NodeId) -> u64 {
+        let free = homenode_linux::memory::free_bytes(node).unwrap_or(0);
+        free.min(self.0.pool().room_on(node) * BLOCK_BYTES as u64)
+    }
+
+    fn note_written(&self, written: &BTreeMap<NodeId, u64>) {
+        self.0.note_written(written);
     }
 }
 

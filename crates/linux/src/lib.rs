@@ -11,6 +11,8 @@ pub mod heap;
 pub mod mapped;
 pub mod memory;
 pub mod process;
+pub mod reach;
+pub mod room;
 pub mod steer;
 pub mod tmpfs;
 pub mod topology;

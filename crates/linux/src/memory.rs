@@ -9,9 +9,9 @@
 //! panics and reaches no memory outside its member; addresses of removed members are not used again.
 
 mod backing;
-mod cgroup;
+pub(crate) mod cgroup;
 mod error;
-mod headroom;
+pub(crate) mod headroom;
 pub(crate) mod mapping;
 mod table;
 

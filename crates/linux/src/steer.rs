@@ -4,137 +4,248 @@
 //! write or map it; it comes before the policies of tasks and of the filesystem. Source: set_mempolicy(2), mbind(2), move_pages(2).
 
 use crate::affinity::sense::pages_of_line;
-use crate::memory::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES};
+use crate::memory::cgroup::Limits;
+use crate::memory::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES, nodes_with_memory};
+use crate::tmpfs::huge_denied;
 use homenode_engine::NodeId;
+use homenode_engine::fs::Placement;
 use rustix::fs::{SeekFrom, fstat, seek};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Bytes of a file that a policy covers: a terabyte. More would leave many threads at once no addresses.
 const POLICY_BYTES: usize = 1 << 40;
 
-/// Where pages that are still to come lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// On the node of the CPU that writes, or as its task says.
-    Local,
-    /// On that node while it has room.
-    Prefer(NodeId),
-    /// On all nodes with memory in turns.
-    Interleave,
+/// Nodes with memory, ascending.
+///
+/// # Errors
+/// When sysfs cannot be read, as on a kernel without NUMA.
+pub fn nodes() -> io::Result<Vec<NodeId>> {
+    nodes_with_memory()
 }
 
-/// Sets the file's policy for pages that are still to come.
+/// Sets the file's policy for pages that are still to come: local is the writer's node, or as its task says, and the nearest `among`
+/// some nodes; a node is taken while it has room.
 ///
 /// # Errors
 /// EINVAL for a node without memory, ENOMEM.
-pub fn place(file: BorrowedFd<'_>, policy: Policy) -> io::Result<()> {
+pub fn place(file: BorrowedFd<'_>, placement: Placement, among: Option<&[NodeId]>) -> io::Result<()> {
     let mapping = Mapping::reserve(POLICY_BYTES)?;
-    mapping.attach_to_read(file)?;
-    match policy {
-        Policy::Local => mapping.unset_policy(),
-        Policy::Prefer(node) => mapping.prefer(0, POLICY_BYTES, node),
-        Policy::Interleave => mapping.interleave(),
+    mapping.attach_to_read(file, 0)?;
+    match placement {
+        Placement::Local => among.map_or_else(|| mapping.unset_policy(), |nodes| mapping.prefer_many(nodes)),
+        Placement::Node(node) => mapping.prefer(0, POLICY_BYTES, node),
+        Placement::Interleave => match among {
+            Some(nodes) => mapping.interleave(nodes),
+            None => mapping.interleave(&nodes_with_memory()?),
+        },
     }
 }
 
-/// Bytes of the file on each node, ascending by node; nodes with none left out. Walks the file's pages: about 10 ms for 1 GiB in
+/// Bytes of the file on each node, ascending by node; nodes with none left out. Walks the file's pages: a few ms for 1 GiB in
 /// huge pages.
 ///
 /// # Errors
 /// When the file cannot be mapped, or /proc/self/numa_maps not be read.
 pub fn map(file: BorrowedFd<'_>) -> io::Result<Vec<(NodeId, u64)>> {
-    let mut nodes = BTreeMap::<NodeId, u64>::new();
-    let mut add = |node, pages| *nodes.entry(node).or_default() += pages * PAGE_BYTES as u64;
-    if size_of_file(file)? <= HUGE_BYTES as u64 {
-        // Page by page: numa_maps walks all that the process has mapped.
-        map_data(file, &mut |mapping, offset| {
-            for node in mapping.nodes_of_pages(offset, HUGE_BYTES)? {
-                u16::try_from(node).into_iter().for_each(|node| add(NodeId(node), 1));
-            }
-            Ok(())
-        })?;
-    } else if let Some(mapping) = map_data(file, &mut |_, _| Ok(()))? {
-        let maps = std::fs::read_to_string("/proc/self/numa_maps")?;
-        let start = format!("{:x} ", mapping.base().addr());
-        let line = maps.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
-        line.split(' ')
-            .filter_map(pages_of_line)
-            .for_each(|(node, pages)| add(node, pages));
+    let (mut by_node, mut next) = (BTreeMap::new(), Some(0));
+    while let Some(from) = next {
+        next = map_part(file, from, &mut by_node)?;
     }
-    Ok(nodes.into_iter().collect())
+    Ok(by_node.into_iter().collect())
 }
 
-/// Moves the file's pages to `node`, under its readers and writers; returns the bytes moved. `progress` hears bytes looked at, and all
-/// of them.
+/// Adds what [`map`] tells of the part of the file that begins at the byte `from`, some milliseconds' work; gives where the next part
+/// begins, `None` at the end.
+///
+/// # Errors
+/// When the file cannot be mapped, or /proc/self/numa_maps not be read.
+pub fn map_part(file: BorrowedFd<'_>, from: u64, by_node: &mut BTreeMap<NodeId, u64>) -> io::Result<Option<u64>> {
+    let mut add = |node, pages| *by_node.entry(node).or_default() += pages * PAGE_BYTES as u64;
+    let parts = RefCell::new(Vec::new());
+    map_window(
+        file,
+        from,
+        &mut |_, part| {
+            parts.borrow_mut().push(part);
+            Ok(())
+        },
+        &mut |mapping| {
+            let parts = parts.take();
+            // Few pages one by one: numa_maps walks all that the process has mapped.
+            if parts.iter().map(|part| part.bytes).sum::<usize>() <= HUGE_BYTES {
+                for part in parts {
+                    let nodes = mapping.nodes_of_pages(part.in_mapping, part.bytes)?;
+                    let nodes = nodes.into_iter().filter_map(|node| u16::try_from(node).ok());
+                    nodes.for_each(|node| add(NodeId(node), 1));
+                }
+            } else {
+                let maps = std::fs::read_to_string("/proc/self/numa_maps")?;
+                let start = format!("{:x} ", mapping.base().addr());
+                let line = maps.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
+                let on = line.split(' ').filter_map(pages_of_line);
+                on.for_each(|(node, pages)| add(node, pages));
+            }
+            Ok(())
+        },
+    )
+}
+
+/// Moves the file's pages that are on the node `from`, `None` for all, to the node `to`, under its readers and writers; returns the bytes
+/// moved. `progress` hears bytes looked at, and all of them.
 ///
 /// # Errors
 /// ENOSPC when the node is full; what moved stays moved. EPERM without CAP_SYS_NICE.
-pub fn move_to(file: BorrowedFd<'_>, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> io::Result<u64> {
+pub fn move_pages(
+    file: BorrowedFd<'_>,
+    from: Option<NodeId>,
+    to: NodeId,
+    progress: &mut dyn FnMut(u64, u64),
+) -> io::Result<u64> {
     let all = size_of_file(file)?;
     let mut moved = 0;
-    map_data(file, &mut |mapping, offset| {
-        moved += mapping.move_pages(offset, HUGE_BYTES, node)?;
-        progress((offset + HUGE_BYTES) as u64, all);
+    let mut move_part = |mapping: &Mapping, part: Part| {
+        moved += mapping.move_pages(part.in_mapping, part.bytes, from, to)?;
+        progress((part.in_file + part.bytes as u64).min(all), all);
         Ok(())
-    })?;
+    };
+    let mut next = Some(0);
+    while let Some(from) = next {
+        next = map_window(file, from, &mut move_part, &mut |_| Ok(()))?;
+    }
     progress(all, all);
     Ok(moved)
 }
 
-/// Maps the file with all pages that hold data, and calls `each` with the offset of each aligned 2 MiB that has some; `None` for a
-/// file without data.
-fn map_data(
-    file: BorrowedFd<'_>,
-    each: &mut dyn FnMut(&Mapping, usize) -> io::Result<()>,
-) -> io::Result<Option<Mapping>> {
-    let size = usize::try_from(size_of_file(file)?).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    let Some(mapped) = size.checked_next_multiple_of(HUGE_BYTES).filter(|bytes| *bytes > 0) else {
-        return Ok(None);
-    };
-    let mapping = Mapping::reserve(mapped)?;
-    mapping.attach_to_read(file)?;
-    let mut at = 0;
-    while at < size {
-        // Holes are skipped: reading one would fill it.
-        let data = match seek(file, SeekFrom::Data(at as u64)) {
-            Ok(data) => usize::try_from(data).unwrap_or(size) / HUGE_BYTES * HUGE_BYTES,
-            Err(rustix::io::Errno::NXIO) => break,
-            Err(errno) => return Err(errno.into()),
-        };
-        let window = data.max(at)..(data.max(at) + HUGE_BYTES).min(size);
-        populate(file, &mapping, window.clone())?;
-        each(&mapping, window.start)?;
-        at = window.start + HUGE_BYTES;
+/// Puts the aligned 2 MiB within a range of bytes in huge pages, where they have data without holes. New pages are charged to the memory
+/// control group of this process, which has to have room for them.
+///
+/// # Errors
+/// EOPNOTSUPP where there are no huge pages for it, or that room. What is in use just now stays as it is.
+pub fn collapse(file: BorrowedFd<'_>, bytes: Range<u64>) -> io::Result<()> {
+    let end = size_of_file(file)?.min(bytes.end) / HUGE_BYTES as u64 * HUGE_BYTES as u64;
+    let start = bytes.start.next_multiple_of(HUGE_BYTES as u64);
+    if huge_denied() || Limits::of_this_process().room() < end.saturating_sub(start) {
+        return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    Ok(Some(mapping))
-}
-
-/// Brings the pages that hold data in a part of the file into the mapping.
-fn populate(file: BorrowedFd<'_>, mapping: &Mapping, window: std::ops::Range<usize>) -> io::Result<()> {
-    let mut at = window.start;
-    while at < window.end {
-        let start = match seek(file, SeekFrom::Data(at as u64)) {
-            Ok(start) => usize::try_from(start).unwrap_or(window.end),
-            Err(rustix::io::Errno::NXIO) => return Ok(()),
-            Err(errno) => return Err(errno.into()),
-        };
-        if start >= window.end {
-            return Ok(());
+    if start >= end {
+        return Ok(());
+    }
+    let mapped = usize::try_from(end - start).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    let mapping = Mapping::reserve(mapped)?;
+    mapping.attach_to_read(file, start)?;
+    for in_mapping in (0..mapped).step_by(HUGE_BYTES) {
+        let at = start + in_mapping as u64;
+        // SEEK_HOLE would walk all data that follows.
+        if cached_pages(file, at, HUGE_BYTES as u64)? == (HUGE_BYTES / PAGE_BYTES) as u64 {
+            match mapping.collapse(in_mapping) {
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Err(error),
+                // In use, or there is no huge page just now: the others are tried all the same.
+                _ => {}
+            }
         }
-        let end = seek(file, SeekFrom::Hole(start as u64)).map_or(window.end, |end| {
-            usize::try_from(end).unwrap_or(window.end).min(window.end)
-        });
-        let (first, last) = (start / PAGE_BYTES * PAGE_BYTES, end.next_multiple_of(PAGE_BYTES));
-        match mapping.populate_read(first, last - first) {
-            // Truncated meanwhile: there is nothing there any more.
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(()),
-            populated => populated?,
-        }
-        at = end.max(at + PAGE_BYTES);
     }
     Ok(())
+}
+
+/// Bytes of a file that are mapped at a time: 12 ms to look at in pages of 4 KiB.
+const WINDOW_BYTES: u64 = 64 << 20;
+
+/// A part of a file in a mapping.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    in_file: u64,
+    in_mapping: usize,
+    bytes: usize,
+}
+
+/// Maps a window of the file that begins with the first data from the byte `from` on; gives where the next one may begin, `None` when there is no
+/// more. Brings the pages that are in memory into the page tables: a hole would be filled, and a page in swap read. Calls `each`
+/// with each part within an aligned 2 MiB that has such pages, and `whole` at the end.
+fn map_window(
+    file: BorrowedFd<'_>,
+    from: u64,
+    each: &mut dyn FnMut(&Mapping, Part) -> io::Result<()>,
+    whole: &mut dyn FnMut(&Mapping) -> io::Result<()>,
+) -> io::Result<Option<u64>> {
+    const HUGE: u64 = HUGE_BYTES as u64;
+    let size = size_of_file(file)?;
+    let next_data = |at: u64| match seek(file, SeekFrom::Data(at)) {
+        Ok(at) => Ok(at / HUGE * HUGE),
+        Err(rustix::io::Errno::NXIO) => Ok(u64::MAX),
+        Err(errno) => Err(io::Error::from(errno)),
+    };
+    let mut at = next_data(from)?;
+    if at >= size {
+        return Ok(None);
+    }
+    let start = at;
+    let end = size.next_multiple_of(HUGE).min(start.saturating_add(WINDOW_BYTES));
+    let mapping = Mapping::reserve(usize::try_from(end - start).map_err(|_| io::ErrorKind::FileTooLarge)?)?;
+    mapping.attach_to_read(file, start)?;
+    while at < end {
+        let in_mapping = usize::try_from(at - start).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        // Cut at the end of the file: of a file of another user the kernel calls pages beyond it resident too.
+        let below = usize::try_from(size.saturating_sub(at).min(HUGE)).unwrap_or(HUGE_BYTES);
+        let pages = below.div_ceil(PAGE_BYTES);
+        // One count of a huge page, where mincore(2) would look for each of its 512.
+        let is_whole = cached_pages(file, at, below as u64).is_ok_and(|cached| cached == pages as u64);
+        let resident = if is_whole {
+            vec![true; pages]
+        } else {
+            mapping.resident_pages(in_mapping, below)?
+        };
+        let mut page = 0;
+        for run in resident.chunk_by(|one, other| one == other) {
+            let offset = page * PAGE_BYTES;
+            page += run.len();
+            let part = Part {
+                in_file: at + offset as u64,
+                in_mapping: in_mapping + offset,
+                bytes: run.len() * PAGE_BYTES,
+            };
+            if run[0] {
+                match mapping.populate_read(part.in_mapping, part.bytes) {
+                    // Truncated meanwhile: there is nothing there any more.
+                    Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {}
+                    populated => {
+                        populated?;
+                        each(&mapping, part)?;
+                    }
+                }
+            }
+        }
+        at += HUGE;
+        if !resident.contains(&true) {
+            at = next_data(at)?;
+        }
+    }
+    whole(&mapping)?;
+    Ok((at < size).then_some(at))
+}
+
+/// Pages of a range of bytes of the file that are in memory (cachestat(2), Linux 6.5 and newer).
+fn cached_pages(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<u64> {
+    const CACHESTAT: libc::c_long = 451;
+    let range = [offset, bytes];
+    // Pages in memory, dirty, under write-back, evicted, evicted lately.
+    let mut counts = [0_u64; 5];
+    // SAFETY: the kernel reads two words and writes five, and both arrays live until it returns.
+    let status = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0) };
+    if status == 0 {
+        Ok(counts[0])
+    } else {
+        let error = io::Error::last_os_error();
+        let is_unknown = error.raw_os_error() == Some(libc::ENOSYS);
+        Err(if is_unknown {
+            io::Error::from_raw_os_error(libc::EOPNOTSUPP)
+        } else {
+            error
+        })
+    }
 }
 
 fn size_of_file(file: BorrowedFd<'_>) -> io::Result<u64> {

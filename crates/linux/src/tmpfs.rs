@@ -34,11 +34,12 @@ impl Context {
         fsconfig_set_flag(&self.0, "noswap").is_ok()
     }
 
-    /// Makes it; the filesystem lives as long as the descriptor, files that are open on it, and their mappings.
-    pub(crate) fn mount(self) -> io::Result<OwnedFd> {
+    /// Makes it, without set-uid programs, devices and what `attributes` forbid; the filesystem lives as long as the descriptor,
+    /// files that are open on it, and their mappings.
+    pub(crate) fn mount(self, attributes: MountAttrFlags) -> io::Result<OwnedFd> {
         fsconfig_create(&self.0)?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        Ok(fsmount(&self.0, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+        let forbidden = attributes | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        Ok(fsmount(&self.0, FsMountFlags::FSMOUNT_CLOEXEC, forbidden)?)
     }
 }
 

@@ -9,6 +9,7 @@ extern crate alloc;
 pub mod affinity;
 pub mod doctor;
 mod ids;
+pub mod mover;
 pub mod pool;
 mod queue_map;
 pub mod topology;

@@ -60,4 +60,5 @@ def main(kind: str, node: int, leave: int) -> None:
     sys.stdin.read()
 
 
-main(*WORDS)
+if __name__ == "__main__":
+    main(*WORDS)

@@ -15,7 +15,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const NAME: &str = "homenode";
 
 /// Where the command is: it is named, or beside this program.
-pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
+pub(crate) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
     let beside = || std::env::current_exe().map(|bench| bench.with_file_name(NAME));
     let path = named.map_or_else(beside, |path| Ok(path.to_owned()));
     path.and_then(|path| path.canonicalize()).map_err(|error| {

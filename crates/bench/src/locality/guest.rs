@@ -12,11 +12,12 @@ use crate::lab;
 use crate::mount::served::{Served, Variant};
 use crate::private_tmpfs::{self, Pages};
 use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,9 @@ pub(crate) struct Arguments {
     /// Length of an interval.
     #[arg(long)]
     interval_ms: u64,
+    /// The command homenode.
+    #[arg(long)]
+    command: PathBuf,
 }
 
 /// The kernel's switch for rings, of a guest of its own.
@@ -38,6 +42,10 @@ const RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
 /// What every job has to have moved before its work is steady.
 const STEADY_BYTES: f64 = (1 << 20) as f64;
 const STEADY_TIMEOUT: Duration = Duration::from_secs(60);
+/// In this time the mover has seen who uses a file, and has moved it.
+const MOVER_TIME: Duration = Duration::from_secs(30);
+/// Room that is left besides what fio's fallocate promises: with less, the server allocates it on its own node.
+const PROMISED_BYTES: u64 = 64 << 20;
 const POLL: Duration = Duration::from_millis(20);
 
 /// Measures everyone, round after round.
@@ -47,12 +55,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let cpus = one_of_each_node()?;
     let files = arguments.sizes.len() as u64;
     let stages = Contestant::ALL
-        .map(|contestant| Stage::set_up(contestant, files, cpus.clone()))
+        .map(|contestant| Stage::set_up(contestant, files, cpus.clone(), &arguments.command))
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
     for &block_bytes in &arguments.sizes {
         for stage in &stages {
-            stage.start(block_bytes, true, true)?.finish()?;
+            stage.lay_out(block_bytes)?;
         }
     }
     let interval = Duration::from_millis(arguments.interval_ms);
@@ -103,8 +111,42 @@ struct Stage {
 #[derive(Debug)]
 enum Files {
     Tmpfs(OwnedFd),
+    Steered(
+        OwnedFd,
+        #[expect(dead_code, reason = "it is there until it is dropped")] Steer,
+    ),
     Served(Served),
     Library(Library),
+}
+
+/// `homenode steer` at work. Dropping it ends it.
+#[derive(Debug)]
+struct Steer(Child);
+
+impl Steer {
+    fn start(command: &Path, directory: &Path) -> Result<Self, Error> {
+        let child = Command::new(command)
+            .args(["steer", "--mover", "on"])
+            .arg(directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
+        child
+            .map(Self)
+            .map_err(|error| Error::system("starting homenode steer", error))
+    }
+}
+
+impl Drop for Steer {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+/// A path to a directory of this process.
+fn path_of(directory: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}/.", std::process::id(), directory.as_raw_fd()))
 }
 
 /// The job at work.
@@ -115,11 +157,17 @@ enum Running {
 }
 
 impl Stage {
-    fn set_up(contestant: Contestant, files_per_job: u64, cpus: Vec<usize>) -> Result<Self, Error> {
+    fn set_up(contestant: Contestant, files_per_job: u64, cpus: Vec<usize>, command: &Path) -> Result<Self, Error> {
         let node_bytes = (files_per_job + 1) * FILE_BYTES;
         let all_bytes = node_bytes * cpus.len() as u64;
         let files = match contestant {
             Contestant::Tmpfs | Contestant::TmpfsNone => Files::Tmpfs(private_tmpfs::mount(Pages::Default, all_bytes)?),
+            Contestant::Steer => {
+                let root = private_tmpfs::mount(Pages::Default, all_bytes)?;
+                let steer = Steer::start(command, &path_of(&root))?;
+                Files::Steered(root, steer)
+            }
+            Contestant::Kernel => Files::Served(Served::start(Variant::Kernel, node_bytes + PROMISED_BYTES, None)?),
             Contestant::Mount | Contestant::MountDirect => {
                 Files::Served(Served::start(Variant::Uring, node_bytes, None)?)
             }
@@ -133,6 +181,17 @@ impl Stage {
         })
     }
 
+    /// Has each file written once.
+    fn lay_out(&self, block_bytes: u64) -> Result<(), Error> {
+        self.start(block_bytes, true, true)?.finish()?;
+        if self.contestant == Contestant::Steer {
+            let running = self.start(block_bytes, true, false)?;
+            thread::sleep(MOVER_TIME);
+            running.stop()?;
+        }
+        Ok(())
+    }
+
     /// Starts the job; `once`: it ends by itself when all of each file has had its turn.
     fn start(&self, block_bytes: u64, write: bool, once: bool) -> Result<Running, Error> {
         let directory = match &self.files {
@@ -141,7 +200,7 @@ impl Stage {
                     .start(&self.cpus, block_bytes, write, once)
                     .map(Running::Threads);
             }
-            Files::Tmpfs(root) => PathBuf::from(format!("/proc/{}/fd/{}/.", std::process::id(), root.as_raw_fd())),
+            Files::Tmpfs(root) | Files::Steered(root, _) => path_of(root),
             Files::Served(served) => served.directory().to_owned(),
         };
         let mut command = Fio::command(&directory, &self.cpus, block_bytes, write);

@@ -18,19 +18,25 @@ pub(super) enum Contestant {
     MountDirect,
     /// fio, as it is by default, on a mount through the classic device.
     MountClassic,
+    /// fio, as it is by default, on a mount whose files are the kernel's.
+    Kernel,
+    /// fio on tmpfs, both as they are by default, beside `homenode steer --mover on`.
+    Steer,
 }
 
 impl Contestant {
-    pub(super) const ALL: [Self; 6] = [
+    /// All, the peers first.
+    pub(super) const ALL: [Self; 8] = [
         Self::Tmpfs,
         Self::TmpfsNone,
         Self::Library,
         Self::Mount,
         Self::MountDirect,
         Self::MountClassic,
+        Self::Kernel,
+        Self::Steer,
     ];
     pub(super) const PEERS: [Self; 2] = [Self::Tmpfs, Self::TmpfsNone];
-    pub(super) const OURS: [Self; 4] = [Self::Library, Self::Mount, Self::MountDirect, Self::MountClassic];
 
     /// Name in tables and JSON.
     pub(super) fn name(self) -> &'static str {
@@ -41,6 +47,8 @@ impl Contestant {
             Self::Mount => "mount",
             Self::MountDirect => "mount-direct",
             Self::MountClassic => "mount-classic",
+            Self::Kernel => "kernel",
+            Self::Steer => "steer",
         }
     }
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use std::fs;
 use std::io;
 use std::iter::Sum;
+use std::path::Path;
 
 /// A guest to boot, and what is measured in it.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,8 @@ pub(super) struct Guest<'a> {
     pub(super) interval_ms: u32,
     /// Of remote accesses that miss: a model.
     pub(super) delay_ns: u32,
+    /// The command homenode.
+    pub(super) command: &'a Path,
 }
 
 /// What was done, and the accesses meanwhile.
@@ -109,7 +112,7 @@ struct Accesses {
 pub(super) fn measure(lab: &Lab, guest: &Guest<'_>, tick: impl Fn()) -> Result<Vec<Interval>, Error> {
     let counts = tempfile::NamedTempFile::new().map_err(|error| Error::system("making a temporary file", error))?;
     let mut options = vec![
-        "--mem=768M".to_owned(),
+        "--mem=1G".to_owned(),
         "--kernel=6.18".to_owned(),
         format!("--count={}", counts.path().display()),
     ];
@@ -122,8 +125,9 @@ pub(super) fn measure(lab: &Lab, guest: &Guest<'_>, tick: impl Fn()) -> Result<V
         format!("--sizes={}", sizes.join(",")),
         format!("--rounds={}", guest.rounds),
         format!("--interval-ms={}", guest.interval_ms),
+        format!("--command={}", guest.command.display()),
     ];
-    let done: Vec<Done> = lab.told(lab.guest(guest.nodes, &options, &[], &words), tick)?;
+    let done: Vec<Done> = lab.told(lab.guest(guest.nodes, &options, &[guest.command], &words), tick)?;
     let text = fs::read_to_string(counts.path()).map_err(|error| Error::system("reading the counts", error))?;
     let document: Document =
         serde_json::from_str(&text).map_err(|error| Error::system("reading the counts", io::Error::from(error)))?;

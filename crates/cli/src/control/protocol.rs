@@ -1,6 +1,8 @@
 //! The lines between a command and a server.
 
 use crate::bodies::Answers;
+use homenode::NodeId;
+use homenode::mover::{MoverStatus, ReachedBytes, Reason, Told};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -184,6 +186,8 @@ pub(crate) struct StatusReport {
     /// The access matrix without its empty cells.
     pub(crate) accesses: Vec<AccessReport>,
     pub(crate) spills: Vec<SpillReport>,
+    #[serde(default)]
+    pub(crate) mover: MoverReport,
     /// How bytes are copied on this processor, and why.
     #[serde(default)]
     pub(crate) copies: String,
@@ -239,6 +243,86 @@ pub(crate) struct VolumeReport {
 pub(crate) struct NodeBytes {
     pub(crate) node: u16,
     pub(crate) bytes: u64,
+}
+
+/// Counts and decisions of the mover.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MoverReport {
+    /// `off`, `plan` or `on`.
+    pub(crate) mode: String,
+    /// Why nothing is counted.
+    pub(crate) not_seen: Option<String>,
+    /// Reads and writes of files of the kernel, by node of the CPUs; mappings are not seen.
+    pub(crate) reached: Vec<ReachedReport>,
+    /// Bytes that found no room among the counts.
+    pub(crate) missed_bytes: u64,
+    pub(crate) moves: u64,
+    pub(crate) moved_bytes: u64,
+    /// The latest decisions, the last one at the end.
+    pub(crate) decisions: Vec<DecisionReport>,
+}
+
+impl From<&MoverStatus> for MoverReport {
+    fn from(status: &MoverStatus) -> Self {
+        let reached = |(node, bytes): (&NodeId, &ReachedBytes)| ReachedReport {
+            node: node.0,
+            read_bytes: bytes.read,
+            written_bytes: bytes.written,
+        };
+        let decision = |told: &Told| {
+            let decision = &told.decision;
+            let reason = match &told.moved {
+                Some(Err(why)) => format!("cannot move: {why}"),
+                _ => decision.reason.to_string(),
+            };
+            DecisionReport {
+                inode: decision.file,
+                node: decision.to.0,
+                bytes: decision.bytes,
+                saved_rate: decision.saved_rate,
+                outcome: outcome(told).to_owned(),
+                reason,
+            }
+        };
+        Self {
+            mode: status.mode.name().to_owned(),
+            not_seen: status.not_seen.clone(),
+            reached: status.reached.iter().map(reached).collect(),
+            missed_bytes: status.missed_bytes,
+            moves: status.moves,
+            moved_bytes: status.moved_bytes,
+            decisions: status.told.iter().map(decision).collect(),
+        }
+    }
+}
+
+fn outcome(told: &Told) -> &'static str {
+    match (&told.moved, told.decision.reason) {
+        (Some(Ok(_)), _) => "moved",
+        (None, Reason::Pays) => "would move",
+        _ => "stays",
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ReachedReport {
+    pub(crate) node: u16,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct DecisionReport {
+    pub(crate) inode: u64,
+    /// Node whose CPUs reach most of its bytes.
+    pub(crate) node: u16,
+    /// Bytes of the file on other nodes.
+    pub(crate) bytes: u64,
+    /// Bytes a second that would no longer be remote.
+    pub(crate) saved_rate: u64,
+    /// `moved`, `would move` or `stays`.
+    pub(crate) outcome: String,
+    pub(crate) reason: String,
 }
 
 /// State of a member, or of all members of a node, as the monitor sees it.

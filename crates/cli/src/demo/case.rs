@@ -8,23 +8,23 @@ use serde::Serialize;
 pub(super) enum Contestant {
     Tmpfs,
     TmpfsHuge,
-    /// The mount, over rings.
-    Uring,
-    /// The mount, over /dev/fuse.
-    Classic,
+    /// A mount whose files are the kernel's.
+    Kernel,
+    /// A mount whose bytes are in the pool's blocks.
+    Pool,
     Library,
 }
 
 impl Contestant {
     pub(super) const PEERS: [Self; 2] = [Self::Tmpfs, Self::TmpfsHuge];
-    pub(super) const MOUNTS: [Self; 2] = [Self::Uring, Self::Classic];
+    pub(super) const MOUNTS: [Self; 2] = [Self::Kernel, Self::Pool];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Tmpfs => "tmpfs",
             Self::TmpfsHuge => "tmpfs huge=always",
-            Self::Uring => "mount, ring",
-            Self::Classic => "mount, classic",
+            Self::Kernel => "mount",
+            Self::Pool => "mount, pool",
             Self::Library => "library",
         }
     }
@@ -38,7 +38,7 @@ impl Contestant {
     }
 
     pub(super) const fn is_ours(self) -> bool {
-        matches!(self, Self::Uring | Self::Classic | Self::Library)
+        matches!(self, Self::Kernel | Self::Pool | Self::Library)
     }
 }
 
@@ -72,12 +72,13 @@ impl Section {
     pub(super) const fn note(self) -> &'static str {
         match self {
             Self::Fio => {
-                "Reads here are answered by the kernel's page cache, which holds what was written: they never reach the \
-                 server. Each write does."
+                "`mount` is what `homenode up` gives: the kernel reads and writes the files itself, where Homenode has placed them. \
+                 `mount, pool` keeps bytes in the pool's blocks, as older kernels do: its writes reach the server, and its reads are \
+                 answered by the kernel's page cache, which holds what was written."
             }
             Self::FioDirect => {
-                "Each call crosses the transport to the server and back: this is what the transport costs. tmpfs has no cache \
-                 to go past; its numbers are those of its ordinary calls."
+                "With bytes in the pool's blocks each call crosses the transport to the server and back: this is what the transport \
+                 costs. tmpfs and the kernel's files have no cache to go past."
             }
             Self::InProcess => {
                 "The same loop for all three: threads, random offsets, one buffer each, no fio in between. A library call is a \
@@ -92,11 +93,11 @@ impl Section {
 
     /// Who can take part.
     pub(super) const fn contestants(self) -> &'static [Contestant] {
-        use Contestant::{Classic, Library, Tmpfs, TmpfsHuge, Uring};
+        use Contestant::{Kernel, Library, Pool, Tmpfs, TmpfsHuge};
         match self {
-            Self::Fio | Self::FioDirect => &[Tmpfs, TmpfsHuge, Uring, Classic],
+            Self::Fio | Self::FioDirect => &[Tmpfs, TmpfsHuge, Kernel, Pool],
             Self::InProcess => &[Tmpfs, TmpfsHuge, Library],
-            Self::Copy => &[Tmpfs, Uring, Classic],
+            Self::Copy => &[Tmpfs, Kernel, Pool],
         }
     }
 }

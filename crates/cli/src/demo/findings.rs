@@ -82,25 +82,28 @@ pub(super) fn headline(outcome: &Outcome) -> String {
             library.range()
         ));
     }
-    let mount = |is_cached: bool, what: &str| {
+    let kernel = Ratios::of(outcome, &[Section::Fio], &[Contestant::Kernel], peer);
+    let pool = |is_cached: bool, what: &str| {
         let rows = outcome.rows.iter().filter(|row| match row.case.section {
             Section::Fio => is_cached == (row.case.operation == Operation::Read),
             Section::FioDirect => !is_cached,
             Section::InProcess | Section::Copy => false,
         });
-        let ratios = Ratios::of_rows(rows, &Contestant::MOUNTS, peer)?;
+        let ratios = Ratios::of_rows(rows, &[Contestant::Pool], peer)?;
         Some(format!("{} of it {what}", ratios.range()))
     };
-    let mount = [
-        mount(true, "where the page cache answers"),
-        mount(false, "where the server does"),
-    ];
-    if mount.iter().any(Option::is_some) {
-        let mount: Vec<String> = mount.into_iter().flatten().collect();
-        parts.push(format!(
-            "through the mount, by the better transport of each row, any program gets {}",
-            mount.join(", ")
-        ));
+    let mount = match kernel {
+        Some(kernel) => vec![format!("{} of it ({})", times(kernel.mean()), kernel.range())],
+        None => [
+            pool(true, "where the page cache answers"),
+            pool(false, "where the server does"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+    };
+    if !mount.is_empty() {
+        parts.push(format!("through the mount any program gets {}", mount.join(", ")));
     }
     parts.push(if one_node(outcome) {
         "there is one node, so every byte is local and nothing had to be placed".to_owned()
@@ -175,14 +178,17 @@ pub(super) fn all(outcome: &Outcome) -> Vec<String> {
             peer.name()
         ));
     }
-    if let Some(mount) = Ratios::of(outcome, &[Section::Fio, Section::FioDirect], &Contestant::MOUNTS, peer) {
-        findings.push(format!(
-            "The mount, by the better transport of each row: {}; {}.",
-            extreme("most in", mount.most()),
-            extreme("least in", mount.least()),
-        ));
+    for contestant in Contestant::MOUNTS {
+        if let Some(mount) = Ratios::of(outcome, &[Section::Fio, Section::FioDirect], &[contestant], peer) {
+            findings.push(format!(
+                "The {}: {}; {}.",
+                contestant.name(),
+                extreme("most in", mount.most()),
+                extreme("least in", mount.least()),
+            ));
+        }
     }
-    findings.push(transports(outcome));
+    findings.extend(kernel_absent(outcome));
     findings.extend(copies(outcome));
     findings.push(places(outcome));
     let spilled: u64 = outcome.pools.iter().map(|pool| pool.state.spilled_bytes()).sum();
@@ -205,27 +211,10 @@ fn extreme(word: &str, (ratio, row): (f64, &Row)) -> String {
     format!("{word} {}{section} ({})", row.title, times(ratio))
 }
 
-fn transports(outcome: &Outcome) -> String {
-    if let Some(absent) = outcome
-        .absent
-        .iter()
-        .find(|absent| absent.contestant == Contestant::Uring)
-    {
-        return format!("The ring could not take part: {}.", absent.reason);
-    }
-    let ratios = Ratios::of(
-        outcome,
-        &[Section::FioDirect],
-        &[Contestant::Uring],
-        Contestant::Classic,
-    );
-    ratios.map_or_else(String::new, |ratios| {
-        format!(
-            "Past the page cache the ring reaches {} the rate of the classic transport ({}).",
-            times(ratios.mean()),
-            ratios.range()
-        )
-    })
+fn kernel_absent(outcome: &Outcome) -> Option<String> {
+    let mut absent = outcome.absent.iter();
+    let absent = absent.find(|absent| absent.contestant == Contestant::Kernel)?;
+    Some(format!("Files of the kernel could not take part: {}.", absent.reason))
 }
 
 fn copies(outcome: &Outcome) -> Option<String> {
@@ -285,7 +274,7 @@ pub(super) fn one_node(outcome: &Outcome) -> bool {
     outcome.topology.nodes().len() == 1
 }
 
-/// `97.1 % (mount, ring), 100 % (library)`.
+/// `97.1 % (mount, pool), 100 % (library)`.
 fn local_shares(outcome: &Outcome) -> String {
     let share = |pool: &PoolReport| {
         let (local, all) = pool.state.local_and_all_bytes();
@@ -339,7 +328,7 @@ mod tests {
             "no read that the page cache holds: {text}"
         );
         assert!(
-            text.starts_with("Inside") && text.contains("of the bytes copied, 75.0\u{a0}% (mount, classic) were local"),
+            text.starts_with("Inside") && text.contains("of the bytes copied, 75.0\u{a0}% (mount, pool) were local"),
             "{text}"
         );
         let one_node = headline(&sample::outcome("node:1 pu:2"));
@@ -348,21 +337,17 @@ mod tests {
             "{one_node}"
         );
         let (peer, glances) = glances(&outcome);
-        let classic = |what| {
+        let pool = |what| {
             glances
                 .iter()
-                .find(|one| one.what == what && one.contestant == Contestant::Classic)
+                .find(|one| one.what == what && one.contestant == Contestant::Pool)
                 .unwrap()
         };
         assert_eq!(
-            (peer, classic("mount: buffered writes").mean),
+            (peer, pool("mount: buffered writes").mean),
             (Contestant::TmpfsHuge, Some(0.5))
         );
-        assert_eq!(
-            classic("mount: reads that the page cache holds").mean,
-            None,
-            "no such row"
-        );
+        assert_eq!(pool("mount: reads that the page cache holds").mean, None, "no such row");
         let findings = all(&outcome).join("\n");
         assert!(findings.contains("2 MiB spilled"), "{findings}");
         assert!(

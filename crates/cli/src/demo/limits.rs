@@ -56,7 +56,7 @@ pub(super) fn of(outcome: &Outcome) -> Vec<String> {
         "Threads are not pinned: the scheduler may move them.".to_owned()
     } else {
         "Each job stays on a node of its own, also when its file is laid out: a program whose threads roam reads from wherever \
-         they were when they wrote. The threads of the classic transport are not pinned."
+         they were when they wrote."
             .to_owned()
     });
     limits.push(noise(outcome));

@@ -18,7 +18,7 @@ pub(super) struct Outcome {
     pub(super) limits: Vec<String>,
     pub(super) machine: Machine,
     pub(super) settings: Settings,
-    /// The ring's absence and the like: who could not take part, and why.
+    /// Absence of files of the kernel and the like: who could not take part, and why.
     pub(super) absent: Vec<Absent>,
     pub(super) transports: Vec<TransportTaken>,
     pub(super) trees: Vec<Tree>,
@@ -276,8 +276,8 @@ mod tests {
         });
         row.cells.insert(Contestant::Tmpfs, samples(&[2.0]));
         assert_eq!(row.spread(), None);
-        row.cells.insert(Contestant::Classic, samples(&[1.0, 2.0, 3.0]));
-        row.cells.insert(Contestant::Uring, samples(&[4.0, 4.0, 4.0]));
+        row.cells.insert(Contestant::Pool, samples(&[1.0, 2.0, 3.0]));
+        row.cells.insert(Contestant::Kernel, samples(&[4.0, 4.0, 4.0]));
         assert_eq!(row.spread(), Some(1.0));
     }
 
@@ -291,13 +291,13 @@ mod tests {
             tree: None,
         });
         row.cells.insert(Contestant::Tmpfs, samples(&[2.0]));
-        assert_eq!(row.ratio(Contestant::Classic, Contestant::Tmpfs), None);
-        row.cells.insert(Contestant::Classic, samples(&[1.0, 3.0, 0.5]));
-        assert_eq!(row.ratio(Contestant::Classic, Contestant::Tmpfs), Some(0.5));
-        assert_eq!(row.ratio(Contestant::Classic, Contestant::TmpfsHuge), None);
+        assert_eq!(row.ratio(Contestant::Pool, Contestant::Tmpfs), None);
+        row.cells.insert(Contestant::Pool, samples(&[1.0, 3.0, 0.5]));
+        assert_eq!(row.ratio(Contestant::Pool, Contestant::Tmpfs), Some(0.5));
+        assert_eq!(row.ratio(Contestant::Pool, Contestant::TmpfsHuge), None);
         row.cells.insert(Contestant::TmpfsHuge, samples(&[0.0]));
         assert_eq!(
-            row.ratio(Contestant::Classic, Contestant::TmpfsHuge),
+            row.ratio(Contestant::Pool, Contestant::TmpfsHuge),
             None,
             "nothing to divide by"
         );

@@ -113,8 +113,7 @@ fn accesses(page: &mut String, outcome: &Outcome) -> fmt::Result {
     writeln!(
         page,
         "<h3>Who reached what</h3>\n<p class=\"note\">Every copy in or out of a pool, by the node of the CPU that copied and the \
-         node that the bytes lie on. Behind the classic transport that is whatever CPU the kernel woke the server on, while the bytes \
-         lie on the node of the program that wrote them.</p>\n<div class=\"scroll\"><table>\n<tr><th>pool</th><th>CPUs of</th><th>bytes on</th>\
+         node that the bytes lie on. What the kernel moves in its own files is not counted.</p>\n<div class=\"scroll\"><table>\n<tr><th>pool</th><th>CPUs of</th><th>bytes on</th>\
          <th class=\"number\">read</th><th class=\"number\">written</th><th class=\"number\">share</th><th></th></tr>"
     )?;
     for pool in &outcome.pools {

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// Of a temporary directory's name; the number of the process follows.
 const TEMPORARY_PREFIX: &str = "homenode-demo-";
 /// What a demo makes in its directory.
-pub(super) const RING: &str = "ring";
-pub(super) const CLASSIC: &str = "classic";
+pub(super) const KERNEL: &str = "kernel";
+pub(super) const POOL: &str = "pool";
 pub(super) const TMPFS: &str = "tmpfs";
 
 /// The directory that the mounts lie in. Goes when dropped, if the demo made it.
@@ -92,7 +92,7 @@ fn clear_leftovers(directory: &Path) {
     if !holds_only_ours(directory) {
         return;
     }
-    for name in [RING, CLASSIC, TMPFS] {
+    for name in [KERNEL, POOL, TMPFS] {
         let path = directory.join(name);
         // Not there, as a rule.
         let _ = clear_dead(&path, "", &mut |notice| eprintln!("homenode: {notice}"));
@@ -102,7 +102,7 @@ fn clear_leftovers(directory: &Path) {
 }
 
 fn holds_only_ours(directory: &Path) -> bool {
-    let ours = |name: &std::ffi::OsStr| [RING, CLASSIC, TMPFS].iter().any(|one| name == *one);
+    let ours = |name: &std::ffi::OsStr| [KERNEL, POOL, TMPFS].iter().any(|one| name == *one);
     let mut entries = fs::read_dir(directory).into_iter().flatten();
     entries.all(|entry| entry.is_ok_and(|entry| ours(&entry.file_name())))
 }
@@ -114,13 +114,13 @@ mod tests {
     #[test]
     fn what_a_killed_demo_left_goes_and_nothing_else() {
         let scratch = tempfile::tempdir().unwrap();
-        for name in [RING, CLASSIC] {
+        for name in [KERNEL, POOL] {
             fs::create_dir(scratch.path().join(name)).unwrap();
         }
         drop(Directory::prepare(Some(scratch.path())).unwrap());
         assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
 
-        fs::create_dir(scratch.path().join(RING)).unwrap();
+        fs::create_dir(scratch.path().join(KERNEL)).unwrap();
         fs::write(scratch.path().join("file"), "mine").unwrap();
         let message = Directory::prepare(Some(scratch.path())).unwrap_err().to_string();
         assert!(message.contains("is not empty"), "{message}");
@@ -130,13 +130,13 @@ mod tests {
             "all is left as it was"
         );
 
-        fs::rename(scratch.path().join("file"), scratch.path().join("ring/file")).unwrap();
+        fs::rename(scratch.path().join("file"), scratch.path().join("kernel/file")).unwrap();
         let message = Directory::prepare(Some(scratch.path())).unwrap_err().to_string();
         assert!(
             message.contains("was killed") && message.contains("umount -l"),
             "{message}"
         );
-        assert!(scratch.path().join("ring/file").exists());
+        assert!(scratch.path().join("kernel/file").exists());
     }
 
     #[test]
@@ -144,7 +144,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let make = |name: &str| {
             let path = scratch.path().join(name);
-            fs::create_dir_all(path.join(CLASSIC)).unwrap();
+            fs::create_dir_all(path.join(POOL)).unwrap();
             path
         };
         // No process has so large a number.
@@ -153,9 +153,9 @@ mod tests {
             make(&format!("homenode-demo-{}", std::process::id())),
             make("homenode-demo-x"),
         );
-        fs::write(full.join("classic/file"), "").unwrap();
+        fs::write(full.join("pool/file"), "").unwrap();
         sweep(scratch.path());
         assert!(!dead.exists());
-        assert!(full.join("classic/file").exists() && own.join(CLASSIC).exists() && other.join(CLASSIC).exists());
+        assert!(full.join("pool/file").exists() && own.join(POOL).exists() && other.join(POOL).exists());
     }
 }

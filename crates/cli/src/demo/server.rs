@@ -9,7 +9,7 @@ use super::outcome::PoolState;
 use super::program::end_group;
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{locate, shown};
-use homenode::{MountOptions, Pool, PoolOptions, Size, Transport};
+use homenode::{Data, MountOptions, Pool, PoolOptions, Size};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
@@ -31,11 +31,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
-    /// The mount is there, by this transport and for this reason.
-    Ready {
-        transport: String,
-        reason: String,
-    },
+    /// The mount is there; how requests travel, and why.
+    Ready(String),
     /// It is not.
     Failed(String),
     State(PoolState),
@@ -45,7 +42,6 @@ enum Answer {
 #[derive(Debug)]
 pub(super) struct Served {
     /// How requests travel, and why.
-    pub(super) transport: Transport,
     pub(super) reason: String,
     pub(super) directory: PathBuf,
     child: Child,
@@ -56,15 +52,10 @@ pub(super) struct Served {
 
 impl Served {
     /// Makes `directory` and mounts a pool of `size_per_node` on it.
-    pub(super) fn start(
-        directory: &Path,
-        transport: Transport,
-        size_per_node: u64,
-        interrupt: &Interrupt,
-    ) -> Result<Self> {
+    pub(super) fn start(directory: &Path, data: Data, size_per_node: u64, interrupt: &Interrupt) -> Result<Self> {
         fs::create_dir(directory)
             .map_err(|error| Failure::new(format!("cannot make {}: {error}", shown(directory))))?;
-        let started = start_child(directory, transport, size_per_node);
+        let started = start_child(directory, data, size_per_node);
         let (child, questions, answers) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -73,7 +64,6 @@ impl Served {
             }
         };
         let mut served = Self {
-            transport,
             reason: String::new(),
             directory: directory.to_owned(),
             child,
@@ -81,10 +71,7 @@ impl Served {
             answers,
         };
         match served.next_answer(interrupt)? {
-            Answer::Ready { transport, reason } => {
-                served.transport = transport
-                    .parse()
-                    .map_err(|error| Failure::new(format!("the server's answer is not understood: {error}")))?;
+            Answer::Ready(reason) => {
                 served.reason = reason;
                 Ok(served)
             }
@@ -160,12 +147,12 @@ impl Drop for Served {
 
 type Started = (Child, ChildStdin, Receiver<String>);
 
-fn start_child(directory: &Path, transport: Transport, size_per_node: u64) -> io::Result<Started> {
+fn start_child(directory: &Path, data: Data, size_per_node: u64) -> io::Result<Started> {
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("homenode")
         .arg("demo")
-        .arg(format!("--serve={transport}"))
+        .arg(format!("--serve={data}"))
         .arg(format!("--size-per-node={size_per_node}"))
         .arg("--")
         .arg(directory)
@@ -193,13 +180,13 @@ fn start_child(directory: &Path, transport: Transport, size_per_node: u64) -> io
 }
 
 /// The child's `main`.
-pub(super) fn serve(directory: &Path, transport: Transport, size_per_node: Size) -> Result<()> {
+pub(super) fn serve(directory: &Path, data: Data, size_per_node: Size) -> Result<()> {
     let bring_up = || {
         let pool = Pool::create(&PoolOptions::new().size_per_node(size_per_node))?;
         // What is measured next must not share the CPUs with it.
         pool.wait_populated()?;
         let mut options = MountOptions::default();
-        options.transport = transport;
+        options.data = data;
         let mount = pool.mount_with(directory, &options)?;
         Ok::<_, Failure>((pool, mount))
     };
@@ -208,10 +195,10 @@ pub(super) fn serve(directory: &Path, transport: Transport, size_per_node: Size)
         Err(failure) => return tell(&Answer::Failed(failure.to_string())),
     };
     let chosen = mount.transport();
-    tell(&Answer::Ready {
-        transport: chosen.transport.to_string(),
-        reason: chosen.reason.clone(),
-    })?;
+    tell(&Answer::Ready(format!(
+        "transport {}: {}",
+        chosen.transport, chosen.reason
+    )))?;
     // Every line asks the same. Ends with the pipe.
     for _ in io::stdin().lines().map_while(io::Result::ok) {
         let answer = match pool.wait_populated() {

@@ -15,7 +15,7 @@ use super::tmpfs::Attached;
 use super::{place, placement, tmpfs};
 use crate::failure::{Result, fail};
 use crate::topology::human_bytes;
-use homenode::{Pool, PoolOptions, Size, Transport};
+use homenode::{Data, Pool, PoolOptions, Size};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::fs;
@@ -86,13 +86,13 @@ impl Stage {
 
     fn mount(&mut self, contestant: Contestant, outcome: &mut Outcome, interrupt: &Interrupt) -> Result<()> {
         let (wanted, name) = match contestant {
-            Contestant::Uring => (Transport::Uring, place::RING),
-            _ => (Transport::Classic, place::CLASSIC),
+            Contestant::Kernel => (Data::Kernel, place::KERNEL),
+            _ => (Data::Pool, place::POOL),
         };
         let started = Served::start(&self.directory.path.join(name), wanted, self.size_per_node, interrupt);
         interrupt.check()?;
         let reason = match started {
-            Ok(served) if served.transport == wanted => {
+            Ok(served) => {
                 outcome.transports.push(TransportTaken {
                     contestant,
                     reason: served.reason.clone(),
@@ -101,8 +101,7 @@ impl Stage {
                 self.mounts.insert(contestant, served);
                 return Ok(());
             }
-            Ok(served) => format!("asked for {wanted}, got {}: {}", served.transport, served.reason),
-            Err(failure) if wanted == Transport::Uring => failure.to_string(),
+            Err(failure) if wanted == Data::Kernel => failure.to_string(),
             Err(failure) => return Err(failure),
         };
         outcome.absent.push(Absent { contestant, reason });

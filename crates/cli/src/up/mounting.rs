@@ -3,6 +3,7 @@
 use crate::argument;
 use crate::failure::{Result, fail};
 use clap::Args;
+use homenode::mover::MoverMode;
 use homenode::{Data, MountOptions, Transport};
 use std::time::Duration;
 
@@ -21,6 +22,11 @@ pub(crate) struct MountingArgs {
     #[arg(long, value_name = "auto|kernel|pool", value_parser = argument::data(), default_value = "auto")]
     #[arg(hide_possible_values = true)]
     pub(crate) data: Data,
+    /// Move files to the node that uses them most: `off`, `plan` (`status` tells which), or `on`. Counts reads and writes by BPF programs;
+    /// only on machines of several nodes, and for data of the kernel.
+    #[arg(long, value_name = "off|plan|on", value_parser = argument::mover(), default_value = "plan")]
+    #[arg(hide_possible_values = true)]
+    pub(crate) mover: MoverMode,
     /// Most memory for the payloads of all rings together, besides the pool: bytes (64M, 1G). It decides how many requests
     /// each CPU may have under way. Default: 256M. Classic has no rings.
     #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
@@ -97,6 +103,7 @@ impl MountingArgs {
         let mut arguments: Vec<String> = switches.map(|(switch, _)| switch.to_owned()).collect();
         arguments.push(format!("--transport={}", self.transport));
         arguments.push(format!("--data={}", self.data));
+        arguments.push(format!("--mover={}", self.mover));
         let cache_attr = self
             .cache_attr
             .map(|time| format!("{}.{:09}", time.as_secs(), time.subsec_nanos()));
@@ -138,6 +145,7 @@ mod tests {
         let all = MountingArgs {
             transport: Transport::Uring,
             data: Data::Kernel,
+            mover: MoverMode::On,
             buffers: Some(3 << 20),
             spin_us: Some(20),
             cache_attr: Some(Duration::new(1, 500)),

@@ -57,6 +57,23 @@ fn up_and_status_tell_the_transport_and_why() {
 }
 
 #[test]
+fn a_mover_with_nothing_to_do_is_told() {
+    need_mounts!();
+    let scratch = Scratch::new("mover");
+    let dir = scratch.dir("pool");
+    let output = homenode(["up", SIZE, "--mover=on", "--data=pool"])
+        .arg(&dir)
+        .output()
+        .unwrap();
+    assert!(
+        describe(&output).contains("mover on: nothing to do"),
+        "{}",
+        describe(&output)
+    );
+    down(&dir);
+}
+
+#[test]
 fn a_directory_for_each_node() {
     need_mounts!();
     let scratch = Scratch::new("per-node");

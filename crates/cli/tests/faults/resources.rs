@@ -86,14 +86,14 @@ fn no_memory_may_be_locked() {
     down(&dir);
 }
 
-/// However few descriptors a server may have: it says so and leaves nothing behind, or it serves.
+/// However few descriptors a server may have: it says so and leaves nothing behind, or it serves, and makes files at once.
 #[test]
 fn few_descriptors() {
     need_mounts!();
     let _undisturbed = as_it_is();
     let (mut refusals, mut mounts) = (0, 0);
     for transport in transports() {
-        for limit in (4..=44).step_by(4) {
+        for limit in 4..=68 {
             let scratch = Scratch::new("descriptors");
             let dir = scratch.dir("pool");
             let mut command = Command::new("prlimit");
@@ -104,8 +104,21 @@ fn few_descriptors() {
             assert!(!said.contains("panicked"), "{limit}: {said}");
             if output.status.success() {
                 mounts += 1;
-                fs::write(dir.join("file"), "content").unwrap();
-                assert_eq!(fs::read(dir.join("file")).unwrap(), b"content");
+                let made: Vec<_> = (0..4)
+                    .map(|thread| {
+                        let dir = dir.clone();
+                        std::thread::spawn(move || {
+                            for file in 0..100 {
+                                let path = dir.join(format!("{thread}-{file}"));
+                                fs::write(&path, "content").unwrap();
+                                assert_eq!(fs::read(&path).unwrap(), b"content");
+                            }
+                        })
+                    })
+                    .collect();
+                for thread in made {
+                    thread.join().unwrap();
+                }
                 assert_eq!(status(&dir)["fuse"]["transport"], transport);
                 down(&dir);
             } else {

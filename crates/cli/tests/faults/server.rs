@@ -9,16 +9,20 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+/// How often each fault is repeated, at other moments; `make soak` asks for many.
+const ROUNDS: &str = "HOMENODE_TEST_ROUNDS";
+
 /// Runs `fault` on a mount at work, of each transport; it gets the directory, the server and the program at work.
 fn under_load(test: &str, fault: impl Fn(&Scratch, &Path, Pid, Load)) {
     let _undisturbed = as_it_is();
-    for transport in transports() {
+    let rounds = std::env::var(ROUNDS).map_or(1, |rounds| rounds.parse().unwrap());
+    for (round, transport) in (0..rounds).flat_map(|round| transports().into_iter().map(move |by| (round, by))) {
         let scratch = Scratch::new(test);
         let dir: PathBuf = scratch.dir("pool");
         up_by(transport, &dir);
         let pid = server_pid(&dir).unwrap();
         let load = Load::start(&dir);
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(200 + 37 * round % 500));
         fault(&scratch, &dir, pid, load);
         assert_nothing_mounted(scratch.path());
         up_by(transport, &dir);
@@ -67,17 +71,30 @@ fn killed_and_cleared_by_down() {
 #[test]
 fn unmounted_lazily() {
     need_mounts!();
-    under_load("lazily", |scratch, dir, pid, mut load| {
+    under_load("lazily", |scratch, dir, pid, load| {
         assert!(Command::new("umount").arg("-l").arg(dir).status().unwrap().success());
-        assert_nothing_mounted(scratch.path());
-        assert!(
-            load.operations_in(Duration::from_millis(300)) > 0,
-            "who has it open works on"
-        );
-        load.signal(Signal::KILL);
-        drop(load);
-        wait_for_end(pid);
+        serves_until_nobody_works(scratch, pid, load);
     });
+}
+
+#[test]
+fn taken_down_lazily() {
+    need_mounts!();
+    under_load("down-lazily", |scratch, dir, pid, load| {
+        succeed(homenode(["down", "--lazy"]).arg(dir));
+        serves_until_nobody_works(scratch, pid, load);
+    });
+}
+
+fn serves_until_nobody_works(scratch: &Scratch, pid: Pid, mut load: Load) {
+    assert_nothing_mounted(scratch.path());
+    assert!(
+        load.operations_in(Duration::from_millis(300)) > 0,
+        "who has it open works on"
+    );
+    load.signal(Signal::KILL);
+    drop(load);
+    wait_for_end(pid);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn open_files_of_the_kernel_go_on_after_the_server_was_killed() {
 }
 
 /// Mounts a pool whose bytes are in files of the kernel, where it can hold them.
-fn kernel_can_hold_bytes(transport: &str, dir: &Path) -> bool {
+pub(super) fn kernel_can_hold_bytes(transport: &str, dir: &Path) -> bool {
     up_with(transport, "auto", dir);
     let is_kernel = status(dir)["fuse"]["data"] == "kernel";
     if !is_kernel {

@@ -3,6 +3,7 @@
 use super::acl::ACCESS;
 use super::attr::{PERMISSIONS, TYPE_MASK};
 use super::commit::{Changes, Held};
+use super::kernel_file::UNBORN_NS;
 use super::xattr::{self, CAPABILITY, without_privileges};
 use super::{Attr, Fs, Inode, Result, SetAttr, SetTime};
 use crate::log::{Attributes, Change, Log};
@@ -21,9 +22,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let status = file.status();
         let promised = file.promised_blocks(&self.pool);
         let own = own_attr(inode, (status.size, status.blocks + promised));
+        let time = |ns| if ns == UNBORN_NS { own.btime_ns } else { ns };
         Attr {
-            atime_ns: status.atime_ns,
-            mtime_ns: status.mtime_ns,
+            atime_ns: time(status.atime_ns),
+            mtime_ns: time(status.mtime_ns),
             // Bytes change there, and everything else here.
             ctime_ns: own.ctime_ns.max(status.ctime_ns),
             changes_unseen: true,

@@ -359,7 +359,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             std::cmp::Ordering::Greater => {
                 self.unlinked.fetch_add(unnamed.unsigned_abs(), Ordering::Relaxed);
                 if let Some(file) = unnamed_file {
-                    self.pool.give_ahead(|| file.status().blocks);
+                    file.give_ahead(&self.pool);
                 }
             }
         }

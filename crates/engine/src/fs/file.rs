@@ -12,6 +12,7 @@ use super::{Asking, BodyKind, Error, Fs, Inode, Operation, Result, Whence};
 use crate::log::Log;
 use crate::{Clock, CpuId, Memory, NodeId};
 use homenode_shared::SlotNumber;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// fallocate(2)'s mode bits.
@@ -313,11 +314,24 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         Ok(done)
     }
 
+    /// Carries out one step of [`Fs::map`], some milliseconds long: adds to `by_node` what lies from the byte `from` on; gives where the next
+    /// step begins, `None` at the end. Where the map is kept it is one step.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] where there are no bytes, and those of the backing file.
+    pub fn map_step(&self, inode: &Inode, from: u64, by_node: &mut BTreeMap<NodeId, u64>) -> Result<Option<u64>> {
+        if let Bytes::Kernel(file) = inode.bytes_for(Operation::Map)? {
+            return file.map_part(from, by_node);
+        }
+        by_node.extend(self.map(inode));
+        Ok(None)
+    }
+
     /// Bytes of the body on each node, ascending by node; nodes with none left out.
     pub fn map(&self, inode: &Inode) -> Vec<(NodeId, u64)> {
         match inode.bytes_for(Operation::Map) {
             Ok(Bytes::Blocks(file) | Bytes::Volume(file)) => self.map_blocks(inode, file),
-            Ok(Bytes::Kernel(file)) => file.map(),
+            Ok(Bytes::Kernel(file)) => file.map().unwrap_or_default(),
             Err(_) => Vec::new(),
         }
     }
@@ -334,7 +348,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         }
         match body {
             Bytes::Blocks(file) | Bytes::Volume(file) => self.move_blocks(inode, file, node, progress),
-            Bytes::Kernel(file) => file.move_to(node, progress),
+            Bytes::Kernel(file) => {
+                let moved = self.move_kernel_pages(file, None, node, progress);
+                self.steer_files(true);
+                moved
+            }
         }
     }
 }

@@ -125,7 +125,7 @@ impl Inode {
 
     /// The user who owns it.
     #[inline]
-    pub(super) fn uid(&self) -> u32 {
+    pub fn uid(&self) -> u32 {
         // Relaxed: as the mode.
         self.uid.load(Ordering::Relaxed)
     }

@@ -3,9 +3,12 @@
 //! Size, blocks and times are the backing file's: they change unseen, so nothing is kept here. Reads and writes come here
 //! only from the library, and from requests that the kernel does not pass through. Choice: docs/decisions/012-kernel-bodies.md.
 
+mod huge;
 mod promise;
+mod steering;
 
-use super::{Attr, Error, Fs, Inode, Operation, Placement, Result, Whence};
+use super::inode::Body;
+use super::{Attr, BlockFile, Error, Fs, Inode, Operation, Result, Whence};
 use crate::backing::{BackingFile, BackingStatus, Registration};
 use crate::log::Log;
 use crate::pool::Pool;
@@ -31,9 +34,8 @@ struct Found {
     changes: u64,
 }
 
-/// Whether the kernel may keep attributes.
-#[derive(Debug)]
-struct IsKept(bool);
+/// Times of a prepared file until something changes them: in 1823, when no other file was written.
+pub(super) const UNBORN_NS: i64 = -(1 << 62) + 1;
 
 /// Bytes in a file of the kernel.
 #[derive(Debug)]
@@ -41,18 +43,29 @@ pub(super) struct KernelFile {
     file: Box<dyn BackingFile>,
     /// The kernel's number for it, on the connection that asked last.
     registration: Mutex<Option<Box<dyn Registration>>>,
-    /// Whether somebody may write unasked. Changes under the lock of `unseen`.
+    /// Whether some process may write without a request.
     may_be_written: AtomicBool,
-    /// Whether the kernel was told that attributes last, since somebody wrote.
-    unseen: Mutex<IsKept>,
+    /// Whether some process may have it mapped for writing; the kernel is told that attributes last while none may.
+    may_be_mapped: AtomicBool,
+    /// Held while the two above change.
+    changing_writers: Mutex<()>,
     /// Where the bytes lie, as long as nothing can have changed that.
     found: Mutex<Found>,
     promise: Mutex<Promise>,
     /// Blocks that are promised, as they were counted last.
     promised: AtomicU64,
+    /// Blocks that the pool counts for it, as it has no name; `None` when it is gone.
+    ahead: Mutex<Option<u64>>,
     /// Held by appenders of the library.
     appending: Mutex<()>,
+    /// Change of the nodes that take pages after which the file was placed last.
+    placed: Mutex<u64>,
+    /// Whether it is listed as one that may have grown.
+    is_growing: AtomicBool,
 }
+
+pub(super) use huge::Growing;
+pub(super) use steering::Steering;
 
 impl KernelFile {
     pub(super) fn new(file: Box<dyn BackingFile>) -> Self {
@@ -60,21 +73,27 @@ impl KernelFile {
             file,
             registration: Mutex::default(),
             may_be_written: AtomicBool::new(false),
-            unseen: Mutex::new(IsKept(true)),
+            may_be_mapped: AtomicBool::new(false),
+            changing_writers: Mutex::default(),
             found: Mutex::default(),
             promise: Mutex::default(),
             promised: AtomicU64::new(0),
+            ahead: Mutex::new(Some(0)),
             appending: Mutex::default(),
+            placed: Mutex::default(),
+            is_growing: AtomicBool::new(false),
         }
     }
 
-    /// Notes an open that may write. Calls `forget` when the kernel may keep attributes; other opens wait until that is done.
-    fn note_writer(&self, forget: impl FnOnce()) {
-        let mut is_kept = self.unseen.lock();
-        // Relaxed, here and below: the lock orders changes, and whoever reads without it may be a moment late, as its answer is.
-        self.may_be_written.store(true, Ordering::Relaxed);
+    /// Notes an open that may write, and may map what it writes if it may read, too (`can_map`). Calls `forget` when the kernel may keep
+    /// attributes that such a mapping changes; other opens wait until that is done.
+    fn note_writer(&self, can_map: bool, forget: impl FnOnce()) {
+        let _alone = self.changing_writers.lock();
+        // SeqCst: before this writer looks where pages go. Relaxed below: the lock orders changes, and a reader without it may be a
+        // moment late, as its answer is.
+        self.may_be_written.store(true, Ordering::SeqCst);
         self.forget_where();
-        if std::mem::replace(&mut is_kept.0, false) {
+        if can_map && !self.may_be_mapped.swap(true, Ordering::Relaxed) {
             forget();
         }
     }
@@ -82,19 +101,22 @@ impl KernelFile {
     /// Has attributes last from now on when nobody may write any more: neither by an open that `is_open` counts, nor by a mapping that
     /// has outlived its open. An open is counted before it is noted, so it is seen here, or finds that attributes last.
     fn settle_writers(&self, is_open: impl FnOnce() -> bool) {
-        if !self.changes_unseen() {
-            return;
-        }
-        let mut is_kept = self.unseen.lock();
-        if !is_open() && self.file.has_writers() == Ok(false) {
+        let _alone = self.changing_writers.lock();
+        if self.may_be_written() && !is_open() && self.file.has_writers() == Ok(false) {
+            self.may_be_mapped.store(false, Ordering::Relaxed);
             self.may_be_written.store(false, Ordering::Relaxed);
-            is_kept.0 = true;
         }
     }
 
-    /// Whether its attributes may change without a request.
+    /// Whether some process may write without a request.
+    fn may_be_written(&self) -> bool {
+        // SeqCst: after the nodes that take pages have changed, a writer that is not seen here sees that change.
+        self.may_be_written.load(Ordering::SeqCst)
+    }
+
+    /// Whether its attributes may change without a word of the kernel: it knows of its own writes, not of stores to a mapping.
     pub(super) fn changes_unseen(&self) -> bool {
-        self.may_be_written.load(Ordering::Relaxed)
+        self.may_be_mapped.load(Ordering::Relaxed)
     }
 
     /// What the backing file tells; zeros when it is gone.
@@ -127,26 +149,35 @@ impl KernelFile {
         self.file.seek(offset, whence)
     }
 
-    pub(super) fn map(&self) -> Vec<(NodeId, u64)> {
-        self.file.map().unwrap_or_default()
+    /// Adds the bytes on each node of a part of the file; gives where the next part begins.
+    pub(super) fn map_part(&self, from: u64, by_node: &mut BTreeMap<NodeId, u64>) -> Result<Option<u64>> {
+        self.file.map_part(from, by_node)
     }
 
-    /// [`KernelFile::map`], as it was found before if nobody can have changed it since.
-    fn known_map(&self) -> Lies {
+    pub(super) fn map(&self) -> Result<Vec<(NodeId, u64)>> {
+        let (mut by_node, mut next) = (BTreeMap::new(), Some(0));
+        while let Some(from) = next {
+            next = self.map_part(from, &mut by_node)?;
+        }
+        Ok(by_node.into_iter().filter(|(_, bytes)| *bytes > 0).collect())
+    }
+
+    /// Bytes on each node, as they were found before if no process can have changed that since.
+    fn known_map(&self) -> Result<Lies> {
         let before = {
             let found = self.found.lock();
             if let Some(lies) = &found.lies {
-                return lies.clone();
+                return Ok(lies.clone());
             }
             found.changes
         };
-        let lies: Lies = self.map().into();
+        let lies: Lies = self.map()?.into();
         let mut found = self.found.lock();
         // A writer that comes now forgets it; one that came before has set the flag.
-        if found.changes == before && !self.changes_unseen() {
+        if found.changes == before && !self.may_be_written() {
             found.lies = Some(lies.clone());
         }
-        lies
+        Ok(lies)
     }
 
     /// Forgets where the bytes lie, after they have changed.
@@ -156,12 +187,13 @@ impl KernelFile {
         found.changes += 1;
     }
 
-    pub(super) fn place(&self, placement: Option<Placement>) -> Result<()> {
-        self.file.place(placement)
-    }
-
-    pub(super) fn move_to(&self, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        let moved = self.file.move_to(node, progress);
+    pub(super) fn move_pages(
+        &self,
+        from: Option<NodeId>,
+        to: NodeId,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<u64> {
+        let moved = self.file.move_pages(from, to, progress);
         self.forget_where();
         moved
     }
@@ -182,11 +214,21 @@ impl KernelFile {
         Ok(next > size)
     }
 
-    /// Frees a range of bytes.
-    pub(super) fn punch(&self, range: &Range<u64>) -> Result<()> {
-        self.file.punch(range.start, range.end - range.start)?;
+    /// Frees a range of bytes, or the start of one that takes long; gives the byte up to which it came.
+    pub(super) fn punch_step(&self, range: &Range<u64>) -> Result<u64> {
+        let now = self.file.status()?;
+        let steps = now.blocks.div_ceil(STEP_BLOCKS).max(1);
+        // As if its blocks were evenly spread; of huge pages whole ones.
+        let step = now.size.saturating_sub(range.start).div_ceil(steps);
+        let next = (range.start + step).next_multiple_of(huge::HUGE_BYTES);
+        let end = if steps > 1 && next < now.size {
+            next.min(range.end)
+        } else {
+            range.end
+        };
+        self.file.punch(range.start, end - range.start)?;
         self.forget_where();
-        Ok(())
+        Ok(end)
     }
 
     /// Makes the file at least `bytes` bytes large.
@@ -212,21 +254,25 @@ impl KernelFile {
 
     /// Gives up the file, its promises and its registration, when nothing keeps the inode any more.
     pub(super) fn discard<M: Memory>(&self, pool: &Pool<M>) {
+        let _discarding = pool.note_discarding();
         self.unpromise(pool, &(0..u64::MAX));
+        // By steps: the kernel counts what it frees only when all of it is free. Nobody can reach the file any more.
+        while self.truncate_step(0) == Ok(true) {}
         self.file.discard();
         drop(self.registration.lock().take());
+        // Last: until then its blocks are not free.
+        pool.take_back_ahead(self.ahead.lock().take().unwrap_or(0));
+    }
+
+    /// Gives writers room ahead of the file, which has lost its last name.
+    pub(super) fn give_ahead<M: Memory>(&self, pool: &Pool<M>) {
+        if let Some(ahead) = self.ahead.lock().as_mut() {
+            *ahead += pool.give_ahead(|| self.status().blocks);
+        }
     }
 }
 
 impl Inode {
-    /// Notes that somebody may write to the inode without a request from now on, by an open that is counted. Calls `forget` when the
-    /// kernel was told before that attributes last: it has to forget them.
-    pub fn note_writer(&self, forget: impl FnOnce()) {
-        if let Some(file) = self.kernel_file() {
-            file.note_writer(forget);
-        }
-    }
-
     /// The number by which the kernel knows the inode's backing file on `connection`; `None` when it has no such file. `register`
     /// gets a number where there is none yet.
     ///
@@ -241,11 +287,56 @@ impl Inode {
     }
 }
 
+/// A body that no inode has yet, which the kernel knows already.
+#[derive(Debug)]
+pub struct PreparedFile(KernelFile);
+
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
-    /// [`Fs::attr`] for an answer that the kernel drops if an open for writing is answered before it arrives.
+    /// Makes a body for [`Fs::create_with`] and has `register` make it known on `connection`: so a file is made faster when it is
+    /// wanted.
+    ///
+    /// # Errors
+    /// [`Error::NotSupported`] where files are not the kernel's; those of `register`, and of making a file.
+    pub fn prepare_file(
+        &self,
+        connection: u64,
+        register: impl FnOnce(OwnedFd) -> Result<Box<dyn Registration>>,
+    ) -> Result<PreparedFile> {
+        let store = self.pool.store().ok_or(Error::NotSupported)?;
+        let file = KernelFile::new(store.create()?);
+        file.set_times(Some(UNBORN_NS), Some(UNBORN_NS))?;
+        file.id(connection, register)?;
+        Ok(PreparedFile(file))
+    }
+
+    /// The body of a new regular file: a backing file where the pool lends its room to a store of those, `prepared` if there is one.
+    pub(super) fn new_file(&self, prepared: Option<PreparedFile>) -> Result<Body> {
+        if let Some(PreparedFile(file)) = prepared {
+            return Ok(Body::Kernel(file));
+        }
+        match self.pool.store() {
+            None => Ok(Body::File(BlockFile::default())),
+            Some(store) => Ok(Body::Kernel(KernelFile::new(store.create()?))),
+        }
+    }
+
+    /// Notes that some process may write to the inode without a request from now on, by an open that is counted; `can_map` tells that it may
+    /// read as well, without which nothing can be mapped. Calls `forget` when the kernel was told before that attributes last and
+    /// a mapping may change them: it has to forget them.
+    pub fn note_writer(&self, inode: &Inode, can_map: bool, forget: impl FnOnce()) {
+        if let Some(file) = inode.kernel_file() {
+            file.note_writer(can_map, forget);
+            self.place_for_writer(inode, file);
+            self.note_growing(inode, file);
+        }
+    }
+
+    /// [`Fs::attr`] for an answer that the kernel drops if an open that can map and write is answered before it arrives.
     pub fn lasting_attr(&self, inode: &Inode) -> Attr {
         if let Some(file) = inode.kernel_file() {
-            file.settle_writers(|| self.opens(inode).writers > 0);
+            if file.changes_unseen() {
+                file.settle_writers(|| self.opens(inode).writers > 0);
+            }
             return Attr {
                 changes_unseen: file.changes_unseen(),
                 ..self.attr(inode)
@@ -262,8 +353,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             let Some(file) = inode.kernel_file().filter(|_| goes_on()) else {
                 return;
             };
-            file.settle_writers(|| self.opens(inode).writers > 0);
-            for (node, bytes) in file.known_map() {
+            if file.may_be_written() {
+                file.settle_writers(|| self.opens(inode).writers > 0);
+            }
+            for (node, bytes) in file.known_map().unwrap_or_default() {
                 *nodes.entry(node).or_default() += bytes;
             }
         });
@@ -291,12 +384,13 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     ) -> Result<Option<u64>> {
         match operation {
             Operation::Reserve | Operation::ReserveKeepSize => {
-                if done == 0 {
-                    self.promise(inode, file, range)?;
-                }
                 let block = BLOCK_BYTES as u64;
+                let rest = range.start + done..range.end;
+                let before = file.promised_ranges();
+                // In each step: what was promised in the first may have been given up since.
+                self.promise(inode, file, &rest)?;
                 let next = self.allocate_if_full(file, range, done).inspect_err(|_| {
-                    file.unpromise(&self.pool, &(range.start / block..range.end.div_ceil(block)));
+                    file.take_back(&self.pool, rest.start / block..rest.end.div_ceil(block), &before);
                 })?;
                 if next.is_none() && operation == Operation::Reserve {
                     file.grow_to(range.end)?;
@@ -306,10 +400,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             }
             Operation::PunchHole => {
                 let block = BLOCK_BYTES as u64;
-                file.punch(range)?;
-                let gone = range.start.div_ceil(block)..range.end / block;
-                file.unpromise(&self.pool, &gone);
-                Ok(None)
+                let rest = range.start + done..range.end;
+                let end = file.punch_step(&rest)?;
+                // Within one block nothing is gone.
+                let start = rest.start.div_ceil(block);
+                file.unpromise(&self.pool, &(start..(end / block).max(start)));
+                Ok((end < range.end).then_some(end - range.start))
             }
             _ => Err(Error::NotSupported),
         }

@@ -5,6 +5,7 @@ use super::attr::{DIRECTORY, PERMISSIONS, REGULAR, SET_GID, SYMLINK, TYPE_MASK};
 use super::commit::{Changes, Held};
 use super::directory::{Directory, Place, check_name};
 use super::inode::Body;
+use super::kernel_file::PreparedFile;
 use super::metadata::ROOT;
 use super::{Error, Fs, Ino, Inode, NewInode, Result};
 use crate::log::{Attributes, Change, Log};
@@ -48,9 +49,23 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// # Errors
     /// [`Error::Exists`], [`Error::NotFound`] when `dir` is removed, or the name is not one.
     pub fn create(&self, dir: &Arc<Inode>, name: &[u8], new: NewInode) -> Result<Arc<Inode>> {
+        self.create_with(dir, name, new, None)
+    }
+
+    /// [`Fs::create`]; a regular file gets the body that was prepared, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotFound`] when `dir` is removed, or the name is not one.
+    pub fn create_with(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        new: NewInode,
+        prepared: Option<PreparedFile>,
+    ) -> Result<Arc<Inode>> {
         check_name(name)?;
         let body = match new.mode & TYPE_MASK {
-            REGULAR | 0 => self.new_file()?,
+            REGULAR | 0 => self.new_file(prepared)?,
             DIRECTORY => Body::Directory(Box::new(Directory::new(dir.ino))),
             SYMLINK => return Err(Error::Invalid),
             _ => Body::Special,
@@ -86,7 +101,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// [`Error::NotDirectory`].
     pub fn tmpfile(&self, dir: &Arc<Inode>, new: NewInode) -> Result<Arc<Inode>> {
         dir.directory()?;
-        let inode = self.make(dir, None, new, self.new_file()?)?;
+        let inode = self.make(dir, None, new, self.new_file(None)?)?;
         // Relaxed: a figure that is looked at again and again.
         self.unlinked.fetch_add(1, Ordering::Relaxed);
         Ok(inode)
@@ -267,9 +282,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             self.table.remove(ino);
             return Err(error);
         }
-        if let (Some(file), Some(placement)) = (inode.kernel_file(), attributes.placement) {
-            // A wish: a kernel that takes no policies still has a file.
-            let _ = file.place(Some(placement));
+        if let (Some(file), Some(_)) = (inode.kernel_file(), attributes.placement) {
+            self.place(&inode, file);
         }
         Ok(inode)
     }

@@ -49,7 +49,7 @@ impl Opens {
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// Opens an inode: counts it and keeps the inode, unlinked or not, until [`Fs::release`]. A writer is noted after
-    /// that ([`Inode::note_writer`]).
+    /// that ([`Fs::note_writer`]).
     ///
     /// # Errors
     /// [`Error::Stale`] when the inode is gone, [`Error::Busy`] when it is open 2³² times.

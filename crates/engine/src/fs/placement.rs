@@ -100,17 +100,26 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         }
     }
 
+    /// Whether pages of the inode go to the nodes that write them: neither to a given one, nor to all in turns.
+    pub fn is_local(&self, inode: &Inode) -> bool {
+        inode.policy.load().unwrap_or_default() == Placement::Local
+    }
+
     /// Moves everything off `member`, which takes no new blocks from then on; gives the bytes moved. `progress` hears bytes
     /// moved, and all to move.
     ///
     /// # Errors
-    /// [`PoolError::NoSpace`] when the other members have no room, [`PoolError::Unowned`] when no file has what is left; the
-    /// member is in service again then, with what is left on it.
+    /// [`PoolError::NoSpace`] when the other members have no room, [`PoolError::Unowned`] when no file has what is left,
+    /// [`PoolError::Pinned`] when the kernel does not move pages of files; the member is in service again then, with what is left on it.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<u64, PoolError> {
         let (mut moved, mut idle_passes, mut least) = (0, 0, u64::MAX);
         loop {
             let left = self.pool.start_drain(member)?;
             if left == 0 {
+                moved = self.drain_kernel_files(member, moved, progress).inspect_err(|_| {
+                    self.pool.cancel_drain(member);
+                    self.steer_files(true);
+                })?;
                 // Room that was taken back for the move, and is not needed.
                 self.pool.lend_all();
                 return Ok(moved);

@@ -8,7 +8,7 @@ use super::metadata::ROOT;
 use super::placement::Placement;
 use super::{Error, Fs, Ino, Inode, Operation, Result, XattrMode};
 use crate::log::{Attributes, Change, Log};
-use crate::{Clock, Memory};
+use crate::{Clock, Memory, NodeId};
 
 /// Placement policy of a file, or what new entries of a directory inherit: `local`, `node:N` or `interleave`.
 pub const POLICY_XATTR: &[u8] = b"user.homenode.policy";
@@ -20,6 +20,12 @@ const VALUE_BYTES_MAX: usize = 64 << 10;
 /// All names and values of one inode.
 const TOTAL_BYTES_MAX: usize = 1 << 20;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+/// The value of [`MAP_XATTR`] for bytes by node.
+pub fn map_value(by_node: impl IntoIterator<Item = (NodeId, u64)>) -> Vec<u8> {
+    let on = by_node.into_iter().map(|(node, bytes)| format!("{}={bytes}", node.0));
+    on.collect::<Vec<_>>().join(",").into_bytes()
+}
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// The value of an extended attribute.
@@ -35,12 +41,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 .ok_or(Error::NoAttribute),
             MAP_XATTR => {
                 inode.kind().supports(Operation::Map)?;
-                let map: Vec<_> = self
-                    .map(inode)
-                    .iter()
-                    .map(|(node, bytes)| format!("{}={bytes}", node.0))
-                    .collect();
-                Ok(map.join(",").into_bytes())
+                Ok(map_value(self.map(inode)))
             }
             _ if !is_known(name) => Err(Error::NotSupported),
             _ => {
@@ -147,8 +148,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         };
         self.commit(held, self.now_ns(), changes.as_slice())?;
         if let (POLICY_XATTR, Some(file)) = (name, inode.kernel_file()) {
-            // A wish, as for a new file.
-            let _ = file.place(inode.policy.load());
+            self.place(inode, file);
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         };
         self.commit(held, self.now_ns(), &[change])?;
         if let (POLICY_XATTR, Some(file)) = (name, inode.kernel_file()) {
-            let _ = file.place(None);
+            self.place(inode, file);
         }
         Ok(())
     }

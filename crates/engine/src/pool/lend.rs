@@ -7,25 +7,42 @@
 //! writers get room ahead: what the file is about to free, at most [`AHEAD_BLOCKS_MAX`]. So a pool may hold so much more than its
 //! size while such files are there.
 
-use super::{NoSpace, Pool};
-use crate::Memory;
+use super::grants::add_spill;
+use super::member::Member;
+use super::{NoSpace, Pool, Spill};
 use crate::backing::BackingStore;
+use crate::{BLOCK_BYTES, MemberId, Memory, NodeId};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Blocks that are taken back at a time at least, where there are so many: 16 MiB.
 const RECALL_BLOCKS: u64 = 4096;
 /// Most room that is given ahead: 64 MiB, more than a writer takes until the kernel has said what is gone.
 const AHEAD_BLOCKS_MAX: u64 = 16_384;
+/// Blocks that writers may take while room is measured: 1 MiB.
+const AHEAD_BLOCKS_SLACK: u64 = 256;
 
 /// The store, and the blocks that its files may take.
 #[derive(Debug, Default)]
 pub(super) struct Lent {
     store: OnceLock<Arc<dyn BackingStore>>,
     room: Mutex<Room>,
+    spills: Mutex<Vec<Spill>>,
     /// Whether room is given ahead.
     is_ahead: AtomicBool,
+    /// Files that are gone, whose blocks are being freed.
+    discarding: AtomicU32,
+}
+
+/// Blocks are being freed.
+pub(crate) struct Discarding<'a>(&'a AtomicU32);
+
+impl Drop for Discarding<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +51,8 @@ struct Room {
     lent: u64,
     /// Blocks besides, which files without a name are about to free.
     ahead: u64,
+    /// Blocks of files without a name, as they were counted when they lost it; room for at most [`AHEAD_BLOCKS_MAX`] is given ahead.
+    leaving: u64,
     /// Blocks that fallocate promised to files and nobody has written.
     promised: u64,
 }
@@ -117,10 +136,116 @@ impl<M: Memory> Pool<M> {
     }
 
     /// Blocks that the store's files may still take.
-    pub(crate) fn room_of_files(&self) -> u64 {
+    pub fn room_of_files(&self) -> u64 {
         let room = self.lent.room.lock();
         room.lent
             .saturating_sub(self.store().map_or(0, |store| store.used_blocks()))
+    }
+
+    /// Whether a node would become fat if all files lay there.
+    pub(crate) fn may_files_fill_a_node(&self) -> bool {
+        let members = self.members.read().list.clone();
+        let rooms = members.iter().map(|member| member.unused(&member.space()));
+        let least = rooms.min().unwrap_or(0);
+        self.store().is_some_and(|store| store.used_blocks() >= least / 10 * 9)
+    }
+
+    /// Whether a node may become fat, or a candidate again, after files grew and shrank by so many blocks.
+    pub(crate) fn may_nodes_change(&self, grown: u64, shrunk: u64) -> bool {
+        let members = self.members.read().list.clone();
+        members.iter().any(|member| {
+            let space = member.space();
+            let (own, files) = (
+                member.blocks - member.unused(&space),
+                member.files.load(Ordering::Relaxed),
+            );
+            let used = own + files.saturating_sub(shrunk)..=own + files + grown;
+            self.monitor.lock().may_change(member.id, used, member.blocks)
+        })
+    }
+
+    /// Counts what the store's files take on each node, in bytes, as used on the members there.
+    pub(crate) fn note_files(&self, by_node: &[(NodeId, u64)]) {
+        let blocks = |(node, bytes): &(NodeId, u64)| (*node, bytes / BLOCK_BYTES as u64);
+        let mut left: BTreeMap<NodeId, u64> = by_node.iter().map(blocks).collect();
+        for member in self.members.read().list.clone() {
+            let space = member.space();
+            let left = left.entry(member.home).or_default();
+            let here = if space.draining {
+                0
+            } else {
+                member.unused(&space).min(*left)
+            };
+            *left -= here;
+            member.files.store(here, Ordering::Relaxed);
+            self.note_use(&member, &space);
+        }
+    }
+
+    /// Takes note which nodes have no free memory for pages of files: they count as fat.
+    pub fn note_starved(&self, nodes: &[NodeId]) {
+        for member in self.members.read().list.clone() {
+            let is_starved = nodes.contains(&member.home);
+            if member.has_starved_home.swap(is_starved, Ordering::Relaxed) != is_starved {
+                self.note_use(&member, &member.space());
+            }
+        }
+    }
+
+    /// Counts a spill of files.
+    pub(crate) fn note_spill(&self, spill: Spill) {
+        if spill.blocks > 0 {
+            add_spill(&mut self.lent.spills.lock(), spill);
+        }
+    }
+
+    /// Spills of files.
+    pub(super) fn spills_of_files(&self) -> Vec<Spill> {
+        self.lent.spills.lock().clone()
+    }
+
+    /// Homes of the candidates, or of all members in service when there is none; ascending.
+    pub(crate) fn homes_with_room(&self) -> Vec<NodeId> {
+        let members = self.members.read().list.clone();
+        let in_service = |member: &&Arc<Member>| !member.space().draining;
+        let homes = |is_wanted: &dyn Fn(&Member) -> bool| -> Vec<NodeId> {
+            let wanted = members.iter().filter(in_service).filter(|member| is_wanted(member));
+            let homes: BTreeSet<NodeId> = wanted.map(|member| member.home).collect();
+            homes.into_iter().collect()
+        };
+        let candidates = homes(&|member| !self.monitor.lock().is_fat(member.id));
+        if candidates.is_empty() {
+            homes(&|_| true)
+        } else {
+            candidates
+        }
+    }
+
+    /// Blocks that members on a node take until they are fat, files counted.
+    pub fn room_on(&self, node: NodeId) -> u64 {
+        let members = self.members.read().list.clone();
+        let there = members.iter().filter(|member| member.home == node);
+        let room = |member: &Arc<Member>| {
+            let space = member.space();
+            let files = member.files.load(Ordering::Relaxed);
+            if space.draining {
+                0
+            } else {
+                // The monitor's threshold leaves 2 %.
+                member.unused(&space).saturating_sub(files + member.blocks / 50)
+            }
+        };
+        there.map(room).sum()
+    }
+
+    /// Homes of the candidates, or of all members in service when there is none; the nearest to `node` first.
+    pub(crate) fn homes_near(&self, node: NodeId) -> Vec<NodeId> {
+        let with_room = self.homes_with_room();
+        let members: Vec<MemberId> = self.monitor.lock().all_by_latency(node).collect();
+        let mut homes: Vec<NodeId> = members.into_iter().map(|member| self.home(member)).collect();
+        homes.retain(|home| with_room.contains(home));
+        homes.dedup();
+        homes
     }
 
     /// Whether nothing is promised to any file.
@@ -135,31 +260,78 @@ impl<M: Memory> Pool<M> {
         room.promised > 0 && room.lent.saturating_sub(used + room.promised) < margin
     }
 
-    /// Gives room ahead when little is left, because a file lost its last name: `blocks` tells how many it takes.
-    pub(crate) fn give_ahead(&self, blocks: impl FnOnce() -> u64) {
-        let Some(store) = self.store() else { return };
+    /// Notes that a file lost its last name, which takes so many blocks; returns the blocks that are counted for it: none when
+    /// there is room enough.
+    pub(crate) fn give_ahead(&self, blocks: impl FnOnce() -> u64) -> u64 {
+        let Some(store) = self.store() else { return 0 };
         let mut room = self.lent.room.lock();
         if room.lent.saturating_sub(store.used_blocks()) >= AHEAD_BLOCKS_MAX {
-            return;
+            return 0;
         }
-        let ahead = (room.ahead + blocks()).min(AHEAD_BLOCKS_MAX);
-        if ahead > room.ahead && store.resize(room.lent + ahead).is_ok() {
-            room.ahead = ahead;
-            // Relaxed, here and below: who misses it leaves the room to the next one.
-            self.lent.is_ahead.store(true, Ordering::Relaxed);
+        let blocks = blocks();
+        room.leaving += blocks;
+        self.settle(&mut room, store);
+        blocks
+    }
+
+    /// Takes blocks back that were given ahead of a file, now that it is gone.
+    pub(crate) fn take_back_ahead(&self, blocks: u64) {
+        if let Some(store) = self.store().filter(|_| blocks > 0) {
+            let mut room = self.lent.room.lock();
+            room.leaving -= blocks;
+            // Little is left to the next look: to change the store's limit takes four system calls.
+            if room.leaving + AHEAD_BLOCKS_SLACK <= room.ahead {
+                self.settle(&mut room, store);
+            }
         }
     }
 
-    /// Takes the room ahead back, because there is no file without a name; what files have taken of it stays until it is free.
-    pub(crate) fn end_ahead(&self) {
-        if !self.lent.is_ahead.load(Ordering::Relaxed) {
+    /// Whether little room is left, and so many files wait to be gone that soon none could be given ahead of more.
+    pub fn is_ahead_short(&self) -> bool {
+        let (true, Some(store)) = (self.lent.is_ahead.load(Ordering::Relaxed), self.store()) else {
+            return false;
+        };
+        let room = self.lent.room.lock();
+        room.leaving >= AHEAD_BLOCKS_MAX / 2 && room.lent.saturating_sub(store.used_blocks()) < AHEAD_BLOCKS_MAX
+    }
+
+    /// Tells that blocks of a file that is gone are being freed, until what it gives is dropped.
+    pub(crate) fn note_discarding(&self) -> Discarding<'_> {
+        // Relaxed, as all of it: who sees it late waits a moment longer, or less.
+        self.lent.discarding.fetch_add(1, Ordering::Relaxed);
+        Discarding(&self.lent.discarding)
+    }
+
+    /// Whether blocks of files that are gone are being freed.
+    pub fn is_discarding(&self) -> bool {
+        self.lent.discarding.load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes room back that was given ahead of files that are gone, where that could not be done at once.
+    pub(crate) fn settle_ahead(&self) {
+        if self.lent.is_ahead.load(Ordering::Relaxed)
+            && let Some(store) = self.store()
+        {
+            self.settle(&mut self.lent.room.lock(), store);
+        }
+    }
+
+    /// Has the store give as much room ahead as files without a name take.
+    fn settle(&self, room: &mut Room, store: &dyn BackingStore) {
+        let wanted = room.leaving.min(AHEAD_BLOCKS_MAX);
+        // A file that is removed while something runs on it takes its blocks until that ends.
+        if wanted < room.ahead && store.has_leaving() {
             return;
         }
-        let Some(store) = self.store() else { return };
-        let mut room = self.lent.room.lock();
-        if store.resize(room.lent).is_ok() {
-            room.ahead = 0;
-            self.lent.is_ahead.store(false, Ordering::Relaxed);
+        // What others have taken of it stays until it is free; no more is to be taken meanwhile.
+        let taken = store.used_blocks().saturating_sub(room.lent) + AHEAD_BLOCKS_SLACK;
+        for ahead in [wanted, taken.min(room.ahead)] {
+            if ahead == room.ahead || store.resize(room.lent + ahead).is_ok() {
+                room.ahead = ahead;
+                break;
+            }
         }
+        // Relaxed: who misses it leaves the room to the next look.
+        self.lent.is_ahead.store(room.ahead > 0, Ordering::Relaxed);
     }
 }

@@ -4,6 +4,7 @@ use crate::{Block, MemberId, Memory, NodeId, Starved};
 use homenode_policy::pool::{Buddy, HUGE_ORDER};
 use homenode_shared::RUN_BLOCKS;
 use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Kind of storage that holds a member's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,6 +41,10 @@ pub(super) struct Member {
     /// Held while populating, so that one thread does it at a time.
     populating: Mutex<()>,
     space: Mutex<Space>,
+    /// Blocks that files of a store take on its home, as far as they count for this member. Relaxed: a figure.
+    pub(super) files: AtomicU64,
+    /// Whether its home has no free memory for pages of such files.
+    pub(super) has_starved_home: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -66,6 +71,8 @@ impl Member {
             blocks,
             populating: Mutex::new(()),
             space: Mutex::new(space),
+            files: AtomicU64::new(0),
+            has_starved_home: AtomicBool::new(false),
         }
     }
 

@@ -249,9 +249,11 @@ impl<M: Memory> Pool<M> {
     /// Tells the monitor how full a member is. With the member's space locked, so that the last one to change it tells last.
     pub(super) fn note_use(&self, member: &Member, space: &Space) {
         let mut monitor = self.monitor.lock();
-        monitor.update(member.id, member.blocks - member.unused(space), member.blocks);
+        let used = member.blocks - member.unused(space) + member.files.load(Ordering::Relaxed);
+        monitor.update(member.id, used, member.blocks);
         // What is populated already needs nothing from the node.
-        monitor.set_starved(member.id, space.starved && space.free_blocks() == 0);
+        let is_starved = space.starved && space.free_blocks() == 0 || member.has_starved_home.load(Ordering::Relaxed);
+        monitor.set_starved(member.id, is_starved);
     }
 
     /// A run for `asking`, 2 MiB or less where that is much of what is left: `want` blocks of it for the caller, the others

@@ -68,6 +68,9 @@ impl<M: Memory> Pool<M> {
             grants.spills().iter().for_each(|spill| add_spill(&mut spills, *spill));
             credits += grants.credit;
         }
+        for spill in self.spills_of_files() {
+            add_spill(&mut spills, spill);
+        }
         let members: Vec<_> = self.members.read().list.clone();
         let members: Vec<MemberStatus> = members
             .iter()

@@ -58,7 +58,7 @@ pub(crate) fn filesystem(nodes: u16, blocks: u64) -> (TestFs, ManualClock) {
 /// A filesystem whose files are a store's.
 pub(crate) fn kernel_filesystem(nodes: u16, blocks: u64) -> (TestFs, ManualClock, TestStore) {
     let (fs, clock) = filesystem(nodes, blocks);
-    let store = TestStore::default();
+    let store = TestStore::on_nodes(nodes);
     assert!(fs.pool().lend_to(Arc::new(store.clone())), "it is the first store");
     (fs, clock, store)
 }

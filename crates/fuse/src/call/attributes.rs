@@ -10,24 +10,33 @@
 
 use super::{Call, Errno};
 use crate::host::Host;
-use crate::wire::flags::{set_attr, statx};
+use crate::wire::flags::{get_attr, set_attr, statx};
 use crate::wire::{
-    AttrOut, AttrRecord, EntryOut, Reply, SetAttrIn, StatFsOut, StatXOut, StatXRecord, StatXTime, Zeros,
+    AttrOut, AttrRecord, EntryOut, GetAttrIn, Reply, SetAttrIn, StatFsOut, StatXOut, StatXRecord, StatXTime, Zeros,
 };
 use homenode_engine::fs::{Attr, Inode, SetAttr, SetTime};
 use homenode_engine::{BLOCK_BYTES, Clock, Memory};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long an answer to who wants the size alone lasts; the kernel rounds it up to one or two ticks. A stat(2) in this time does not
+/// see blocks and times of a store through a mapping.
+const SIZE_TIMEOUT: Duration = Duration::from_millis(1);
 const NAME_BYTES_MAX: u32 = 255;
 const NS_PER_SECOND: i64 = 1_000_000_000;
 #[expect(clippy::cast_possible_truncation, reason = "4096")]
 const BLOCK_BYTES_WIRE: u32 = BLOCK_BYTES as u32;
 
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
-    pub(super) fn get_attr(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
+    pub(super) fn get_attr(&self, input: &GetAttrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let attr = self.fs().lasting_attr(&*self.inode()?);
-        Ok(reply.put(self.attr_out(&attr))?)
+        let mut out = self.attr_out(&attr);
+        // Only lseek(2) to the end names its open file here, as databases do again and again: sizes never change unseen.
+        let is_safe = self.service.agreed.sees_writes && !is_killable(attr.mode);
+        if attr.changes_unseen && is_safe && input.getattr_flags & get_attr::FH != 0 {
+            (out.attr_valid, out.attr_valid_nsec) = on_wire(SIZE_TIMEOUT.min(self.service.agreed.attribute_timeout));
+        }
+        Ok(reply.put(out)?)
     }
 
     pub(super) fn stat_x(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
@@ -44,12 +53,29 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn set_attr(&self, input: &SetAttrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.inode()?;
-        let changes = changes(input);
+        let mut changes = changes(input);
+        let names_nothing = input.valid & !(set_attr::FH | set_attr::LOCK_OWNER) == 0;
+        if names_nothing {
+            changes.kill_priv = self.may_take_privileges(&inode)?;
+        }
         if let Some(size) = changes.size {
             self.shrink(&inode, size)?;
         }
         let attr = self.fs().set_attr(&inode, &changes)?;
         Ok(reply.put(self.attr_out(&attr))?)
+    }
+
+    /// Whether a request that changes nothing takes set-uid, set-gid and capabilities away. The kernel sends one when it has passed a write
+    /// through; but also for a chown(2) that changes nothing, by anybody.
+    fn may_take_privileges(&self, inode: &Inode) -> Result<bool, Errno> {
+        if inode.mode() & libc::S_IFMT != libc::S_IFREG {
+            return Ok(false);
+        }
+        let is_writer_or_owner = [0, inode.uid()].contains(&self.header.uid) || self.fs().opens(inode).writers > 0;
+        if !is_writer_or_owner && is_killable(inode.mode()) {
+            return Err(Errno(libc::EPERM));
+        }
+        Ok(is_writer_or_owner)
     }
 
     pub(super) fn stat_fs(&self, reply: &mut Reply<'_>) -> Result<(), Errno> {
@@ -70,17 +96,19 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// The answer that gives the kernel an inode, which it pins.
     pub(super) fn entry(&self, inode: &Arc<Inode>) -> Result<EntryOut, Errno> {
         self.fs().pin(inode)?;
-        Ok(self.entry_of_pinned(inode))
+        Ok(self.entry_with(&self.fs().attr(inode)))
     }
 
-    /// [`Self::entry`] for LOOKUP and READDIRPLUS, whose answers the kernel drops when something newer came before.
+    /// [`Self::entry`] for LOOKUP and READDIRPLUS, whose answers the kernel drops when something newer came before, and for new files: those
+    /// are empty, and the kernel asks again when one has grown.
     pub(super) fn lasting_entry(&self, inode: &Arc<Inode>) -> Result<EntryOut, Errno> {
         self.fs().pin(inode)?;
-        Ok(self.entry_with(&self.fs().lasting_attr(inode)))
+        Ok(self.lasting_entry_of_pinned(inode))
     }
 
-    pub(super) fn entry_of_pinned(&self, inode: &Arc<Inode>) -> EntryOut {
-        self.entry_with(&self.fs().attr(inode))
+    /// [`Self::lasting_entry`] of an inode that is pinned already.
+    pub(super) fn lasting_entry_of_pinned(&self, inode: &Arc<Inode>) -> EntryOut {
+        self.entry_with(&self.fs().lasting_attr(inode))
     }
 
     fn entry_with(&self, attr: &Attr) -> EntryOut {
@@ -208,8 +236,7 @@ fn changes(input: &SetAttrIn) -> SetAttr {
         atime: time(set_attr::ATIME, set_attr::ATIME_NOW, input.atime, input.atimensec),
         mtime: time(set_attr::MTIME, set_attr::MTIME_NOW, input.mtime, input.mtimensec),
         ctime: given(set_attr::CTIME).then(|| join(input.ctime, input.ctimensec)),
-        // Nothing at all: a write that the kernel passes through has taken privileges away.
-        kill_priv: given(set_attr::KILL_SUIDGID) || input.valid & !(set_attr::FH | set_attr::LOCK_OWNER) == 0,
+        kill_priv: given(set_attr::KILL_SUIDGID),
     }
 }
 

@@ -68,6 +68,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
                     .fallocate_step(&asking, &inode, input.mode, input.offset, input.length, done)
             })
         })?;
+        if let Some(connection) = self.service.passthrough.as_ref().filter(|_| input.mode != 0) {
+            // Where the size stays, the kernel lets an older answer that is on its way count after this.
+            connection.forget_attributes(inode.ino());
+        }
         self.kill_privileges(&inode)
     }
 

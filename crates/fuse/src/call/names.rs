@@ -4,7 +4,6 @@
 
 use super::{Call, Errno};
 use crate::host::Host;
-use crate::wire::flags::open;
 use crate::wire::{CreateIn, LinkIn, MkDirIn, MkNodIn, Rename2In, Reply};
 use homenode_engine::fs::{Error, Inode, NewInode, RenameMode};
 use homenode_engine::{Clock, Memory};
@@ -23,7 +22,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn make_node(&self, input: &MkNodIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.make(name, input.mode, input.umask, input.rdev)?;
-        Ok(reply.put(self.entry(&inode)?)?)
+        Ok(reply.put(self.lasting_entry(&inode)?)?)
     }
 
     pub(super) fn make_dir(&self, input: &MkDirIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
@@ -32,10 +31,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     pub(super) fn create(&self, input: &CreateIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let inode = self.make(name, libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0)?;
-        reply.put(self.entry(&inode)?)?;
-        let kill_priv = input.open_flags & open::KILL_SUIDGID != 0;
-        let opened = self.opened(&inode, input.flags & !O_TRUNC, kill_priv, reply);
+        let new = self.new_inode(libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0);
+        let connection = self.service.passthrough.as_ref();
+        let prepared = connection.and_then(|connection| connection.prepared.take(self.serving_node()));
+        let inode = self.fs().create_with(&self.inode()?, name, new, prepared)?;
+        reply.put(self.lasting_entry(&inode)?)?;
+        let opened = self.opened(&inode, input.flags, true, reply);
         self.unless_failed(&inode, opened)
     }
 
@@ -43,8 +44,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let new = self.new_inode(libc::S_IFREG | input.mode & PERMISSION_BITS, input.umask, 0);
         // Comes pinned: with neither name nor pin it would be gone already.
         let inode = self.fs().tmpfile(&self.inode()?, new)?;
-        reply.put(self.entry_of_pinned(&inode))?;
-        let opened = self.opened(&inode, input.flags & !O_TRUNC, false, reply);
+        reply.put(self.lasting_entry_of_pinned(&inode))?;
+        let opened = self.opened(&inode, input.flags, true, reply);
         self.unless_failed(&inode, opened)
     }
 
@@ -72,6 +73,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     pub(super) fn unlink(&self, name: &[u8]) -> Result<(), Errno> {
+        self.let_forgets_pass()?;
         Ok(self.fs().unlink(&self.inode()?, name)?)
     }
 
@@ -87,6 +89,9 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             // Whiteouts are for overlays' upper layers, which this is not.
             _ => return Err(Errno(libc::EINVAL)),
         };
+        if mode == RenameMode::Replace {
+            self.let_forgets_pass()?;
+        }
         let (from, to) = (self.inode()?, self.inode_of(input.newdir)?);
         Ok(self.fs().rename(&from, name, &to, new_name, mode)?)
     }
@@ -107,5 +112,3 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
     }
 }
-
-const O_TRUNC: u32 = libc::O_TRUNC as u32;

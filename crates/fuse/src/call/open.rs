@@ -9,7 +9,6 @@ use crate::wire::flags::{open, opened};
 use crate::wire::{OpenIn, OpenOut, ReleaseIn, Reply};
 use homenode_engine::fs::{Access, Inode, SetAttr, SetTime};
 use homenode_engine::{Clock, Memory};
-use std::sync::Arc;
 
 const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
@@ -20,27 +19,21 @@ const WRITES: u64 = 2;
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn open(&self, input: &OpenIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.inode()?;
-        self.opened(&inode, input.flags, input.open_flags & open::KILL_SUIDGID != 0, reply)
-    }
-
-    /// Truncates if the flags say so, counts the open, and adds its answer.
-    pub(super) fn opened(
-        &self,
-        inode: &Arc<Inode>,
-        flags: u32,
-        kill_priv: bool,
-        reply: &mut Reply<'_>,
-    ) -> Result<(), Errno> {
-        if flags & O_TRUNC != 0 {
-            self.shrink(inode, 0)?;
+        if input.flags & O_TRUNC != 0 {
+            self.shrink(&inode, 0)?;
             let set = SetAttr {
                 size: Some(0),
                 mtime: Some(SetTime::Now),
-                kill_priv,
+                kill_priv: input.open_flags & open::KILL_SUIDGID != 0,
                 ..SetAttr::default()
             };
-            self.fs().set_attr(inode, &set)?;
+            self.fs().set_attr(&inode, &set)?;
         }
+        self.opened(&inode, input.flags, false, reply)
+    }
+
+    /// Counts the open, of a file that was just made if it `is_new`, and adds its answer.
+    pub(super) fn opened(&self, inode: &Inode, flags: u32, is_new: bool, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let access = if flags & O_ACCMODE == O_RDONLY {
             Access::Read
         } else {
@@ -49,15 +42,33 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         };
         // From here on an error takes the open back: nobody would release it.
         self.fs().open(inode, access)?;
-        let answered = self.answer_open(inode, flags, access, reply);
+        let answered = self.answer_open(inode, flags, access, is_new, reply);
         if answered.is_err() {
             self.fs().release(inode, access);
         }
         answered
     }
 
-    fn answer_open(&self, inode: &Inode, flags: u32, access: Access, reply: &mut Reply<'_>) -> Result<(), Errno> {
-        self.note_writer_of(inode, flags);
+    fn answer_open(
+        &self,
+        inode: &Inode,
+        flags: u32,
+        access: Access,
+        is_new: bool,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Errno> {
+        if access == Access::Write
+            && let Some(connection) = &self.service.passthrough
+        {
+            // Before the answer: from then on attributes may change unseen.
+            let can_map = flags & O_ACCMODE == O_RDWR || !self.service.agreed.sees_writes;
+            self.fs().note_writer(inode, can_map, || {
+                // Attributes of a new file may last: see where it is answered.
+                if !is_new {
+                    connection.forget_attributes(inode.ino());
+                }
+            });
+        }
         let backing_id = match &self.service.passthrough {
             Some(connection) => connection.id_of(inode).transpose()?,
             None => None,
@@ -76,15 +87,6 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             open_flags,
             backing_id,
         })?)
-    }
-
-    /// Notes an open for writing, before its answer: from then on attributes may change unseen.
-    fn note_writer_of(&self, inode: &Inode, flags: u32) {
-        if flags & O_ACCMODE != O_RDONLY
-            && let Some(connection) = &self.service.passthrough
-        {
-            inode.note_writer(|| connection.forget_attributes(inode.ino()));
-        }
     }
 
     /// RELEASE may come after FORGET, by the other way: the open itself has kept the inode.
@@ -118,4 +120,5 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 const O_TRUNC: u32 = libc::O_TRUNC as u32;
 const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
 const O_RDONLY: u32 = libc::O_RDONLY as u32;
+const O_RDWR: u32 = libc::O_RDWR as u32;
 const O_DIRECT: u32 = libc::O_DIRECT as u32;

@@ -4,9 +4,13 @@ use super::{Call, Errno};
 use crate::host::Host;
 use crate::wire::flags::set_xattr;
 use crate::wire::{GetXattrIn, GetXattrOut, Reply, SetXattrIn, Zeros};
-use homenode_engine::fs::XattrMode;
+use homenode_engine::fs::{Error, MAP_XATTR, XattrMode, map_value};
 use homenode_engine::{Clock, Memory};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 
+/// SELinux's label of a file.
+const LABEL: &[u8] = b"security.selinux";
 const XATTR_CREATE: u32 = libc::XATTR_CREATE as u32;
 const XATTR_REPLACE: u32 = libc::XATTR_REPLACE as u32;
 
@@ -18,6 +22,9 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             XATTR_REPLACE => XattrMode::Replace,
             _ => return Err(Errno(libc::EINVAL)),
         };
+        if name == LABEL {
+            self.service.has_labels.store(true, Ordering::Relaxed);
+        }
         let kill_sgid = input.setxattr_flags & set_xattr::ACL_KILL_SGID != 0;
         Ok(self
             .fs()
@@ -25,8 +32,36 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     }
 
     pub(super) fn get_xattr(&self, input: &GetXattrIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
-        let value = self.fs().xattr(&*self.inode()?, name)?;
-        answer(input, &value, reply)
+        if name == MAP_XATTR {
+            return self.get_map(input, reply);
+        }
+        match self.fs().xattr(&*self.inode()?, name) {
+            Ok(value) => answer(input, &value, reply),
+            // Without SELinux nobody labels files, but ls(1) asks for the label of each, unless it hears that there can be none. Relaxed: the
+            // caller cannot tell which of two calls came first.
+            Err(Error::NoAttribute) if name == LABEL && !self.service.has_labels.load(Ordering::Relaxed) => {
+                Err(Errno(libc::EOPNOTSUPP))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Where the bytes lie. Of a large file that takes long, so it comes in steps; what they have found is kept in between.
+    fn get_map(&self, input: &GetXattrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let (inode, maps) = (self.inode()?, &self.service.maps);
+        let lock = || maps.lock().unwrap_or_else(PoisonError::into_inner);
+        self.in_steps(|from| {
+            let mut by_node = lock().remove(&self.header.unique).unwrap_or_default();
+            let next = self.fs().map_step(&inode, from, &mut by_node)?;
+            lock().insert(self.header.unique, by_node);
+            Ok(next)
+        })?;
+        let by_node = lock().remove(&self.header.unique).unwrap_or_default();
+        answer(
+            input,
+            &map_value(by_node.into_iter().filter(|(_, bytes)| *bytes > 0)),
+            reply,
+        )
     }
 
     pub(super) fn list_xattrs(&self, input: &GetXattrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {

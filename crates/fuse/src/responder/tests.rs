@@ -117,6 +117,7 @@ fn responder() -> Responder<Bytes, Midnight, OneCpu> {
         attribute_timeout: crate::Options::ATTRIBUTE_TIMEOUT,
         parallel_direct_io: true,
         passthrough: false,
+        sees_writes: true,
     };
     let service = Service::new(Arc::new(fs), Arc::new(OneCpu), agreed, None, 1);
     Responder {

@@ -5,7 +5,7 @@
 
 use super::buffers::Buffers;
 use super::{Ring, command};
-use crate::call::{Later, Origin, ROOM_WAIT};
+use crate::call::{Later, Origin, ROOM_TIMEOUT, ROOM_WAIT};
 use crate::device::Device;
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
@@ -130,6 +130,8 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             self.check_cpu();
             if self.waited.is_some_and(|waited| waited.elapsed() >= ROOM_WAIT) {
                 self.waited = None;
+                // Before those that have just come, which could take their places among half of the entries.
+                std::mem::swap(&mut self.ready, &mut self.waiting);
                 self.ready.append(&mut self.waiting);
             }
             for next in 0..self.ready.len() {
@@ -155,7 +157,10 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         let entry = header.entry();
         let origin = Origin::Ring {
             cpu: self.cpu,
-            waited: since.map(|since| since.elapsed()),
+            // No more than half of the entries wait for room: others want to be served, which is what may bring it.
+            waited: since
+                .map(|since| since.elapsed())
+                .or((self.waiting.len() >= self.buffers.depth().div_ceil(2)).then_some(ROOM_TIMEOUT)),
             done,
         };
         self.choose_cpu(&header);
@@ -186,7 +191,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 let now = Instant::now();
                 let since = since.or(Some(now));
                 match why {
-                    Later::Step(done) => self.going.push_back(Ready { index, since, done }),
+                    Later::Step(done) => self.go_on(Ready { index, since, done }),
                     Later::Room => {
                         self.waited.get_or_insert(now);
                         self.waiting.push(Ready { index, since, done });
@@ -201,6 +206,16 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         self.buffers.give(index);
         self.push(&command::commit(self.cpu, entry.commit_id, index as u64));
         payload_bytes.max(entry.payload_sz)
+    }
+
+    /// Keeps a long request for its next step: after the others, but where half of the entries are such, before them. So that an entry
+    /// is free soon, for who waits for one.
+    fn go_on(&mut self, ready: Ready) {
+        if self.going.len() >= self.buffers.depth().div_ceil(2) {
+            self.going.push_front(ready);
+        } else {
+            self.going.push_back(ready);
+        }
     }
 
     fn push(&mut self, entry: &Entry128) {

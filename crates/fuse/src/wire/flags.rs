@@ -34,6 +34,11 @@ pub mod init {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
+/// `GetAttrIn::getattr_flags`.
+pub mod get_attr {
+    pub const FH: u32 = 1 << 0;
+}
+
 /// `SetAttrIn::valid`.
 pub mod set_attr {
     pub const MODE: u32 = 1 << 0;

@@ -1,11 +1,12 @@
 //! Modes, times, extended attributes and where bytes lie.
 
-use crate::support::{Mounted, as_nobody, c_string, check, eventually, set_xattr, xattr, xattr_names};
+use crate::support::{Mounted, as_nobody, c_string, check, eventually, set_xattr, tick, xattr, xattr_names};
 use homenode_fuse::wire::Opcode;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -229,6 +230,112 @@ fn attributes_of_a_closed_file_are_asked_for_once() {
         assert_eq!(fs::metadata(&path).unwrap().len(), 100);
     }
     assert_eq!(asked(), before);
+    mounted.finish();
+}
+
+#[test]
+fn attributes_of_a_new_file_are_not_asked_for_until_it_grows_and_a_store_is_seen_then() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .unwrap();
+    let asked = mounted.asked(Opcode::GetAttr);
+    for _ in 0..10 {
+        let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: an open descriptor and a place for the answer.
+        assert_eq!(unsafe { libc::fstat(file.as_raw_fd(), stat.as_mut_ptr()) }, 0);
+    }
+    assert_eq!(mounted.asked(Opcode::GetAttr), asked);
+    // Another descriptor makes room, and stores through a mapping.
+    let other = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // SAFETY: the descriptor is open.
+    check(unsafe { libc::ftruncate(other.as_raw_fd(), Mapped::BYTES as i64) }.into()).unwrap();
+    assert_eq!(file.metadata().unwrap().blocks(), 0);
+    let map = Mapped::new(&other);
+    map.store();
+    if mounted.is_kernel() {
+        assert_ne!(file.metadata().unwrap().blocks(), 0);
+    }
+    drop((map, other, file));
+    mounted.finish();
+}
+
+#[test]
+fn the_end_of_an_open_file_is_asked_for_once_a_tick_at_most() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    let mut options = OpenOptions::new();
+    // Might be mapped.
+    let mut file = options.read(true).write(true).create_new(true).open(&path).unwrap();
+    file.write_all(&[1; 100]).unwrap();
+    let before = mounted.asked(Opcode::GetAttr);
+    let start = Instant::now();
+    for _ in 0..2000 {
+        assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), 100);
+    }
+    // Ticks are a millisecond or longer.
+    let ticks = u64::try_from(start.elapsed().as_millis()).unwrap();
+    assert!(mounted.asked(Opcode::GetAttr) - before <= ticks + 2);
+    file.write_all(b"more").unwrap();
+    assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), 104, "a write is seen at once");
+    file.set_len(10).unwrap();
+    assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), 10);
+    drop(file);
+    mounted.finish();
+}
+
+#[test]
+fn writers_that_cannot_map_are_seen_by_the_kernel() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
+    for round in 1..=20_u64 {
+        file.write_all(&[1; 4096]).unwrap();
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.len(), found.blocks()), (round * 4096, round * 8));
+        let asked = || mounted.asked(Opcode::GetAttr) + mounted.asked(Opcode::StatX);
+        let before = asked();
+        let again = fs::metadata(&path).unwrap();
+        assert_eq!(again.modified().unwrap(), found.modified().unwrap());
+        drop(File::open(&path).unwrap());
+        assert_eq!(asked(), before);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // A second one, which may map, is asked for from its open on.
+    let other = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let map = Mapped::new(&other);
+    let before = fs::metadata(&path).unwrap();
+    tick();
+    map.store();
+    if mounted.is_kernel() {
+        assert!(fs::metadata(&path).unwrap().modified().unwrap() > before.modified().unwrap());
+    }
+    drop((file, other, map));
+    mounted.finish();
+}
+
+#[test]
+fn labels_are_not_supported_until_somebody_sets_one() {
+    let Some(mounted) = Mounted::new() else { return };
+    if Path::new("/sys/fs/selinux/enforce").exists() {
+        return mounted.finish();
+    }
+    let (path, other) = (mounted.path("file"), mounted.path("other"));
+    File::create(&path).unwrap();
+    File::create(&other).unwrap();
+    assert_eq!(
+        xattr(&path, "user.none").unwrap_err().raw_os_error(),
+        Some(libc::ENODATA)
+    );
+    let refused = |path| xattr(path, "security.selinux").unwrap_err().raw_os_error();
+    assert_eq!(refused(&path), Some(libc::EOPNOTSUPP));
+    set_xattr(&path, "security.selinux", b"label", 0).unwrap();
+    assert_eq!(xattr(&path, "security.selinux").unwrap(), b"label");
+    assert_eq!(refused(&other), Some(libc::ENODATA));
     mounted.finish();
 }
 

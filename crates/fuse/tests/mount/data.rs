@@ -1,11 +1,15 @@
 //! Contents of files: written, appended, mapped, sparse, unlinked.
 
-use crate::support::{Mounted, check, eventually, xattr};
+use crate::support::{Mounted, TestHost, check, eventually, options, xattr};
+use homenode_engine::CpuId;
+use homenode_fuse::Host;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 #[test]
 fn files_hold_what_is_written() {
@@ -208,6 +212,29 @@ fn holes_and_reservations() {
 }
 
 #[test]
+fn a_map_of_several_steps_counts_all_bytes_whoever_asks_beside() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    let file = File::create(&path).unwrap();
+    for at in [0, 100 << 20, 1 << 30, 5 << 30] {
+        file.write_all_at(b"x", at).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let map = String::from_utf8(xattr(&path, "user.homenode.map").unwrap()).unwrap();
+                    let bytes = |on: &str| on.split_once('=').unwrap().1.parse::<u64>().unwrap();
+                    assert_eq!(map.split(',').map(bytes).sum::<u64>(), 4 * 4096, "{map}");
+                }
+            });
+        }
+    });
+    drop(file);
+    mounted.finish();
+}
+
+#[test]
 fn a_full_pool_says_so_and_goes_on() {
     let Some(mounted) = Mounted::new() else { return };
     fs::write(mounted.path("other"), b"other").unwrap();
@@ -223,6 +250,102 @@ fn a_full_pool_says_so_and_goes_on() {
     eventually("the big file is gone", || !mounted.fs.has_unlinked());
     fs::write(mounted.path("next"), &chunk).unwrap();
     assert_eq!(fs::read(mounted.path("next")).unwrap(), chunk);
+    mounted.finish();
+}
+
+#[test]
+fn calls_that_wait_for_room_leave_others_be() {
+    // A ring has two entries.
+    let mut options = options();
+    options.buffer_bytes = 2 * (128 << 10) * TestHost.possible_cpus() as u64;
+    let Some(mounted) = Mounted::with(&options) else { return };
+    let allocate = |name: &str, bytes| {
+        let file = File::create(mounted.path(name)).unwrap();
+        // SAFETY: the descriptor is open.
+        (
+            check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes) }.into()),
+            file,
+        )
+    };
+    let (all, file) = allocate("all", 64 << 20);
+    all.unwrap();
+    // Its room may come back at any moment, so calls without room wait.
+    fs::remove_file(mounted.path("all")).unwrap();
+    let stop = AtomicBool::new(false);
+    let (waited, most) = std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..8)
+            .map(|thread| {
+                let (allocate, stop) = (&allocate, &stop);
+                scope.spawn(move || {
+                    TestHost.pin_to_cpu(CpuId(0)).unwrap();
+                    let mut longest = Duration::ZERO;
+                    while !stop.load(Ordering::Relaxed) {
+                        let start = Instant::now();
+                        let refused = allocate(&format!("file {thread}"), 1 << 20).0;
+                        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+                        longest = longest.max(start.elapsed());
+                    }
+                    longest
+                })
+            })
+            .collect();
+        TestHost.pin_to_cpu(CpuId(0)).unwrap();
+        let mut took: Vec<_> = (0..100)
+            .map(|number| {
+                let start = Instant::now();
+                assert!(!mounted.path(&format!("none {number}")).exists());
+                std::thread::sleep(Duration::from_millis(2));
+                start.elapsed()
+            })
+            .collect();
+        stop.store(true, Ordering::Relaxed);
+        took.sort_unstable();
+        let waited = waiting.into_iter().map(|thread| thread.join().unwrap()).max();
+        (waited.unwrap(), took[took.len() * 9 / 10])
+    });
+    assert!(waited >= Duration::from_millis(200), "nobody waited: {waited:?}");
+    assert!(most < Duration::from_millis(100), "nine of ten took up to {most:?}");
+    drop(file);
+    mounted.finish();
+}
+
+#[test]
+fn far_more_threads_than_cpus() {
+    let Some(mounted) = Mounted::new() else { return };
+    let free = mounted.fs.statfs().free;
+    let rounds = |thread: u8| {
+        let (path, new) = (
+            mounted.path(&format!("file {thread}")),
+            mounted.path(&format!("new {thread}")),
+        );
+        for round in 0..30_u8 {
+            let bytes = vec![thread ^ round; 40_000];
+            let file = File::create(&new).unwrap();
+            // SAFETY: the descriptor is open.
+            check(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, 8192) }.into()).unwrap();
+            file.write_all_at(&bytes, 1).unwrap();
+            file.sync_all().unwrap();
+            fs::rename(&new, &path).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), 40_001);
+            drop(file);
+            assert!(fs::read(&path).unwrap()[1..] == bytes, "thread {thread}, round {round}");
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(5).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), [&[0], &bytes[..4]].concat());
+            if round % 3 == 0 {
+                fs::remove_file(&path).unwrap();
+                assert!(!path.exists());
+            }
+        }
+        fs::remove_file(&path).unwrap();
+    };
+    std::thread::scope(|scope| {
+        let rounds = &rounds;
+        for thread in 0..64 {
+            scope.spawn(move || rounds(thread));
+        }
+    });
+    assert_eq!(fs::read_dir(&mounted.dir).unwrap().count(), 0);
+    eventually("all room is free again", || mounted.fs.statfs().free == free);
     mounted.finish();
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::{Mounted, PANIC, TestHost, options};
 use homenode_fuse::wire::Opcode;
-use homenode_fuse::{Error, Server};
+use homenode_fuse::{Error, Server, Transport};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -97,6 +97,32 @@ fn a_panic_costs_one_request() {
     assert_eq!(fs::read(mounted.path("unlucky")).unwrap(), b"not any more");
     mounted.server.unmount(true).unwrap();
     mounted.server.wait().unwrap();
+}
+
+#[test]
+fn threads_of_rings_do_not_interrupt_callers_where_the_kernel_moves_the_bytes() {
+    // SAFETY: takes a number; 0 names the calling thread.
+    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
+        eprintln!("SKIPPED: this policy is kept");
+        return;
+    }
+    let Some(mounted) = Mounted::new() else { return };
+    let is_batch = |stat: &str| {
+        let (name, fields) = stat.rsplit_once(')').unwrap();
+        let policy: i32 = fields.split_whitespace().nth(38).unwrap().parse().unwrap();
+        name.contains("(fuse-ring") && policy == libc::SCHED_BATCH
+    };
+    let tasks = fs::read_dir("/proc/self/task")
+        .unwrap()
+        .map(|task| task.unwrap().path());
+    // Threads of other tests come and go.
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.join("stat")).ok());
+    let has_rings = mounted.server.transport().transport == Transport::Uring;
+    assert_eq!(
+        stats.filter(|stat| is_batch(stat)).count() > 0,
+        has_rings && mounted.is_kernel()
+    );
+    mounted.finish();
 }
 
 #[test]

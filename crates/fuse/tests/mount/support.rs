@@ -4,6 +4,7 @@ use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, MemoryError, NodeId, Starved};
+use homenode_fuse::wire::Opcode;
 use homenode_fuse::{Data, Host, Options, Server, Transport};
 use homenode_linux::tmpfs::store::TmpfsStore;
 use std::ffi::CString;
@@ -165,14 +166,26 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
+    /// Requests of one operation that the kernel has sent.
+    pub(crate) fn asked(&self, opcode: Opcode) -> u64 {
+        let requests = self.server.statistics().requests;
+        requests
+            .iter()
+            .find(|(of, _)| *of == opcode)
+            .map_or(0, |(_, count)| *count)
+    }
+
     /// Mounts a new filesystem, or says why it cannot.
     pub(crate) fn new() -> Option<Self> {
+        Self::with(&options())
+    }
+
+    pub(crate) fn with(options: &Options) -> Option<Self> {
         if skipped() {
             return None;
         }
         let (fs, dir) = (filesystem(), new_dir());
-        let options = options();
-        let server = Server::mount(Arc::clone(&fs), Arc::new(TestHost), &dir, &options).expect("mounted");
+        let server = Server::mount(Arc::clone(&fs), Arc::new(TestHost), &dir, options).expect("mounted");
         let asked = options.transport;
         assert!(asked == Transport::Auto || server.transport().transport == asked);
         Some(Self { fs, server, dir })
@@ -251,6 +264,18 @@ pub(crate) fn eventually(what: &str, check: impl Fn() -> bool) {
 }
 
 /// A new directory that every user may pass through.
+/// Waits until the clock that stamps files has moved on: it stands still while a virtual CPU is kept from running.
+pub(crate) fn tick() {
+    let now = || {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `now` is a timespec to write to.
+        unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) };
+        (now.tv_sec, now.tv_nsec)
+    };
+    let before = now();
+    eventually("the clock moves on", || now() > before);
+}
+
 pub(crate) fn new_dir() -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,7 @@
 //!
 //! How cards spread packets over their queues is in [`Sensed::cards`], besides what is decided from.
 
-mod bpf;
+pub(crate) mod bpf;
 pub(super) mod cards;
 pub(super) mod counts;
 pub(super) mod cpusets;

@@ -3,6 +3,7 @@
 use crate::tmpfs::{self, OWNER_ONLY, huge_denied};
 use homenode_engine::NodeId;
 use rustix::fs::{OFlags, openat};
+use rustix::mount::MountAttrFlags;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -90,7 +91,7 @@ pub(super) fn tmpfs(node: Option<NodeId>, bytes: u64) -> io::Result<Tmpfs> {
         .or_else(|_| context.set("huge", "within_size"));
     let huge = policy.is_ok() && !huge_denied();
     let noswap = context.set_noswap();
-    let mount = context.mount()?;
+    let mount = context.mount(MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
     let file = openat(
         &mount,
         ".",

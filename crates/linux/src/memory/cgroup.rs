@@ -15,7 +15,7 @@ const KEPT_PART: u64 = 64;
 
 /// The groups whose limits hold for this process: its own and those above.
 #[derive(Debug, Default)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     groups: Vec<Group>,
 }
 
@@ -30,7 +30,7 @@ struct Group {
 
 impl Limits {
     /// None where there are no groups, or they cannot be read.
-    pub(super) fn of_this_process() -> Self {
+    pub(crate) fn of_this_process() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         Self::of(&directories(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo")))
     }
@@ -44,7 +44,7 @@ impl Limits {
     }
 
     /// Bytes that every group still allows; [`u64::MAX`] without a limit.
-    pub(super) fn room(&self) -> u64 {
+    pub(crate) fn room(&self) -> u64 {
         self.groups.iter().filter_map(Group::room).min().unwrap_or(u64::MAX)
     }
 }

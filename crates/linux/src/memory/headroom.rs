@@ -121,17 +121,17 @@ impl Countdown {
 
 /// The figures of a meminfo file, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Meminfo {
-    total: u64,
-    free: u64,
-    file: u64,
-    dirty: u64,
-    slab: u64,
+pub(crate) struct Meminfo {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+    pub(crate) file: u64,
+    pub(crate) dirty: u64,
+    pub(crate) slab: u64,
 }
 
 impl Meminfo {
     /// Reads the lines of a node's meminfo (`Node 0 MemFree: 8 kB`) or of the machine's (`MemFree: 8 kB`).
-    fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut info = Self::default();
         for line in text.lines() {
             let Some((name, value)) = line.split_once(':') else {
@@ -155,8 +155,14 @@ impl Meminfo {
         info
     }
 
-    fn room(&self) -> u64 {
-        let reclaimable = self.file.saturating_sub(self.dirty) + self.slab / 2;
+    /// Page cache that can be dropped.
+    pub(crate) fn clean_cache(&self) -> u64 {
+        self.file.saturating_sub(self.dirty)
+    }
+
+    /// Memory that it can still give, but for a reserve.
+    pub(crate) fn room(&self) -> u64 {
+        let reclaimable = self.clean_cache() + self.slab / 2;
         let reserve = (self.total / RESERVE_PART).max(RESERVE_BYTES_MIN);
         (self.free + reclaimable).saturating_sub(reserve)
     }

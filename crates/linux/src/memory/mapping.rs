@@ -53,18 +53,23 @@ impl Mapping {
 
     /// Puts the start of `file` behind the whole range.
     pub(crate) fn attach(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        self.replace(libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd())
+        self.replace(
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
     }
 
-    /// Puts the start of `file`, which may be open for reading only, behind the whole range, for reading.
-    pub(crate) fn attach_to_read(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        self.replace(libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd())
+    /// Puts `file`, which may be open for reading only, from byte `offset` on, a multiple of a page, behind the whole range, for reading.
+    pub(crate) fn attach_to_read(&self, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
+        self.replace(libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), offset)
     }
 
     /// Puts new memory of this process behind the whole range, zeros.
     pub(crate) fn fill(&self) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        self.replace(libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+        self.replace(libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     }
 
     /// Takes the memory away; the addresses stay reserved.
@@ -73,13 +78,15 @@ impl Mapping {
             libc::PROT_NONE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             -1,
+            0,
         )
     }
 
-    fn replace(&self, protection: i32, flags: i32, fd: i32) -> io::Result<()> {
+    fn replace(&self, protection: i32, flags: i32, fd: i32, offset: u64) -> io::Result<()> {
         let base = self.base.cast();
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
         // SAFETY: MAP_FIXED replaces exactly our own range, which nobody else was given and no reference points into.
-        let mapped = unsafe { libc::mmap(base, self.bytes, protection, flags | libc::MAP_FIXED, fd, 0) };
+        let mapped = unsafe { libc::mmap(base, self.bytes, protection, flags | libc::MAP_FIXED, fd, offset) };
         if mapped == libc::MAP_FAILED {
             Err(io::Error::last_os_error())
         } else {
@@ -116,18 +123,24 @@ impl Mapping {
 
     /// Binds the pages still to come to `node`, for everyone who maps the same file.
     pub(crate) fn bind(&self, node: NodeId) -> io::Result<()> {
-        self.set_policy(libc::MPOL_BIND, 0, self.bytes, node)
+        self.set_nodes(libc::MPOL_BIND, 0, self.bytes, &[node])
     }
 
     /// Has the pages still to come of the bytes from `offset` on come from `node` while it has any.
     pub(crate) fn prefer(&self, offset: usize, bytes: usize, node: NodeId) -> io::Result<()> {
-        self.set_policy(libc::MPOL_PREFERRED, offset, bytes, node)
+        self.set_nodes(libc::MPOL_PREFERRED, offset, bytes, &[node])
     }
 
-    /// Has the pages still to come lie on all nodes with memory in turns.
-    pub(crate) fn interleave(&self) -> io::Result<()> {
-        let nodes = nodes_with_memory()?;
-        self.set_nodes(libc::MPOL_INTERLEAVE, 0, self.bytes, &nodes)
+    /// Has the pages still to come lie on `nodes` in turns.
+    pub(crate) fn interleave(&self, nodes: &[NodeId]) -> io::Result<()> {
+        self.set_nodes(libc::MPOL_INTERLEAVE, 0, self.bytes, nodes)
+    }
+
+    /// Has the pages still to come lie on the one of `nodes` that is nearest to their writer, while these have any.
+    pub(crate) fn prefer_many(&self, nodes: &[NodeId]) -> io::Result<()> {
+        /// Linux 5.15 and newer; libc has no name for it.
+        const MPOL_PREFERRED_MANY: i32 = 5;
+        self.set_nodes(MPOL_PREFERRED_MANY, 0, self.bytes, nodes)
     }
 
     /// Takes the policy of the whole range away.
@@ -135,10 +148,6 @@ impl Mapping {
         // The kernel takes no policy for no change where this mapping has none, whatever the file has.
         self.set_nodes(libc::MPOL_LOCAL, 0, self.bytes, &[])?;
         self.set_nodes(libc::MPOL_DEFAULT, 0, self.bytes, &[])
-    }
-
-    fn set_policy(&self, mode: i32, offset: usize, bytes: usize, node: NodeId) -> io::Result<()> {
-        self.set_nodes(mode, offset, bytes, &[node])
     }
 
     fn set_nodes(&self, mode: i32, offset: usize, bytes: usize, of: &[NodeId]) -> io::Result<()> {
@@ -171,6 +180,27 @@ impl Mapping {
         self.advise_range(offset, bytes, libc::MADV_POPULATE_READ)
     }
 
+    /// Puts the 2 MiB from `offset` on, a multiple of that, in a huge page.
+    pub(crate) fn collapse(&self, offset: usize) -> io::Result<()> {
+        // Linux 6.1 and newer.
+        const MADV_COLLAPSE: i32 = 25;
+        match self.advise_range(offset, HUGE_BYTES, MADV_COLLAPSE) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+            }
+            done => done,
+        }
+    }
+
+    /// Whether each page of a range of bytes is in memory. Of a file that this process may neither write nor owns the kernel says so of all.
+    pub(crate) fn resident_pages(&self, offset: usize, bytes: usize) -> io::Result<Vec<bool>> {
+        let mut pages = vec![0_u8; self.pages(offset, bytes).len()];
+        let start = self.base.wrapping_add(offset).cast();
+        // SAFETY: the list has a byte for each page of the range, and the range lies in ours: `pages` has cut it there.
+        check(unsafe { libc::mincore(start, pages.len() * PAGE_BYTES, pages.as_mut_ptr()) })?;
+        Ok(pages.into_iter().map(|page| page & 1 == 1).collect())
+    }
+
     /// The node of each page of a range of bytes; negative for one that is not in the page tables.
     pub(crate) fn nodes_of_pages(&self, offset: usize, bytes: usize) -> io::Result<Vec<i32>> {
         let pages = self.pages(offset, bytes);
@@ -195,41 +225,29 @@ impl Mapping {
         }
     }
 
-    /// Moves the pages of a range of bytes that are in the page tables to `node`, whoever else maps them; returns the bytes that moved.
-    /// ENOSPC when the node is full.
-    pub(crate) fn move_pages(&self, offset: usize, bytes: usize, node: NodeId) -> io::Result<u64> {
-        const MPOL_MF_MOVE_ALL: i32 = 4;
-        let nodes = self.nodes_of_pages(offset, bytes)?;
-        let is_elsewhere = |at: &i32| *at >= 0 && *at != i32::from(node.0);
-        let pages = self.pages(offset, bytes).into_iter().zip(&nodes);
-        let away: Vec<*mut u8> = pages.filter(|(_, at)| is_elsewhere(at)).map(|(page, _)| page).collect();
-        if away.is_empty() {
-            return Ok(0);
+    /// Moves the pages of a range of bytes that are in the page tables and on `from`, `None` for all nodes, to `node`, whoever else maps
+    /// them; returns the bytes that moved. A page that is just written to is tried again; one that a device uses stays. ENOSPC when the node
+    /// is full.
+    pub(crate) fn move_pages(
+        &self,
+        offset: usize,
+        bytes: usize,
+        from: Option<NodeId>,
+        node: NodeId,
+    ) -> io::Result<u64> {
+        const TRIES: usize = 5;
+        let mut moved = 0;
+        for _ in 0..TRIES {
+            let nodes = self.nodes_of_pages(offset, bytes)?;
+            let is_source = |at: i32| from.is_none_or(|from| at == i32::from(from.0));
+            let is_elsewhere = |at: &i32| *at >= 0 && *at != i32::from(node.0) && is_source(*at);
+            let pages = self.pages(offset, bytes).into_iter().zip(&nodes);
+            let away: Vec<*mut u8> = pages.filter(|(_, at)| is_elsewhere(at)).map(|(page, _)| page).collect();
+            if away.is_empty() {
+                break;
+            }
+            moved += move_to(&away, node)?;
         }
-        let to = vec![i32::from(node.0); away.len()];
-        let mut answers = vec![0_i32; away.len()];
-        // SAFETY: the three lists have as many entries as told; moving a page changes no byte of it.
-        let status = unsafe {
-            libc::syscall(
-                libc::SYS_move_pages,
-                0,
-                away.len(),
-                away.as_ptr(),
-                to.as_ptr(),
-                answers.as_mut_ptr(),
-                MPOL_MF_MOVE_ALL,
-            )
-        };
-        let full = || io::Error::from_raw_os_error(libc::ENOSPC);
-        if status < 0 {
-            let error = io::Error::last_os_error();
-            let is_full = error.raw_os_error() == Some(libc::ENOMEM);
-            return Err(if is_full { full() } else { error });
-        }
-        if answers.contains(&-libc::ENOMEM) {
-            return Err(full());
-        }
-        let moved = answers.iter().filter(|answer| **answer == i32::from(node.0)).count();
         Ok((moved * PAGE_BYTES) as u64)
     }
 
@@ -272,8 +290,37 @@ fn unmap(base: *mut u8, bytes: usize) {
     debug_assert_eq!(status, 0, "munmap: {}", io::Error::last_os_error());
 }
 
+/// Moves pages of this process to `node`, whoever else maps them; returns how many moved.
+fn move_to(pages: &[*mut u8], node: NodeId) -> io::Result<usize> {
+    const MPOL_MF_MOVE_ALL: i32 = 4;
+    let to = vec![i32::from(node.0); pages.len()];
+    let mut answers = vec![0_i32; pages.len()];
+    // SAFETY: the three lists have as many entries as told; moving a page changes no byte of it.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            pages.len(),
+            pages.as_ptr(),
+            to.as_ptr(),
+            answers.as_mut_ptr(),
+            MPOL_MF_MOVE_ALL,
+        )
+    };
+    let full = || io::Error::from_raw_os_error(libc::ENOSPC);
+    if status < 0 {
+        let error = io::Error::last_os_error();
+        let is_full = error.raw_os_error() == Some(libc::ENOMEM);
+        return Err(if is_full { full() } else { error });
+    }
+    if answers.contains(&-libc::ENOMEM) {
+        return Err(full());
+    }
+    Ok(answers.iter().filter(|answer| **answer == i32::from(node.0)).count())
+}
+
 /// Nodes that have memory, as the kernel lists them.
-fn nodes_with_memory() -> io::Result<Vec<NodeId>> {
+pub(crate) fn nodes_with_memory() -> io::Result<Vec<NodeId>> {
     let text = std::fs::read_to_string("/sys/devices/system/node/has_memory")?;
     let nodes = crate::topology::sysfs::parse_list(text.trim()).ok_or(io::ErrorKind::InvalidData)?;
     Ok(nodes

@@ -29,6 +29,19 @@ fn map_counts_pages_with_data_and_fills_no_hole() {
     let before = blocks();
     assert_eq!(bytes_in(&map(file.as_fd()).unwrap()), 4 * 4096);
     assert_eq!(blocks(), before);
+    for size in [5000, (64 << 20) + 100, 3 << 40] {
+        file.set_len(0).unwrap();
+        file.write_all_at(b"x", 0).unwrap();
+        file.set_len(size).unwrap();
+        assert_eq!(bytes_in(&map(file.as_fd()).unwrap()), 4096, "{size} bytes");
+        assert_eq!(blocks(), 8, "the hole at the end is not filled");
+    }
+    file.write_all_at(b"x", 2 << 40).unwrap();
+    assert_eq!(
+        bytes_in(&map(file.as_fd()).unwrap()),
+        2 * 4096,
+        "in a window of its own"
+    );
 }
 
 #[test]
@@ -46,17 +59,18 @@ fn a_file_that_is_open_for_reading_is_mapped_and_moved() {
     let reader = File::open(path).unwrap();
     let nodes = map(reader.as_fd()).unwrap();
     assert_eq!(bytes_in(&nodes), 3 * 4096);
-    assert_eq!(move_to(reader.as_fd(), nodes[0].0, &mut |_, _| {}).unwrap(), 0);
+    assert_eq!(move_pages(reader.as_fd(), None, nodes[0].0, &mut |_, _| {}).unwrap(), 0);
 }
 
 #[test]
 fn policies_are_set_changed_and_taken_away() {
     let Some(file) = file() else { return };
-    for policy in [Policy::Interleave, Policy::Prefer(NodeId(0)), Policy::Local] {
-        place(file.as_fd(), policy).unwrap();
+    for policy in [Placement::Interleave, Placement::Node(NodeId(0)), Placement::Local] {
+        place(file.as_fd(), policy, None).unwrap();
+        place(file.as_fd(), policy, Some(&[NodeId(0)])).unwrap();
         file.write_all_at(b"x", 0).unwrap();
     }
-    assert!(place(file.as_fd(), Policy::Prefer(NodeId(1023))).is_err());
+    assert!(place(file.as_fd(), Placement::Node(NodeId(1023)), None).is_err());
 }
 
 #[test]
@@ -64,7 +78,7 @@ fn moving_to_the_node_where_all_lies_moves_nothing() {
     let Some(file) = file() else { return };
     file.write_all_at(&vec![7; 3 << 20], 0).unwrap();
     let mut last = (0, 0);
-    let moved = move_to(file.as_fd(), map(file.as_fd()).unwrap()[0].0, &mut |done, all| {
+    let moved = move_pages(file.as_fd(), None, map(file.as_fd()).unwrap()[0].0, &mut |done, all| {
         last = (done, all)
     });
     assert_eq!((moved.unwrap(), last), (0, (3 << 20, 3 << 20)));

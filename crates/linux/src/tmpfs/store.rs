@@ -6,20 +6,24 @@
 //! Bytes are in pages of the node whose CPU writes them, as on any tmpfs; `crate::steer` says otherwise where it is told to.
 
 use super::{Context, OWNER_ONLY};
+use crate::memory::mapping::nodes_with_memory;
 use crate::steer;
 use homenode_engine::NodeId;
 use homenode_engine::backing::{BackingFile, BackingStatus, BackingStore};
 use homenode_engine::fs::{Error, Placement, Result, Whence};
+use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, Timespec, Timestamps, UTIME_OMIT, fallocate, fstatvfs,
     ftruncate, openat, seek, statx, unlinkat, utimensat,
 };
 use rustix::io::{Errno, pread, pwrite};
-use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
+use rustix::mount::{FsPickFlags, MountAttrFlags, fsconfig_reconfigure, fsconfig_set_string, fspick};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK_BYTES: u64 = homenode_engine::BLOCK_BYTES as u64;
 const NS_PER_SECOND: i64 = 1_000_000_000;
@@ -35,7 +39,9 @@ struct Root {
     directory: OwnedFd,
     /// The last file's number.
     last: AtomicU64,
-    noswap: bool,
+    /// Files that were discarded and take blocks until what runs on them has ended.
+    leaving: AtomicU64,
+    nodes: Vec<NodeId>,
 }
 
 impl TmpfsStore {
@@ -49,38 +55,50 @@ impl TmpfsStore {
         context.set("nr_inodes", &files_max.saturating_add(1).to_string())?;
         // Kernels without huge pages refuse the word.
         let _ = context.set("huge", "within_size");
-        let noswap = context.set_noswap();
-        let directory = context.mount()?;
-        let last = AtomicU64::new(0);
+        // Every kernel with passthrough knows it.
+        context.set_noswap();
+        // Files of the pool may be programs.
+        let directory = context.mount(MountAttrFlags::empty())?;
         Ok(Self(Arc::new(Root {
             directory,
-            last,
-            noswap,
+            last: AtomicU64::new(0),
+            leaving: AtomicU64::new(0),
+            // A kernel without NUMA takes no policies.
+            nodes: nodes_with_memory().unwrap_or_else(|_| vec![NodeId(0)]),
         })))
     }
+}
 
-    /// Whether its pages stay in memory; before Linux 6.4 they can be swapped out.
-    #[must_use]
-    pub fn is_noswap(&self) -> bool {
-        self.0.noswap
+impl Root {
+    /// Makes an empty file; gives its name.
+    fn add(&self) -> Result<Box<str>> {
+        // Relaxed: only that no two are equal.
+        let name = self.last.fetch_add(1, Ordering::Relaxed).to_string().into_boxed_str();
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        openat(&self.directory, &*name, flags, OWNER_ONLY).map_err(error)?;
+        Ok(name)
     }
 }
 
 impl BackingStore for TmpfsStore {
     fn create(&self) -> Result<Box<dyn BackingFile>> {
-        // Relaxed: only that no two are equal.
-        let name = self.0.last.fetch_add(1, Ordering::Relaxed).to_string().into_boxed_str();
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        openat(&self.0.directory, &*name, flags, OWNER_ONLY).map_err(error)?;
         Ok(Box::new(TmpfsFile {
             root: Arc::clone(&self.0),
-            name,
-            is_discarded: AtomicBool::new(false),
+            name: self.0.add()?,
+            using: Mutex::default(),
         }))
     }
 
     fn used_blocks(&self) -> u64 {
         fstatvfs(&self.0.directory).map_or(0, |space| space.f_blocks.saturating_sub(space.f_bfree))
+    }
+
+    fn has_leaving(&self) -> bool {
+        self.0.leaving.load(Ordering::SeqCst) > 0
+    }
+
+    fn nodes(&self) -> &[NodeId] {
+        &self.0.nodes
     }
 
     fn resize(&self, blocks: u64) -> Result<()> {
@@ -105,21 +123,70 @@ impl BackingStore for TmpfsStore {
 struct TmpfsFile {
     root: Arc<Root>,
     name: Box<str>,
-    is_discarded: AtomicBool,
+    using: Mutex<Use>,
+}
+
+#[derive(Debug, Default)]
+struct Use {
+    /// Operations that run. Each may keep the kernel's inode, which has its blocks until the last one ends.
+    running: u32,
+    is_discarded: bool,
+}
+
+/// An operation that runs on a file.
+struct Running<'a>(&'a TmpfsFile);
+
+/// The file, open for an operation.
+struct Opened<'a> {
+    file: OwnedFd,
+    // Dropped after the descriptor.
+    _running: Running<'a>,
 }
 
 impl TmpfsFile {
-    fn open(&self) -> Result<OwnedFd> {
+    fn open(&self) -> Result<Opened<'_>> {
         self.open_for(OFlags::RDWR)
     }
 
-    fn open_for(&self, access: OFlags) -> Result<OwnedFd> {
-        openat(&self.root.directory, &*self.name, access | OFlags::CLOEXEC, OWNER_ONLY).map_err(error)
+    fn open_for(&self, access: OFlags) -> Result<Opened<'_>> {
+        let running = self.run()?;
+        let flags = access | OFlags::CLOEXEC;
+        let file = openat(&self.root.directory, &*self.name, flags, OWNER_ONLY).map_err(error)?;
+        Ok(Opened {
+            file,
+            _running: running,
+        })
+    }
+
+    fn run(&self) -> Result<Running<'_>> {
+        let mut using = self.using.lock();
+        if using.is_discarded {
+            return Err(Error::Stale);
+        }
+        using.running += 1;
+        Ok(Running(self))
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut using = self.0.using.lock();
+        using.running -= 1;
+        if using.is_discarded && using.running == 0 {
+            self.0.root.leaving.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl AsFd for Opened<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 
 impl BackingFile for TmpfsFile {
     fn status(&self) -> Result<BackingStatus> {
+        let _running = self.run()?;
         let wanted = StatxFlags::SIZE | StatxFlags::BLOCKS | StatxFlags::ATIME | StatxFlags::MTIME | StatxFlags::CTIME;
         let status = statx(&self.root.directory, &*self.name, AtFlags::empty(), wanted).map_err(error)?;
         let time = |time: rustix::fs::StatxTimestamp| {
@@ -168,13 +235,8 @@ impl BackingFile for TmpfsFile {
         ftruncate(self.open()?, bytes).map_err(error)
     }
 
-    fn allocate(&self, offset: u64, bytes: u64, keeps_size: bool) -> Result<()> {
-        let flags = if keeps_size {
-            FallocateFlags::KEEP_SIZE
-        } else {
-            FallocateFlags::empty()
-        };
-        fallocate(self.open()?, flags, offset, bytes).map_err(error)
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        fallocate(self.open()?, FallocateFlags::KEEP_SIZE, offset, bytes).map_err(error)
     }
 
     fn punch(&self, offset: u64, bytes: u64) -> Result<()> {
@@ -199,24 +261,28 @@ impl BackingFile for TmpfsFile {
             last_access: time(atime_ns),
             last_modification: time(mtime_ns),
         };
+        let _running = self.run()?;
         utimensat(&self.root.directory, &*self.name, &times, AtFlags::empty()).map_err(error)
     }
 
-    fn map(&self) -> Result<Vec<(NodeId, u64)>> {
-        steer::map(self.open_for(OFlags::RDONLY)?.as_fd()).map_err(|failure| error_of(&failure))
+    fn map_part(&self, from: u64, by_node: &mut BTreeMap<NodeId, u64>) -> Result<Option<u64>> {
+        let file = self.open_for(OFlags::RDONLY)?;
+        steer::map_part(file.as_fd(), from, by_node).map_err(|failure| error_of(&failure))
     }
 
-    fn place(&self, placement: Option<Placement>) -> Result<()> {
-        let policy = match placement {
-            None | Some(Placement::Local) => steer::Policy::Local,
-            Some(Placement::Interleave) => steer::Policy::Interleave,
-            Some(Placement::Node(node)) => steer::Policy::Prefer(node),
-        };
-        steer::place(self.open_for(OFlags::RDONLY)?.as_fd(), policy).map_err(|failure| error_of(&failure))
+    fn place(&self, placement: Placement, among: Option<&[NodeId]>) -> Result<()> {
+        let file = self.open_for(OFlags::RDONLY)?;
+        steer::place(file.as_fd(), placement, among).map_err(|failure| error_of(&failure))
     }
 
-    fn move_to(&self, node: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        steer::move_to(self.open_for(OFlags::RDONLY)?.as_fd(), node, progress).map_err(|failure| error_of(&failure))
+    fn move_pages(&self, from: Option<NodeId>, to: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
+        let file = self.open_for(OFlags::RDONLY)?;
+        steer::move_pages(file.as_fd(), from, to, progress).map_err(|failure| error_of(&failure))
+    }
+
+    fn collapse(&self, bytes: Range<u64>) -> Result<()> {
+        let file = self.open_for(OFlags::RDONLY)?;
+        steer::collapse(file.as_fd(), bytes).map_err(|failure| error_of(&failure))
     }
 
     fn has_writers(&self) -> Result<bool> {
@@ -233,15 +299,22 @@ impl BackingFile for TmpfsFile {
 
     fn descriptor(&self) -> Result<OwnedFd> {
         // The kernel opens the file anew for each open; one that writes would make every file look written.
-        self.open_for(OFlags::RDONLY)
+        Ok(self.open_for(OFlags::RDONLY)?.file)
     }
 
     fn discard(&self) {
-        // Relaxed: the second of two calls does nothing, whichever that is.
-        if !self.is_discarded.swap(true, Ordering::Relaxed) {
-            // Cannot fail but when the name is gone: nobody else removes it.
-            let _ = unlinkat(&self.root.directory, &*self.name, AtFlags::empty());
+        let mut using = self.using.lock();
+        if using.is_discarded {
+            return;
         }
+        using.is_discarded = true;
+        if using.running > 0 {
+            self.root.leaving.fetch_add(1, Ordering::SeqCst);
+        }
+        // It may take long, if nothing else keeps the file.
+        drop(using);
+        // Cannot fail but when the name is gone: nobody else removes it.
+        let _ = unlinkat(&self.root.directory, &*self.name, AtFlags::empty());
     }
 }
 
@@ -252,9 +325,9 @@ impl Drop for TmpfsFile {
 }
 
 /// fcntl(2) with a number, for what rustix has not.
-fn lease(file: &OwnedFd, command: i32, argument: i32) -> std::result::Result<(), Errno> {
+fn lease(file: &Opened<'_>, command: i32, argument: i32) -> std::result::Result<(), Errno> {
     // SAFETY: takes numbers only; the descriptor is open.
-    let status = unsafe { libc::fcntl(file.as_raw_fd(), command, argument) };
+    let status = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), command, argument) };
     if status < 0 {
         Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
     } else {

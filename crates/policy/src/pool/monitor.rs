@@ -12,6 +12,7 @@
 use crate::{MemberId, NodeId};
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 /// When a member becomes fat, and when a candidate again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +157,15 @@ impl Monitor {
             let was = member.fat();
             member.full = thresholds.fat(member.full, used_blocks, capacity_blocks);
             was != member.fat()
+        })
+    }
+
+    /// Whether the member would become fat, or a candidate again, with one of these numbers of used blocks.
+    #[must_use]
+    pub fn may_change(&self, member: MemberId, used_blocks: RangeInclusive<u64>, capacity_blocks: u64) -> bool {
+        self.member(member).is_some_and(|member| {
+            let fat = |used: &u64| self.thresholds.fat(member.full, *used, capacity_blocks);
+            fat(used_blocks.start()) != member.full || fat(used_blocks.end()) != member.full
         })
     }
 

@@ -140,8 +140,8 @@ pub(super) fn class(contestant: Contestant) -> &'static str {
     match contestant {
         Contestant::Tmpfs => "tmpfs",
         Contestant::TmpfsHuge => "huge",
-        Contestant::Uring => "ring",
-        Contestant::Classic => "classic",
+        Contestant::Kernel => "kernel",
+        Contestant::Pool => "pool",
         Contestant::Library => "library",
     }
 }
@@ -155,14 +155,14 @@ mod tests {
         let mut samples = Samples::first(50.0);
         samples.push(100.0);
         samples.push(75.0);
-        let text = bar(&samples, 100.0, "ring");
-        assert!(text.contains("class=\"ring\" width=\"75.00%\""), "{text}");
+        let text = bar(&samples, 100.0, "kernel");
+        assert!(text.contains("class=\"kernel\" width=\"75.00%\""), "{text}");
         assert!(text.contains("x1=\"50.00%\" x2=\"100.00%\""), "{text}");
-        let wide = bar(&samples, 1.0, "ring");
+        let wide = bar(&samples, 1.0, "kernel");
         assert!(!wide.contains("NaN") && wide.contains("width=\"100.00%\""), "{wide}");
-        let nothing = bar(&Samples::first(0.0), 0.0, "ring");
+        let nothing = bar(&Samples::first(0.0), 0.0, "kernel");
         assert!(
-            !nothing.contains("NaN") && nothing.contains("class=\"ring\" width=\"0.00%\""),
+            !nothing.contains("NaN") && nothing.contains("class=\"kernel\" width=\"0.00%\""),
             "{nothing}"
         );
     }

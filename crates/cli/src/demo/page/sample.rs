@@ -6,7 +6,7 @@ use crate::demo::outcome::*;
 use homenode_linux::topology::{Source, read};
 use std::collections::BTreeMap;
 
-/// On the machine of this synthetic description: the ring is absent; half of what the last node's thread wrote went to
+/// On the machine of this synthetic description: files of the kernel are absent; half of what the last node's thread wrote went to
 /// the first.
 pub(in crate::demo) fn outcome(machine: &str) -> Outcome {
     let topology = read(&Source::Synthetic(machine.to_owned())).unwrap();
@@ -26,7 +26,7 @@ pub(in crate::demo) fn outcome(machine: &str) -> Outcome {
         populated_bytes: 400 << 20,
     };
     let pool = PoolReport {
-        contestant: Contestant::Classic,
+        contestant: Contestant::Pool,
         state: PoolState {
             members: topology.nodes().iter().map(|node| member(node.id.0)).collect(),
             accesses: vec![cell(0, 0, 3 << 20), cell(last, 0, 1 << 20)],
@@ -60,19 +60,19 @@ pub(in crate::demo) fn outcome(machine: &str) -> Outcome {
         },
         settings: Settings::default(),
         absent: vec![Absent {
-            contestant: Contestant::Uring,
+            contestant: Contestant::Kernel,
             reason: "the reason".to_owned(),
         }],
         transports: vec![TransportTaken {
-            contestant: Contestant::Classic,
+            contestant: Contestant::Pool,
             reason: "it was asked for".to_owned(),
         }],
         trees: Vec::new(),
         rows: vec![
             row(Section::InProcess, 0, &with(Contestant::Library, 8.0)),
             row(Section::InProcess, 1, &with(Contestant::Library, 2.0)),
-            row(Section::Fio, 0, &with(Contestant::Classic, 2.0)),
-            row(Section::FioDirect, 0, &with(Contestant::Classic, 1.0)),
+            row(Section::Fio, 0, &with(Contestant::Pool, 2.0)),
+            row(Section::FioDirect, 0, &with(Contestant::Pool, 1.0)),
         ],
         pools: vec![pool],
         topology,

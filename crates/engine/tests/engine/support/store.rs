@@ -8,17 +8,28 @@ use homenode_engine::backing::{BackingFile, BackingStatus, BackingStore, Registr
 use homenode_engine::fs::{Error, Placement, Result, Whence, fallocate_mode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TestStore(Arc<Mutex<Kernel>>);
+/// The kernel, and the nodes that have memory.
+#[derive(Clone, Debug)]
+pub(crate) struct TestStore(Arc<Mutex<Kernel>>, Vec<NodeId>);
 
 #[derive(Default)]
 struct Kernel {
     model: Model,
     files: Vec<State>,
+    /// Nodes that take no page that is moved.
+    full_nodes: Vec<NodeId>,
+    /// Writers put pages back that are moved.
+    puts_back: bool,
+    has_leaving: bool,
+    refuses_allocating: bool,
 }
+
+/// Placement of a file, and the nodes that it was told.
+pub(crate) type Wish = (Placement, Option<Vec<NodeId>>);
 
 impl std::fmt::Debug for Kernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -31,13 +42,20 @@ impl std::fmt::Debug for Kernel {
 #[derive(Debug, Default)]
 struct State {
     times: BTreeMap<&'static str, i64>,
-    placement: Option<Placement>,
+    placement: Option<Wish>,
+    /// Node on which all of it lies.
+    node: u16,
+    collapsed: Vec<Range<u64>>,
     has_writers: bool,
     is_discarded: bool,
     registrations: u32,
 }
 
 impl TestStore {
+    pub(crate) fn on_nodes(nodes: u16) -> Self {
+        Self(Arc::default(), (0..nodes).map(NodeId).collect())
+    }
+
     /// Writes as a program does whose writes are passed through.
     pub(crate) fn write_unasked(&self, file: usize, offset: u64, data: &[u8], now_ns: i64) -> Result<usize> {
         let mut kernel = self.0.lock();
@@ -52,13 +70,42 @@ impl TestStore {
         self.0.lock().model.capacity
     }
 
+    /// Sets whether blocks of discarded files are in use still.
+    pub(crate) fn set_leaving(&self, has_leaving: bool) {
+        self.0.lock().has_leaving = has_leaving;
+    }
+
+    /// Sets whether there is no room when a range is to be allocated.
+    pub(crate) fn refuse_allocating(&self, refuses: bool) {
+        self.0.lock().refuses_allocating = refuses;
+    }
+
     /// Sets whether a process has the file open or mapped for writing.
     pub(crate) fn set_writers(&self, file: usize, has_writers: bool) {
         self.0.lock().files[file].has_writers = has_writers;
     }
 
-    pub(crate) fn placement(&self, file: usize) -> Option<Placement> {
-        self.0.lock().files[file].placement
+    pub(crate) fn placement(&self, file: usize) -> Option<Wish> {
+        self.0.lock().files[file].placement.clone()
+    }
+
+    /// Ranges of a file that were to be put in huge pages since the last call.
+    pub(crate) fn collapsed(&self, file: usize) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.0.lock().files[file].collapsed)
+    }
+
+    /// Puts all of a file on a node, as writers there do.
+    pub(crate) fn put_on(&self, file: usize, node: u16) {
+        self.0.lock().files[file].node = node;
+    }
+
+    /// Sets whether what is moved off a node is there again at once.
+    pub(crate) fn set_putting_back(&self, puts_back: bool) {
+        self.0.lock().puts_back = puts_back;
+    }
+
+    pub(crate) fn set_full(&self, nodes: &[NodeId]) {
+        self.0.lock().full_nodes = nodes.to_vec();
     }
 
     /// Whether the engine has given the file up, and registrations of it that are not dropped.
@@ -112,6 +159,14 @@ impl BackingStore for TestStore {
 
     fn used_blocks(&self) -> u64 {
         self.0.lock().model.used()
+    }
+
+    fn has_leaving(&self) -> bool {
+        self.0.lock().has_leaving
+    }
+
+    fn nodes(&self) -> &[NodeId] {
+        &self.1
     }
 
     fn resize(&self, blocks: u64) -> Result<()> {
@@ -174,9 +229,14 @@ impl BackingFile for TestFile {
         })
     }
 
-    fn allocate(&self, offset: u64, bytes: u64, keeps_size: bool) -> Result<()> {
-        let mode = if keeps_size { fallocate_mode::KEEP_SIZE } else { 0 };
-        self.with(|kernel, number| kernel.model.fallocate(number, mode, offset, bytes))
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        let mode = fallocate_mode::KEEP_SIZE;
+        self.with(|kernel, number| {
+            if kernel.refuses_allocating {
+                return Err(Error::NoSpace);
+            }
+            kernel.model.fallocate(number, mode, offset, bytes)
+        })
     }
 
     fn punch(&self, offset: u64, bytes: u64) -> Result<()> {
@@ -197,25 +257,43 @@ impl BackingFile for TestFile {
         })
     }
 
-    fn map(&self) -> Result<Vec<(NodeId, u64)>> {
-        let blocks = self.status()?.blocks;
-        Ok((blocks > 0)
-            .then_some((NodeId(0), blocks * crate::support::BLOCK))
-            .into_iter()
-            .collect())
+    fn map_part(&self, from: u64, by_node: &mut BTreeMap<NodeId, u64>) -> Result<Option<u64>> {
+        // In two parts.
+        let half = self.status()?.blocks * crate::support::BLOCK / 2;
+        let node = self.store.0.lock().files[self.number].node;
+        *by_node.entry(NodeId(node)).or_default() += half;
+        Ok((from == 0).then_some(half.max(1)))
     }
 
-    fn place(&self, placement: Option<Placement>) -> Result<()> {
+    fn place(&self, placement: Placement, among: Option<&[NodeId]>) -> Result<()> {
         self.with(|kernel, number| {
-            kernel.files[number].placement = placement;
+            kernel.files[number].placement = Some((placement, among.map(Vec::from)));
             Ok(())
         })
     }
 
-    fn move_to(&self, _: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
-        let bytes = self.status()?.size;
+    fn move_pages(&self, from: Option<NodeId>, to: NodeId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64> {
+        let bytes = self.status()?.blocks * crate::support::BLOCK;
         progress(bytes, bytes);
-        Ok(0)
+        self.with(|kernel, number| {
+            if kernel.full_nodes.contains(&to) {
+                return Err(Error::NoSpace);
+            }
+            let puts_back = kernel.puts_back;
+            let node = &mut kernel.files[number].node;
+            let moves = from.is_none_or(|from| from.0 == *node) && *node != to.0;
+            if moves && !puts_back {
+                *node = to.0;
+            }
+            Ok(if moves { bytes } else { 0 })
+        })
+    }
+
+    fn collapse(&self, bytes: Range<u64>) -> Result<()> {
+        self.with(|kernel, number| {
+            kernel.files[number].collapsed.push(bytes);
+            Ok(())
+        })
     }
 
     fn has_writers(&self) -> Result<bool> {
@@ -230,5 +308,11 @@ impl BackingFile for TestFile {
         let mut kernel = self.store.0.lock();
         kernel.files[self.number].is_discarded = true;
         kernel.model.files[self.number] = File::default();
+    }
+}
+
+impl Drop for TestFile {
+    fn drop(&mut self) {
+        self.discard();
     }
 }

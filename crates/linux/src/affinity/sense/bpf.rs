@@ -12,7 +12,7 @@
 
 mod decode;
 mod drain;
-mod programs;
+pub(crate) mod programs;
 
 use super::gaps::Gaps;
 use crate::topology::sysfs::Tree;
@@ -52,7 +52,7 @@ impl Bpf {
                 let refused = programs::refusal();
                 parts.map(|part| match &refused {
                     Some(why) => Err(why.clone()),
-                    None => Programs::load(part, tree),
+                    None => Programs::load(part, part.constant(tree)),
                 })
             }),
             bytes: Vec::new(),

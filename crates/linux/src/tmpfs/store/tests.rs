@@ -1,4 +1,5 @@
 use super::*;
+use crate::memory::mapping::Mapping;
 
 /// A store of 8 MiB; none without the right to mount.
 fn store() -> Option<TmpfsStore> {
@@ -38,6 +39,32 @@ fn a_discarded_file_is_gone_and_its_room_is_free() {
     assert_eq!(store.used_blocks(), 768, "somebody has it open");
     drop(held);
     assert_eq!(store.used_blocks(), 0);
+}
+
+#[test]
+fn a_discarded_file_leaves_with_the_last_operation() {
+    let Some(store) = store() else { return };
+    let root = &store.0;
+    let new = || TmpfsFile {
+        root: Arc::clone(root),
+        name: root.add().unwrap(),
+        using: Mutex::default(),
+    };
+    let (file, other) = (new(), new());
+    file.write(0, &[1; 3 << 20]).unwrap();
+    let (one, two) = (file.open().unwrap(), file.run().unwrap());
+    other.discard();
+    assert!(!store.has_leaving());
+    file.discard();
+    file.discard();
+    assert!(store.has_leaving());
+    assert_eq!(store.used_blocks(), 768);
+    drop(one);
+    assert!(store.has_leaving());
+    drop(two);
+    assert!(!store.has_leaving());
+    assert_eq!((file.status(), store.used_blocks()), (Err(Error::Stale), 0));
+    assert!(!store.has_leaving());
 }
 
 #[test]
@@ -85,4 +112,31 @@ fn only_so_many_files_are_made() {
     assert_eq!(store.create().unwrap_err(), Error::NoSpace);
     drop(files);
     store.create().unwrap();
+}
+
+#[test]
+fn grown_file_is_put_in_huge_pages_but_for_its_holes() {
+    const HUGE: u64 = 2 << 20;
+    let Some(store) = store() else { return };
+    let file = store.create().unwrap();
+    let part = vec![1; 64 << 10];
+    for at in (0..3 * HUGE + 100_000).step_by(part.len()) {
+        file.write(at, &part).unwrap();
+    }
+    file.punch(HUGE + 8192, 4096).unwrap();
+    let blocks = file.status().unwrap().blocks;
+    match file.collapse(0..4 * HUGE) {
+        Err(Error::NotSupported) => return eprintln!("SKIPPED: there are no huge pages for files in memory"),
+        done => done.unwrap(),
+    }
+    assert_eq!(file.status().unwrap().blocks, blocks, "holes are not filled");
+    let mut data = vec![0; 4096];
+    for at in [0, HUGE - 4096, HUGE + 4096, 2 * HUGE, 3 * HUGE] {
+        file.read(at, &mut data).unwrap();
+        assert_eq!(data, part[..4096], "at {at}");
+    }
+    let mapping = Mapping::reserve(6 << 20).unwrap();
+    mapping.attach_to_read(file.descriptor().unwrap().as_fd(), 0).unwrap();
+    mapping.populate_read(0, 6 << 20).unwrap();
+    assert_eq!(mapping.huge_bytes(), Some(2 * HUGE), "the second 2 MiB had a hole");
 }

@@ -158,14 +158,26 @@ struct bio {
 };
 
 struct super_block {
+	__u32 s_dev;
 	struct block_device *s_bdev;
 };
 
 struct inode {
 	unsigned short i_mode;
+	unsigned long i_ino;
 	__u32 i_rdev;
 	struct super_block *i_sb;
 };
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct kiocb {
+	struct file *ki_filp;
+};
+
+struct iov_iter;
 
 struct address_space {
 	struct inode *host;

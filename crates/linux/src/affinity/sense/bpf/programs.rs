@@ -10,10 +10,14 @@ use std::os::unix::fs::MetadataExt;
 
 /// Counts with BPF programs of their own: one part may be refused where others are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     Threads,
     Sockets,
     Disks,
+    /// Files of a FUSE mount.
+    Mount,
+    /// Files of a tmpfs.
+    Tmpfs,
 }
 
 /// Aligned as the loader wants it.
@@ -23,6 +27,7 @@ struct Aligned<T: ?Sized>(T);
 static THREADS: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/threads.bpf.o")));
 static SOCKETS: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sockets.bpf.o")));
 static DISKS: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/disks.bpf.o")));
+static FILES: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/files.bpf.o")));
 
 impl Part {
     pub(super) fn name(self) -> &'static str {
@@ -30,6 +35,8 @@ impl Part {
             Self::Threads => "threads",
             Self::Sockets => "sockets",
             Self::Disks => "disks",
+            Self::Mount => "mount",
+            Self::Tmpfs => "tmpfs",
         }
     }
 
@@ -38,15 +45,18 @@ impl Part {
             Self::Threads => &THREADS.0,
             Self::Sockets => &SOCKETS.0,
             Self::Disks => &DISKS.0,
+            Self::Mount | Self::Tmpfs => &FILES.0,
         }
     }
 
-    /// Returns the number that the part's programs need of the machine: mask words, network namespace or page bytes.
-    fn constant(self, tree: &Tree) -> u32 {
+    /// Returns the number that the part's programs need of the machine: mask words, network namespace or page bytes. Programs of files need
+    /// a device instead.
+    pub(super) fn constant(self, tree: &Tree) -> u32 {
         match self {
             Self::Threads => mask_words(tree),
             Self::Sockets => network_namespace(),
             Self::Disks => u32::try_from(rustix::param::page_size()).expect("pages are far smaller"),
+            Self::Mount | Self::Tmpfs => 0,
         }
     }
 
@@ -67,13 +77,15 @@ impl Part {
                 &["after_receive", "after_send", "after_send_page"],
             ],
             Self::Disks => &[&["at_request", "at_dirty"], &["at_request"]],
+            Self::Mount => &[&["after_mount_read", "after_mount_write"]],
+            Self::Tmpfs => &[&["after_tmpfs_read", "after_tmpfs_write"]],
         }
     }
 }
 
 /// Programs that count. They go when this does.
 #[derive(Debug)]
-pub(super) struct Programs {
+pub(crate) struct Programs {
     /// Before the object: they are detached first.
     links: Vec<Link>,
     object: Object,
@@ -82,12 +94,12 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    pub(super) fn load(part: Part, tree: &Tree) -> Result<Self, String> {
+    pub(crate) fn load(part: Part, constant: u32) -> Result<Self, String> {
         // The loader would tell the terminal of each attempt.
         libbpf_rs::set_print(None);
         let mut why = String::new();
         for programs in part.alternatives() {
-            match Self::attach(part, programs, tree) {
+            match Self::attach(part, programs, constant) {
                 Ok(loaded) => return Ok(loaded),
                 Err(error) => why = format!("the kernel does not take the BPF programs that count them: {error:#}"),
             }
@@ -95,7 +107,7 @@ impl Programs {
         Err(why)
     }
 
-    fn attach(part: Part, programs: &[&str], tree: &Tree) -> Result<Self, libbpf_rs::Error> {
+    fn attach(part: Part, programs: &[&str], constant: u32) -> Result<Self, libbpf_rs::Error> {
         let is_chosen = |name: &OsStr| programs.iter().any(|program| name == *program);
         let mut object = ObjectBuilder::default().open_memory(part.object())?;
         for mut program in object.progs_mut() {
@@ -104,7 +116,7 @@ impl Programs {
         }
         for mut map in object.maps_mut() {
             if map.name().to_string_lossy().ends_with(".rodata") {
-                map.set_initial_value(&part.constant(tree).to_le_bytes())?;
+                map.set_initial_value(&constant.to_le_bytes())?;
             }
         }
         let object = object.load()?;
@@ -120,10 +132,10 @@ impl Programs {
 
     /// Appends the counts to `bytes`, as a file of a recording has them. Threads are counted since they began, sockets and
     /// disks since the last call.
-    pub(super) fn read(&mut self, bytes: &mut Vec<u8>) -> Result<(), String> {
+    pub(crate) fn read(&mut self, bytes: &mut Vec<u8>) -> Result<(), String> {
         let read = match self.part {
             Part::Threads => self.read_threads(bytes),
-            Part::Sockets | Part::Disks => self.empty(bytes),
+            Part::Sockets | Part::Disks | Part::Mount | Part::Tmpfs => self.empty(bytes),
         };
         read.map_err(|error| format!("what BPF programs counted cannot be read: {error}"))
     }
@@ -164,7 +176,7 @@ fn mask_words(tree: &Tree) -> u32 {
 }
 
 /// Why no program can be loaded, as far as that can be told without trying.
-pub(super) fn refusal() -> Option<String> {
+pub(crate) fn refusal() -> Option<String> {
     /// `include/linux/proc_ns.h`: the namespaces that the kernel began with.
     const INITIAL: [(&str, &str); 2] = [("pid", "pid:[4026531836]"), ("time", "time:[4026531834]")];
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();

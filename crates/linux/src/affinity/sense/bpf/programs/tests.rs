@@ -26,7 +26,7 @@ fn disks(programs: &[&str]) -> Option<Programs> {
         eprintln!("SKIPPED: {why}");
         return None;
     }
-    Some(Programs::attach(Part::Disks, programs, &Tree::new(Path::new("/"))).unwrap())
+    Some(Programs::attach(Part::Disks, programs, Part::Disks.constant(&Tree::new(Path::new("/")))).unwrap())
 }
 
 /// Not in a temporary directory, which may be in memory: the build's is on a disk.

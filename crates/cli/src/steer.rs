@@ -1,0 +1,161 @@
+//! `homenode steer`: keeps files of a tmpfs that is already mounted on their nodes, without a mount of its own.
+
+mod tree;
+
+use crate::argument;
+use crate::control::protocol::MoverReport;
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::shown;
+use crate::status::mover_lines;
+use clap::Args;
+use homenode::NodeId;
+use homenode::mover::{MoverMode, Watch, look};
+use homenode_linux::reach::Filesystem;
+use homenode_linux::room::RoomKeeper;
+use homenode_linux::{memory, steer};
+use indicatif::HumanBytes;
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags, fstatfs, open};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fmt::Write as _;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+use tree::Tree;
+
+/// Keep the files of a tmpfs that is already mounted, such as /dev/shm, on the nodes that use them, until Ctrl-C.
+///
+/// It keeps free memory on each node, so that page cache does not push new bytes to other nodes; gives files the policy that their
+/// user.homenode.policy, or that of the nearest directory above them, asks for; and tells, or does, what the mover decides. It looks
+/// again and again: a policy holds from the next look on, not from the first byte, and fallocate places on the node of its caller. A
+/// homenode mount has neither limit.
+#[derive(Args, Debug)]
+pub(crate) struct SteerArgs {
+    /// A directory on a tmpfs; all below it on the same tmpfs is looked at.
+    directory: PathBuf,
+    /// Move files to the node that uses them most: `off`, `plan` (only report), or `on`.
+    #[arg(long, value_name = "off|plan|on", value_parser = argument::mover(), default_value = "plan", hide_possible_values = true)]
+    mover: MoverMode,
+    /// Seconds between two reports.
+    #[arg(long, value_name = "SECONDS", value_parser = argument::seconds, default_value = "10")]
+    report: Duration,
+}
+
+/// Time between two looks of the mover, and at the tree at the least.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Looking at the tree takes at most one part in this many of a CPU.
+const REST: u32 = 100;
+
+pub(crate) fn run(args: &SteerArgs) -> Result<()> {
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM]).map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+    let name = shown(&args.directory);
+    let root = open(
+        &args.directory,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
+    let root = root.map_err(|error| Failure::new(format!("cannot open the directory {name}: {error}")))?;
+    if !crate::file::is_tmpfs(fstatfs(&root).as_ref().ok()) {
+        fail!("{name} is not on a tmpfs: steer works on those, as /dev/shm; on a homenode mount the server does it");
+    }
+    let nodes =
+        steer::nodes().map_err(|error| Failure::new(format!("cannot read the nodes of this machine: {error}")))?;
+    if nodes.len() < 2 {
+        return crate::print_line("this machine has one node with memory: every file is at home");
+    }
+    let failed = |error| Failure::new(format!("cannot look at {name}: {error}"));
+    let space = root.try_clone().map_err(failed)?;
+    let tree = Tree::new(args.directory.clone(), root).map_err(failed)?;
+    let watch = Mutex::new(Watch::begin(args.mover, Filesystem::Tmpfs, tree.device()));
+    let (end, ended) = mpsc::channel();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| keep_room(&nodes, || tree::free_bytes(space.as_fd()), &is_over));
+        let handle = signals.handle();
+        scope.spawn(move || {
+            if signals.forever().next().is_some() {
+                // Nobody hears it once the loop has ended.
+                let _ = end.send(());
+            }
+        });
+        let done = watch_and_report(args, &nodes, &watch, tree, &ended);
+        is_over.store(true, Ordering::Relaxed);
+        handle.close();
+        done
+    })
+}
+
+/// Keeps free memory on each node, until `is_over`.
+fn keep_room(nodes: &[NodeId], wanted: impl Fn() -> u64, is_over: &AtomicBool) {
+    let mut keeper = RoomKeeper::new(nodes);
+    while !is_over.load(Ordering::Relaxed) {
+        thread::sleep(keeper.keep(wanted()));
+    }
+}
+
+/// Looks at the tree and at what is reached, and reports, until told to end.
+fn watch_and_report(
+    args: &SteerArgs,
+    nodes: &[NodeId],
+    watch: &Mutex<Watch>,
+    mut tree: Tree,
+    ended: &mpsc::Receiver<()>,
+) -> Result<()> {
+    let (mut next_scan, mut next_report) = (Instant::now(), Instant::now() + args.report);
+    loop {
+        let start = Instant::now();
+        if start >= next_scan {
+            tree.scan();
+            next_scan = start + (start.elapsed() * REST).max(PERIOD);
+        }
+        look(watch, &tree);
+        let is_last = match ended.recv_timeout(PERIOD) {
+            Err(RecvTimeoutError::Timeout) => false,
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => true,
+        };
+        if is_last || Instant::now() >= next_report {
+            crate::print_text(&report(nodes, &watch.lock(), &tree))?;
+            next_report = Instant::now() + args.report;
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+fn report(nodes: &[NodeId], watch: &Watch, tree: &Tree) -> String {
+    let mut text = String::new();
+    let on = tree.by_node();
+    let mut parts = Vec::new();
+    for node in nodes {
+        let bytes = on.get(node).copied().unwrap_or(0);
+        let free = memory::free_bytes(*node).unwrap_or(0);
+        parts.push(format!(
+            "node {}: {} of files, {} available",
+            node.0,
+            HumanBytes(bytes),
+            HumanBytes(free)
+        ));
+    }
+    let (files, placed) = tree.counts();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{files} files, {placed} with a policy; {}", parts.join("; "));
+    if tree.is_cut() {
+        let _ = writeln!(
+            text,
+            "there are more files than are looked at: {} at most",
+            tree::FILES_MAX
+        );
+    }
+    let name = |file: u64| {
+        tree.path(file)
+            .map_or_else(|| format!("inode {file}"), |path| shown(&path))
+    };
+    text.push_str(&mover_lines(&MoverReport::from(watch.status()), &name));
+    text
+}

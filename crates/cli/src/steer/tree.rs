@@ -1,0 +1,213 @@
+//! The files of a tmpfs: their policies, and where they lie.
+
+use crate::mountinfo::shown;
+use homenode::mover::Files;
+use homenode::{NodeId, Placement};
+use homenode_linux::{memory, steer};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fgetxattr, fstat, fstatvfs, open, openat2, statat,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Most files and directories that a scan looks at.
+pub(super) const FILES_MAX: usize = 1_000_000;
+/// Most bytes of all their names.
+const NAME_BYTES_MAX: usize = 256 << 20;
+/// Most directories below each other.
+const DEPTH_MAX: usize = 64;
+const POLICY_XATTR: &str = "user.homenode.policy";
+
+/// Files below a directory, as the last scan found them.
+#[derive(Debug)]
+pub(super) struct Tree {
+    name: PathBuf,
+    root: OwnedFd,
+    device: u64,
+    files: HashMap<u64, File>,
+    by_node: BTreeMap<NodeId, u64>,
+    is_cut: bool,
+    name_bytes: usize,
+}
+
+#[derive(Debug)]
+struct File {
+    /// From the root on.
+    path: PathBuf,
+    /// Placement that the kernel was told.
+    placed: Option<Placement>,
+}
+
+/// Opens below `root`: through no symbolic link, and to no other filesystem, whatever users change meanwhile.
+fn open_below(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let resolve =
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    openat2(
+        root,
+        path,
+        flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+        resolve,
+    )
+}
+
+impl Tree {
+    /// The tree below `root`, an open directory that messages call `name`.
+    pub(super) fn new(name: PathBuf, root: OwnedFd) -> io::Result<Self> {
+        let device = fstat(&root)?.st_dev;
+        Ok(Self {
+            name,
+            root,
+            device,
+            files: HashMap::new(),
+            by_node: BTreeMap::new(),
+            is_cut: false,
+            name_bytes: 0,
+        })
+    }
+
+    /// Device number of the tmpfs.
+    pub(super) fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// Looks at all files anew, and tells the kernel policies that changed.
+    pub(super) fn scan(&mut self) {
+        let before = std::mem::take(&mut self.files);
+        self.by_node.clear();
+        (self.is_cut, self.name_bytes) = (false, 0);
+        let mut looked = 0;
+        let mut directories = vec![(PathBuf::from("."), None, 0)];
+        while let Some((path, inherited, depth)) = directories.pop() {
+            // One that is gone has no files.
+            let Ok(directory) = open_below(self.root.as_fd(), &path, OFlags::RDONLY | OFlags::DIRECTORY) else {
+                continue;
+            };
+            let policy = policy_of(directory.as_fd()).or(inherited);
+            let Ok(entries) = Dir::read_from(&directory) else {
+                continue;
+            };
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                if [&b"."[..], b".."].contains(&name.to_bytes()) {
+                    continue;
+                }
+                looked += 1;
+                if looked > FILES_MAX || self.name_bytes > NAME_BYTES_MAX {
+                    self.is_cut = true;
+                    return;
+                }
+                let Ok(found) = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) else {
+                    continue;
+                };
+                let below = path.join(OsStr::from_bytes(name.to_bytes()));
+                self.name_bytes += below.as_os_str().len();
+                match FileType::from_raw_mode(found.st_mode) {
+                    FileType::Directory if depth < DEPTH_MAX => directories.push((below, policy, depth + 1)),
+                    FileType::RegularFile => {
+                        let placed = before.get(&found.st_ino).and_then(|file| file.placed);
+                        self.look_at(found.st_ino, below, policy, placed);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn look_at(&mut self, number: u64, path: PathBuf, inherited: Option<Placement>, placed: Option<Placement>) {
+        // A second name of a file.
+        if self.files.contains_key(&number) {
+            return;
+        }
+        let Some(file) = self.open(&path) else { return };
+        let wanted = policy_of(file.as_fd()).or(inherited);
+        let mut now = placed;
+        if wanted != placed {
+            match steer::place(file.as_fd(), wanted.unwrap_or_default(), None) {
+                Ok(()) => now = wanted,
+                Err(error) => tracing::debug!("cannot place {}: {error}", shown(&path)),
+            }
+        }
+        for (node, bytes) in steer::map(file.as_fd()).unwrap_or_default() {
+            *self.by_node.entry(node).or_default() += bytes;
+        }
+        self.files.insert(number, File { path, placed: now });
+    }
+
+    /// Opens a regular file of the tmpfs; `None` for anything else that a user has put in its place. Opening a device or a FIFO could do
+    /// something, so it is looked at first.
+    fn open(&self, path: &Path) -> Option<OwnedFd> {
+        let found = open_below(self.root.as_fd(), path, OFlags::PATH).ok()?;
+        let status = fstat(&found).ok()?;
+        let is_file = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
+        if !is_file || status.st_dev != self.device {
+            return None;
+        }
+        // NONBLOCK: who has a lease on the file would be waited for.
+        let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
+        open(
+            itself,
+            OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .ok()
+    }
+
+    /// Bytes of all files on each node.
+    pub(super) fn by_node(&self) -> &BTreeMap<NodeId, u64> {
+        &self.by_node
+    }
+
+    /// Files, and those of them with a policy.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let placed = self.files.values().filter(|file| file.placed.is_some());
+        (self.files.len(), placed.count())
+    }
+
+    /// Whether there were more files than are looked at.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Path of a file that the last scan found.
+    pub(super) fn path(&self, file: u64) -> Option<PathBuf> {
+        let below = &self.files.get(&file)?.path;
+        Some(self.name.join(below.strip_prefix(".").unwrap_or(below)))
+    }
+}
+
+/// Bytes that the tmpfs of an open directory still takes.
+pub(super) fn free_bytes(directory: BorrowedFd<'_>) -> u64 {
+    let free = |space: rustix::fs::StatVfs| space.f_bavail.saturating_mul(space.f_frsize);
+    fstatvfs(directory).map_or(0, free)
+}
+
+impl Files for Tree {
+    fn map(&self, file: u64) -> Option<Vec<(NodeId, u64)>> {
+        let known = self.files.get(&file)?;
+        let is_local = known.placed.unwrap_or_default() == Placement::Local;
+        let file = self.open(&known.path).filter(|_| is_local)?;
+        steer::map(file.as_fd()).ok()
+    }
+
+    fn move_to(&self, file: u64, node: NodeId) -> Result<u64, String> {
+        let known = self.files.get(&file);
+        let file = known.and_then(|known| self.open(&known.path)).ok_or("it is gone")?;
+        steer::move_pages(file.as_fd(), None, node, &mut |_, _| {}).map_err(|error| error.to_string())
+    }
+
+    fn room(&self, node: NodeId) -> u64 {
+        memory::free_bytes(node).unwrap_or(0)
+    }
+}
+
+/// Policy that a file or directory has itself.
+fn policy_of(file: BorrowedFd<'_>) -> Option<Placement> {
+    let mut value = [0; 64];
+    let bytes = fgetxattr(file, POLICY_XATTR, &mut value[..]).ok()?;
+    std::str::from_utf8(&value[..bytes]).ok()?.parse().ok()
+}

@@ -1,0 +1,147 @@
+//! Files of the kernel where the machine gives less than they take: each fault ends as on a tmpfs, and the pool goes on.
+
+use super::machine::*;
+use crate::command::harness::*;
+use rustix::process::Signal;
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Small enough for the pool, more than a group of processes gets here.
+const WRITTEN_BYTES: u64 = 48 << 20;
+const GROUP_BYTES: u64 = 16 << 20;
+
+/// A control group that limits memory. Dropping it removes it.
+struct Group {
+    dir: PathBuf,
+}
+
+impl Group {
+    fn new(bytes: u64) -> Option<Self> {
+        let name = format!("homenode-test-memory-{}", std::process::id());
+        // Version 1 and 2.
+        for (root, limit) in [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ] {
+            let group = Self {
+                dir: Path::new(root).join(&name),
+            };
+            let set = |limit: &str, to: &str| {
+                // The file is there, unless the directory is none of a controller.
+                let mut file = fs::OpenOptions::new().write(true).open(group.dir.join(limit))?;
+                file.write_all(to.as_bytes())
+            };
+            if fs::create_dir(&group.dir).is_ok() && set(limit, &bytes.to_string()).is_ok() {
+                // Where there is swap, it is to be of no help.
+                let _ = set("memory.swap.max", "0");
+                return Some(group);
+            }
+        }
+        say("needs control groups that limit memory");
+        None
+    }
+
+    /// How a process in the group ends that writes a file.
+    fn write(&self, path: &Path) -> std::process::ExitStatus {
+        let script = r#"echo $$ >"$1/cgroup.procs" && exec head -c "$2" /dev/zero >"$3""#;
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", script, "sh"])
+            .arg(&self.dir)
+            .arg(WRITTEN_BYTES.to_string());
+        command.arg(path).status().unwrap()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// Bytes are charged to the group of who writes them: it is ended, and neither the server nor anybody else.
+#[test]
+fn a_writer_whose_group_has_no_memory_left() {
+    need_mounts!();
+    let _undisturbed = as_it_is();
+    for transport in transports() {
+        let scratch = Scratch::new("group");
+        let (dir, tmpfs) = (scratch.dir("pool"), scratch.dir("tmpfs"));
+        if !super::sync::kernel_can_hold_bytes(transport, &dir) {
+            return;
+        }
+        let Some(group) = Group::new(GROUP_BYTES) else {
+            return down(&dir);
+        };
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "tmpfs"])
+            .arg(&tmpfs)
+            .status();
+        assert!(mounted.unwrap().success());
+        for directory in [&tmpfs, &dir] {
+            let path = directory.join("file");
+            let ended = group.write(&path);
+            assert_eq!(ended.signal(), Some(Signal::KILL.as_raw()), "{transport}: {ended}");
+            let bytes = fs::metadata(&path).unwrap().len();
+            assert!(bytes > GROUP_BYTES / 2 && bytes < WRITTEN_BYTES, "{bytes} bytes");
+            fs::remove_file(&path).unwrap();
+        }
+        assert!(Command::new("umount").arg(&tmpfs).status().unwrap().success());
+        fs::write(dir.join("file"), "content").unwrap();
+        wait_until("the bytes are free", || status(&dir)["used_bytes"] == 4096);
+        down(&dir);
+    }
+}
+
+/// An overlay may lie on a mount. One on that overlay is the kernel's third layer, which it refuses; nothing is lost.
+#[test]
+fn layers_beyond_what_the_kernel_stacks() {
+    need_mounts!();
+    let _undisturbed = as_it_is();
+    for transport in transports() {
+        let scratch = Scratch::new("layers");
+        let (dir, layer, top) = (scratch.dir("pool"), scratch.dir("layer"), scratch.dir("top"));
+        let empty = scratch.dir("empty");
+        if !super::sync::kernel_can_hold_bytes(transport, &dir) {
+            return;
+        }
+        fs::write(dir.join("file"), "content").unwrap();
+        let overlay = |above: &Path, below: &Path, on: &Path| {
+            let layers = format!("lowerdir={}:{}", above.display(), below.display());
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "overlay", "overlay", "-o", &layers]).arg(on);
+            mount.output().unwrap().status.success()
+        };
+        if !overlay(&empty, &dir, &layer) {
+            say("needs overlays");
+            return down(&dir);
+        }
+        assert_eq!(fs::read(layer.join("file")).unwrap(), b"content");
+        assert!(!overlay(&empty, &layer, &top), "the kernel stacks more than it did");
+        assert_eq!(fs::read(layer.join("file")).unwrap(), b"content");
+        assert!(Command::new("umount").arg(&layer).status().unwrap().success());
+        down(&dir);
+    }
+}
+
+/// Each of them is open to the machine, for root and for everybody.
+#[test]
+fn a_pool_leaves_half_of_the_open_files_to_others() {
+    need_mounts!();
+    let _undisturbed = as_it_is();
+    let scratch = Scratch::new("open-to-all");
+    let dir = scratch.dir("pool");
+    // Room for the names of any number of files.
+    succeed(homenode(["up", SIZE, "--metadata", "1T"]).arg(&dir));
+    let files = rustix::fs::statvfs(&dir).unwrap().f_files;
+    let open: u64 = fs::read_to_string("/proc/sys/fs/file-max")
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(files <= open / 2, "{files} files, {open} may be open");
+    down(&dir);
+}

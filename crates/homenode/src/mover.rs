@@ -1,0 +1,338 @@
+//! Watching which nodes reach which files of a filesystem, and moving files to them.
+//!
+//! BPF programs count (`homenode_linux::reach`), [`homenode_policy::mover`] decides, once a second; this carries decisions out.
+//! A [`Watch`] works on files of a mount and of any tmpfs alike: the implementor of [`Files`] tells where files lie, and moves them.
+//!
+//! Cost: a read of the counts a second, and a look where each file lies of which 1 MiB/s or more is reached.
+
+use homenode_engine::NodeId;
+use homenode_linux::reach::{Filesystem, Reach, Reached};
+pub use homenode_policy::mover::{Decision, Reason};
+use homenode_policy::mover::{Mover, Rates};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// Decisions that are told, the latest ones.
+const TOLD_MAX: usize = 16;
+
+/// Mode of the mover.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MoverMode {
+    /// Nothing is counted.
+    #[default]
+    Off,
+    /// Files that would move are told.
+    Plan,
+    /// Files move.
+    On,
+}
+
+impl MoverMode {
+    /// All modes.
+    pub const ALL: [Self; 3] = [Self::Off, Self::Plan, Self::On];
+
+    /// Its name, as it is given and told.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Plan => "plan",
+            Self::On => "on",
+        }
+    }
+}
+
+impl fmt::Display for MoverMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for MoverMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|mode| mode.name() == text);
+        named.ok_or_else(|| format!("`{text}` is no mode: write off, plan or on"))
+    }
+}
+
+/// Files that a [`Watch`] looks at, by inode number.
+pub trait Files {
+    /// Bytes of a file on each node, ascending; `None` for one that is not there, or that stays where its policy says.
+    fn map(&self, file: u64) -> Option<Vec<(NodeId, u64)>>;
+
+    /// Moves a file to a node; returns the bytes moved.
+    ///
+    /// # Errors
+    /// In words.
+    fn move_to(&self, file: u64, node: NodeId) -> Result<u64, String>;
+
+    /// Bytes that a node still takes.
+    fn room(&self, node: NodeId) -> u64;
+
+    /// Hears the bytes written since the last call, by node of the CPUs.
+    fn note_written(&self, _written: &BTreeMap<NodeId, u64>) {}
+}
+
+/// A decision, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The decision.
+    pub decision: Decision,
+    /// Bytes that moved; `None` when nothing was tried.
+    pub moved: Option<Result<u64, String>>,
+}
+
+/// Bytes that CPUs of a node moved out of files and into them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReachedBytes {
+    /// Read.
+    pub read: u64,
+    /// Written.
+    pub written: u64,
+}
+
+/// Counts and decisions of a [`Watch`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MoverStatus {
+    /// Its mode.
+    pub mode: MoverMode,
+    /// Reason why nothing is counted.
+    pub not_seen: Option<String>,
+    /// Bytes by node of the CPUs, ascending.
+    pub reached: BTreeMap<NodeId, ReachedBytes>,
+    /// Bytes that found no room among the counts.
+    pub missed_bytes: u64,
+    /// Files moved.
+    pub moves: u64,
+    /// Bytes of the moved files.
+    pub moved_bytes: u64,
+    /// The latest decisions, the last one at the end; a file is in it once.
+    pub told: VecDeque<Told>,
+}
+
+/// Counts of one filesystem, and what follows from them.
+#[derive(Debug)]
+pub struct Watch {
+    reach: Option<Reach>,
+    mover: Mover,
+    begun: Instant,
+    counted: Instant,
+    status: MoverStatus,
+}
+
+impl Watch {
+    /// Begins to count for the filesystem of device number `device`. Where that is refused, the status tells why.
+    #[must_use]
+    pub fn begin(mode: MoverMode, filesystem: Filesystem, device: u64) -> Self {
+        let mut status = MoverStatus {
+            mode,
+            ..MoverStatus::default()
+        };
+        let reach = match mode {
+            MoverMode::Off => None,
+            _ => Reach::begin(filesystem, device)
+                .map_err(|why| status.not_seen = Some(why))
+                .ok(),
+        };
+        Self {
+            reach,
+            mover: Mover::default(),
+            begun: Instant::now(),
+            counted: Instant::now(),
+            status,
+        }
+    }
+
+    /// Seen and done so far.
+    #[must_use]
+    pub fn status(&self) -> &MoverStatus {
+        &self.status
+    }
+
+    /// Takes the counts since the last call; returns the files that may move, and the bytes written by node of the CPUs.
+    fn count(&mut self) -> (Vec<u64>, BTreeMap<NodeId, u64>) {
+        let Some(reach) = &mut self.reach else {
+            return Default::default();
+        };
+        let taken = reach.take();
+        let period = self.counted.elapsed();
+        self.counted = Instant::now();
+        match taken {
+            Ok((reached, missed)) => self.take_in(&reached, missed, period),
+            Err(why) => {
+                self.status.not_seen = Some(why);
+                self.reach = None;
+                Default::default()
+            }
+        }
+    }
+
+    fn take_in(&mut self, reached: &[Reached], missed: u64, period: Duration) -> (Vec<u64>, BTreeMap<NodeId, u64>) {
+        self.status.missed_bytes += missed;
+        let mut by_file = BTreeMap::<u64, BTreeMap<NodeId, u64>>::new();
+        let mut written = BTreeMap::<NodeId, u64>::new();
+        for entry in reached {
+            *by_file.entry(entry.file).or_default().entry(entry.node).or_default() +=
+                entry.read_bytes + entry.written_bytes;
+            *written.entry(entry.node).or_default() += entry.written_bytes;
+            let sum = self.status.reached.entry(entry.node).or_default();
+            sum.read += entry.read_bytes;
+            sum.written += entry.written_bytes;
+        }
+        // A look that moved files took longer than a second.
+        let period_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX).max(1);
+        let rate = |(node, bytes): (NodeId, u64)| (node, bytes.saturating_mul(1000) / period_ms);
+        let rates = |nodes: BTreeMap<NodeId, u64>| nodes.into_iter().map(rate).collect::<Rates>();
+        let by_file = by_file.into_iter().map(|(file, nodes)| (file, rates(nodes))).collect();
+        (self.mover.note(self.now_s(), &by_file), written)
+    }
+
+    /// Takes note of a decision, and of what became of it.
+    fn tell(&mut self, decision: Decision, moved: Option<Result<u64, String>>) {
+        if let Some(result) = &moved {
+            self.mover.moved(self.now_s(), decision.file);
+            self.status.moves += u64::from(result.is_ok());
+            self.status.moved_bytes += result.as_ref().unwrap_or(&0);
+        }
+        let told = &mut self.status.told;
+        // The latest word on a file, but not over what was done with it.
+        let is_older = |told: &Told| told.decision.file == decision.file && (moved.is_some() || told.moved.is_none());
+        told.retain(|told| !is_older(told));
+        told.push_back(Told { decision, moved });
+        while told.len() > TOLD_MAX {
+            told.pop_front();
+        }
+    }
+
+    fn now_s(&self) -> u64 {
+        self.begun.elapsed().as_secs()
+    }
+}
+
+/// Counts, decides and moves once; call it once a second. `watch` is not locked while files are mapped and moved, so a status does not wait
+/// for that.
+pub fn look(watch: &Mutex<Watch>, files: &dyn Files) {
+    let (busy, written) = watch.lock().count();
+    files.note_written(&written);
+    decide(watch, files, busy);
+}
+
+fn decide(watch: &Mutex<Watch>, files: &dyn Files, busy: Vec<u64>) {
+    for file in busy {
+        let Some(lies) = files.map(file) else { continue };
+        let decision = watch.lock().mover.decide(file, &lies, |node| files.room(node));
+        let Some(decision) = decision else { continue };
+        let moves = watch.lock().status.mode == MoverMode::On && decision.reason == Reason::Pays;
+        let moved = moves.then(|| files.move_to(decision.file, decision.to));
+        watch.lock().tell(decision, moved);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Files of 10 MiB on node 0, of which a node takes `room` bytes.
+    struct Fake {
+        room: RefCell<u64>,
+        lies: RefCell<BTreeMap<u64, NodeId>>,
+    }
+
+    impl Files for Fake {
+        fn map(&self, file: u64) -> Option<Vec<(NodeId, u64)>> {
+            Some(vec![(*self.lies.borrow().get(&file)?, 10 * MIB)])
+        }
+
+        fn move_to(&self, file: u64, node: NodeId) -> Result<u64, String> {
+            *self.room.borrow_mut() -= 10 * MIB;
+            self.lies.borrow_mut().insert(file, node);
+            Ok(10 * MIB)
+        }
+
+        fn room(&self, _: NodeId) -> u64 {
+            *self.room.borrow()
+        }
+    }
+
+    fn fake(room: u64) -> Fake {
+        Fake {
+            room: RefCell::new(room),
+            lies: RefCell::new((1..4).map(|file| (file, NodeId(0))).collect()),
+        }
+    }
+
+    fn read(file: u64, bytes: u64) -> Reached {
+        Reached {
+            file,
+            thread: 1,
+            node: NodeId(1),
+            read_bytes: bytes,
+            written_bytes: 0,
+        }
+    }
+
+    /// Decides about what was reached in a period, as [`look`] does.
+    fn look_at(watch: &Mutex<Watch>, files: &Fake, reached: &[Reached], period: Duration) {
+        let (busy, _) = watch.lock().take_in(reached, 0, period);
+        decide(watch, files, busy);
+    }
+
+    fn watch(mode: MoverMode) -> Mutex<Watch> {
+        let watch = Watch::begin(MoverMode::Off, Filesystem::Mount, 0);
+        let status = MoverStatus {
+            mode,
+            ..MoverStatus::default()
+        };
+        Mutex::new(Watch { status, ..watch })
+    }
+
+    #[test]
+    fn files_move_while_the_node_has_room_and_rest_then() {
+        let (watch, files) = (watch(MoverMode::On), fake(25 * MIB));
+        let reached: Vec<_> = (1..5).map(|file| read(file, 100 * MIB)).collect();
+        for _ in 0..3 {
+            look_at(&watch, &files, &reached, Duration::from_secs(1));
+        }
+        let status = watch.lock().status().clone();
+        assert_eq!((status.moves, status.moved_bytes), (2, 20 * MIB));
+        let told: Vec<_> = status
+            .told
+            .iter()
+            .map(|told| (told.decision.file, told.decision.reason))
+            .collect();
+        assert_eq!(
+            told,
+            [(1, Reason::Pays), (2, Reason::Pays), (3, Reason::NoRoom)],
+            "file 4 is gone"
+        );
+        assert_eq!(status.reached[&NodeId(1)].read, 1200 * MIB);
+    }
+
+    #[test]
+    fn plan_moves_nothing() {
+        let (watch, files) = (watch(MoverMode::Plan), fake(u64::MAX));
+        look_at(&watch, &files, &[read(1, 100 * MIB)], Duration::from_secs(1));
+        let status = watch.lock().status().clone();
+        assert_eq!((status.moves, status.told.len()), (0, 1));
+        assert_eq!(status.told[0].moved, None);
+    }
+
+    #[test]
+    fn bytes_of_a_long_period_are_no_high_rate() {
+        let (watch, files) = (watch(MoverMode::On), fake(u64::MAX));
+        look_at(&watch, &files, &[read(1, 100 * MIB)], Duration::from_secs(100));
+        assert!(
+            watch.lock().status().told.is_empty(),
+            "1 MiB a second, of which half counts at first"
+        );
+    }
+}

@@ -212,12 +212,13 @@ impl<'a> Card<'a> {
 }
 
 impl Senders {
-    /// What a queue has now, or is to have.
+    /// CPUs that a queue has now, or is to have, without those that do not run.
     fn of(&self, state: &State<'_>, sends: &Sends<'_>) -> Vec<CpuId> {
+        let domains = &state.model.domains;
         let set = self.set.get(&sends.target).map(|(cpus, _)| cpus.clone());
         let moved = || state.cpu_of[sends.channel].filter(|_| sends.changes);
         set.or_else(|| moved().map(|cpu| beside(state.model, cpu)))
-            .unwrap_or_else(|| sends.queue.cpus.clone())
+            .unwrap_or_else(|| domains.mask(&domains.indices(&sends.queue.cpus)))
     }
 }
 

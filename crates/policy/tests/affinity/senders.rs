@@ -180,6 +180,33 @@ fn a_thread_whose_queue_goes_elsewhere_gets_another() {
     check_settled(&world, &plan, &previous);
 }
 
+/// A mask of XPS keeps CPUs that were taken offline; no plan hands them on.
+#[test]
+fn a_cpu_that_does_not_run_is_given_no_queue() {
+    let mut world = four_nodes();
+    let queues = world.snapshot.queues.iter_mut();
+    let sending = queues.filter(|queue| queue.kind == QueueKind::Transmit);
+    for (queue, own) in sending.zip([[0, 1], [6, 7], [4, 5], [2, 3]]) {
+        queue.cpus = cpus(own.into_iter().chain([99]));
+    }
+    for (node, bytes) in [([0, 1], 40 * MB), ([2, 3], 100 * MB)] {
+        let reader = world.add_thread("reader", node[0], 10);
+        world.add_stream(reader, "eth0", 0, bytes);
+        world.snapshot.threads[reader].allowed = cpus(node);
+        world.snapshot.threads[reader].cpuset = cpus(node);
+    }
+    let (plan, _) = once(&mut world);
+    let sends = plan.actions.iter();
+    let sends: Vec<_> = sends
+        .filter(|action| matches!(action.reason, Reason::NearSenders { .. }))
+        .collect();
+    assert!(!sends.is_empty(), "{plan:?}");
+    assert!(
+        plan.actions.iter().all(|action| !action.to.contains(&CpuId(99))),
+        "{plan:?}"
+    );
+}
+
 #[test]
 fn what_may_not_be_changed_does_not_make_way() {
     let planned = |previous: &Previous, movable: bool, policy: Policy| {

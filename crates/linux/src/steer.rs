@@ -78,8 +78,7 @@ pub fn map_part(file: BorrowedFd<'_>, from: u64, by_node: &mut BTreeMap<NodeId, 
             // Few pages one by one: numa_maps walks all that the process has mapped.
             if parts.iter().map(|part| part.bytes).sum::<usize>() <= HUGE_BYTES {
                 for part in parts {
-                    let nodes = mapping.nodes_of_pages(part.in_mapping, part.bytes)?;
-                    let nodes = nodes.into_iter().filter_map(|node| u16::try_from(node).ok());
+                    let nodes = nodes_of_part(mapping, part)?;
                     nodes.for_each(|node| add(NodeId(node), 1));
                 }
             } else {
@@ -92,6 +91,21 @@ pub fn map_part(file: BorrowedFd<'_>, from: u64, by_node: &mut BTreeMap<NodeId, 
             Ok(())
         },
     )
+}
+
+/// Nodes of a part's pages. A page that the kernel is just moving is in no page table, and is asked for again; one that was cut off
+/// meanwhile has no node.
+fn nodes_of_part(mapping: &Mapping, part: Part) -> io::Result<impl Iterator<Item = u16>> {
+    const ASKED_MAX: usize = 10;
+    let mut nodes = mapping.nodes_of_pages(part.in_mapping, part.bytes)?;
+    for _ in 1..ASKED_MAX {
+        // Waits for a page that moves.
+        if nodes.iter().all(|node| *node >= 0) || mapping.populate_read(part.in_mapping, part.bytes).is_err() {
+            break;
+        }
+        nodes = mapping.nodes_of_pages(part.in_mapping, part.bytes)?;
+    }
+    Ok(nodes.into_iter().filter_map(|node| u16::try_from(node).ok()))
 }
 
 /// Moves the file's pages that are on the node `from`, `None` for all, to the node `to`, under its readers and writers; returns the bytes

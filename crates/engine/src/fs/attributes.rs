@@ -38,7 +38,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     /// # Errors
     /// [`Error::TooBig`], or a size for something that has none. Nothing is changed then.
     pub fn set_attr(&self, inode: &Inode, set: &SetAttr) -> Result<Attr> {
-        let now_ns = self.now_ns();
+        let now_ns = inode.stamp(self.now_ns());
         if let Some(size) = set.size {
             self.truncate(inode, size)?;
         }

@@ -191,7 +191,13 @@ impl Inode {
     }
 
     pub(super) fn touch_changed(&self, now_ns: i64) {
-        self.ctime_ns.store(now_ns, Ordering::Relaxed);
+        self.ctime_ns.store(self.stamp(now_ns), Ordering::Relaxed);
+    }
+
+    /// A time for a change at `now_ns`, by which it shows as one: the kernel's stamps of a backing file may be finer than its clock, and so
+    /// later.
+    pub(super) fn stamp(&self, now_ns: i64) -> i64 {
+        self.kernel_file().map_or(now_ns, |file| file.stamp(now_ns))
     }
 
     /// Updates the access time like `relatime`: if it is not newer than the last change, or a day old. Whether a day has

@@ -18,7 +18,7 @@ use promise::Promise;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Blocks that one step of truncating frees, about: a few milliseconds of pages of 4 KiB.
 const STEP_BLOCKS: u64 = (32 << 20) / BLOCK_BYTES as u64;
@@ -62,6 +62,8 @@ pub(super) struct KernelFile {
     placed: Mutex<u64>,
     /// Whether it is listed as one that may have grown.
     is_growing: AtomicBool,
+    /// Time of the last change of the backing file that was told to anybody.
+    seen_ns: AtomicI64,
 }
 
 pub(super) use huge::Growing;
@@ -82,6 +84,7 @@ impl KernelFile {
             appending: Mutex::default(),
             placed: Mutex::default(),
             is_growing: AtomicBool::new(false),
+            seen_ns: AtomicI64::new(i64::MIN),
         }
     }
 
@@ -121,7 +124,17 @@ impl KernelFile {
 
     /// What the backing file tells; zeros when it is gone.
     pub(super) fn status(&self) -> BackingStatus {
-        self.file.status().unwrap_or_default()
+        let status = self.file.status().unwrap_or_default();
+        // Relaxed: an answer beside a change tells of before or after.
+        if self.seen_ns.load(Ordering::Relaxed) < status.ctime_ns {
+            self.seen_ns.fetch_max(status.ctime_ns, Ordering::Relaxed);
+        }
+        status
+    }
+
+    /// [`Inode::stamp`] of what is not in the backing file. Since Linux 6.13 the next change there is later than both.
+    pub(super) fn stamp(&self, now_ns: i64) -> i64 {
+        now_ns.max(self.seen_ns.load(Ordering::Relaxed).saturating_add(1))
     }
 
     pub(super) fn set_times(&self, atime_ns: Option<i64>, mtime_ns: Option<i64>) -> Result<()> {

@@ -26,6 +26,37 @@ fn remove(fs: &TestFs, name: &str, inode: &Arc<Inode>) {
     fs.unpin(inode, 1);
 }
 
+/// The kernel's stamps may be ahead of the clock that the filesystem has, by a tick.
+#[test]
+fn changes_are_later_than_the_kernels_stamps_that_were_seen() {
+    let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    let mut seen = clock.now_ns() + 1000;
+    store.write_unasked(0, 0, b"x", seen).unwrap();
+    assert_eq!(fs.attr(&inode).ctime_ns, seen);
+    let root = fs.root();
+    let changes: [&dyn Fn(); 4] = [
+        &|| fs.link(&inode, &root, b"second").unwrap(),
+        &|| fs.unlink(&root, b"second").unwrap(),
+        &|| drop(fs.set_attr(&inode, &set(|set| set.mode = Some(0o600))).unwrap()),
+        &|| drop(fs.set_attr(&inode, &set(|set| set.mtime = Some(SetTime::Now))).unwrap()),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        change();
+        let attr = fs.attr(&inode);
+        assert!(
+            attr.ctime_ns > seen && attr.ctime_ns < seen + 100,
+            "{number}: {attr:?}, {seen}"
+        );
+        seen += 200;
+        store.write_unasked(0, 0, b"x", seen).unwrap();
+        assert_eq!(fs.attr(&inode).ctime_ns, seen);
+    }
+    assert!(seen > clock.now_ns());
+    remove(&fs, "file", &inode);
+    assert_empty(&fs);
+}
+
 #[test]
 fn attributes_are_the_backing_files_and_changes_are_seen_at_once() {
     let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);

@@ -89,6 +89,12 @@ pub trait BackingFile: Debug + Send + Sync {
     /// As [`BackingFile::status`].
     fn punch(&self, offset: u64, bytes: u64) -> Result<()>;
 
+    /// Blocks of each range of blocks that take no room.
+    ///
+    /// # Errors
+    /// As [`BackingFile::status`].
+    fn holes(&self, ranges: &[Range<u64>]) -> Result<Vec<u64>>;
+
     /// lseek(2)'s SEEK_DATA and SEEK_HOLE.
     ///
     /// # Errors

@@ -299,7 +299,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     /// Frees what lies beyond `size`, where that takes long.
     fn shrink(&self, inode: &Inode, size: u64) -> Result<(), Errno> {
-        self.in_steps(|_| Ok(self.fs().truncate_step(inode, size)?.then_some(0)))
+        self.in_steps(|done| Ok(self.fs().truncate_step(inode, size, done)?))
     }
 
     /// The node of the thread that made the call.

@@ -1,8 +1,8 @@
-//! Two threads that look after files of the kernel, as long as a mount serves them.
+//! Three threads that look after files of the kernel, as long as a mount serves them.
 //!
 //! `promises` looks every 20 ms whether there is room for what fallocate has promised, and whether room that was given ahead can be taken
-//! back. `steering` looks which nodes have room for pages to come, keeps free memory on each for them, and puts files that grew and rest in huge
-//! pages; its steps may take longer.
+//! back. `room` keeps free memory on each node for pages to come. `steering` looks which nodes have room for them, and puts files that grew
+//! and rest in huge pages; its steps may take longer.
 //!
 //! Cost: a look at three counters each period while something is promised, and at a list that is empty otherwise; a meminfo of each node
 //! on machines of several nodes; and, once files could fill a node, a look where they lie: 1 % of a CPU, 20 % while a node
@@ -27,7 +27,7 @@ const DUE_REST: u32 = 100;
 const COLLAPSE_REST: u32 = 10;
 
 /// Starts the threads.
-pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 2], Error> {
+pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 3], Error> {
     let promising = Arc::clone(fs);
     let promises = Periodic::start("promises", move || {
         let broken = promising.keep_promises() * BLOCK_BYTES as u64;
@@ -39,28 +39,26 @@ pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 
         promising.settle_ahead();
         PERIOD
     })?;
-    let fs = Arc::clone(fs);
+    let roomy = Arc::clone(fs);
     let nodes: Vec<_> = machine.with_memory().map(|node| node.id).collect();
     let mut rooms = RoomKeeper::new(&nodes);
+    // By itself: it cannot wait while the others look at large files.
+    let room = Periodic::start("room", move || {
+        let wanted = roomy.pool().room_of_files().saturating_mul(BLOCK_BYTES as u64);
+        let rest = rooms.keep(wanted);
+        roomy.pool().note_starved(&rooms.starved());
+        rest
+    })?;
+    let fs = Arc::clone(fs);
     let now = Instant::now();
-    let (mut next_room, mut next_steering, mut next_due, mut next_collapse) = (now, now, now, now);
+    let (mut next_steering, mut next_due, mut next_collapse) = (now, now, now);
     let steering = Periodic::start("steering", move || {
         let start = Instant::now();
         if start >= next_steering {
-            fs.pool().note_starved(&rooms.starved());
             fs.steer_files(start >= next_due);
             let took = start.elapsed();
             next_steering = start + took * STEERING_REST;
             next_due = next_due.max(start + took * DUE_REST);
-        }
-        let start = Instant::now();
-        if start >= next_room {
-            let wanted = fs.pool().room_of_files().saturating_mul(BLOCK_BYTES as u64);
-            let rest = rooms.keep(wanted);
-            if rest.is_zero() {
-                return rest;
-            }
-            next_room = start + rest;
         }
         let start = Instant::now();
         if start >= next_collapse {
@@ -69,5 +67,5 @@ pub(crate) fn start(fs: &Arc<EngineFs>, machine: &Machine) -> Result<[Periodic; 
         }
         PERIOD
     })?;
-    Ok([promises, steering])
+    Ok([promises, room, steering])
 }

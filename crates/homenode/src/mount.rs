@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// get errors then.
 pub struct Mount {
     /// They end before the server does.
-    _keepers: Option<[Periodic; 2]>,
+    _keepers: Option<[Periodic; 3]>,
     mover: OnceLock<(Arc<Mutex<Watch>>, Periodic)>,
     server: Server,
     directory: PathBuf,

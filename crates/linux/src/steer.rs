@@ -186,7 +186,9 @@ fn map_window(
     whole: &mut dyn FnMut(&Mapping) -> io::Result<()>,
 ) -> io::Result<Option<u64>> {
     const HUGE: u64 = HUGE_BYTES as u64;
-    let size = size_of_file(file)?;
+    /// No mapping reaches the last page that a file could have.
+    const MAPPED_MAX: u64 = i64::MAX as u64 / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+    let size = size_of_file(file)?.min(MAPPED_MAX);
     let next_data = |at: u64| match seek(file, SeekFrom::Data(at)) {
         Ok(at) => Ok(at / HUGE * HUGE),
         Err(rustix::io::Errno::NXIO) => Ok(u64::MAX),
@@ -197,7 +199,10 @@ fn map_window(
         return Ok(None);
     }
     let start = at;
-    let end = size.next_multiple_of(HUGE).min(start.saturating_add(WINDOW_BYTES));
+    let end = size
+        .next_multiple_of(HUGE)
+        .min(MAPPED_MAX)
+        .min(start.saturating_add(WINDOW_BYTES));
     let mapping = Mapping::reserve(usize::try_from(end - start).map_err(|_| io::ErrorKind::FileTooLarge)?)?;
     mapping.attach_to_read(file, start)?;
     while at < end {
@@ -242,7 +247,7 @@ fn map_window(
 }
 
 /// Pages of a range of bytes of the file that are in memory (cachestat(2), Linux 6.5 and newer).
-fn cached_pages(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<u64> {
+pub(crate) fn cached_pages(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<u64> {
     const CACHESTAT: libc::c_long = 451;
     let range = [offset, bytes];
     // Pages in memory, dirty, under write-back, evicted, evicted lately.

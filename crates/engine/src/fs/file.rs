@@ -197,20 +197,24 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Sets the size; what lies beyond a smaller one is freed, a larger one reserves nothing.
     pub(super) fn truncate(&self, inode: &Inode, size: u64) -> Result<()> {
-        while self.truncate_step(inode, size)? {}
+        let mut done = 0;
+        while let Some(next) = self.truncate_step(inode, size, done)? {
+            done = next;
+        }
         Ok(())
     }
 
-    /// Comes one step nearer to the size `size`, in a few milliseconds; tells whether there is more to do. Until then the file has a
-    /// size between the old one and the new one, and others read and write it.
+    /// Comes one step nearer to the size `size`, in a few milliseconds, from the progress `done`, 0 at first; gives the progress, `None` at the
+    /// end. Until then the file has a size between the old one and the new one, and others read and write it; of a file of the kernel what
+    /// is to go reads as zeros more and more.
     ///
     /// # Errors
     /// As [`Fs::set_attr`] with a size.
-    pub fn truncate_step(&self, inode: &Inode, size: u64) -> Result<bool> {
+    pub fn truncate_step(&self, inode: &Inode, size: u64, done: u64) -> Result<Option<u64>> {
         match inode.bytes_for(Operation::Truncate)? {
-            Bytes::Blocks(file) | Bytes::Volume(file) => self.truncate_blocks(inode, file, size),
+            Bytes::Blocks(file) | Bytes::Volume(file) => Ok(self.truncate_blocks(inode, file, size)?.then_some(0)),
             Bytes::Kernel(_) if size > FILE_BYTES_MAX => Err(Error::TooBig),
-            Bytes::Kernel(file) => self.truncate_kernel(file, size),
+            Bytes::Kernel(file) => file.truncate_step(&self.pool, size, done),
         }
     }
 

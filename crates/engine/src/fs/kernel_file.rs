@@ -7,6 +7,7 @@ mod huge;
 mod promise;
 mod steering;
 
+use super::block_file::FILE_BYTES_MAX;
 use super::inode::Body;
 use super::{Attr, BlockFile, Error, Fs, Inode, Operation, Result, Whence};
 use crate::backing::{BackingFile, BackingStatus, Registration};
@@ -14,14 +15,18 @@ use crate::log::Log;
 use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
 use parking_lot::Mutex;
-use promise::Promise;
+use promise::{Given, MARGIN_BLOCKS, Promise};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// Blocks that one step of truncating frees, about: a few milliseconds of pages of 4 KiB.
-const STEP_BLOCKS: u64 = (32 << 20) / BLOCK_BYTES as u64;
+/// Pieces of 2 MiB with data that one step of freeing takes: a few milliseconds of pages of 4 KiB.
+const STEP_PIECES: u64 = 16;
+/// Blocks that are freed at once.
+const STEP_BLOCKS: u64 = STEP_PIECES * huge::HUGE_BYTES / BLOCK_BYTES as u64;
+/// Bits of a truncation's progress that tell the place, in units of [`huge::HUGE_BYTES`]; those above count the steps.
+const PLACE_BITS: u32 = 42;
 
 /// Bytes on each node, ascending by node.
 type Lies = Box<[(NodeId, u64)]>;
@@ -211,37 +216,65 @@ impl KernelFile {
         moved
     }
 
-    /// Comes a step nearer to the size `size`; tells whether there is more to do.
-    pub(super) fn truncate_step(&self, size: u64) -> Result<bool> {
+    /// Comes a step nearer to the size `size`, from the progress `done`, 0 at first; gives the progress, `None` at the end. What lies beyond
+    /// is freed first, and reads as zeros then; the size changes last.
+    pub(super) fn truncate_step<M: Memory>(&self, pool: &Pool<M>, size: u64, done: u64) -> Result<Option<u64>> {
         let now = self.file.status()?;
-        let steps = now.blocks.div_ceil(STEP_BLOCKS);
-        let is_last = now.size <= size || steps <= 1;
-        // As if its blocks were evenly spread.
-        let next = if is_last {
-            size
-        } else {
-            now.size - (now.size - size).div_ceil(steps)
-        };
-        self.file.set_size(next)?;
-        self.forget_where();
-        Ok(next > size)
+        if now.size < size {
+            self.file.set_size(size)?;
+            return Ok(None);
+        }
+        let (steps, place) = (done >> PLACE_BITS, done & ((1 << PLACE_BITS) - 1));
+        // No more steps than its blocks can need: its writers go on, and may put new bytes ahead of each.
+        if now.blocks > STEP_BLOCKS && steps <= now.blocks.div_ceil(STEP_PIECES) {
+            let from = size.max(place * huge::HUGE_BYTES);
+            if let Some(next) = self.free_pieces(from, u64::MAX)? {
+                return Ok(Some(((steps + 1) << PLACE_BITS) | (next / huge::HUGE_BYTES)));
+            }
+        }
+        self.freeing(pool, || {
+            self.file.set_size(size)?;
+            self.forget_where();
+            Ok((size.div_ceil(BLOCK_BYTES as u64)..u64::MAX, None))
+        })
     }
 
     /// Frees a range of bytes, or the start of one that takes long; gives the byte up to which it came.
-    pub(super) fn punch_step(&self, range: &Range<u64>) -> Result<u64> {
-        let now = self.file.status()?;
-        let steps = now.blocks.div_ceil(STEP_BLOCKS).max(1);
-        // As if its blocks were evenly spread; of huge pages whole ones.
-        let step = now.size.saturating_sub(range.start).div_ceil(steps);
-        let next = (range.start + step).next_multiple_of(huge::HUGE_BYTES);
-        let end = if steps > 1 && next < now.size {
-            next.min(range.end)
-        } else {
-            range.end
-        };
-        self.file.punch(range.start, end - range.start)?;
-        self.forget_where();
-        Ok(end)
+    pub(super) fn punch_step<M: Memory>(&self, pool: &Pool<M>, range: &Range<u64>) -> Result<u64> {
+        let block = BLOCK_BYTES as u64;
+        self.freeing(pool, || {
+            let is_long = self.file.status()?.blocks > STEP_BLOCKS;
+            let next = if is_long {
+                self.free_pieces(range.start, range.end)?
+            } else {
+                None
+            };
+            if next.is_none() {
+                self.file.punch(range.start, range.end - range.start)?;
+            }
+            self.forget_where();
+            let end = next.unwrap_or(range.end);
+            // Within one block nothing is gone.
+            let start = range.start.div_ceil(block);
+            Ok((start..(end / block).max(start), end))
+        })
+    }
+
+    /// Frees the first [`STEP_PIECES`] pieces with data from the byte `from` on; gives the byte up to which it came, `None` when no data is
+    /// left below `end`.
+    fn free_pieces(&self, from: u64, end: u64) -> Result<Option<u64>> {
+        let mut at = from;
+        for _ in 0..STEP_PIECES {
+            let data = match self.file.seek(at, Whence::Data) {
+                Ok(data) if data < end => data,
+                Ok(_) | Err(Error::NoData) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            at = (data / huge::HUGE_BYTES + 1) * huge::HUGE_BYTES;
+            let until = at.min(end).min(FILE_BYTES_MAX);
+            self.file.punch(data, until - data)?;
+        }
+        Ok((at < end).then_some(at))
     }
 
     /// Makes the file at least `bytes` bytes large.
@@ -268,9 +301,11 @@ impl KernelFile {
     /// Gives up the file, its promises and its registration, when nothing keeps the inode any more.
     pub(super) fn discard<M: Memory>(&self, pool: &Pool<M>) {
         let _discarding = pool.note_discarding();
-        self.unpromise(pool, &(0..u64::MAX));
         // By steps: the kernel counts what it frees only when all of it is free. Nobody can reach the file any more.
-        while self.truncate_step(0) == Ok(true) {}
+        let mut done = 0;
+        while let Ok(Some(next)) = self.truncate_step(pool, 0, done) {
+            done = next;
+        }
         self.file.discard();
         drop(self.registration.lock().take());
         // Last: until then its blocks are not free.
@@ -376,16 +411,6 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         nodes.into_iter().collect()
     }
 
-    /// [`Fs::truncate_step`] of a kernel body.
-    pub(super) fn truncate_kernel(&self, file: &KernelFile, size: u64) -> Result<bool> {
-        let grows = file.file.status()?.size < size;
-        let is_unfinished = file.truncate_step(size)?;
-        if !grows && !is_unfinished {
-            file.unpromise(&self.pool, &(size.div_ceil(BLOCK_BYTES as u64)..u64::MAX));
-        }
-        Ok(is_unfinished)
-    }
-
     /// [`Fs::fallocate_step`] of a kernel body: promises room, or frees it.
     pub(super) fn allocate_kernel(
         &self,
@@ -399,12 +424,17 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             Operation::Reserve | Operation::ReserveKeepSize => {
                 let block = BLOCK_BYTES as u64;
                 let rest = range.start + done..range.end;
-                let before = file.promised_ranges();
+                // Later steps cannot tell it from what the first has promised: where they find no room, a promise is given up.
+                let before = if done == 0 { file.promised_ranges() } else { Vec::new() };
                 // In each step: what was promised in the first may have been given up since.
-                self.promise(inode, file, &rest)?;
-                let next = self.allocate_if_full(file, range, done).inspect_err(|_| {
-                    file.take_back(&self.pool, rest.start / block..rest.end.div_ceil(block), &before);
-                })?;
+                let given = self.promise(inode, file, &rest)?;
+                let next = if given == Given::Unbooked || self.pool.endangers_promises(MARGIN_BLOCKS) {
+                    self.allocate_step(file, range, done).inspect_err(|_| {
+                        file.take_back(&self.pool, rest.start / block..rest.end.div_ceil(block), &before);
+                    })?
+                } else {
+                    None
+                };
                 if next.is_none() && operation == Operation::Reserve {
                     file.grow_to(range.end)?;
                 }
@@ -412,12 +442,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 Ok(next)
             }
             Operation::PunchHole => {
-                let block = BLOCK_BYTES as u64;
-                let rest = range.start + done..range.end;
-                let end = file.punch_step(&rest)?;
-                // Within one block nothing is gone.
-                let start = rest.start.div_ceil(block);
-                file.unpromise(&self.pool, &(start..(end / block).max(start)));
+                let end = file.punch_step(&self.pool, &(range.start + done..range.end))?;
                 Ok((end < range.end).then_some(end - range.start))
             }
             _ => Err(Error::NotSupported),

@@ -248,11 +248,6 @@ impl<M: Memory> Pool<M> {
         homes
     }
 
-    /// Whether nothing is promised to any file.
-    pub(crate) fn promises_nothing(&self) -> bool {
-        self.lent.room.lock().promised == 0
-    }
-
     /// Whether anything is promised, and less than `margin` of what is lent is left besides.
     pub(crate) fn endangers_promises(&self, margin: u64) -> bool {
         let room = self.lent.room.lock();

@@ -428,11 +428,37 @@ fn truncate_comes_in_steps() {
     let inode = new_file(&fs, "file");
     let bytes = 100 << 20;
     store.write_unasked(0, 0, &vec![1; bytes as usize], 0).unwrap();
-    assert_eq!(fs.truncate_step(&inode, 10), Ok(true));
-    let size = fs.attr(&inode).size;
-    assert!(10 < size && size < bytes, "{size}");
-    while fs.truncate_step(&inode, 10).unwrap() {}
+    let mut done = fs.truncate_step(&inode, 10, 0).unwrap();
+    let blocks = fs.attr(&inode).blocks / 8;
+    assert!(done.is_some() && 8192 < blocks && blocks < bytes / BLOCK, "{blocks}");
+    while let Some(progress) = done {
+        assert_eq!(fs.attr(&inode).size, bytes);
+        let before = store.used_blocks();
+        done = fs.truncate_step(&inode, 10, progress).unwrap();
+        assert!(before - store.used_blocks() <= 8192, "a step is long");
+    }
     assert_eq!((fs.attr(&inode).size, fs.attr(&inode).blocks), (10, 8));
+}
+
+/// All that a file has may lie at its very end, and its writers need not wait.
+#[test]
+fn truncate_ends_though_writers_go_on_and_frees_sparse_files_by_steps() {
+    let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
+    let inode = new_file(&fs, "file");
+    let (far, bytes) = (1 << 62, 100 << 20);
+    store.write_unasked(0, far, &vec![1; bytes as usize], 0).unwrap();
+    let (mut done, mut steps) = (fs.truncate_step(&inode, 0, 0).unwrap(), 1);
+    while let Some(progress) = done {
+        // Ahead of each step, and behind.
+        store.write_unasked(0, far + (steps << 30), b"x", 0).unwrap();
+        store.write_unasked(0, steps * BLOCK, b"x", 0).unwrap();
+        let before = store.used_blocks();
+        done = fs.truncate_step(&inode, 0, progress).unwrap();
+        assert!(before - store.used_blocks() <= 8192 + 2 * steps, "a step is long");
+        steps += 1;
+    }
+    assert!((4..5000).contains(&steps), "{steps}");
+    assert_eq!((fs.attr(&inode).size, store.used_blocks()), (0, 0));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! Bytes are in pages of the node whose CPU writes them, as on any tmpfs; `crate::steer` says otherwise where it is told to.
 
 use super::{Context, OWNER_ONLY};
+use crate::memory::cgroup::Limits;
 use crate::memory::mapping::nodes_with_memory;
 use crate::steer;
 use homenode_engine::NodeId;
@@ -236,12 +237,27 @@ impl BackingFile for TmpfsFile {
     }
 
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        // Charged to the server's memory control group: at its limit that would end who is in it.
+        if Limits::of_this_process().room() < bytes {
+            return Err(Error::NoSpace);
+        }
         fallocate(self.open()?, FallocateFlags::KEEP_SIZE, offset, bytes).map_err(error)
     }
 
     fn punch(&self, offset: u64, bytes: u64) -> Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(self.open()?, flags, offset, bytes).map_err(error)
+    }
+
+    fn holes(&self, ranges: &[Range<u64>]) -> Result<Vec<u64>> {
+        let file = self.open_for(OFlags::RDONLY)?;
+        let holes = |range: &Range<u64>| {
+            let blocks = range.end - range.start;
+            let (offset, bytes) = (range.start * BLOCK_BYTES, blocks.saturating_mul(BLOCK_BYTES));
+            let pages = steer::cached_pages(file.as_fd(), offset, bytes).map_err(|failure| error_of(&failure))?;
+            Ok(blocks.saturating_sub(pages))
+        };
+        ranges.iter().map(holes).collect()
     }
 
     fn seek(&self, offset: u64, whence: Whence) -> Result<u64> {

@@ -6,7 +6,7 @@
 //! Cost: a stat of at most 2,048 listed files a look; a file leaves the list when it is done and has no writer.
 
 use super::KernelFile;
-use crate::fs::{Error, Fs, Ino, Inode, Placement};
+use crate::fs::{Error, Fs, Ino, Inode, Placement, Whence};
 use crate::log::Log;
 use crate::{Clock, Memory};
 use parking_lot::Mutex;
@@ -58,17 +58,11 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     pub fn collapse_rested(&self) -> bool {
         let found: Vec<(Ino, u64)> = {
             let mut list = self.growing.0.lock();
-            let from = list.next.map_or(Bound::Unbounded, Bound::Included);
-            let found: Vec<_> = list
-                .files
-                .range((from, Bound::Unbounded))
-                .take(LOOK_MAX)
-                .map(|(ino, done)| (*ino, *done))
-                .collect();
-            list.next = found
-                .last()
-                .filter(|_| found.len() == LOOK_MAX)
-                .map(|(ino, _)| Ino(ino.0 + 1));
+            let from = list.next.take().map_or(Bound::Unbounded, Bound::Included);
+            let (behind, before) = (list.files.range((from, Bound::Unbounded)), list.files.iter());
+            let all = behind.chain(before).take(list.files.len().min(LOOK_MAX));
+            let found: Vec<_> = all.map(|(ino, done)| (*ino, *done)).collect();
+            list.next = found.last().map(|(ino, _)| Ino(ino.0 + 1));
             found
         };
         for (ino, done) in found {
@@ -93,7 +87,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                     if let Some(entry) = list.files.get_mut(&ino) {
                         *entry = done;
                     }
-                    list.next = Some(ino);
+                    // One with many pieces does not keep others waiting.
+                    list.next = Some(Ino(ino.0 + 1));
                     return true;
                 }
             }
@@ -118,6 +113,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if self.now_ns().saturating_sub(status.mtime_ns) < REST_NS {
             return Found::Waits;
         }
+        // Holes may be longer than all memory.
+        let done = match file.file.seek(done, Whence::Data) {
+            Ok(data) if data < end => data / HUGE_BYTES * HUGE_BYTES,
+            Ok(_) | Err(Error::NoData) => return Found::Step(end),
+            Err(_) => return Found::Waits,
+        };
         let until = end.min(done + STEP_BYTES);
         match file.file.collapse(done..until) {
             Err(Error::NotSupported) => Found::Done,

@@ -6,22 +6,27 @@
 //! from promises; so a promise is kept unless the room fills within a period of looking by more than the margin.
 
 use super::KernelFile;
-use crate::fs::{Error, Fs, Ino, Inode, Result, Whence};
+use crate::fs::block_file::FILE_BYTES_MAX;
+use crate::fs::{Error, Fs, Ino, Inode, Result};
 use crate::log::Log;
 use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory};
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Stretches of data that a count looks at, at most; of a file with more, what it takes in all counts.
-const STRETCHES_MAX: usize = 256;
-/// Ranges of a file that are promised apart from each other, at most; beyond them room is allocated at once.
+/// Ranges of a file that are promised apart from each other, at most; beyond them room is allocated at once. 16 bytes each, which nobody
+/// is charged: each has a block of the pool booked.
 const RANGES_MAX: usize = 1024;
+/// Pieces in which a range is counted; those without holes are promised no more, so they are not looked at again.
+const PIECES: u64 = 64;
+/// Blocks of such a piece at least: 64 MiB.
+const PIECE_BLOCKS_MIN: u64 = 16_384;
 /// Files with promises that a call of a user's counts at any time; more it counts once in [`COUNT_PERIOD_NS`].
-const COUNTED_FILES_MAX: usize = 256;
+const COUNTED_FILES_MAX: usize = 64;
 /// Room besides all promises that makes them real when less is left: 64 MiB, what a writer at 3 GB/s takes in 20 ms.
-const MARGIN_BLOCKS: u64 = 16_384;
+pub(super) const MARGIN_BLOCKS: u64 = 16_384;
 /// Blocks that one step of allocating takes, a few milliseconds: 16 MiB.
 const STEP_BLOCKS: u64 = 4096;
 
@@ -41,15 +46,13 @@ enum Step {
 pub(super) struct Promise {
     /// In file blocks: ascending, apart from each other.
     ranges: Vec<Range<u64>>,
-    /// Blocks of them without data, as the pool counts them.
+    /// Blocks of them that take no room yet, as the pool counts them.
     missing: u64,
-    /// Blocks that were allocated, and that count as holes until they are written; as `ranges`.
-    allocated: Vec<Range<u64>>,
 }
 
 /// How room for a range is given.
 #[derive(PartialEq, Eq)]
-enum Given {
+pub(super) enum Given {
     Booked,
     /// Too many ranges are booked: it has to be allocated.
     Unbooked,
@@ -59,20 +62,21 @@ impl KernelFile {
     /// Promises room for `range` (file blocks).
     fn promise<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>) -> Result<Given> {
         let mut promise = self.promise.lock();
-        let allocated = promise.allocated.iter();
         // What is promised there already is counted as it was.
         let promised = promise.ranges.iter();
-        let new = allocated
-            .chain(promised)
-            .fold(vec![range], |new, known| without(&new, known));
-        let all = || new.iter().map(|range| range.end - range.start).sum();
-        let missing = promise.missing + self.missing_blocks(&new)?.unwrap_or_else(all);
+        let new = promised.fold(vec![range], |new, known| without(&new, known));
+        let (new, more) = self.missing(&new)?;
         let ranges = new
             .into_iter()
             .fold(promise.ranges.clone(), |ranges, range| with(&ranges, range));
         if ranges.len() > RANGES_MAX {
-            return Ok(Given::Unbooked);
+            return if more > pool.room_of_files() || pool.endangers_promises(more) {
+                Err(Error::NoSpace)
+            } else {
+                Ok(Given::Unbooked)
+            };
         }
+        let missing = promise.missing + more;
         pool.change_promised(promise.missing, missing)
             .map_err(|_| Error::NoSpace)?;
         promise.ranges = ranges;
@@ -81,15 +85,31 @@ impl KernelFile {
         Ok(Given::Booked)
     }
 
-    /// Notes that a range (file blocks) was allocated: nothing is promised there any more.
-    fn note_allocated<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>) {
+    /// Has the kernel allocate `blocks`; nothing is promised there any more.
+    fn allocate<M: Memory>(&self, pool: &Pool<M>, blocks: Range<u64>) -> Result<()> {
+        // Held all the time: a truncation beside it would leave pages that nobody asked for.
         let mut promise = self.promise.lock();
-        self.cut(pool, &mut promise, &range);
-        let allocated = with(&promise.allocated, range);
-        // Beyond that some count twice, if they are allocated again before they are written.
-        if allocated.len() <= RANGES_MAX {
-            promise.allocated = allocated;
-        }
+        self.allocate_held(pool, &mut promise, blocks)
+    }
+
+    fn allocate_held<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, blocks: Range<u64>) -> Result<()> {
+        let (start, end) = (blocks.start * BLOCK, (blocks.end * BLOCK).min(FILE_BYTES_MAX));
+        self.file.allocate(start, end - start)?;
+        self.cut(pool, promise, &blocks);
+        self.forget_where();
+        Ok(())
+    }
+
+    /// Runs `free`, which frees what lies in the range of blocks that it gives: nothing is promised there any more.
+    pub(super) fn freeing<M: Memory, T>(
+        &self,
+        pool: &Pool<M>,
+        free: impl FnOnce() -> Result<(Range<u64>, T)>,
+    ) -> Result<T> {
+        let mut promise = self.promise.lock();
+        let (gone, freed) = free()?;
+        self.cut(pool, &mut promise, &gone);
+        Ok(freed)
     }
 
     /// Ranges that are promised, for [`Self::take_back`].
@@ -101,26 +121,24 @@ impl KernelFile {
     pub(super) fn take_back<M: Memory>(&self, pool: &Pool<M>, range: Range<u64>, before: &[Range<u64>]) {
         let added = before.iter().fold(vec![range], |added, before| without(&added, before));
         let mut promise = self.promise.lock();
-        promise.ranges = added.iter().fold(std::mem::take(&mut promise.ranges), |ranges, added| {
-            without(&ranges, added)
-        });
-        self.recount(pool, &mut promise);
-    }
-
-    /// Takes back what was promised within `gone` (file blocks).
-    pub(super) fn unpromise<M: Memory>(&self, pool: &Pool<M>, gone: &Range<u64>) {
-        let mut promise = self.promise.lock();
-        promise.allocated = without(&promise.allocated, gone);
-        self.cut(pool, &mut promise, gone);
-    }
-
-    /// Takes a range out of what is promised; counts anew if that changes anything.
-    fn cut<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, gone: &Range<u64>) {
-        let left = without(&promise.ranges, gone);
-        if left != promise.ranges {
-            promise.ranges = left;
-            self.recount(pool, promise);
+        for added in added {
+            self.cut(pool, &mut promise, &added);
         }
+    }
+
+    /// Takes a range out of what is promised; counts anew if that changes anything. Of more pieces than are kept, the smallest go.
+    fn cut<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise, gone: &Range<u64>) {
+        let mut left = without(&promise.ranges, gone);
+        if left == promise.ranges {
+            return;
+        }
+        if left.len() > RANGES_MAX {
+            left.sort_by_key(|range| Reverse(range.end - range.start));
+            left.truncate(RANGES_MAX);
+            left.sort_by_key(|range| range.start);
+        }
+        promise.ranges = left;
+        self.recount(pool, promise);
     }
 
     fn is_promised_nothing(&self) -> bool {
@@ -139,14 +157,18 @@ impl KernelFile {
     }
 
     fn recount<M: Memory>(&self, pool: &Pool<M>, promise: &mut Promise) {
-        // What cannot be asked for is gone.
-        let missing = self.missing_blocks(&promise.ranges).unwrap_or(Some(0));
-        // In too many pieces to count: at most as much as before.
-        let missing = missing.unwrap_or(promise.missing).min(promise.missing);
-        self.set_missing(pool, promise, missing);
-        if missing == 0 {
-            promise.ranges.clear();
+        let counted = match self.missing(&promise.ranges) {
+            Err(Error::Stale) => (Vec::new(), 0),
+            // Cannot be asked just now.
+            Err(_) => return,
+            Ok(counted) => counted,
+        };
+        let (left, missing) = counted;
+        if left.len() <= RANGES_MAX {
+            promise.ranges = left;
         }
+        let missing = missing.min(promise.missing);
+        self.set_missing(pool, promise, missing);
     }
 
     /// Books that `missing` blocks are promised, no more than before.
@@ -161,54 +183,35 @@ impl KernelFile {
     /// would take the room from others for a moment each time.
     fn allocate_promised_step<M: Memory>(&self, pool: &Pool<M>) -> Step {
         let mut promise = self.promise.lock();
-        let Some(range) = promise.ranges.first().cloned() else {
+        let Some(range) = promise.ranges.first() else {
             return Step::Done;
         };
-        let end = range.end.min(range.start + STEP_BLOCKS);
-        if self
-            .file
-            .allocate(range.start * BLOCK, (end - range.start) * BLOCK)
-            .is_err()
-        {
-            let broken = promise.missing;
-            promise.ranges.clear();
-            self.set_missing(pool, &mut promise, 0);
-            return Step::Broken(broken);
+        let blocks = range.start..range.end.min(range.start + STEP_BLOCKS);
+        if self.allocate_held(pool, &mut promise, blocks).is_ok() {
+            return Step::More;
         }
-        drop(promise);
-        self.note_allocated(pool, range.start..end);
-        self.forget_where();
-        Step::More
+        let broken = promise.missing;
+        promise.ranges.clear();
+        self.set_missing(pool, &mut promise, 0);
+        Step::Broken(broken)
     }
 
-    /// Blocks of `ranges` without data; those that were only allocated count. `None` for a file in too many pieces.
-    fn missing_blocks(&self, ranges: &[Range<u64>]) -> Result<Option<u64>> {
-        let (mut missing, mut looked) = (0, 0);
-        for range in ranges {
-            let mut at = range.start;
-            while at < range.end {
-                looked += 1;
-                if looked > STRETCHES_MAX {
-                    return Ok(None);
-                }
-                let data = match self.file.seek(at * BLOCK, Whence::Data) {
-                    Ok(data) => (data / BLOCK).clamp(at, range.end),
-                    Err(Error::NoData) => range.end,
-                    Err(error) => return Err(error),
-                };
-                missing += data - at;
-                if data == range.end {
-                    break;
-                }
-                at = self
-                    .file
-                    .seek(data * BLOCK, Whence::Hole)?
-                    .div_ceil(BLOCK)
-                    .max(data + 1);
-            }
-        }
-        Ok(Some(missing))
+    /// Counts blocks of `ranges` that take no room; gives the parts with such blocks, too.
+    fn missing(&self, ranges: &[Range<u64>]) -> Result<(Vec<Range<u64>>, u64)> {
+        let pieces: Vec<Range<u64>> = ranges.iter().flat_map(pieces).collect();
+        let holes = self.file.holes(&pieces)?;
+        let missing = holes.iter().sum();
+        let with_holes = pieces.into_iter().zip(holes).filter(|(_, holes)| *holes > 0);
+        Ok((joined(with_holes.map(|(piece, _)| piece)), missing))
     }
+}
+
+/// A range in pieces to count.
+fn pieces(range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (start, end) = (range.start, range.end);
+    let each = (end - start).div_ceil(PIECES).max(PIECE_BLOCKS_MIN);
+    let count = (end - start).div_ceil(each);
+    (0..count).map(move |number| start + number * each..end.min(start + (number + 1) * each))
 }
 
 /// `ranges` without `gone`.
@@ -233,67 +236,46 @@ fn without(ranges: &[Range<u64>], gone: &Range<u64>) -> Vec<Range<u64>> {
 fn with(ranges: &[Range<u64>], new: Range<u64>) -> Vec<Range<u64>> {
     let mut all: Vec<Range<u64>> = ranges.iter().cloned().chain([new]).collect();
     all.sort_by_key(|range| range.start);
-    let mut merged: Vec<Range<u64>> = Vec::with_capacity(all.len());
-    for range in all {
-        match merged.last_mut() {
+    joined(all.into_iter())
+}
+
+/// Ascending ranges, those that meet as one.
+fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match all.last_mut() {
             Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
-            _ => merged.push(range),
+            _ => all.push(range),
         }
     }
-    merged
+    all
 }
 
 impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
-    /// Promises room for a range of bytes of a kernel body.
-    pub(in crate::fs) fn promise(&self, inode: &Inode, file: &KernelFile, range: &Range<u64>) -> Result<()> {
+    /// Promises room for a range of bytes of a kernel body; tells how.
+    pub(super) fn promise(&self, inode: &Inode, file: &KernelFile, range: &Range<u64>) -> Result<Given> {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
-        let promised = file.promise(&self.pool, blocks.clone()).or_else(|error| {
+        let given = file.promise(&self.pool, blocks.clone()).or_else(|error| {
             if error != Error::NoSpace {
                 return Err(error);
             }
             // Others may have written what was promised to them.
             self.count_promises_if_due();
-            file.promise(&self.pool, blocks.clone())
-        });
-        let has_room = match promised {
-            Ok(Given::Booked) => {
-                self.promising.lock().insert(inode.ino);
-                return Ok(());
-            }
-            Ok(Given::Unbooked) => !self.pool.endangers_promises(blocks.end - blocks.start),
-            // Part of it may be allocated already, which only the kernel knows.
-            Err(Error::NoSpace) => self.pool.promises_nothing(),
-            Err(error) => return Err(error),
-        };
-        // The kernel does all or nothing, in one call. What cannot fit is not tried: it would take all room for a moment.
-        let all = (range.end - range.start) / BLOCK;
-        if !has_room || all.saturating_sub(file.status().blocks) > self.pool.room_of_files() {
-            return Err(Error::NoSpace);
+            file.promise(&self.pool, blocks)
+        })?;
+        if given == Given::Booked {
+            self.promising.lock().insert(inode.ino);
         }
-        file.file.allocate(range.start, range.end - range.start)?;
-        file.note_allocated(&self.pool, blocks);
-        file.forget_where();
-        Ok(())
+        Ok(given)
     }
 
-    /// Where little room is left, has the kernel allocate the part of `range` (bytes) that follows its first `done` bytes, a step of it;
-    /// gives the bytes done then, `None` for all.
-    pub(in crate::fs) fn allocate_if_full(
-        &self,
-        file: &KernelFile,
-        range: &Range<u64>,
-        done: u64,
-    ) -> Result<Option<u64>> {
-        if !self.pool.endangers_promises(MARGIN_BLOCKS) {
-            return Ok(None);
-        }
+    /// Has the kernel allocate the part of `range` (bytes) that follows its first `done` bytes, a step of it; gives the bytes done then,
+    /// `None` for all.
+    pub(super) fn allocate_step(&self, file: &KernelFile, range: &Range<u64>, done: u64) -> Result<Option<u64>> {
         let start = range.start + done;
-        let bytes = (range.end - start).min(STEP_BLOCKS * BLOCK);
-        let end = start + bytes;
-        file.file.allocate(start, bytes)?;
-        file.note_allocated(&self.pool, start / BLOCK..end.div_ceil(BLOCK));
-        file.forget_where();
-        Ok((end < range.end).then_some(done + bytes))
+        let end = range.end.min(start + STEP_BLOCKS * BLOCK);
+        file.allocate(&self.pool, start / BLOCK..end.div_ceil(BLOCK))?;
+        Ok((end < range.end).then_some(end - range.start))
     }
 
     /// Counts promises anew for a call of a user's, which does not wait long for it.
@@ -345,20 +327,24 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         }
         self.count_promises();
         let mut broken = 0;
-        let promising: Vec<Ino> = self.promising.lock().iter().copied().collect();
-        for ino in promising {
-            if let Some(inode) = self.table.find(ino)
-                && let Some(file) = inode.kernel_file()
-            {
-                self.place_for_writer(&inode, file);
-                broken += loop {
-                    match file.allocate_promised_step(&self.pool) {
-                        Step::More => {}
-                        Step::Done => break 0,
-                        Step::Broken(blocks) => break blocks,
-                    }
+        let mut promising: Vec<Ino> = self.promising.lock().iter().copied().collect();
+        // A step of each in turn: who comes last has as much to lose.
+        while !promising.is_empty() {
+            promising.retain(|ino| {
+                let inode = self.table.find(*ino);
+                let Some((inode, file)) = inode.as_deref().and_then(|inode| Some((inode, inode.kernel_file()?))) else {
+                    return false;
                 };
-            }
+                self.place_for_writer(inode, file);
+                match file.allocate_promised_step(&self.pool) {
+                    Step::More => true,
+                    Step::Done => false,
+                    Step::Broken(blocks) => {
+                        broken += blocks;
+                        false
+                    }
+                }
+            });
         }
         self.count_promises();
         broken
@@ -384,5 +370,14 @@ mod tests {
         assert_eq!(ranges, [10..25, 30..40]);
         assert_eq!(with(&ranges, 26..29), [10..25, 26..29, 30..40]);
         assert_eq!(with(&ranges, 0..35), with(&[], 0..40));
+    }
+
+    #[test]
+    fn pieces_make_up_the_range() {
+        for range in [7..8, 0..PIECE_BLOCKS_MIN + 1, 3..3 + 1000 * PIECE_BLOCKS_MIN] {
+            let all: Vec<_> = pieces(&range).collect();
+            assert!(all.len() <= usize::try_from(PIECES).unwrap(), "{all:?}");
+            assert_eq!(joined(all.into_iter()), [range]);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use crate::support::BLOCK;
 use homenode_engine::fs::{Error, Result, Whence, fallocate_mode as mode};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// The largest size of a file.
 pub(crate) const LARGEST: u64 = i64::MAX as u64;
@@ -140,6 +141,10 @@ impl Model {
 impl File {
     pub(crate) fn blocks(&self) -> u64 {
         (self.placed.len() + self.reserved.len()) as u64
+    }
+
+    pub(crate) fn blocks_within(&self, range: &Range<u64>) -> u64 {
+        (self.placed.range(range.clone()).count() + self.reserved.range(range.clone()).count()) as u64
     }
 
     pub(crate) fn read(&self, offset: u64, bytes: u64) -> Vec<u8> {

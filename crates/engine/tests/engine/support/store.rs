@@ -244,6 +244,14 @@ impl BackingFile for TestFile {
         self.with(|kernel, number| kernel.model.fallocate(number, mode, offset, bytes))
     }
 
+    fn holes(&self, ranges: &[Range<u64>]) -> Result<Vec<u64>> {
+        self.with(|kernel, number| {
+            let file = &kernel.model.files[number];
+            let holes = |range: &Range<u64>| range.end - range.start - file.blocks_within(range);
+            Ok(ranges.iter().map(holes).collect())
+        })
+    }
+
     fn seek(&self, offset: u64, whence: Whence) -> Result<u64> {
         self.with(|kernel, number| kernel.model.files[number].seek(offset, whence))
     }

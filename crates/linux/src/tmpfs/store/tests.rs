@@ -28,6 +28,23 @@ fn a_file_reads_what_was_written_and_tells_its_size_and_space() {
 }
 
 #[test]
+fn holes_are_blocks_without_pages_wherever_the_file_ends() {
+    let Some(store) = store() else { return };
+    let file = store.create().unwrap();
+    file.write(5 * 4096 + 1, b"x").unwrap();
+    // One, or a large page that covers it.
+    let written = file.status().unwrap().blocks;
+    file.allocate(20 * 4096, 3 * 4096).unwrap();
+    let far = i64::MAX as u64 / 4096;
+    assert_eq!(
+        file.holes(&[0..10, 5..6, 6..7, 18..30, far - 1..far]).unwrap(),
+        [10 - written, 0, 1, 9, 1]
+    );
+    file.punch(20 * 4096, 4096).unwrap();
+    assert_eq!(file.holes(&[18..30, 0..1]).unwrap(), [10, 1]);
+}
+
+#[test]
 fn a_discarded_file_is_gone_and_its_room_is_free() {
     let Some(store) = store() else { return };
     let file = store.create().unwrap();

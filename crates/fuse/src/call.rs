@@ -106,6 +106,8 @@ pub(crate) enum Origin {
         cpu: CpuId,
         /// Since it was first carried out, and not to its end.
         waited: Option<Duration>,
+        /// Whether it is carried out for the first time.
+        is_new: bool,
         /// How far it came.
         done: u64,
     },

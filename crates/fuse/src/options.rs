@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Choices of a mount; `Options::default()` is what `homenode up` takes.
+/// Choices of a mount; `Options::default()` is what `homenode up` takes, but for `data`, which is auto there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {

@@ -62,7 +62,7 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
             Ok(incoming) => incoming,
             Err(malformed) => return self.refuse(malformed),
         };
-        if !matches!(origin, Origin::Ring { waited: Some(_), .. }) {
+        if !matches!(origin, Origin::Ring { is_new: false, .. }) {
             self.counters.count_request(header.opcode);
         }
         let call = Call {

@@ -26,7 +26,8 @@ pub struct PoolOptions {
     /// and what a nearly empty pool costs. A share is one of the member.
     pub populate_ahead: Option<Size>,
     /// Files, directories and links the pool can have at a time. `None`: one for every 4 KiB of the machine's memory, at most
-    /// half of fs.file-max, as a file of the kernel is open to the machine; an empty one takes less than 512 bytes besides its name, outside of the members.
+    /// half of fs.file-max, as a file of the kernel is open to the machine. An empty one takes less than 512 bytes besides its name, outside of
+    /// the members; a file of the kernel 2.9 KB.
     pub files_max: Option<u64>,
     /// Memory that names, attributes and block maps may take besides the members; a share is one of the members' size.
     /// `None`: a quarter, at least 16 MiB; of a mount whose files are the kernel's, half, at least 64 MiB. When it is reached, what takes more fails as in a full pool. A user other than root gets at most half of

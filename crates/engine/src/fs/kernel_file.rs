@@ -173,15 +173,22 @@ impl KernelFile {
     }
 
     pub(super) fn map(&self) -> Result<Vec<(NodeId, u64)>> {
-        let (mut by_node, mut next) = (BTreeMap::new(), Some(0));
-        while let Some(from) = next {
-            next = self.map_part(from, &mut by_node)?;
-        }
-        Ok(by_node.into_iter().filter(|(_, bytes)| *bytes > 0).collect())
+        self.map_while(&|| true).map(|(all, _)| all)
     }
 
-    /// Bytes on each node, as they were found before if no process can have changed that since.
-    fn known_map(&self) -> Result<Lies> {
+    /// Bytes on each node of as much as is looked at while `goes_on`, and whether that is all of the file.
+    fn map_while(&self, goes_on: &dyn Fn() -> bool) -> Result<(Vec<(NodeId, u64)>, bool)> {
+        let (mut by_node, mut next) = (BTreeMap::new(), Some(0));
+        while let Some(from) = next.filter(|_| goes_on()) {
+            next = self.map_part(from, &mut by_node)?;
+        }
+        let found = by_node.into_iter().filter(|(_, bytes)| *bytes > 0);
+        Ok((found.collect(), next.is_none()))
+    }
+
+    /// Bytes on each node, as they were found before if no process can have changed that since; else of as much as is looked at while
+    /// `goes_on`.
+    fn known_map(&self, goes_on: &dyn Fn() -> bool) -> Result<Lies> {
         let before = {
             let found = self.found.lock();
             if let Some(lies) = &found.lies {
@@ -189,10 +196,11 @@ impl KernelFile {
             }
             found.changes
         };
-        let lies: Lies = self.map()?.into();
+        let (lies, is_all) = self.map_while(goes_on)?;
+        let lies: Lies = lies.into();
         let mut found = self.found.lock();
         // A writer that comes now forgets it; one that came before has set the flag.
-        if found.changes == before && !self.may_be_written() {
+        if is_all && found.changes == before && !self.may_be_written() {
             found.lies = Some(lies.clone());
         }
         Ok(lies)
@@ -404,7 +412,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             if file.may_be_written() {
                 file.settle_writers(|| self.opens(inode).writers > 0);
             }
-            for (node, bytes) in file.known_map().unwrap_or_default() {
+            for (node, bytes) in file.known_map(&goes_on).unwrap_or_default() {
                 *nodes.entry(node).or_default() += bytes;
             }
         });

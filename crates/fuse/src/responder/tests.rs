@@ -270,7 +270,12 @@ fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
         let cpu = CpuId(0);
         responder.carry_out(
             Incoming::parse(&bytes),
-            Origin::Ring { cpu, waited, done: 0 },
+            Origin::Ring {
+                cpu,
+                waited,
+                is_new: waited.is_none(),
+                done: 0,
+            },
             &mut Reply::new(&mut payload),
         )
     };
@@ -331,7 +336,13 @@ fn long_operations_through_a_ring_let_others_through() {
     loop {
         let mut payload = [0; 64];
         let cpu = CpuId(0);
-        let origin = Origin::Ring { cpu, waited, done };
+        let is_new = waited.is_none();
+        let origin = Origin::Ring {
+            cpu,
+            waited,
+            is_new,
+            done,
+        };
         let answer = responder.carry_out(Incoming::parse(&zero), origin, &mut Reply::new(&mut payload));
         steps += 1;
         assert_eq!(

@@ -161,6 +161,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             waited: since
                 .map(|since| since.elapsed())
                 .or((self.waiting.len() >= self.buffers.depth().div_ceil(2)).then_some(ROOM_TIMEOUT)),
+            is_new: since.is_none(),
             done,
         };
         self.choose_cpu(&header);

@@ -45,7 +45,7 @@ const NOTE_BYTES: u64 = 256 << 20;
 impl KernelFile {
     /// Bytes on a node; 0 for a file that is gone.
     fn bytes_on(&self, node: NodeId) -> Result<u64> {
-        match self.known_map() {
+        match self.known_map(&|| true) {
             Ok(map) => Ok(map.iter().find(|(on, _)| *on == node).map_or(0, |(_, bytes)| *bytes)),
             Err(Error::Stale) => Ok(0),
             Err(error) => Err(error),

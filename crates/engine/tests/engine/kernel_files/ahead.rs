@@ -1,0 +1,120 @@
+//! Room given ahead of files without a name.
+
+use super::{MEMBER_BLOCKS, fill, remove};
+use crate::support::{BLOCK, assert_empty, kernel_filesystem, new_file};
+use homenode_engine::backing::BackingStore;
+use homenode_engine::fs::{Error, Inode};
+use std::sync::Arc;
+
+#[test]
+fn room_comes_ahead_of_a_full_file_without_a_name_and_goes_with_it() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let (full, other) = (new_file(&fs, "full"), new_file(&fs, "other"));
+    let bytes = vec![1; (MEMBER_BLOCKS * BLOCK) as usize];
+    store.write_unasked(0, 0, &bytes, 0).unwrap();
+    assert_eq!(store.write_unasked(1, 0, b"x", 0), Err(Error::NoSpace));
+    fs.unlink(&fs.root(), b"full").unwrap();
+    assert_eq!(store.write_unasked(1, 0, b"x", 0), Ok(1));
+    assert!(store.limit() <= MEMBER_BLOCKS + 16_384);
+    assert_eq!(fs.statfs().free, 0);
+    store.set_leaving(true);
+    fs.unpin(&full, 1);
+    assert!(store.limit() > MEMBER_BLOCKS, "something runs on the file");
+    store.set_leaving(false);
+    fs.settle_ahead();
+    assert_eq!((store.limit(), fs.statfs().free), (MEMBER_BLOCKS, MEMBER_BLOCKS - 1));
+    remove(&fs, "other", &other);
+    assert_empty(&fs);
+}
+
+#[test]
+fn room_ahead_that_others_took_is_theirs_until_they_free_it_and_no_more_is_given() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let goes = new_file(&fs, "goes");
+    let (filler, other) = (new_file(&fs, "filler"), new_file(&fs, "other"));
+    fill(&store, 0, 0, 1000);
+    fill(&store, 1, 0, MEMBER_BLOCKS - 1000);
+    fs.unlink(&fs.root(), b"goes").unwrap();
+    assert_eq!(store.limit(), MEMBER_BLOCKS + 1000);
+    fill(&store, 2, 0, 1000);
+    // The file goes, and its room is taken once more before it is given back.
+    store.set_leaving(true);
+    fs.unpin(&goes, 1);
+    let more = vec![1; (700 * BLOCK) as usize];
+    store.write_unasked(2, 1000 * BLOCK, &more, 0).unwrap();
+    store.set_leaving(false);
+    fs.settle_ahead();
+    assert_eq!(store.used_blocks(), MEMBER_BLOCKS + 700);
+    assert_eq!(
+        store.limit(),
+        MEMBER_BLOCKS + 956,
+        "what was taken, and 1 MiB that writers may have taken meanwhile"
+    );
+    remove(&fs, "other", &other);
+    fs.settle_ahead();
+    assert_eq!(store.limit(), MEMBER_BLOCKS);
+    remove(&fs, "filler", &filler);
+    assert_empty(&fs);
+}
+
+#[test]
+fn removals_need_not_wait_where_there_is_room() {
+    let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
+    let (kept, filler) = (new_file(&fs, "kept"), new_file(&fs, "filler"));
+    fill(&store, 0, 0, 10_000);
+    fill(&store, 1, 0, 2 * 16_384 - 10_000);
+    fs.unlink(&fs.root(), b"kept").unwrap();
+    assert!(fs.pool().is_ahead_short());
+    remove(&fs, "filler", &filler);
+    assert!(!fs.pool().is_ahead_short(), "though a file without a name is kept");
+    fs.unpin(&kept, 1);
+    fs.settle_ahead();
+    assert_empty(&fs);
+}
+
+#[test]
+fn room_ahead_stays_for_a_file_that_loses_its_name_while_another_goes() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let _filler = new_file(&fs, "filler");
+    fill(&store, 0, 0, MEMBER_BLOCKS - 100);
+    let (asks, asked) = std::sync::mpsc::channel::<Arc<Inode>>();
+    let (answers, answered) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let forgetting = &fs;
+        scope.spawn(move || {
+            for inode in asked {
+                forgetting.unpin(&inode, 1);
+                answers.send(()).expect("the test waits for it");
+            }
+        });
+        for round in 0..3000 {
+            let (goes, comes) = (new_file(&fs, "goes"), new_file(&fs, "comes"));
+            store.write_unasked(2 * round + 1, 0, &[1], 0).unwrap();
+            store.write_unasked(2 * round + 2, 0, &[1], 0).unwrap();
+            fs.unlink(&fs.root(), b"goes").unwrap();
+            asks.send(goes).unwrap();
+            fs.unlink(&fs.root(), b"comes").unwrap();
+            answered.recv().unwrap();
+            assert!(
+                store.limit() > MEMBER_BLOCKS,
+                "round {round}: no room ahead of the second file"
+            );
+            fs.unpin(&comes, 1);
+            fs.settle_ahead();
+            assert_eq!(store.limit(), MEMBER_BLOCKS, "round {round}");
+        }
+        drop(asks);
+    });
+    fs.check_invariants();
+}
+
+#[test]
+fn no_room_comes_ahead_where_there_is_enough() {
+    let (fs, _, store) = kernel_filesystem(1, 16_384 + MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    store
+        .write_unasked(0, 0, &vec![1; (MEMBER_BLOCKS * BLOCK) as usize], 0)
+        .unwrap();
+    remove(&fs, "file", &inode);
+    assert_eq!(store.limit(), 16_384 + MEMBER_BLOCKS);
+}

@@ -1,0 +1,159 @@
+//! Where pages come, and are moved.
+
+use super::{MEMBER_BLOCKS, fill, forgets, set};
+use crate::support::{BLOCK, TestStore, filesystem, kernel_filesystem, new_file};
+use homenode_engine::fs::{Access, Inode, POLICY_XATTR, Placement, XattrMode};
+use homenode_engine::pool::PoolError;
+use homenode_engine::{MemberId, NodeId};
+use std::sync::Arc;
+
+#[test]
+fn policy_reaches_the_backing_file() {
+    let (fs, _, store) = kernel_filesystem(2, MEMBER_BLOCKS);
+    let policy =
+        |inode: &Inode, text: &str| fs.set_xattr(inode, POLICY_XATTR, text.as_bytes(), XattrMode::Either, false);
+    let plain = new_file(&fs, "plain");
+    assert_eq!(store.placement(0), None);
+    policy(&plain, "interleave").unwrap();
+    assert_eq!(store.placement(0), Some((Placement::Interleave, None)));
+    fs.remove_xattr(&plain, POLICY_XATTR).unwrap();
+    assert_eq!(store.placement(0), Some((Placement::Local, None)));
+    policy(&fs.root(), "node:1").unwrap();
+    let _inheriting = new_file(&fs, "inheriting");
+    assert_eq!(store.placement(1), Some((Placement::Node(NodeId(1)), None)));
+}
+
+#[test]
+fn writers_turn_to_candidates_once_a_node_is_fat() {
+    let (fs, _, store) = kernel_filesystem(3, MEMBER_BLOCKS);
+    let open = |name: &str| {
+        let inode = new_file(&fs, name);
+        fs.open(&inode, Access::Write).unwrap();
+        forgets(&fs, &inode);
+        inode
+    };
+    let (greedy, open_before) = (open("greedy"), open("before"));
+    let bound = open("bound");
+    let policy = |inode: &Inode, text: &[u8]| fs.set_xattr(inode, POLICY_XATTR, text, XattrMode::Either, false);
+    policy(&bound, b"node:0").unwrap();
+    fill(&store, 0, 0, MEMBER_BLOCKS * 97 / 100);
+    fs.steer_files(false);
+    assert_eq!(store.placement(1), None, "there is room yet");
+    fill(&store, 0, 0, MEMBER_BLOCKS * 99 / 100);
+    fs.steer_files(false);
+    let others = Some(vec![NodeId(1), NodeId(2)]);
+    assert_eq!(store.placement(1), Some((Placement::Local, others.clone())));
+    assert_eq!(
+        store.placement(2),
+        Some((Placement::Node(NodeId(1)), others.clone())),
+        "the nearest to node 0"
+    );
+    assert!(fs.pool().status().members[0].fat);
+    let open_later = open("later");
+    assert_eq!(store.placement(3), Some((Placement::Local, others)));
+    fs.set_attr(&greedy, &set(|set| set.size = Some(MEMBER_BLOCKS / 2 * BLOCK)))
+        .unwrap();
+    fs.steer_files(false);
+    for (file, inode) in [(1, &open_before), (3, &open_later)] {
+        assert_eq!(
+            store.placement(file),
+            Some((Placement::Local, None)),
+            "{:?}",
+            inode.ino()
+        );
+    }
+    assert_eq!(store.placement(2), Some((Placement::Node(NodeId(0)), None)));
+    let _never_steered = open("fresh");
+    assert_eq!(store.placement(4), None);
+    fs.check_invariants();
+}
+
+#[test]
+fn nodes_without_a_member_take_no_pages() {
+    let (fs, _) = filesystem(2, MEMBER_BLOCKS);
+    let store = TestStore::on_nodes(3);
+    assert!(fs.pool().lend_to(Arc::new(store.clone())));
+    fs.steer_files(false);
+    let inode = new_file(&fs, "file");
+    forgets(&fs, &inode);
+    assert_eq!(
+        store.placement(0),
+        Some((Placement::Local, Some(vec![NodeId(0), NodeId(1)])))
+    );
+}
+
+#[test]
+fn drain_moves_pages_to_the_nearest_node_that_has_room() {
+    let (fs, _, store) = kernel_filesystem(3, MEMBER_BLOCKS);
+    let (first, other) = (new_file(&fs, "first"), new_file(&fs, "other"));
+    for inode in [&first, &other] {
+        forgets(&fs, inode);
+        store.set_writers(0, true);
+    }
+    fill(&store, 0, 0, 100);
+    fill(&store, 1, 2, 50);
+    store.set_full(&[NodeId(1)]);
+    assert_eq!(fs.drain(MemberId(0), &mut |_, _| {}), Ok(100 * BLOCK));
+    assert_eq!(fs.map(&first), [(NodeId(2), 100 * BLOCK)]);
+    assert_eq!(
+        store.placement(0),
+        Some((Placement::Local, Some(vec![NodeId(1), NodeId(2)])))
+    );
+    store.set_full(&[NodeId(0), NodeId(1)]);
+    assert_eq!(
+        fs.drain(MemberId(2), &mut |_, _| {}),
+        Err(PoolError::NoSpace(MemberId(2)))
+    );
+    assert!(!fs.pool().status().members[2].draining, "it serves on");
+    fs.check_invariants();
+}
+
+#[test]
+fn drain_ends_though_a_writer_puts_pages_back_for_ever() {
+    let (fs, clock, store) = kernel_filesystem(2, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    forgets(&fs, &inode);
+    store.set_writers(0, true);
+    fill(&store, 0, 0, 100);
+    store.set_putting_back(true);
+    let mut rounds = 0;
+    // Less and more of it, in turns.
+    let drained = fs.drain(MemberId(0), &mut |_, _| {
+        rounds += 1;
+        assert!(rounds < 1000, "it goes on for ever");
+        clock.advance_ns(100_000_000);
+        let blocks = if rounds % 2 == 0 { 100 } else { 50 };
+        fs.set_attr(&inode, &set(|set| set.size = Some(0))).unwrap();
+        fill(&store, 0, 0, blocks);
+    });
+    assert_eq!(drained, Err(PoolError::Pinned(MemberId(0), 100 * BLOCK)));
+    assert!(!fs.pool().status().members[0].draining, "it serves on");
+    store.set_putting_back(false);
+    let left = fs.attr(&inode).blocks * 512;
+    assert_eq!(fs.drain(MemberId(0), &mut |_, _| {}), Ok(left));
+    fs.check_invariants();
+}
+
+#[test]
+fn bytes_by_node_follow_changes_and_stop_when_told() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let inode = new_file(&fs, "file");
+    let told = || fs.backing_by_node(|| true);
+    assert_eq!(told(), []);
+    store.write_unasked(0, 0, &[1; 3 * BLOCK as usize], 0).unwrap();
+    assert_eq!(told(), [], "nobody was noted as a writer");
+    assert!(forgets(&fs, &inode));
+    assert_eq!(told(), [(NodeId(0), 3 * BLOCK)]);
+    store.write_unasked(0, 3 * BLOCK, &[1], 0).unwrap();
+    assert_eq!(told(), [(NodeId(0), 3 * BLOCK)], "nobody has it open any more");
+    assert!(forgets(&fs, &inode));
+    store.set_writers(0, true);
+    assert_eq!(told(), [(NodeId(0), 4 * BLOCK)]);
+    store.write_unasked(0, 4 * BLOCK, &[1], 0).unwrap();
+    assert_eq!(told(), [(NodeId(0), 5 * BLOCK)], "a writer may come at any time");
+    store.set_writers(0, false);
+    assert_eq!(told(), [(NodeId(0), 5 * BLOCK)]);
+    fs.set_attr(&inode, &set(|set| set.size = Some(BLOCK))).unwrap();
+    assert_eq!(told(), [(NodeId(0), BLOCK)]);
+    assert_eq!(fs.backing_by_node(|| false), []);
+}

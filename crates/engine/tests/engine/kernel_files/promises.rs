@@ -1,0 +1,211 @@
+//! Room that fallocate promised.
+
+use super::{MEMBER_BLOCKS, remove, set};
+use crate::support::{BLOCK, Caller, assert_empty, kernel_filesystem, new_file};
+use homenode_engine::backing::BackingStore;
+use homenode_engine::fs::{Error, Placement, fallocate_mode as mode};
+
+#[test]
+fn promise_that_finds_no_room_is_given_up() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
+    fs.fallocate(&caller.asking(), &inode, 0, 0, 10_000 * BLOCK).unwrap();
+    // Faster than anybody looks.
+    store
+        .write_unasked(1, 0, &vec![1; ((MEMBER_BLOCKS - 5000) * BLOCK) as usize], 0)
+        .unwrap();
+    assert_eq!(fs.keep_promises(), 10_000 - 4096, "a step of 16 MiB found room");
+    assert_eq!(fs.keep_promises(), 0, "it is not asked for again and again");
+    assert_eq!(fs.pool().status().reserved, 0);
+    fs.check_invariants();
+}
+
+#[test]
+fn fallocate_promises_room_and_places_nothing() {
+    const BLOCKS: u64 = 4 * MEMBER_BLOCKS;
+    let (fs, _, store) = kernel_filesystem(1, BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let (inode, other) = (new_file(&fs, "file"), new_file(&fs, "other"));
+    let half = BLOCKS / 2 * BLOCK;
+    fs.fallocate(&asking, &inode, 0, 0, half).unwrap();
+    assert_eq!((fs.attr(&inode).size, fs.attr(&inode).blocks), (half, half / 512));
+    assert_eq!((store.used_blocks(), fs.statfs().free), (0, BLOCKS / 2));
+    assert_eq!(fs.map(&inode), []);
+    // Again, in part: nothing more.
+    fs.fallocate(&asking, &inode, mode::KEEP_SIZE, BLOCK, half).unwrap();
+    assert_eq!((fs.attr(&inode).size, fs.statfs().free), (half, BLOCKS / 2 - 1));
+    assert_eq!(fs.fallocate(&asking, &other, 0, 0, half), Err(Error::NoSpace));
+    assert_eq!(fs.attr(&other).blocks, 0);
+    // Writing takes from the promise.
+    store.write_unasked(0, 0, &[1; 10 * BLOCK as usize], 0).unwrap();
+    assert_eq!(fs.attr(&inode).blocks, half / 512 + 8);
+    assert_eq!(fs.statfs().free, BLOCKS / 2 - 1);
+    fs.check_invariants();
+    // No volume gets what is promised.
+    let volume = fs.create_volume("v", BLOCKS * BLOCK, Placement::Local).unwrap();
+    let mut taken = 0;
+    while fs
+        .write_volume(&asking, &volume, taken * BLOCK, &[1; BLOCK as usize])
+        .is_ok()
+    {
+        taken += 1;
+    }
+    assert_eq!(taken, BLOCKS / 2 - 1);
+    fs.remove_volume(&volume).unwrap();
+    // Punching, cutting and removing take promises back.
+    fs.fallocate(
+        &asking,
+        &inode,
+        mode::PUNCH_HOLE | mode::KEEP_SIZE,
+        half - 100 * BLOCK,
+        100 * BLOCK,
+    )
+    .unwrap();
+    assert_eq!(fs.statfs().free, BLOCKS / 2 + 99);
+    fs.set_attr(&inode, &set(|set| set.size = Some(20 * BLOCK))).unwrap();
+    assert_eq!(fs.statfs().free, BLOCKS - 20);
+    remove(&fs, "file", &inode);
+    remove(&fs, "other", &other);
+    assert_empty(&fs);
+}
+
+#[test]
+fn fallocate_allocates_in_steps_where_little_room_is_left() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    let bytes = (MEMBER_BLOCKS - 10) * BLOCK;
+    let first = fs.fallocate_step(&asking, &inode, 0, 0, bytes, 0).unwrap();
+    assert!(first.is_some_and(|done| 0 < done && done < bytes), "{first:?}");
+    assert_eq!((fs.statfs().free, fs.attr(&inode).size), (10, 0));
+    let mut done = first;
+    while let Some(so_far) = done {
+        done = fs.fallocate_step(&asking, &inode, 0, 0, bytes, so_far).unwrap();
+    }
+    // What is allocated already needs no room.
+    fs.fallocate(&asking, &inode, 0, 0, bytes).unwrap();
+    assert_eq!((store.used_blocks(), fs.statfs().free), (MEMBER_BLOCKS - 10, 10));
+    assert_eq!(fs.attr(&inode).size, bytes);
+    assert_eq!(fs.fallocate(&asking, &inode, 0, bytes, 11 * BLOCK), Err(Error::NoSpace));
+    assert_eq!(
+        (fs.statfs().free, fs.attr(&inode).size),
+        (10, bytes),
+        "nothing has changed"
+    );
+}
+
+#[test]
+fn promises_are_made_real_before_others_take_the_room() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    assert_eq!(fs.keep_promises(), 0, "there is none");
+    let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
+    let promised = 1000;
+    fs.fallocate(&caller.asking(), &inode, 0, 0, promised * BLOCK).unwrap();
+    assert_eq!(fs.keep_promises(), 0);
+    assert_eq!(store.used_blocks(), 0, "there is room");
+    let taken = MEMBER_BLOCKS - promised - 500;
+    store
+        .write_unasked(1, 0, &vec![1; (taken * BLOCK) as usize], 0)
+        .unwrap();
+    assert_eq!(fs.keep_promises(), 0);
+    assert_eq!(store.used_blocks(), taken + promised);
+    // What is allocated, and is a hole until it is written, is not promised once more.
+    fs.fallocate(&caller.asking(), &inode, 0, 0, promised * BLOCK).unwrap();
+    assert_eq!(fs.pool().status().reserved, 0);
+    assert_eq!(fs.attr(&inode).blocks, promised * BLOCK / 512);
+    assert_eq!(
+        store.write_unasked(1, taken * BLOCK, &vec![1; (600 * BLOCK) as usize], 0),
+        Ok((500 * BLOCK) as usize)
+    );
+    assert_eq!(
+        store.write_unasked(0, 0, &vec![2; (promised * BLOCK) as usize], 0),
+        Ok((promised * BLOCK) as usize)
+    );
+    assert_eq!((fs.keep_promises(), fs.pool().status().reserved), (0, 0));
+    fs.check_invariants();
+}
+
+#[test]
+fn what_is_booked_of_a_file_stays_small() {
+    let (fs, _, store) = kernel_filesystem(1, 8 * MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    // Every other block, far more of them than are booked.
+    for block in 0..3000 {
+        fs.fallocate(&asking, &inode, 0, 2 * block * BLOCK, BLOCK).unwrap();
+    }
+    assert_eq!(fs.attr(&inode).blocks, 3000 * BLOCK / 512);
+    assert!(store.used_blocks() > 1500, "{}", store.used_blocks());
+    // A hole within a block takes nothing back, however often.
+    for _ in 0..64 {
+        fs.fallocate(&asking, &inode, mode::PUNCH_HOLE | mode::KEEP_SIZE, 100, 50)
+            .unwrap();
+    }
+    assert_eq!(fs.attr(&inode).blocks, 3000 * BLOCK / 512);
+    fs.check_invariants();
+    remove(&fs, "file", &inode);
+    assert_empty(&fs);
+}
+
+#[test]
+fn a_fallocate_that_fails_leaves_what_was_promised_before() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let (inode, _greedy) = (new_file(&fs, "file"), new_file(&fs, "greedy"));
+    fs.fallocate(&asking, &inode, 0, 0, 10 * BLOCK).unwrap();
+    // Room is there when it is booked, and gone when it is taken.
+    store.refuse_allocating(true);
+    let taken = (MEMBER_BLOCKS - 10 - 2000) * BLOCK;
+    store.write_unasked(1, 0, &vec![1; taken as usize], 0).unwrap();
+    assert_eq!(fs.fallocate(&asking, &inode, 0, 0, 1000 * BLOCK), Err(Error::NoSpace));
+    store.refuse_allocating(false);
+    assert_eq!(fs.pool().status().reserved, 10);
+    fs.check_invariants();
+}
+
+#[test]
+fn a_fallocate_that_fails_in_a_later_step_promises_no_more() {
+    let (fs, _, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    let bytes = (MEMBER_BLOCKS - 10) * BLOCK;
+    let done = fs.fallocate_step(&asking, &inode, 0, 0, bytes, 0).unwrap().unwrap();
+    store.refuse_allocating(true);
+    let second = fs.fallocate_step(&asking, &inode, 0, 0, bytes, done);
+    assert_eq!(second, Err(Error::NoSpace));
+    assert_eq!((fs.pool().status().reserved, store.used_blocks()), (0, done / BLOCK));
+    fs.check_invariants();
+}
+
+#[test]
+fn holes_in_what_is_promised_leave_few_pieces_and_give_their_room_back() {
+    const BLOCKS: u64 = 6000;
+    let (fs, _, _) = kernel_filesystem(1, 8 * MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    fs.fallocate(&asking, &inode, mode::KEEP_SIZE, 0, BLOCKS * BLOCK)
+        .unwrap();
+    for block in (0..BLOCKS).step_by(2) {
+        fs.fallocate(
+            &asking,
+            &inode,
+            mode::PUNCH_HOLE | mode::KEEP_SIZE,
+            block * BLOCK,
+            BLOCK,
+        )
+        .unwrap();
+    }
+    // Of 3,000 pieces.
+    assert_eq!(fs.pool().status().reserved, 1024);
+    fs.check_invariants();
+    remove(&fs, "file", &inode);
+    assert_empty(&fs);
+}

@@ -1,0 +1,111 @@
+//! Long operations, which come in steps.
+
+use super::{MEMBER_BLOCKS, forgets, remove};
+use crate::support::{BLOCK, Caller, assert_empty, kernel_filesystem, new_file};
+use homenode_engine::backing::BackingStore;
+use homenode_engine::fs::{Access, fallocate_mode as mode};
+
+#[test]
+fn truncate_comes_in_steps() {
+    let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
+    let inode = new_file(&fs, "file");
+    let bytes = 100 << 20;
+    store.write_unasked(0, 0, &vec![1; bytes as usize], 0).unwrap();
+    let mut done = fs.truncate_step(&inode, 10, 0).unwrap();
+    let blocks = fs.attr(&inode).blocks / 8;
+    assert!(done.is_some() && 8192 < blocks && blocks < bytes / BLOCK, "{blocks}");
+    while let Some(progress) = done {
+        assert_eq!(fs.attr(&inode).size, bytes);
+        let before = store.used_blocks();
+        done = fs.truncate_step(&inode, 10, progress).unwrap();
+        assert!(before - store.used_blocks() <= 8192, "a step is long");
+    }
+    assert_eq!((fs.attr(&inode).size, fs.attr(&inode).blocks), (10, 8));
+}
+
+/// All that a file has may lie at its very end, and its writers need not wait.
+#[test]
+fn truncate_ends_though_writers_go_on_and_frees_sparse_files_by_steps() {
+    let (fs, _, store) = kernel_filesystem(1, 2 * 16_384);
+    let inode = new_file(&fs, "file");
+    let (far, bytes) = (1 << 62, 100 << 20);
+    store.write_unasked(0, far, &vec![1; bytes as usize], 0).unwrap();
+    let (mut done, mut steps) = (fs.truncate_step(&inode, 0, 0).unwrap(), 1);
+    while let Some(progress) = done {
+        // Ahead of each step, and behind.
+        store.write_unasked(0, far + (steps << 30), b"x", 0).unwrap();
+        store.write_unasked(0, steps * BLOCK, b"x", 0).unwrap();
+        let before = store.used_blocks();
+        done = fs.truncate_step(&inode, 0, progress).unwrap();
+        assert!(before - store.used_blocks() <= 8192 + 2 * steps, "a step is long");
+        steps += 1;
+    }
+    assert!((4..5000).contains(&steps), "{steps}");
+    assert_eq!((fs.attr(&inode).size, store.used_blocks()), (0, 0));
+}
+
+#[test]
+fn large_files_are_punched_and_given_up_by_steps() {
+    let (fs, _, store) = kernel_filesystem(1, 2 * MEMBER_BLOCKS);
+    let caller = Caller::on_node(&fs, 0);
+    let asking = caller.asking();
+    let inode = new_file(&fs, "file");
+    let blocks = MEMBER_BLOCKS;
+    store
+        .write_unasked(0, 0, &vec![1; (blocks * BLOCK) as usize], 0)
+        .unwrap();
+    let (start, bytes) = (5 * BLOCK, u64::MAX / 4);
+    let (mut done, mut steps) = (Some(0), 0);
+    while let Some(so_far) = done {
+        let used = store.used_blocks();
+        let punch = mode::PUNCH_HOLE | mode::KEEP_SIZE;
+        done = fs.fallocate_step(&asking, &inode, punch, start, bytes, so_far).unwrap();
+        assert!(used - store.used_blocks() <= 2 * (32 << 20) / BLOCK, "a step is long");
+        steps += 1;
+    }
+    assert!(steps > 2, "{steps}");
+    assert_eq!((store.used_blocks(), fs.attr(&inode).size), (5, blocks * BLOCK));
+    store
+        .write_unasked(0, 0, &vec![1; (blocks * BLOCK) as usize], 0)
+        .unwrap();
+    remove(&fs, "file", &inode);
+    assert_empty(&fs);
+}
+
+#[test]
+fn file_that_grew_and_rests_is_put_in_huge_pages_step_by_step() {
+    const MIB: u64 = 1 << 20;
+    let (fs, clock, store) = kernel_filesystem(1, MEMBER_BLOCKS);
+    let files = [
+        new_file(&fs, "large"),
+        new_file(&fs, "small"),
+        new_file(&fs, "never written"),
+    ];
+    for inode in &files[..2] {
+        fs.open(inode, Access::Write).unwrap();
+        forgets(&fs, inode);
+    }
+    let now = fs.attr(&files[0]).ctime_ns;
+    store.write_unasked(0, 0, &[1; 13 << 20], now).unwrap();
+    store.write_unasked(1, 0, &[1; 1 << 20], now).unwrap();
+    store.write_unasked(2, 0, &[1; 4 << 20], now).unwrap();
+    assert!(!fs.collapse_rested(), "it was written just now");
+    clock.advance_ns(2_000_000_000);
+    assert!(fs.collapse_rested() && fs.collapse_rested() && !fs.collapse_rested());
+    assert_eq!(store.collapsed(0), [0..8 * MIB, 8 * MIB..12 * MIB]);
+    let later = now + 2_000_000_000;
+    store.write_unasked(0, 13 * MIB, &[1; 2 << 20], later).unwrap();
+    assert!(!fs.collapse_rested());
+    clock.advance_ns(2_000_000_000);
+    assert!(fs.collapse_rested() && !fs.collapse_rested());
+    assert_eq!(store.collapsed(0).first(), Some(&(12 * MIB..14 * MIB)));
+    for inode in &files[..2] {
+        fs.release(inode, Access::Write);
+    }
+    assert!(!fs.collapse_rested());
+    store.write_unasked(0, 0, &[1; 40 << 20], later).unwrap();
+    assert!(!fs.collapse_rested(), "nobody has opened it since");
+    forgets(&fs, &files[0]);
+    assert!(fs.collapse_rested(), "from the start");
+    assert_eq!((store.collapsed(1), store.collapsed(2)), (vec![], vec![]));
+}

@@ -3,6 +3,7 @@ tmpfs pages on each node (Shmem), which nothing else in the guest changes by muc
 """
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import mmap
@@ -33,6 +34,13 @@ def low_watermark(node: int) -> int:
     """Free bytes at which the kernel turns to another node."""
     zones = Path("/proc/zoneinfo").read_text().split("Node ")[1:]
     return sum(int(zone.split(" low ")[1].split()[0]) for zone in zones if zone.startswith(f"{node},")) * BLOCK
+
+
+def free_in_huge_pieces(node: int) -> int:
+    """Free bytes of a node in aligned pieces of 2 MiB and more."""
+    zones = [line.split() for line in Path("/proc/buddyinfo").read_text().splitlines()]
+    counts = [zone[4:] for zone in zones if zone[1] == f"{node},"]
+    return sum(int(count) * BLOCK << order for zone in counts for order, count in enumerate(zone) if order >= 9)
 
 
 def grown(before: list[int]) -> list[int]:
@@ -348,6 +356,33 @@ class FullNodes(unittest.TestCase):
         self.pool.down()
         self.pool = Pool("256M", "--transport", TRANSPORT, data="kernel")
         self.test_clean_page_cache_makes_room_for_writers()
+
+    def test_free_memory_in_small_pieces_is_put_together(self):
+        self.pool.down()
+        proactive = Path("/proc/sys/vm/compaction_proactiveness")
+        before = proactive.read_text()
+        # The kernel may not do it by itself meanwhile.
+        proactive.write_text("0")
+        self.addCleanup(proactive.write_text, before)
+        directory = Path("/tmp/pieces")
+        directory.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "huge=never,size=100%", "none", directory], check=True)
+        self.addCleanup(subprocess.run, ["umount", directory], check=True)
+        mib = memory(2, "MemFree") // MIB - 24
+        libc = ctypes.CDLL(None, use_errno=True)
+        with on_node(2), (directory / "file").open("wb") as file:
+            for _ in range(mib):
+                file.write(bytes(MIB))
+            for at in range(0, mib * MIB, 4 * BLOCK):
+                # Of four pages of the file three go.
+                done = libc.fallocate(file.fileno(), 3, ctypes.c_long(at), ctypes.c_long(3 * BLOCK))
+                self.assertEqual(done, 0, os.strerror(ctypes.get_errno()))
+            self.assertLess(free_in_huge_pieces(2), 40 * MIB)
+            time.sleep(3)
+            self.assertLess(free_in_huge_pieces(2), 40 * MIB)
+            self.pool = Pool("128M", "--transport", TRANSPORT, data="kernel")
+            self.assertGreater(memory(2, "MemFree"), 128 * MIB)
+            soon(lambda: free_in_huge_pieces(2) >= 48 * MIB, "free memory was put together")
 
     def spilled_from(self, node):
         return {one["node"]: one["spilled_bytes"] for one in self.pool.status()["nodes"]}[node]

@@ -53,6 +53,35 @@ fn what_the_kernel_keeps_is_the_low_watermark_of_all_zones_of_the_node() {
 }
 
 #[test]
+fn free_huge_pages_are_pieces_of_2_mib_and_more_of_all_zones() {
+    let buddyinfo = "Node 0, zone      DMA      0      0      0      0      0      0      0      0      1      1      3 \n\
+                     Node 1, zone    DMA32      1      1      4      2      5      4      3      3      4      2    752 \n\
+                     Node 1, zone   Normal  25982  11045   4242   1937    887    405    169     87     50      7    451 \n";
+    let mib = |node| free_huge_bytes(buddyinfo, NodeId(node)).map(|bytes| bytes >> 20);
+    assert_eq!(mib(0), Some(2 + 3 * 4));
+    assert_eq!(mib(1), Some((2 + 7) * 2 + (752 + 451) * 4));
+    assert_eq!(mib(10), None);
+}
+
+#[test]
+fn node_is_compacted_when_it_has_free_memory_and_too_few_huge_pages() {
+    // Of 800 MiB a part of 100 is wanted.
+    for (free, huge, wanted, is_wanted) in [
+        (200, 99, u64::MAX, true),
+        (200, 101, u64::MAX, false),
+        (199, 0, u64::MAX, false),
+        (200, 30, 20, false),
+        (50, 10, 20, true),
+    ] {
+        assert_eq!(
+            is_in_pieces(&info(free), huge << 20, wanted.saturating_mul(1 << 20)),
+            is_wanted,
+            "{huge} of {free} MiB, {wanted} wanted"
+        );
+    }
+}
+
+#[test]
 fn single_node_needs_no_keeper() {
     assert!(RoomKeeper::new(&[NodeId(0)]).nodes.is_empty());
 }

@@ -111,6 +111,15 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// Parses the time between two reports.
+pub(crate) fn report_period(text: &str) -> Result<Duration, String> {
+    let period = seconds(text)?;
+    if period < Duration::from_secs(1) {
+        return Err("write a second or more".to_owned());
+    }
+    Ok(period)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -113,7 +113,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     // Everything is down by now.
     match (interrupt.signal(), shown) {
         (Some(signal), Err(_)) => {
-            eprintln!("homenode: interrupted: everything is taken down, nothing was reported");
+            complain!("homenode: interrupted: everything is taken down, nothing was reported");
             let signal = i32::try_from(signal).expect("signals have small numbers");
             std::process::exit(INTERRUPTED_EXIT_CODE + signal)
         }

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         "`homenode status` lists the mounts there are",
         &mut |notice| {
             cleared = true;
-            eprintln!("homenode: {notice}");
+            complain!("homenode: {notice}");
         },
     )?;
     let name = shown(&located.path);
@@ -110,7 +110,7 @@ fn unless_gone(done: Result<()>, located: &Located) -> Result<()> {
     // All of the entry: its number may be another mount's by now.
     let is_gone = |mounts: Vec<MountEntry>| !mounts.contains(&located.mount);
     if done.is_err() && mounts().is_ok_and(is_gone) {
-        eprintln!("homenode: another command has taken {} down", shown(&located.path));
+        complain!("homenode: another command has taken {} down", shown(&located.path));
         return Ok(());
     }
     done

@@ -16,7 +16,7 @@ pub(crate) fn start(tell: bool) {
         Ok(()) => wanted.as_ref(),
         Err(problem) => {
             if tell {
-                eprintln!("homenode: {VARIABLE}={wanted} is left out: {problem}");
+                complain!("homenode: {VARIABLE}={wanted} is left out: {problem}");
             }
             ""
         }

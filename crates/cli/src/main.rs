@@ -4,6 +4,14 @@
 //! it exits with 0, with 1 and one message when it could not do it, with 2 when it was not understood.
 #![forbid(unsafe_code)]
 
+/// `eprintln!` of the command: an error stream that cannot be written ends nothing.
+macro_rules! complain {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod affinity;
 mod argument;
 mod blk;
@@ -85,7 +93,7 @@ fn main() -> ExitCode {
     match run(&verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("homenode: {failure}");
+            complain!("homenode: {failure}");
             ExitCode::FAILURE
         }
     }

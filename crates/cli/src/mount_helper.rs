@@ -97,7 +97,7 @@ pub(crate) fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{NAME}: {failure}");
+            complain!("{NAME}: {failure}");
             ExitCode::from(code)
         }
     }

@@ -54,7 +54,7 @@ impl Progress {
             for _ in signals.forever() {
                 if !bar.is_finished() {
                     bar.finish_and_clear();
-                    eprintln!(
+                    complain!(
                         "homenode: interrupted: the server goes on if it has begun, else it drops this; see `{look}`"
                     );
                 } else if !has_passed {
@@ -70,7 +70,7 @@ impl Progress {
 
     /// Prints a line without disturbing the bar.
     pub(crate) fn say(&self, line: &str) {
-        self.0.suspend(|| eprintln!("{line}"));
+        self.0.suspend(|| complain!("{line}"));
     }
 }
 

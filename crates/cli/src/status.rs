@@ -110,7 +110,7 @@ fn ask(connections: Vec<(Device, Connection)>) -> (Vec<StatusReport>, Vec<PathBu
             match answer.join().expect("asking does not panic") {
                 Ok(report) => pools.push(report),
                 Err(failure) => {
-                    eprintln!("homenode: {}: {failure}", socket_path(device).display());
+                    complain!("homenode: {}: {failure}", socket_path(device).display());
                     silent.push(socket_path(device));
                 }
             }

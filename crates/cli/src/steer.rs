@@ -41,7 +41,7 @@ pub(crate) struct SteerArgs {
     #[arg(long, value_name = "off|plan|on", value_parser = argument::mover(), default_value = "plan", hide_possible_values = true)]
     mover: MoverMode,
     /// Seconds between two reports.
-    #[arg(long, value_name = "SECONDS", value_parser = argument::seconds, default_value = "10")]
+    #[arg(long, value_name = "SECONDS", value_parser = argument::report_period, default_value = "10")]
     report: Duration,
 }
 

@@ -111,12 +111,12 @@ fn has_capability(number: u32) -> bool {
 }
 
 fn serve_in_foreground(args: &UpArgs) -> Result<()> {
-    let serving = Serving::start(args, &mut |notice| eprintln!("homenode: {notice}"))?;
+    let serving = Serving::start(args, &mut |notice| complain!("homenode: {notice}"))?;
     // To systemd, when that started it as a service.
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
         tracing::warn!("cannot tell systemd that the mount is there ($NOTIFY_SOCKET): {error}");
     }
-    eprintln!(
+    complain!(
         "homenode: {} is up; SIGINT (Ctrl-C) or SIGTERM takes it down",
         shown(serving.directory())
     );

@@ -156,13 +156,13 @@ fn list(args: &ListArgs) -> Result<()> {
             };
             // One that does not answer hides no others.
             if let Err(failure) = told {
-                eprintln!("homenode: {}: {failure}", socket_path(device).display());
+                complain!("homenode: {}: {failure}", socket_path(device).display());
                 silent.push(socket_path(device));
             }
         }
         dead = status::dead(&answering);
         for path in &dead {
-            eprintln!("homenode: {}", status::dead_line(path));
+            complain!("homenode: {}", status::dead_line(path));
         }
     }
     if args.json {
@@ -199,7 +199,7 @@ fn tell_size(volume: &Path, done: &str, size_bytes: u64, outcome: Outcome) -> Re
     };
     let name = shown(volume);
     if size_bytes > capacity_bytes {
-        eprintln!(
+        complain!(
             "homenode: {name} is larger than its pool ({}): who writes when that is full is told that no space is left",
             HumanBytes(capacity_bytes)
         );

@@ -52,13 +52,13 @@ impl JournalArgs {
         let actor = Actor::open(Live::new(), &self.path())?;
         tell_others(&others);
         if actor.has_rebooted() {
-            eprintln!(
+            complain!(
                 "homenode: the journal {} was of an earlier boot: nothing of it is in force, and it is gone",
                 self.path().display()
             );
         }
         if let Some(cut) = actor.cut() {
-            eprintln!("homenode: {}", of_cut(&self.path(), cut));
+            complain!("homenode: {}", of_cut(&self.path(), cut));
         }
         Ok(actor)
     }
@@ -90,7 +90,7 @@ pub(super) fn tell_others(others: &[(PathBuf, usize)]) {
             count(*changes, "change"),
             if *changes == 1 { "stands" } else { "stand" },
         );
-        eprintln!(
+        complain!(
             "homenode: another journal, {}, has {changes} that {verb}: {} takes back what is in it",
             shown(path),
             revert_of(path)
@@ -153,7 +153,7 @@ impl Known {
         let read = actor.and_then(|actor| Ok((actor.previous()?, actor.changed())));
         let (previous, changed) = read.unwrap_or_else(|error| {
             let said = plain(&failure(error).to_string());
-            eprintln!("homenode: {said}; what was set before is taken for somebody else's");
+            complain!("homenode: {said}; what was set before is taken for somebody else's");
             Default::default()
         });
         let conflicts = of_others(settings);

@@ -73,7 +73,7 @@ impl Settings {
             .collect();
         let unknown = |name: &&String| !known.contains(name);
         for name in self.decide.devices.keys().filter(unknown) {
-            eprintln!("homenode: the configuration names {name}, and this machine has no such disk or card");
+            complain!("homenode: the configuration names {name}, and this machine has no such disk or card");
         }
     }
 

@@ -126,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         print_text(&outcome.to_string())?;
     }
     if outcome.is_interrupted() {
-        eprintln!("homenode: interrupted: what was done before is told above");
+        complain!("homenode: interrupted: what was done before is told above");
         std::process::exit(INTERRUPTED_EXIT_CODE);
     }
     match outcome.not_done() {

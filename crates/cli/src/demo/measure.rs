@@ -31,7 +31,7 @@ pub(super) fn copies(
         let name = shown(&original.path);
         let cannot = |error: std::io::Error| Failure::new(format!("cannot look at {name}: {error}"));
         if original.bytes().map_err(cannot)? > stage.size_per_node / TREE_SHARE {
-            eprintln!("homenode: {name} is left out: too large for members of this size (--size-per-node)");
+            complain!("homenode: {name} is left out: too large for members of this size (--size-per-node)");
             continue;
         }
         let step = Step::begin(&format!("copying {name}"), outcome.settings.rounds * roots.len());

@@ -63,7 +63,7 @@ impl Drop for Directory {
         if self.made
             && let Err(error) = fs::remove_dir(&self.path)
         {
-            eprintln!("homenode: cannot remove {}: {error}", shown(&self.path));
+            complain!("homenode: cannot remove {}: {error}", shown(&self.path));
         }
     }
 }
@@ -95,7 +95,7 @@ fn clear_leftovers(directory: &Path) {
     for name in [KERNEL, POOL, TMPFS] {
         let path = directory.join(name);
         // Not there, as a rule.
-        let _ = clear_dead(&path, "", &mut |notice| eprintln!("homenode: {notice}"));
+        let _ = clear_dead(&path, "", &mut |notice| complain!("homenode: {notice}"));
         // Removes nothing that has something in it, or on it.
         let _ = fs::remove_dir(&path);
     }

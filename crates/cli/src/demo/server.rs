@@ -138,7 +138,7 @@ impl Drop for Served {
         if locate(&self.directory).is_ok_and(|located| located.mount.is_homenode() && located.is_mount_point()) {
             let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
             if let Err(error) = rustix::mount::unmount(&self.directory, flags) {
-                eprintln!("homenode: cannot unmount {}: {error}", shown(&self.directory));
+                complain!("homenode: cannot unmount {}: {error}", shown(&self.directory));
             }
         }
         let _ = fs::remove_dir(&self.directory);

@@ -21,7 +21,7 @@ impl Step {
         let bar = ProgressBar::with_draw_target(Some(parts as u64), ProgressDrawTarget::stderr()).with_style(style);
         bar.set_message(what.to_owned());
         if bar.is_hidden() {
-            eprintln!("{what} ...");
+            complain!("{what} ...");
         }
         bar.enable_steady_tick(TICK);
         Self(bar)
@@ -34,7 +34,7 @@ impl Step {
 
     /// Prints a line that stays.
     pub(super) fn say(&self, line: &str) {
-        self.0.suspend(|| eprintln!("{line}"));
+        self.0.suspend(|| complain!("{line}"));
     }
 }
 

@@ -48,7 +48,7 @@ impl Drop for Attached {
         // Detached: what was just ended may not have let go of it yet. Not mounted at all when it failed.
         let _ = unmount(&self.path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         if let Err(error) = fs::remove_dir(&self.path) {
-            eprintln!("homenode: cannot remove {}: {error}", shown(&self.path));
+            complain!("homenode: cannot remove {}: {error}", shown(&self.path));
         }
     }
 }

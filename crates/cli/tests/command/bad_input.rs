@@ -242,3 +242,17 @@ fn a_failing_topology_has_a_message_too() {
     assert!(!succeed(&mut homenode(["member", "list"])).is_empty());
     assert!(Path::new(BINARY).exists());
 }
+
+#[test]
+fn an_error_stream_that_is_full_ends_nothing() {
+    need_mounts!();
+    let scratch = Scratch::new("full-stream");
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = |arguments: [&str; 2]| {
+        let mut command = homenode(arguments);
+        command.arg(scratch.path()).stderr(full()).status().unwrap().code()
+    };
+    assert_eq!(run(["up", SIZE]), Some(0));
+    assert_eq!(run(["down", "--lazy"]), Some(0));
+    assert_eq!(run(["down", "--lazy"]), Some(1), "there is none");
+}

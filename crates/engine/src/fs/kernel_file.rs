@@ -436,7 +436,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 let before = if done == 0 { file.promised_ranges() } else { Vec::new() };
                 // In each step: what was promised in the first may have been given up since.
                 let given = self.promise(inode, file, &rest)?;
-                let next = if given == Given::Unbooked || self.pool.endangers_promises(MARGIN_BLOCKS) {
+                let next = if given == Given::Unbooked || self.pool.is_time_for_promises(MARGIN_BLOCKS) {
                     self.allocate_step(file, range, done).inspect_err(|_| {
                         file.take_back(&self.pool, rest.start / block..rest.end.div_ceil(block), &before);
                     })?

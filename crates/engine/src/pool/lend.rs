@@ -255,6 +255,13 @@ impl<M: Memory> Pool<M> {
         room.promised > 0 && room.lent.saturating_sub(used + room.promised) < margin
     }
 
+    /// Whether promises are to be made real: half of them, and `margin`, are not left besides. While that is done others write on, about half
+    /// as fast as the kernel allocates.
+    pub(crate) fn is_time_for_promises(&self, margin: u64) -> bool {
+        let promised = self.lent.room.lock().promised;
+        self.endangers_promises(margin + promised / 2)
+    }
+
     /// Notes that a file lost its last name, which takes so many blocks; returns the blocks that are counted for it: none when
     /// there is room enough.
     pub(crate) fn give_ahead(&self, blocks: impl FnOnce() -> u64) -> u64 {

@@ -256,8 +256,9 @@ fn attributes_of_a_new_file_are_not_asked_for_until_it_grows_and_a_store_is_seen
     check(unsafe { libc::ftruncate(other.as_raw_fd(), Mapped::BYTES as i64) }.into()).unwrap();
     assert_eq!(file.metadata().unwrap().blocks(), 0);
     let map = Mapped::new(&other);
-    map.store();
+    // A page of the pool's would come from the server, in this process, which may want memory mapped meanwhile.
     if mounted.is_kernel() {
+        map.store();
         assert_ne!(file.metadata().unwrap().blocks(), 0);
     }
     drop((map, other, file));
@@ -310,8 +311,8 @@ fn writers_that_cannot_map_are_seen_by_the_kernel() {
     let map = Mapped::new(&other);
     let before = fs::metadata(&path).unwrap();
     tick();
-    map.store();
     if mounted.is_kernel() {
+        map.store();
         assert!(fs::metadata(&path).unwrap().modified().unwrap() > before.modified().unwrap());
     }
     drop((file, other, map));

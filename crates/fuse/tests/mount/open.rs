@@ -4,7 +4,7 @@ use crate::support::{Mounted, check, eventually};
 use homenode_engine::fs::Opens;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -52,6 +52,8 @@ fn a_mapping_and_a_missing_name_keep_a_file_open() {
     let path = mounted.path("file");
     fs::write(&path, [7; 8192]).unwrap();
     let file = File::open(&path).unwrap();
+    // Cached: a touch of the mapping must not wait for the server, which is in this process and may want memory mapped meanwhile.
+    file.read_exact_at(&mut [0; 8192], 0).unwrap();
     // SAFETY: a new mapping of an open file, no address asked for.
     let map = unsafe {
         libc::mmap(

@@ -15,7 +15,8 @@ pub enum Error {
     Memoryless(NodeId),
     /// The home has not enough free memory.
     #[error(
-        "{node} can give {} MiB of its {} MiB now, not {} MiB: ask for less, or free memory on it",
+        "{node} can give {} MiB of its {} MiB now, not {} MiB: ask for less, free memory on it, or raise the limit of this \
+         process's memory control group",
         free >> 20, total >> 20, bytes.div_ceil(1 << 20)
     )]
     Room {

@@ -182,7 +182,7 @@ impl Serving {
         })?;
         tracing::info!("{} is up", shown(&directory));
         spare_from_oom_killer();
-        let mut heap = Heap::default();
+        let mut heap = Heap::new();
         let event = loop {
             match next.recv_timeout(HEAP_PERIOD) {
                 Ok(event) => break event,

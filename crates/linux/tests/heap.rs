@@ -1,0 +1,69 @@
+//! Freed memory goes back to the kernel: in a process of its own, since it looks at what the process holds.
+
+#![cfg(target_env = "gnu")]
+
+use homenode_linux::heap::Heap;
+
+/// Both look at the memory of the whole process, which is this file's alone.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+const COUNT: usize = 1000;
+const BYTES: usize = 60_000;
+
+fn resident_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let line = status.lines().find(|line| line.starts_with("RssAnon:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    number.and_then(|number| number.parse().ok()).expect("Linux tells it")
+}
+
+/// In a thread, so that its arena is not the main one. Each block that is freed has a small one behind it that is not,
+/// so nothing lies at the arena's end.
+#[test]
+fn freed_memory_between_used_memory_goes_back() {
+    let _alone = ALONE.lock();
+    let left_kib = std::thread::spawn(|| {
+        let mut heap = Heap::new();
+        heap.give_back();
+        let before = resident_kib();
+        let both: Vec<(Vec<u8>, Box<u64>)> = (0..COUNT).map(|i| (vec![1; BYTES], Box::new(i as u64))).collect();
+        let (large, small): (Vec<_>, Vec<_>) = both.into_iter().unzip();
+        let full = resident_kib();
+        assert!(
+            full - before > COUNT * BYTES / 1024 * 9 / 10,
+            "{before} then {full}: not measured"
+        );
+        drop(large);
+        heap.give_back();
+        let left = resident_kib().saturating_sub(before);
+        drop(small);
+        left
+    })
+    .join()
+    .expect("no panic");
+    assert!(left_kib < COUNT * BYTES / 1024 / 4, "{left_kib} KiB stay");
+}
+
+/// The end of an arena that is not the main one: the allocator itself keeps twice as much there as the largest block that was ever freed.
+#[test]
+fn freed_memory_at_the_end_of_a_threads_arena_goes_back() {
+    let _alone = ALONE.lock();
+    let left_kib = std::thread::spawn(|| {
+        let mut heap = Heap::new();
+        drop(std::hint::black_box(vec![1_u8; 24 << 20]));
+        heap.give_back();
+        let before = resident_kib();
+        let large: Vec<Vec<u8>> = (0..COUNT / 2).map(|_| vec![1; BYTES]).collect();
+        let full = resident_kib();
+        assert!(
+            full - before > COUNT / 2 * BYTES / 1024 * 9 / 10,
+            "{before} then {full}: not measured"
+        );
+        drop(large);
+        heap.give_back();
+        resident_kib().saturating_sub(before)
+    })
+    .join()
+    .expect("no panic");
+    assert!(left_kib < COUNT / 2 * BYTES / 1024 / 4, "{left_kib} KiB stay");
+}

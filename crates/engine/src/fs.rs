@@ -4,12 +4,13 @@
 //! number; a file's appending lock, its exclusive lock; then the pool's. Reads and writes of placed blocks take none of them.
 
 mod acl;
-mod attr;
+pub(crate) mod attr;
 mod attributes;
 mod block_file;
 mod capability;
 mod commit;
 mod directory;
+mod durable;
 mod error;
 mod file;
 mod inode;
@@ -19,6 +20,8 @@ mod namespace;
 mod open;
 mod placement;
 mod rename;
+mod restore;
+mod snapshot;
 mod table;
 mod volume;
 mod xattr;
@@ -32,10 +35,11 @@ pub use kernel_file::PreparedFile;
 pub use namespace::DirEntry;
 pub use open::{Access, Opens};
 pub use placement::{Placement, UnknownPlacement};
+pub use restore::{OpenError, Replayed};
 pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub use xattr::{MAP_XATTR, POLICY_XATTR, map_value};
 
-use crate::log::{Attributes, Change, Log, NoLog};
+use crate::log::{Attributes, Change, Journal};
 use crate::pool::{Machine, Pool};
 use crate::{Clock, CpuId, Memory, NodeId};
 use block_file::BlockFile;
@@ -94,12 +98,13 @@ fn new_root(now_ns: i64) -> Inode {
     root
 }
 
-/// A filesystem on one pool. `L` hears every change of the filesystem's metadata.
+/// A filesystem on one pool.
 #[derive(Debug)]
-pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
+pub struct Fs<M: Memory, C: Clock> {
     pool: Pool<M>,
     clock: C,
-    log: L,
+    /// The log of a durable pool.
+    journal: Option<Box<Journal>>,
     slots: Arc<Slots>,
     nodes: Nodes,
     table: Table,
@@ -125,22 +130,23 @@ pub struct Fs<M: Memory, C: Clock, L: Log = NoLog> {
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
-    /// An empty filesystem on a pool without members, without a log; owner and mode of the root as given.
+    /// An empty filesystem on a pool without members; owner and mode of the root as given.
     pub fn new(machine: &Machine, memory: M, clock: C, root: NewInode) -> Self {
-        Self::with_log(machine, memory, clock, NoLog, root)
+        let now_ns = clock.now_ns();
+        let fs = Self::without_log(machine, memory, clock, Arc::new(new_root(now_ns)), 1);
+        fs.put_root(root);
+        fs
     }
-}
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
-    /// An empty filesystem whose changes `log` hears.
-    pub fn with_log(machine: &Machine, memory: M, clock: C, log: L, root: NewInode) -> Self {
+    /// A filesystem whose inodes are numbered behind `last`, none but the root in it yet.
+    fn without_log(machine: &Machine, memory: M, clock: C, root: Arc<Inode>, last: u64) -> Self {
         let fs = Self {
             pool: Pool::new(machine, memory, SLOTS),
-            log,
+            journal: None,
             slots: Slots::new(SLOTS),
             nodes: Nodes::new(machine.nodes.len()),
-            table: Table::new(machine.files_max),
-            root: Arc::new(new_root(clock.now_ns())),
+            table: Table::new(machine.files_max, last),
+            root,
             clock,
             renaming: Mutex::new(()),
             volumes: Volumes::default(),
@@ -155,9 +161,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         };
         fs.nodes
             .set_allowance(Box::new(metadata::MapAllowance(Arc::clone(&fs.metadata))));
-        let ino = fs.table.reserve().expect("a pool may have an inode");
-        debug_assert_eq!(ino, Ino::ROOT);
-        fs.table.put(fs.root());
+        fs
+    }
+
+    /// Puts the root in the table, and gives it attributes.
+    fn put_root(&self, root: NewInode) {
+        self.table.put_counted(self.root());
         let attributes = Attributes {
             mode: attr::DIRECTORY | root.mode & attr::PERMISSIONS,
             uid: root.uid,
@@ -165,13 +174,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             rdev: 0,
             placement: None,
         };
-        fs.commit(
-            Held::state_of(&fs.root),
-            fs.now_ns(),
-            &[Change::Inode { ino, attributes }],
-        )
-        .expect("there is no limit yet");
-        fs
+        let change = Change::Inode {
+            ino: Ino::ROOT,
+            attributes,
+        };
+        self.commit(Held::state_of(&self.root), self.now_ns(), &[change])
+            .expect("there is no limit yet");
     }
 
     /// Where each thread claims its slot.
@@ -359,7 +367,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         });
         let status = self.pool.status();
         assert_eq!(
-            status.used, placed,
+            status.used,
+            placed + self.log_blocks(),
             "blocks used by the pool and mapped by files differ"
         );
         assert_eq!(

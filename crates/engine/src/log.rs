@@ -1,8 +1,21 @@
-//! Changes of the filesystem's metadata as plain data, and the log that hears them.
+//! The log of a durable pool: changes of the filesystem's metadata as plain data, and how they are kept.
 //!
-//! Every change is a put or a deletion of a whole value, so hearing one twice is harmless. Links are not told: they follow
-//! from names. Invariant: [`Log::append`] is called under the locks of all objects that the changes name, so the order in
-//! the log is the order in which the locks were held.
+//! Every change is a put or a deletion of a whole value, so playing one twice is harmless. Links are not told: they follow
+//! from names. Invariant: a group is appended under the locks of all objects that its changes name, so the order in
+//! the log is the order in which the locks were held. Format: docs/format.md. Choices: docs/decisions/014-log.md.
+
+mod codec;
+mod journal;
+mod scan;
+mod superblock;
+mod tables;
+
+pub use codec::{Malformed, Record};
+pub use journal::LogOptions;
+pub(crate) use journal::{Journal, first_superblock};
+pub(crate) use scan::{Segment, Shown, Tail, Unreadable, scan};
+pub use superblock::{Features, Head, MemberRecord, Superblock, UnusableSuperblock};
+pub use tables::{Damage, Data, Node, Tables};
 
 use crate::Block;
 use crate::fs::{Ino, Placement};
@@ -128,24 +141,4 @@ pub struct Attributes {
     pub rdev: u32,
     /// Where new blocks go; `None` when nobody said.
     pub placement: Option<Placement>,
-}
-
-/// Hears every change of the filesystem's metadata.
-pub trait Log: Send + Sync + 'static {
-    /// Whether anything is made of what it hears: where not, long lists are not made up.
-    const HEARS: bool = true;
-
-    /// Takes changes that belong together: after a crash all of them are there, or none.
-    fn append(&self, changes: &[Change<'_>]);
-}
-
-/// No log: of a pool whose content goes with the server.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoLog;
-
-impl Log for NoLog {
-    const HEARS: bool = false;
-
-    #[inline(always)]
-    fn append(&self, _: &[Change<'_>]) {}
 }

@@ -54,6 +54,29 @@ pub trait Memory: Send + Sync + 'static {
     /// [`Starved`] when the home node has not enough free memory for it now; nothing is populated then.
     fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved>;
 
+    /// Makes bytes durable: all stores to them that returned before the call. Blocks until they are.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when some of them are not; they stay to be made durable by a later call.
+    fn persist(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        let _ = (at, offset, bytes);
+        Ok(())
+    }
+
+    /// Makes all bytes of `member` durable that were stored before the call.
+    ///
+    /// # Errors
+    /// As [`Memory::persist`].
+    fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {
+        let _ = member;
+        Ok(())
+    }
+
+    /// Most bytes of a file that are better written to the log beside its records, and persisted with them, than persisted where they lie.
+    fn inline_bytes_max(&self) -> usize {
+        0
+    }
+
     /// Gives all memory of `member` back, of which no block is in use; false when it stays. Its blocks are populated anew before they
     /// are used again.
     fn depopulate(&self, member: MemberId) -> bool {

@@ -30,6 +30,7 @@ use homenode_policy::pool::{Monitor, Thresholds};
 use lend::Lent;
 use member::Member;
 use parking_lot::{Mutex, RwLock};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -167,6 +168,20 @@ impl<M: Memory> Pool<M> {
         drop(members);
         self.lend();
         Ok(id)
+    }
+
+    /// Adds the durable member `id`, with `used` of its blocks (ascending, apart from each other) in use.
+    pub(crate) fn restore(&self, id: MemberId, kind: MemberKind, home: NodeId, blocks: u64, used: &[Range<u64>]) {
+        let mut members = self.members.write();
+        members.next = members.next.max(id.0 + 1);
+        self.accounts.set_home(id, home);
+        self.monitor.lock().add(id, home);
+        let member = Arc::new(Member::restored(id, kind, home, blocks, used));
+        let in_use: u64 = used.iter().map(|range| range.end - range.start).sum();
+        self.uncommitted.fetch_add(signed(blocks - in_use), Ordering::Relaxed);
+        self.note_use(&member, &member.space());
+        members.list.push(member);
+        members.list.sort_by_key(|member| member.id);
     }
 
     /// Takes an empty, drained member out. Its memory may be unmapped afterwards.

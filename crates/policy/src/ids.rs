@@ -47,6 +47,18 @@ impl Block {
         self.0 & ((1 << Self::INDEX_BITS) - 1)
     }
 
+    /// The address as one number: the member's above the index.
+    #[must_use]
+    pub const fn to_raw(self) -> u64 {
+        self.0
+    }
+
+    /// The block of an address that [`Block::to_raw`] gave.
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
     /// The block `count` blocks further in the same member.
     #[must_use]
     pub const fn plus(self, count: u64) -> Self {

@@ -6,14 +6,14 @@ use super::commit::{Changes, Held};
 use super::kernel_file::UNBORN_NS;
 use super::xattr::{self, CAPABILITY, without_privileges};
 use super::{Attr, Fs, Inode, Result, SetAttr, SetTime};
-use crate::log::{Attributes, Change, Log};
+use crate::log::{Attributes, Change};
 use crate::{BLOCK_BYTES, Clock, Memory};
 use std::sync::atomic::Ordering;
 
 /// Units of st_blocks in a block.
 const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES as u64 / 512;
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Returns the inode's attributes, as stat(2).
     pub fn attr(&self, inode: &Inode) -> Attr {
         let Some(file) = inode.kernel_file() else {

@@ -24,6 +24,10 @@ pub(super) struct BlockFile {
     pub(super) size: AtomicU64,
     /// Placed and reserved blocks.
     pub(super) blocks: Count,
+    /// File blocks whose bytes may not be durable: the first, and above it the one behind the last. 0: none.
+    pub(super) dirty: AtomicU64,
+    /// Number of the log's last group about its blocks or size; 0 when all are settled.
+    pub(super) changed: AtomicU64,
     /// Held by the thread that closes the gate.
     exclusive: Mutex<()>,
     /// Held by appenders.

@@ -12,7 +12,7 @@ use super::inode::{Inode, State};
 use super::kernel_file::KernelFile;
 use super::metadata::{Metadata, ROOT, inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use super::{Fs, Ino, Result};
-use crate::log::{Attributes, Change, Log};
+use crate::log::{Attributes, Change};
 use crate::{Clock, Memory};
 use homenode_shared::{Asker, Nodes};
 use parking_lot::{MutexGuard, RwLockWriteGuard};
@@ -35,6 +35,8 @@ pub(super) struct Held<'a> {
     targets: [Option<&'a Arc<Inode>>; 2],
     /// The keys of the names that change: the first target's new one, and the one that goes or gets the second target.
     keys: [Option<u64>; 2],
+    /// A file whose changes must be settled before this operation's are.
+    needs: Option<Ino>,
     /// Last, so that it is let go of last.
     shape: Option<MutexGuard<'a, ()>>,
 }
@@ -61,6 +63,11 @@ impl<'a> Held<'a> {
     /// Sets the user who asks to add to an inode.
     pub(super) fn set_asker(&mut self, asker: Asker) {
         self.asker = asker;
+    }
+
+    /// Sets the file whose changes must be settled before this operation's are.
+    pub(super) fn set_needs(&mut self, ino: Ino) {
+        self.needs = Some(ino);
     }
 
     /// Sets the inodes that changes of names may name.
@@ -315,7 +322,7 @@ fn links_of_a_name(inode: &Inode) -> u32 {
 
 impl State {
     /// Sets attributes; the type bits of a mode are for ever.
-    fn put(&mut self, inode: &Inode, attributes: &Attributes) {
+    pub(super) fn put(&mut self, inode: &Inode, attributes: &Attributes) {
         debug_assert_eq!(attributes.mode & TYPE_MASK, inode.mode() & TYPE_MASK);
         debug_assert!(attributes.mode & TYPE_MASK != DIRECTORY || inode.is_directory());
         self.gid = attributes.gid;
@@ -338,7 +345,7 @@ impl State {
     }
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Puts `changes` in place and tells the log; then lets go of all that is held.
     ///
     /// # Errors
@@ -348,7 +355,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let metadata = &self.metadata;
         held.charge(metadata, changes, &self.nodes)?;
         let unnamed: i64 = changes.iter().map(|change| held.apply(metadata, change, now_ns)).sum();
-        self.log.append(changes);
+        self.tell_with(now_ns, changes, held.needs);
         let gone = held.take_gone();
         let unnamed_file = held.unnamed_kernel_file();
         drop(held);

@@ -9,7 +9,7 @@ use super::block_file::{BlockFile, FILE_BYTES_MAX};
 use super::inode::Body;
 use super::kernel_file::KernelFile;
 use super::{Asking, BodyKind, Error, Fs, Inode, Operation, Result, Whence};
-use crate::log::Log;
+
 use crate::{Clock, CpuId, Memory, NodeId};
 use homenode_shared::SlotNumber;
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ impl Inode {
     }
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::read`] in the common case, in few instructions: the bytes lie within the file and one behind the other in the
     /// pool. False: nothing was done, use [`Fs::read`]. `slot` is a slot of the calling thread's.
     #[inline(always)]

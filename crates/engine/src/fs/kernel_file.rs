@@ -11,7 +11,7 @@ use super::block_file::FILE_BYTES_MAX;
 use super::inode::Body;
 use super::{Attr, BlockFile, Error, Fs, Inode, Operation, Result, Whence};
 use crate::backing::{BackingFile, BackingStatus, Registration};
-use crate::log::Log;
+
 use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
 use parking_lot::Mutex;
@@ -347,7 +347,7 @@ impl Inode {
 #[derive(Debug)]
 pub struct PreparedFile(KernelFile);
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Makes a body for [`Fs::create_with`] and has `register` make it known on `connection`: so a file is made faster when it is
     /// wanted.
     ///

@@ -8,7 +8,7 @@ use super::inode::Body;
 use super::kernel_file::PreparedFile;
 use super::metadata::ROOT;
 use super::{Error, Fs, Ino, Inode, NewInode, Result};
-use crate::log::{Attributes, Change, Log};
+use crate::log::{Attributes, Change};
 use crate::{Clock, Memory};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ const TARGET_BYTES_MAX: usize = 4095;
 /// Links an inode can have.
 const LINKS_MAX: u32 = i32::MAX.unsigned_abs();
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// The entry `name` of `dir`; `.` and `..` too. Not pinned.
     ///
     /// # Errors

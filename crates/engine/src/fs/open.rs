@@ -5,7 +5,7 @@
 //! release without an open changes nothing. Cost: 8 bytes an inode, nothing an open.
 
 use super::{Error, Fs, Inode, Result};
-use crate::log::Log;
+
 use crate::{Clock, Memory};
 use std::sync::atomic::Ordering;
 
@@ -47,7 +47,7 @@ impl Opens {
     }
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Opens an inode: counts it and keeps the inode, unlinked or not, until [`Fs::release`]. A writer is noted after
     /// that ([`Fs::note_writer`]).
     ///

@@ -1,7 +1,7 @@
 //! Where an inode's blocks go: its policy, and draining a member.
 
 use super::{Asking, Error, Fs, Inode};
-use crate::log::Log;
+
 use crate::pool::PoolError;
 use crate::{BLOCK_BYTES, Clock, MemberId, Memory, NodeId};
 use homenode_shared::RUN_BLOCKS;
@@ -27,30 +27,42 @@ pub enum Placement {
 }
 
 impl Policy {
+    pub(super) fn load(&self) -> Option<Placement> {
+        Placement::from_word(self.0.load(Ordering::Relaxed)).expect("it is a word that was stored here")
+    }
+
+    pub(super) fn store(&self, placement: Option<Placement>) {
+        self.0.store(Placement::to_word(placement), Ordering::Relaxed);
+    }
+}
+
+impl Placement {
     const UNSET: u32 = 0;
     const LOCAL: u32 = 1;
     const INTERLEAVE: u32 = 2;
     const NODES: u32 = 3;
 
-    pub(super) fn load(&self) -> Option<Placement> {
-        match self.0.load(Ordering::Relaxed) {
-            Self::UNSET => None,
-            Self::LOCAL => Some(Placement::Local),
-            Self::INTERLEAVE => Some(Placement::Interleave),
-            node => u16::try_from(node - Self::NODES)
-                .ok()
-                .map(|node| Placement::Node(NodeId(node))),
+    /// The word that stands for a placement, or for none; in memory and in the log.
+    pub(crate) fn to_word(placement: Option<Self>) -> u32 {
+        match placement {
+            None => Self::UNSET,
+            Some(Self::Local) => Self::LOCAL,
+            Some(Self::Interleave) => Self::INTERLEAVE,
+            Some(Self::Node(node)) => Self::NODES + u32::from(node.0),
         }
     }
 
-    pub(super) fn store(&self, placement: Option<Placement>) {
-        let word = match placement {
-            None => Self::UNSET,
-            Some(Placement::Local) => Self::LOCAL,
-            Some(Placement::Interleave) => Self::INTERLEAVE,
-            Some(Placement::Node(node)) => Self::NODES + u32::from(node.0),
-        };
-        self.0.store(word, Ordering::Relaxed);
+    /// The placement of a word.
+    ///
+    /// # Errors
+    /// The word, when it stands for nothing.
+    pub(crate) fn from_word(word: u32) -> std::result::Result<Option<Self>, u32> {
+        Ok(match word {
+            Self::UNSET => None,
+            Self::LOCAL => Some(Self::Local),
+            Self::INTERLEAVE => Some(Self::Interleave),
+            node => Some(Self::Node(NodeId(u16::try_from(node - Self::NODES).map_err(|_| word)?))),
+        })
     }
 }
 
@@ -89,7 +101,7 @@ impl FromStr for Placement {
     }
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Which node's members a first write at `file_block` asks for.
     pub(super) fn node_for(&self, inode: &Inode, file_block: u64, asking: &Asking<'_>) -> NodeId {
         match inode.policy.load() {

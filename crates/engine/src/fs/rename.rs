@@ -4,7 +4,7 @@ use super::commit::Held;
 use super::directory::{Entries, Place, check_name};
 use super::namespace::mark_removed;
 use super::{Error, Fs, Inode, RenameMode, Result};
-use crate::log::{Change, Log};
+use crate::log::Change;
 use crate::{Clock, Memory};
 use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ struct Checked {
     new_key: u64,
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Renames `name` in `from` to `new_name` in `to`.
     ///
     /// # Errors
@@ -81,6 +81,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             }
         }
         held.set_targets([Some(&inode), met.as_ref()]);
+        // What replaces a file is there when the file is gone (as ext4's auto_da_alloc).
+        if mode == RenameMode::Replace && met.is_some() && inode.blocks().is_some_and(|file| self.is_unsettled(file)) {
+            held.set_needs(inode.ino);
+        }
         held.set_new_key(new_key);
         held.set_old_key(old_key);
         held.lock_states([Some(&**from), Some(&**to), Some(&*inode), met.as_deref()]);

@@ -23,11 +23,11 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table for at most `files_max` inodes.
-    pub(super) fn new(files_max: u64) -> Self {
+    /// A table for at most `files_max` inodes, the next of which is numbered behind `last`.
+    pub(super) fn new(files_max: u64, last: u64) -> Self {
         Self {
             shards: std::array::from_fn(|_| RwLock::default()),
-            last: AtomicU64::new(0),
+            last: AtomicU64::new(last),
             live: AtomicU64::new(0),
             files_max,
         }
@@ -45,6 +45,17 @@ impl Table {
     /// Gives the room of an inode back that was not put.
     pub(super) fn give_up(&self) {
         self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Puts an inode that has a number already, and counts it.
+    pub(super) fn put_counted(&self, inode: Arc<Inode>) {
+        self.live.fetch_add(1, Ordering::Relaxed);
+        self.put(inode);
+    }
+
+    /// The last number given out.
+    pub(super) fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
     }
 
     /// Puts an inode where [`Table::find`] finds it.

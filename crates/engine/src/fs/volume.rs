@@ -20,7 +20,7 @@ use super::commit::Held;
 use super::directory::NAME_BYTES_MAX;
 use super::inode::Body;
 use super::{Fs, Inode, Placement, attr};
-use crate::log::{Attributes, Change, Log};
+use crate::log::{Attributes, Change};
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -69,6 +69,15 @@ pub struct VolumeStatus {
 }
 
 impl Volume {
+    /// A volume that the log tells of.
+    pub(super) fn restored(name: &str, inode: Arc<Inode>) -> Self {
+        Self {
+            name: name.into(),
+            inode,
+            state: Mutex::new(State::Idle),
+        }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -94,7 +103,7 @@ impl Volume {
     }
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Makes a volume of `size_bytes` bytes, all zero. It takes no space until it is written.
     ///
     /// # Errors
@@ -206,7 +215,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         state.require_idle()?;
         *state = State::Removed;
         volumes.remove(&*volume.name);
-        self.log.append(&[Change::NoVolume { name: &volume.name }]);
+        self.tell(self.now_ns(), &[Change::NoVolume { name: &volume.name }]);
         let mut inode = volume.inode.state.lock();
         inode.links = 0;
         let gone = inode.evict(&volume.inode);

@@ -7,7 +7,7 @@ use super::inode::State;
 use super::metadata::ROOT;
 use super::placement::Placement;
 use super::{Error, Fs, Ino, Inode, Operation, Result, XattrMode};
-use crate::log::{Attributes, Change, Log};
+use crate::log::{Attributes, Change};
 use crate::{Clock, Memory, NodeId};
 
 /// Placement policy of a file, or what new entries of a directory inherit: `local`, `node:N` or `interleave`.
@@ -27,7 +27,7 @@ pub fn map_value(by_node: impl IntoIterator<Item = (NodeId, u64)>) -> Vec<u8> {
     on.collect::<Vec<_>>().join(",").into_bytes()
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// The value of an extended attribute.
     ///
     /// # Errors

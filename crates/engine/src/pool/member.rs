@@ -4,6 +4,7 @@ use crate::{Block, MemberId, Memory, NodeId, Starved};
 use homenode_policy::pool::{Buddy, HUGE_ORDER};
 use homenode_shared::RUN_BLOCKS;
 use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// Kind of storage that holds a member's bytes.
@@ -64,6 +65,29 @@ impl Member {
             draining: false,
             starved: false,
         };
+        Self::with_space(id, kind, home, blocks, space)
+    }
+
+    /// A member all of which is there, with `used` of it (ascending, apart from each other) in use.
+    pub(super) fn restored(id: MemberId, kind: MemberKind, home: NodeId, blocks: u64, used: &[Range<u64>]) -> Self {
+        let mut buddy = Buddy::new(blocks);
+        let mut at = 0;
+        for range in used.iter().cloned().chain(std::iter::once(blocks..blocks)) {
+            if at < range.start {
+                buddy.free(at, range.start - at);
+            }
+            at = range.end;
+        }
+        let space = Space {
+            buddy,
+            populated: blocks,
+            draining: false,
+            starved: false,
+        };
+        Self::with_space(id, kind, home, blocks, space)
+    }
+
+    fn with_space(id: MemberId, kind: MemberKind, home: NodeId, blocks: u64, space: Space) -> Self {
         Self {
             id,
             kind,
@@ -144,6 +168,12 @@ impl Space {
         self.buddy
             .allocate_up_to(blocks)
             .map(|(start, got)| (Block::new(member, start), got))
+    }
+
+    /// Allocates 2 to the power of `order` blocks; `None` while the member drains or has no such run.
+    pub(super) fn allocate_whole(&mut self, member: MemberId, order: u32) -> Option<Block> {
+        let start = (!self.draining).then(|| self.buddy.allocate(order)).flatten()?;
+        Some(Block::new(member, start))
     }
 
     /// Allocates an aligned 2 MiB run; `None` while the member drains or has no free run.

@@ -100,6 +100,28 @@ impl<M: Memory> Pool<M> {
         run.map(|run| Taken::new(self, run, false))
     }
 
+    /// Exactly `blocks` consecutive blocks, a power of two, outside grants: for the log.
+    pub(crate) fn take_whole(&self, blocks: u64) -> Option<Block> {
+        let order = blocks.trailing_zeros();
+        debug_assert!(blocks.is_power_of_two());
+        self.seek(blocks, || {
+            if !self.commit_exactly(blocks) {
+                return None;
+            }
+            let members = self.members.read().list.clone();
+            let first = members.iter().find_map(|member| {
+                let mut space = member.space();
+                let first = space.allocate_whole(member.id, order);
+                self.note_use(member, &space);
+                first
+            });
+            if first.is_none() {
+                self.uncommit(blocks);
+            }
+            first
+        })
+    }
+
     /// Commits up to `want` blocks and allocates them; gives back what that does not use.
     fn commit_run(&self, want: u64, allocate: impl Fn(u64) -> Option<(Block, u64)>) -> Option<(Block, u64)> {
         let committed = self.commit_up_to(want);

@@ -10,7 +10,6 @@ mod closers;
 mod faults;
 mod file_model;
 mod kernel_files;
-mod log;
 mod metadata;
 mod namespace_model;
 mod namespace_races;

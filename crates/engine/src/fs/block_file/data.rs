@@ -2,11 +2,12 @@
 //!
 //! Placed blocks are read and overwritten without a lock: the thread names the inode in its slot, finds the blocks, copies.
 //! A first write locks the entries it fills, takes blocks from its CPU's grant, copies, zeroes what it does not cover of
-//! them, and publishes; the size grows last. Bytes of a placed block beyond the file's size are zero.
+//! them, and publishes; the size grows last. Bytes of a placed block beyond the file's size are zero; on a durable pool they may be
+//! older bytes of the file, and become zero when the size grows over them: until a cut is settled, a power cut may undo it.
 
 use super::super::{Asking, Error, Fs, Inode, Result};
 use super::BlockFile;
-use crate::log::{Change, Log};
+use crate::log::Change;
 use crate::pool::{Direction, Taken};
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
 use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber, Taker};
@@ -21,7 +22,7 @@ const TURNS: u64 = 64;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const _: () = assert!(FILE_BYTES_MAX / BLOCK < BlockMap::LIMIT);
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// See [`Fs::read_whole`].
     ///
     /// While a small copy waits for memory the processor goes on with the next one, as far as the few hundred instructions
@@ -70,7 +71,9 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.pool
             .count(slot.index(), cpu(), block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
-        self.pool.memory().store(block, in_block(offset), from).is_ok()
+        let is_stored = self.pool.memory().store(block, in_block(offset), from).is_ok();
+        self.note_stored(inode, file, offset, from.len() as u64);
+        is_stored
     }
 
     /// Asks for the bytes of a small copy, so that they are on their way while it is counted.
@@ -191,11 +194,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     ) -> Result<usize> {
         let written = self.settled_if_full(inode, file, || {
             let _inside = inode.enter(file, asking.slot);
+            self.zero_gap(inode.ino, file, offset)?;
             let written = self.write_inside(asking, inode, file, offset, from)?;
             let end = offset + written as u64;
             if file.size.load(Ordering::Relaxed) < end {
                 let ino = inode.ino;
-                self.log.append(&[Change::Grown { ino, bytes: end }]);
+                self.tell_data(ino, file, &[Change::Grown { ino, bytes: end }]);
                 // Release: whoever sees the size sees the bytes.
                 file.size.fetch_max(end, Ordering::Release);
             }
@@ -289,7 +293,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 Found::Placed { block, blocks } => {
                     let now = &rest[..bytes_of(blocks, in_block, rest.len())];
                     match self.pool.memory().store(block, in_block, now) {
-                        Ok(()) => {}
+                        Ok(()) => self.note_stored(inode, file, at, now.len() as u64),
                         Err(_) if done > 0 => break,
                         Err(error) => return Err(error.into()),
                     }
@@ -400,12 +404,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             file.blocks.add(asking.cpu.0, places.blocks());
         }
         let block = taken.first();
-        self.log.append(&[Change::Extent {
-            ino: inode.ino,
-            at,
-            blocks: places.blocks(),
-            first: Some(block),
-        }]);
+        let (ino, blocks) = (inode.ino, places.blocks());
+        if self.is_durable() {
+            let first = Some(block);
+            self.note_dirty(ino, file, at..at + blocks);
+            self.tell_data(ino, file, &[Change::Extent { ino, at, blocks, first }]);
+        }
         places.publish(taken.record());
         self.pool
             .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);

@@ -1,12 +1,12 @@
 //! Whole ranges of a file: truncate, fallocate, seek. Blocks are taken away with the file's gate closed.
 
-use super::super::{Asking, Error, Fs, Inode, Operation, Result, Whence};
+use super::super::{Asking, Error, Fs, Ino, Inode, Operation, Result, Whence};
 use super::data::{FILE_BYTES_MAX, in_block};
 use super::{BlockFile, Closed};
-use crate::log::{Change, Log};
+use crate::log::Change;
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, Memory};
-use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS, Taker};
+use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS, Slot, Taker};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -25,7 +25,7 @@ const _: () = assert!(
     "a step ends at a run's end, and yet does something"
 );
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// See [`Fs::truncate_step`]. After [`Error::Io`] the size is as before, and blocks beyond the new one are gone.
     pub(in crate::fs) fn truncate_blocks(&self, inode: &Inode, file: &BlockFile, size: u64) -> Result<bool> {
         if size > FILE_BYTES_MAX {
@@ -86,25 +86,55 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 ino: closed.ino,
                 bytes: size,
             };
-            self.log.append(&[no_extents(closed, &range), bytes]);
+            self.tell_data(closed.ino, file, &[no_extents(closed, &range), bytes]);
             // The same size frees what was reserved beyond it.
             self.take_out(closed, file, range)?;
-            self.zero_bytes(closed, file, size..size.next_multiple_of(BLOCK))?;
+            if !self.is_durable() {
+                self.zero_bytes(closed, file, size..size.next_multiple_of(BLOCK))?;
+            }
         }
-        self.set_size(closed, file, size);
+        self.set_size(closed, file, size)
+    }
+
+    fn set_size(&self, closed: &Closed<'_>, file: &BlockFile, bytes: u64) -> Result<()> {
+        self.zero_gap(closed.ino, file, bytes)?;
+        self.tell_data(closed.ino, file, &[Change::Size { ino: closed.ino, bytes }]);
+        file.size.store(bytes, Ordering::Release);
         Ok(())
     }
 
-    fn set_size(&self, closed: &Closed<'_>, file: &BlockFile, bytes: u64) {
-        self.log.append(&[Change::Size { ino: closed.ino, bytes }]);
-        file.size.store(bytes, Ordering::Release);
+    /// Zeroes what the last block has behind the size, up to `end`, when the size is about to grow over it. Only a durable pool
+    /// leaves bytes there. With the gate closed, or by the one who extends the file.
+    pub(super) fn zero_gap(&self, ino: Ino, file: &BlockFile, end: u64) -> Result<()> {
+        let size = file.size.load(Ordering::Relaxed);
+        if !self.is_durable() || end <= size || size.is_multiple_of(BLOCK) {
+            return Ok(());
+        }
+        let end = end.min(size.next_multiple_of(BLOCK));
+        if let Some(block) = file.map.find_one(&self.nodes, size / BLOCK) {
+            let bytes = usize::try_from(end - size).expect("within a block");
+            self.pool.memory().zero(block, in_block(size), bytes)?;
+            self.note_dirty(ino, file, size / BLOCK..end.div_ceil(BLOCK));
+        }
+        Ok(())
     }
 
-    /// Tells the log `first`, and with it what lies in `range` (file blocks), with the gate closed.
-    pub(super) fn log_extents(&self, closed: &Closed<'_>, file: &BlockFile, first: &[Change<'_>], range: Range<u64>) {
-        if !L::HEARS {
-            return;
+    /// Tells the log what lies in `range` (file blocks), with the gate closed.
+    pub(super) fn log_extents(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) {
+        if self.is_durable() {
+            let changes = self.extents_in(closed, file, &[], range);
+            self.tell_data(closed.ino, file, &changes);
         }
+    }
+
+    /// The changes `first`, and those that tell what lies in `range` (file blocks).
+    fn extents_in<'a>(
+        &self,
+        closed: &Closed<'_>,
+        file: &BlockFile,
+        first: &[Change<'a>],
+        range: Range<u64>,
+    ) -> Vec<Change<'a>> {
         let (ino, mut changes) = (closed.ino, first.to_vec());
         file.map.visit(&self.nodes, &range, &mut |at, extent| {
             let (first, blocks) = match extent {
@@ -113,7 +143,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             };
             changes.push(Change::Extent { ino, at, blocks, first });
         });
-        self.log.append(&changes);
+        changes
     }
 
     /// See [`Fs::fallocate_step`].
@@ -137,7 +167,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                     self.reserve(asking, inode, file, operation, &range)?;
                 }
                 let _inside = inode.enter(file, asking.slot);
-                self.zero_step(asking, file, &range, done)?
+                self.zero_step(asking, inode.ino, file, &range, done)?
             }
             Operation::CollapseRange | Operation::InsertRange => {
                 self.shift(asking, inode, file, operation, range)?;
@@ -172,7 +202,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             Operation::ZeroRangeKeepSize => {
                 let _inside = inode.enter(file, asking.slot);
                 file.check_within(range.start, range.end - range.start)?;
-                self.zero_step(asking, file, &range, done)?
+                self.zero_step(asking, inode.ino, file, &range, done)?
             }
             _ => return Err(Error::NotSupported),
         };
@@ -269,7 +299,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 
     /// Zeroes what is placed, with the gate entered: readers and writers go on meanwhile. It stays placed: freed blocks could be
     /// another file's before they are reserved again.
-    fn zero_step(&self, asking: &Asking<'_>, file: &BlockFile, range: &Range<u64>, done: u64) -> Result<Option<u64>> {
+    fn zero_step(
+        &self,
+        asking: &Asking<'_>,
+        ino: Ino,
+        file: &BlockFile,
+        range: &Range<u64>,
+        done: u64,
+    ) -> Result<Option<u64>> {
         let (part, next) = self.step(file, range, done, STEP_BLOCKS_ZEROED);
         let mut at = part.start;
         while at < part.end {
@@ -280,6 +317,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             if let Found::Placed { block, .. } = found {
                 let bytes = usize::try_from(behind - at).expect("a placed extent is mapped memory");
                 self.pool.memory().zero(block, in_block(at), bytes)?;
+                self.note_dirty(ino, file, first..behind.div_ceil(BLOCK));
                 self.pool
                     .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
             }
@@ -289,11 +327,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     }
 
     /// Zeroes bytes within one block, if it is placed.
-    fn zero_bytes(&self, _closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
+    fn zero_bytes(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
         if let Found::Placed { block, .. } = file.map.find(&self.nodes, range.start / BLOCK, 1) {
+            self.note_dirty(closed.ino, file, range.start / BLOCK..range.end.div_ceil(BLOCK));
             let bytes = usize::try_from(range.end - range.start).expect("within a block");
             self.pool.memory().zero(block, in_block(range.start), bytes)?;
         }
@@ -317,13 +356,13 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         self.pool.reserve(wanted)?;
         let mut got = 0;
         let result = file.map.reserve(&self.nodes, taker, blocks.clone(), &mut got);
-        self.log_extents(&closed, file, &[], blocks);
+        self.log_extents(&closed, file, blocks);
         file.blocks.add(0, got);
         self.pool.unreserve(wanted - got);
         result?;
         let grows = matches!(operation, Operation::Reserve | Operation::ZeroRange);
         if grows && file.size.load(Ordering::Relaxed) < bytes.end {
-            self.set_size(&closed, file, bytes.end);
+            self.set_size(&closed, file, bytes.end)?;
         }
         Ok(())
     }
@@ -340,10 +379,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let taker = self.taker(asking, inode, (asking.node)());
         let no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
+        // Blocks are at another place of the file then, and bytes may be overwritten: a power cut must not undo it.
+        self.settle_closed(inode, file)?;
         let left = if operation == Operation::CollapseRange {
-            self.collapse(&closed, file, taker, range)?
+            self.collapse(asking.slot, &closed, file, taker, range)?
         } else {
-            self.insert(&closed, file, taker, range)?
+            self.insert(asking.slot, &closed, file, taker, range)?
         };
         drop(closed);
         drop(no_append);
@@ -352,7 +393,14 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
     }
 
     /// Moves what lies behind `range` to its start; whole blocks only, and not up to the end.
-    fn collapse(&self, closed: &Closed<'_>, file: &BlockFile, taker: Taker, range: Range<u64>) -> Result<Left> {
+    fn collapse(
+        &self,
+        slot: &Slot,
+        closed: &Closed<'_>,
+        file: &BlockFile,
+        taker: Taker,
+        range: Range<u64>,
+    ) -> Result<Left> {
         let size = file.size.load(Ordering::Relaxed);
         if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.end >= size {
             return Err(Error::Invalid);
@@ -360,12 +408,19 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let gone = range.start / BLOCK..range.end / BLOCK;
         let new = file.map.shifted(&self.nodes, taker, gone.end, gone.start)?;
         let map = file.map.replace(new);
-        self.shifted(closed, file, gone.start, size - (range.end - range.start));
+        self.shifted(slot, closed, file, gone.start, size - (range.end - range.start))?;
         Ok(Left { map, gone })
     }
 
     /// Moves what lies from the start of `range` on to its end; whole blocks only, and inside the file.
-    fn insert(&self, closed: &Closed<'_>, file: &BlockFile, taker: Taker, range: Range<u64>) -> Result<Left> {
+    fn insert(
+        &self,
+        slot: &Slot,
+        closed: &Closed<'_>,
+        file: &BlockFile,
+        taker: Taker,
+        range: Range<u64>,
+    ) -> Result<Left> {
         let size = file.size.load(Ordering::Relaxed);
         if !range.start.is_multiple_of(BLOCK) || !range.end.is_multiple_of(BLOCK) || range.start >= size {
             return Err(Error::Invalid);
@@ -377,18 +432,22 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         let (start, end) = (range.start / BLOCK, range.end / BLOCK);
         let new = file.map.shifted(&self.nodes, taker, start, end)?;
         let map = file.map.replace(new);
-        self.shifted(closed, file, start, longer);
+        self.shifted(slot, closed, file, start, longer)?;
         // Room reserved at the far end is pushed out of the map.
         let gone = BlockMap::LIMIT - (end - start)..BlockMap::LIMIT;
         Ok(Left { map, gone })
     }
 
     /// Sets the size after all from file block `from` on has moved.
-    fn shifted(&self, closed: &Closed<'_>, file: &BlockFile, from: u64, bytes: u64) {
+    fn shifted(&self, slot: &Slot, closed: &Closed<'_>, file: &BlockFile, from: u64, bytes: u64) -> Result<()> {
+        file.size.store(bytes, Ordering::Release);
+        if !self.is_durable() {
+            return Ok(());
+        }
         let size = Change::Size { ino: closed.ino, bytes };
         let range = from..BlockMap::LIMIT;
-        self.log_extents(closed, file, &[no_extents(closed, &range), size], range);
-        file.size.store(bytes, Ordering::Release);
+        let changes = self.extents_in(closed, file, &[no_extents(closed, &range), size], range);
+        self.tell_settled(slot, closed.ino, &changes)
     }
 
     /// Gives back what a collapse or an insert left. With the gate open: no thread sees the old map.
@@ -413,7 +472,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             return Ok(());
         }
         // Before its blocks can be another file's.
-        self.log.append(&[no_extents(closed, &range)]);
+        self.tell_data(closed.ino, file, &[no_extents(closed, &range)]);
         let mut freed = Freed::default();
         let mut take = |range| {
             file.map
@@ -435,7 +494,8 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
         if is_out {
             return Ok(());
         }
-        self.log_extents(closed, file, &[], range.clone());
+        self.note_dirty(closed.ino, file, range.clone());
+        self.log_extents(closed, file, range.clone());
         self.zero_left(file, range)
     }
 
@@ -476,11 +536,6 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             .for_each(|(first, count)| self.free_blocks(first, count));
         self.pool.unreserve(freed.reserved);
         file.blocks.subtract(freed.placed + freed.reserved);
-    }
-
-    /// Frees blocks that a file's map recorded until now: the one place where such blocks go back to the pool.
-    pub(super) fn free_blocks(&self, first: Block, blocks: u64) {
-        self.pool.free(first, blocks);
     }
 }
 

@@ -2,13 +2,13 @@
 
 use super::super::{Error, Fs, Inode, Result};
 use super::BlockFile;
-use crate::log::Log;
+
 use crate::pool::Taken;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
 use std::collections::BTreeMap;
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// See [`Fs::map`].
     pub(in crate::fs) fn map_blocks(&self, inode: &Inode, file: &BlockFile) -> Vec<(NodeId, u64)> {
         // Readers and writers go on meanwhile, unless so many threads have a slot that none is left for this.
@@ -84,7 +84,10 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
                 Ok(Change::To(taken.record()))
             };
             let updated = file.map.update(&self.nodes, stretch..at, &mut change);
-            self.log_extents(&closed, file, &[], stretch..at);
+            if !old.blocks.is_empty() {
+                self.note_dirty(inode.ino, file, stretch..at);
+                self.log_extents(&closed, file, stretch..at);
+            }
             // Not before the log knows where their bytes are now.
             drop(old);
             updated?;
@@ -106,12 +109,12 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
 }
 
 /// Blocks whose bytes have moved. Freed when dropped, also by a panic between the move and the log.
-struct Old<'a, M: Memory, C: Clock, L: Log> {
-    fs: &'a Fs<M, C, L>,
+struct Old<'a, M: Memory, C: Clock> {
+    fs: &'a Fs<M, C>,
     blocks: Vec<(Block, u64)>,
 }
 
-impl<M: Memory, C: Clock, L: Log> Drop for Old<'_, M, C, L> {
+impl<M: Memory, C: Clock> Drop for Old<'_, M, C> {
     fn drop(&mut self) {
         for (block, blocks) in self.blocks.drain(..) {
             self.fs.free_blocks(block, blocks);

@@ -7,7 +7,7 @@
 
 use super::KernelFile;
 use crate::fs::{Error, Fs, Ino, Inode, Placement, Whence};
-use crate::log::Log;
+
 use crate::{Clock, Memory};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ enum Found {
     Step(u64),
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Lists a file that is opened for writing.
     pub(super) fn note_growing(&self, inode: &Inode, file: &KernelFile) {
         // Relaxed: who takes a file off the list clears this first, with the list locked, and then looks for writers again.

@@ -8,7 +8,7 @@
 use super::KernelFile;
 use crate::fs::block_file::FILE_BYTES_MAX;
 use crate::fs::{Error, Fs, Ino, Inode, Result};
-use crate::log::Log;
+
 use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory};
 use std::ops::Range;
@@ -254,7 +254,7 @@ fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     all
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Promises room for a range of bytes of a kernel body; tells how.
     pub(super) fn promise(&self, inode: &Inode, file: &KernelFile, range: &Range<u64>) -> Result<Given> {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);

@@ -7,7 +7,7 @@
 
 use super::KernelFile;
 use crate::fs::{Error, Fs, Inode, Placement, Result};
-use crate::log::Log;
+
 use crate::pool::{PoolError, Spill};
 use crate::{BLOCK_BYTES, Clock, MemberId, Memory, NodeId};
 use parking_lot::Mutex;
@@ -53,7 +53,7 @@ impl KernelFile {
     }
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Looks which nodes have room for pages of files, and tells the kernel when that has changed. Call this again and again: until it
     /// has looked, writers fill a node beyond its limit. Reads where the files lie when `is_due` and they could fill a node, and when
     /// files grew or shrank so much since it was read last that a node may have changed.

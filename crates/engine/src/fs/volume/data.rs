@@ -5,11 +5,11 @@ use super::super::Asking;
 use super::super::fallocate_mode::{KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
 use super::super::{Error, Fs};
 use super::{Volume, VolumeError};
-use crate::log::Log;
+
 use crate::{Clock, Memory};
 use std::sync::atomic::Ordering;
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Reads all of `to` from byte `offset` on. What was never written, or was discarded, reads as zeros.
     ///
     /// # Errors

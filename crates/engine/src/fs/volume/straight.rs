@@ -4,7 +4,7 @@
 
 use super::Volume;
 use crate::fs::Fs;
-use crate::log::Log;
+
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory};
 use homenode_shared::{Found, SlotNumber};
@@ -23,7 +23,7 @@ pub struct Stretch {
     pub bytes: usize,
 }
 
-impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
+impl<M: Memory, C: Clock> Fs<M, C> {
     /// Calls `copy` for one stretch after the other of `bytes` bytes from byte `offset` on, to copy them out of the volume.
     /// False: nothing was done, for blocks are being taken away or the volume is smaller; use [`Fs::read_volume`]. `slot`
     /// is a slot of the calling thread's, on `cpu`.
@@ -63,6 +63,7 @@ impl<M: Memory, C: Clock, L: Log> Fs<M, C, L> {
             is_placed
         });
         if done > 0 {
+            self.note_stored(&volume.inode, volume.file(), offset, done as u64);
             volume.inode.touch_modified(self.now_ns());
         }
         done

@@ -1,0 +1,382 @@
+//! Making bytes and names durable: fsync, and everything at once.
+//!
+//! A file's bytes are durable before the log says that its blocks and size count (rule R1): until then its changes wait, and a power cut
+//! leaves the file as it was settled last. Locks: settling everything; the gate; a file's syncing lock.
+//!
+//! Order of a writer: store, note the range as dirty, append, publish. Order of a sync: read the log's end, take the dirty range, make it durable,
+//! append that all up to that end is settled. So what a sync settles was stored before its range was taken.
+
+use super::block_file::BlockFile;
+use super::{Error, Fs, Ino, Inode, Result};
+use crate::log::{Change, Journal, Record};
+use crate::pool::MemberKind;
+use crate::{BLOCK_BYTES, Block, Clock, Memory, MemoryError};
+use homenode_shared::{BlockMap, Found, Slot};
+use std::ops::Range;
+use std::sync::atomic::{Ordering, fence};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// File blocks that a dirty range can name; it goes to the end of the file from there on.
+const FAR: u64 = u32::MAX as u64;
+
+/// What a sync made durable.
+enum Saved {
+    /// Nothing was dirty.
+    Nothing,
+    /// Bytes of these file blocks, where they lie.
+    InPlace(Range<u64>),
+    /// Copies of file blocks, for the log.
+    Inline(Vec<(u64, Vec<u8>)>),
+}
+
+impl BlockFile {
+    /// Adds file blocks to the dirty range; true when it was empty.
+    fn add_dirty(&self, blocks: Range<u64>) -> bool {
+        let (start, end) = (blocks.start.min(FAR - 1), blocks.end.min(FAR));
+        let wider = |word: u64| {
+            let before = unpack(word);
+            let after = if before.is_empty() {
+                start..end
+            } else {
+                before.start.min(start)..before.end.max(end)
+            };
+            Some(after.start | after.end << 32)
+        };
+        // The barrier pairs with the taker's: see the module's text.
+        let before = self.dirty.fetch_update(Ordering::SeqCst, Ordering::Relaxed, wider);
+        unpack(before.expect("the closure always answers")).is_empty()
+    }
+
+    /// Takes the dirty range; an end of [`BlockMap::LIMIT`] stands for all that follows.
+    fn take_dirty(&self) -> Range<u64> {
+        let Range { start, end } = unpack(self.dirty.swap(0, Ordering::SeqCst));
+        start..if end == FAR { BlockMap::LIMIT } else { end }
+    }
+}
+
+fn unpack(word: u64) -> Range<u64> {
+    word & FAR..word >> 32
+}
+
+impl<M: Memory, C: Clock> Fs<M, C> {
+    /// Tells the log of changes.
+    pub(super) fn tell(&self, now_ns: i64, changes: &[Change<'_>]) {
+        self.tell_with(now_ns, changes, None);
+    }
+
+    /// [`Fs::tell`]; the changes count only when those of the file `needs` that came before do.
+    pub(super) fn tell_with(&self, now_ns: i64, changes: &[Change<'_>], needs: Option<Ino>) {
+        let Some(journal) = &self.journal else { return };
+        match needs {
+            None => journal.append(&self.pool, now_ns, changes),
+            Some(ino) => {
+                journal.need(ino);
+                // A change of nothing, in case that bytes were overwritten alone: it is settled when they are durable.
+                let nothing = Change::NoExtents {
+                    ino,
+                    at: BlockMap::LIMIT - 1,
+                    blocks: 1,
+                };
+                let first = [Record::Change(nothing), Record::Needs { ino }].into_iter();
+                let changes = changes.iter().map(|change| Record::Change(*change));
+                journal.append_records(&self.pool, now_ns, first.chain(changes))
+            }
+        };
+    }
+
+    /// Tells the log of changes of a file's blocks or size. Their bytes are noted as dirty before.
+    pub(super) fn tell_data(&self, ino: Ino, file: &BlockFile, changes: &[Change<'_>]) {
+        let Some(journal) = &self.journal else { return };
+        let sequence = journal.append(&self.pool, self.now_ns(), changes);
+        if file.changed.fetch_max(sequence, Ordering::Relaxed) == 0 {
+            journal.dirty.lock().push(ino);
+        }
+    }
+
+    /// Whether bytes, blocks or the size of a file may not be durable.
+    pub(super) fn is_unsettled(&self, file: &BlockFile) -> bool {
+        self.journal.is_some() && (file.dirty.load(Ordering::Relaxed) != 0 || file.changed.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Whether there is a log.
+    pub(super) fn is_durable(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// Notes that bytes were stored in a file.
+    #[inline]
+    pub(super) fn note_stored(&self, inode: &Inode, file: &BlockFile, offset: u64, bytes: u64) {
+        if self.journal.is_some() {
+            self.note_dirty(inode.ino, file, offset / BLOCK..(offset + bytes).div_ceil(BLOCK));
+        }
+    }
+
+    /// Notes that bytes of file blocks were stored, or are about to be with the gate closed.
+    pub(super) fn note_dirty(&self, ino: Ino, file: &BlockFile, blocks: Range<u64>) {
+        let Some(journal) = &self.journal else { return };
+        // The stores come before the look at the range: whoever takes the range now sees them, or the range is seen taken.
+        fence(Ordering::SeqCst);
+        let noted = unpack(file.dirty.load(Ordering::Relaxed));
+        if noted.start <= blocks.start && blocks.end.min(FAR) <= noted.end {
+            return;
+        }
+        if file.add_dirty(blocks) {
+            journal.dirty.lock().push(ino);
+        }
+    }
+
+    /// Frees blocks that a file's map recorded until now: the one place where such blocks go back to the pool.
+    pub(super) fn free_blocks(&self, first: Block, blocks: u64) {
+        match &self.journal {
+            Some(journal) => journal.quarantine(first, blocks),
+            None => self.pool.free(first, blocks),
+        }
+    }
+
+    /// Blocks of the pool that are no file's: the log's, superblocks, and those that wait until they may be used again.
+    pub(super) fn log_blocks(&self) -> u64 {
+        self.journal.as_ref().map_or(0, |journal| {
+            journal.segment_blocks() + journal.quarantined_blocks() + 2 * journal.members()
+        })
+    }
+
+    /// Makes an inode durable: the bytes, names and attributes that were there before the call (fsync(2)). Without a log it does nothing.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when that failed; again until all of it is durable.
+    pub fn sync(&self, slot: &Slot, inode: &Inode) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        if let Some(file) = inode.blocks() {
+            self.settle_file(journal, slot, inode, file)?;
+        }
+        self.force(journal, slot)
+    }
+
+    /// Makes everything durable that was there before the call (syncfs(2)), and gives freed blocks back. Without a log it does nothing.
+    ///
+    /// # Errors
+    /// As [`Fs::sync`].
+    pub fn sync_all(&self, slot: &Slot) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let _one_at_a_time = journal.settling.lock();
+        self.settle_all(journal, slot)
+    }
+
+    /// [`Fs::sync_all`] and, when the log is long, a new snapshot. Call it once a second or so.
+    ///
+    /// # Errors
+    /// As [`Fs::sync`].
+    pub fn tend_log(&self, slot: &Slot, slack_bytes: u64) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let _one_at_a_time = journal.settling.lock();
+        self.settle_all(journal, slot)?;
+        journal.fill_spare(&self.pool);
+        if journal.is_long(slack_bytes) || journal.is_short() {
+            self.write_snapshot(journal, slot)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a new snapshot in the place of the log so far, as before a pool is put away. Without a log it does nothing.
+    ///
+    /// # Errors
+    /// As [`Fs::sync`].
+    pub fn compact(&self, slot: &Slot) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let _one_at_a_time = journal.settling.lock();
+        self.write_snapshot(journal, slot)
+    }
+
+    /// Makes the groups durable that were appended so far, and first the bytes that these need.
+    fn force(&self, journal: &Journal, slot: &Slot) -> Result<()> {
+        for (ino, mark) in journal.needed() {
+            if let Some(inode) = self.table.find(ino)
+                && let Some(file) = inode.blocks()
+            {
+                self.settle_file(journal, slot, &inode, file)?;
+            }
+            journal.met(ino, mark);
+        }
+        Ok(journal.force(&self.pool, journal.end())?)
+    }
+
+    /// Makes a file's bytes durable, and appends that its changes are settled.
+    fn settle_file(&self, journal: &Journal, slot: &Slot, inode: &Inode, file: &BlockFile) -> Result<()> {
+        let _inside = inode.enter(file, slot);
+        let _one_at_a_time = journal.syncing(inode.ino).lock();
+        self.settle_inside(journal, inode.ino, inode, file)
+    }
+
+    /// [`Fs::settle_file`] with the gate closed, so that nothing of the file is unsettled then, and all of its bytes are durable where they lie.
+    pub(super) fn settle_closed(&self, inode: &Inode, file: &BlockFile) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        self.note_dirty(inode.ino, file, 0..BlockMap::LIMIT);
+        self.settle_inside(journal, inode.ino, inode, file)
+    }
+
+    /// Tells the log of changes of a file nothing of which is unsettled, with the gate closed; makes them durable at once.
+    pub(super) fn tell_settled(&self, slot: &Slot, ino: Ino, changes: &[Change<'_>]) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let settled = Record::Settled {
+            ino,
+            through: u64::MAX,
+            at: 0,
+            blocks: 0,
+        };
+        let changes = changes.iter().map(|change| Record::Change(*change));
+        journal.append_records(&self.pool, self.now_ns(), changes.chain([settled]));
+        journal.met_all(ino);
+        self.force(journal, slot)
+    }
+
+    /// Makes a file's bytes durable, and appends that its changes are settled; inside the gate or with the gate closed.
+    fn settle_inside(&self, journal: &Journal, ino: Ino, inode: &Inode, file: &BlockFile) -> Result<()> {
+        let through = journal.end();
+        let dirty = file.take_dirty();
+        // Relaxed: it is written before the writer of a group that came before `through` returned, or that is not meant.
+        let is_settled = file.changed.load(Ordering::Relaxed) <= journal.settled_all.load(Ordering::Relaxed);
+        if dirty.is_empty() && is_settled {
+            return Ok(());
+        }
+        let saved = self.save(file, dirty.clone()).map_err(|error| {
+            self.note_dirty(ino, file, dirty);
+            Error::from(error)
+        })?;
+        let (place, inline) = match saved {
+            Saved::Nothing => (0..0, Vec::new()),
+            Saved::InPlace(place) => (place, Vec::new()),
+            Saved::Inline(inline) => (0..0, inline),
+        };
+        let settled = Record::Settled {
+            ino,
+            through,
+            at: place.start,
+            blocks: place.end - place.start,
+        };
+        let times = Record::Change(times(inode));
+        let inline = inline.iter().map(|(at, bytes)| Record::Bytes { ino, at: *at, bytes });
+        journal.append_records(&self.pool, self.now_ns(), [settled, times].into_iter().chain(inline));
+        let settle = |changed: u64| (changed <= through).then_some(0);
+        // Fails when something changed meanwhile: it is settled next time.
+        let _ = file.changed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settle);
+        Ok(())
+    }
+
+    /// Makes the bytes of some file blocks durable where they lie, or copies them for the log.
+    fn save(&self, file: &BlockFile, dirty: Range<u64>) -> std::result::Result<Saved, MemoryError> {
+        if dirty.is_empty() {
+            return Ok(Saved::Nothing);
+        }
+        let memory = self.pool.memory();
+        if (dirty.end - dirty.start).saturating_mul(BLOCK) > memory.inline_bytes_max() as u64 {
+            self.persist_blocks(file, &dirty)?;
+            return Ok(Saved::InPlace(dirty));
+        }
+        let mut inline = Vec::new();
+        for at in dirty {
+            if let Some(block) = file.map.find_one(&self.nodes, at) {
+                let mut copy = vec![0; BLOCK_BYTES];
+                memory.load(block, 0, &mut copy)?;
+                inline.push((at, copy));
+            }
+        }
+        Ok(Saved::Inline(inline))
+    }
+
+    /// Makes the bytes of some file blocks durable where they lie; inside the gate or with the gate closed.
+    fn persist_blocks(&self, file: &BlockFile, blocks: &Range<u64>) -> std::result::Result<(), MemoryError> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            at += match file.map.find(&self.nodes, at, blocks.end - at) {
+                Found::Placed { block, blocks } => {
+                    let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
+                    self.pool.memory().persist(block, 0, bytes)?;
+                    blocks
+                }
+                Found::Empty { blocks } => blocks,
+            };
+        }
+        Ok(())
+    }
+
+    /// Makes all bytes durable, appends that everything is settled, and makes the log durable.
+    pub(super) fn settle_all(&self, journal: &Journal, slot: &Slot) -> Result<()> {
+        let through = journal.end();
+        let listed = std::mem::take(&mut *journal.dirty.lock());
+        let is_settled = through <= journal.settled_all.load(Ordering::Relaxed);
+        if listed.is_empty() && is_settled && journal.quarantined_blocks() == 0 {
+            return Ok(());
+        }
+        let mut files: Vec<_> = listed.iter().filter_map(|ino| self.table.find(*ino)).collect();
+        files.sort_by_key(|inode| inode.ino);
+        files.dedup_by_key(|inode| inode.ino);
+        let taken: Vec<_> = files
+            .iter()
+            .filter_map(|inode| {
+                let file = inode.blocks()?;
+                // A sync of the file that goes on ends first: its range is durable then, or dirty again.
+                let _one_at_a_time = journal.syncing(inode.ino).lock();
+                Some((inode, file, file.take_dirty()))
+            })
+            .collect();
+        let result = self.persist_all(slot, &taken);
+        if let Err(error) = result {
+            for (inode, file, dirty) in taken {
+                if dirty.is_empty() {
+                    journal.dirty.lock().push(inode.ino);
+                } else {
+                    self.note_dirty(inode.ino, file, dirty);
+                }
+            }
+            return Err(error.into());
+        }
+        let times = files.iter().map(|inode| Record::Change(times(inode)));
+        let records = times.chain([Record::SettledAll { through }]);
+        let now = self.now_ns();
+        let settled = journal.append_records(&self.pool, now, records);
+        for (_, file, _) in &taken {
+            let settle = |changed: u64| (changed <= through).then_some(0);
+            let _ = file.changed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settle);
+        }
+        for (inode, file, _) in &taken {
+            // It changed meanwhile, and was on the list: it stays there.
+            if file.changed.load(Ordering::Relaxed) != 0 {
+                journal.dirty.lock().push(inode.ino);
+            }
+        }
+        self.force(journal, slot)?;
+        // Nothing but what this appended, when nobody did meanwhile.
+        let through = if settled == through + 1 { settled } else { through };
+        journal.settled_all.store(through, Ordering::Relaxed);
+        journal.release(&self.pool, through);
+        Ok(())
+    }
+
+    /// Makes the bytes of dirty ranges durable, or those of all members where that is one request.
+    fn persist_all(
+        &self,
+        slot: &Slot,
+        taken: &[(&std::sync::Arc<Inode>, &BlockFile, Range<u64>)],
+    ) -> std::result::Result<(), MemoryError> {
+        let members = self.pool.status().members;
+        let memory = self.pool.memory();
+        if members.iter().all(|member| member.kind == MemberKind::File) {
+            return members.iter().try_for_each(|member| memory.persist_all(member.id));
+        }
+        taken.iter().try_for_each(|(inode, file, dirty)| {
+            let _inside = inode.enter(file, slot);
+            self.persist_blocks(file, dirty)
+        })
+    }
+}
+
+/// The times of an inode, as a change.
+pub(super) fn times(inode: &Inode) -> Change<'static> {
+    // Relaxed: each stands alone.
+    Change::Times {
+        ino: inode.ino,
+        atime_ns: Some(inode.atime_ns.load(Ordering::Relaxed)),
+        mtime_ns: Some(inode.mtime_ns.load(Ordering::Relaxed)),
+        ctime_ns: Some(inode.ctime_ns.load(Ordering::Relaxed)),
+    }
+}

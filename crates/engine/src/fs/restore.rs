@@ -1,0 +1,445 @@
+//! A durable pool's filesystem: made anew, and made again from its log.
+
+use super::attr::{BLOCK_DEVICE, DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
+use super::block_file::BlockFile;
+use super::directory::{Directory, Place};
+use super::inode::{Body, Inode};
+use super::metadata::{inode_bytes, name_bytes, xattr_bytes};
+use super::volume::Volume;
+use super::{Error, Fs, Ino, NewInode};
+use crate::log::{
+    Change, Damage, Data, Head, Journal, LogOptions, MemberRecord, Node, Record, Segment, Shown, Superblock, Tables,
+    Tail, Unreadable, first_superblock, scan,
+};
+use crate::pool::Machine;
+use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};
+use homenode_shared::{Asker, BlockMap, RUN_BLOCKS, Taker};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// Why a durable pool cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A member cannot be read or written.
+    #[error("a member of the pool cannot be read or written")]
+    Io,
+    /// The log's snapshot is not whole.
+    #[error("the snapshot of the pool's log is not whole: run homenode fsck")]
+    NoSnapshot,
+    /// The log holds what cannot be.
+    #[error("{0}: run homenode fsck")]
+    Log(String),
+    /// The tree that the log leads to is not sound.
+    #[error("{first}, and {more} more faults: run homenode fsck", first = .0[0], more = .0.len() - 1)]
+    Damaged(Vec<Damage>),
+    /// A new pool is too small for a log.
+    #[error("the pool is too small: its log does not fit")]
+    TooSmall,
+    /// It has more inodes than the machine's limit.
+    #[error("the pool has {0} inodes, and at most {1} may be: raise the limit")]
+    TooManyFiles(u64, u64),
+}
+
+impl From<MemoryError> for OpenError {
+    fn from(MemoryError: MemoryError) -> Self {
+        Self::Io
+    }
+}
+
+impl From<Error> for OpenError {
+    fn from(_: Error) -> Self {
+        Self::Io
+    }
+}
+
+impl From<Unreadable> for OpenError {
+    fn from(unreadable: Unreadable) -> Self {
+        match unreadable {
+            Unreadable::Memory(_) => Self::Io,
+            other => Self::Log(other.to_string()),
+        }
+    }
+}
+
+/// The filesystem's tree as the log has it, and where the log ends.
+#[derive(Debug)]
+pub struct Replayed {
+    /// The tree.
+    pub tables: Tables,
+    /// Bytes that the log has and that may not be where they belong, with their places.
+    saved: Vec<(Block, Arc<[u8]>)>,
+    snapshot: Vec<Segment>,
+    tail: Tail,
+    all_is_there: bool,
+}
+
+impl Replayed {
+    /// Plays the log of the pool whose superblock this is. What is not settled counts when the superblock's witness is `witness`.
+    ///
+    /// # Errors
+    /// [`OpenError`] when there is no log that can be played; the tree itself is not checked.
+    pub fn read<M: Memory>(memory: &M, superblock: &Superblock, witness: u128) -> Result<Self, OpenError> {
+        let blocks_of: HashMap<MemberId, u64> = superblock
+            .members
+            .iter()
+            .map(|member| (member.id, member.blocks))
+            .collect();
+        let is_within = |(first, blocks): Segment| {
+            let end = first.index() + u64::from(blocks);
+            first.index() > 0 && blocks_of.get(&first.member()).is_some_and(|all| end < *all)
+        };
+        let all_is_there = superblock.witness == witness;
+        let mut tables = Tables::default();
+        let snapshot = scan(memory, superblock.snapshot, u64::MAX, &is_within, &mut |group| {
+            tables.play(&group)
+        })?;
+        if !tables.end_snapshot() {
+            return Err(OpenError::NoSnapshot);
+        }
+        let until = if all_is_there {
+            u64::MAX
+        } else {
+            last_met(memory, superblock.tail, &is_within)?
+        };
+        let tail = scan(memory, superblock.tail, until, &is_within, &mut |group| {
+            tables.play(&group)
+        })?;
+        let saved = tables.finish(all_is_there);
+        Ok(Self {
+            tables,
+            saved,
+            snapshot: snapshot.segments,
+            tail,
+            all_is_there,
+        })
+    }
+
+    /// All faults of the tree.
+    #[must_use]
+    pub fn check(&self, superblock: &Superblock) -> Vec<Damage> {
+        let segments: Vec<Segment> = self.snapshot.iter().chain(&self.tail.segments).copied().collect();
+        let is_for_files = |first: Block, blocks: u64| {
+            let member = superblock.members.iter().find(|member| member.id == first.member());
+            let end = first.index() + blocks;
+            let is_inside = member.is_some_and(|member| first.index() > 0 && end < member.blocks);
+            let is_logs = |(at, count): &Segment| {
+                at.member() == first.member() && at.index() < end && first.index() < at.index() + u64::from(*count)
+            };
+            is_inside && !segments.iter().any(is_logs)
+        };
+        self.tables.check(&is_for_files)
+    }
+
+    /// Blocks in use of each member: superblocks, the log and files; ascending.
+    fn used(&self, superblock: &Superblock) -> HashMap<MemberId, Vec<Range<u64>>> {
+        let mut used: HashMap<MemberId, Vec<Range<u64>>> = HashMap::new();
+        let mut add = |first: Block, blocks: u64| {
+            let range = first.index()..first.index() + blocks;
+            used.entry(first.member()).or_default().push(range);
+        };
+        for member in &superblock.members {
+            add(Block::new(member.id, 0), 1);
+            add(Block::new(member.id, member.blocks - 1), 1);
+        }
+        for (first, blocks) in self.snapshot.iter().chain(&self.tail.segments) {
+            add(*first, u64::from(*blocks));
+        }
+        for node in self.tables.inodes.values() {
+            for (blocks, first) in node.data.extents.values() {
+                if let Some(first) = first {
+                    add(*first, *blocks);
+                }
+            }
+        }
+        used.values_mut()
+            .for_each(|ranges| ranges.sort_unstable_by_key(|range| range.start));
+        used
+    }
+}
+
+/// The last group before the first one that needs changes which were never settled.
+fn last_met<M: Memory>(memory: &M, head: Head, is_within: &dyn Fn(Segment) -> bool) -> Result<u64, Unreadable> {
+    let mut changed: HashMap<Ino, u64> = HashMap::new();
+    let mut settled: HashMap<Ino, u64> = HashMap::new();
+    let mut settled_all = 0;
+    // Group, file, and the group of its last change.
+    let mut needs: Vec<(u64, Ino, u64)> = Vec::new();
+    scan(memory, head, u64::MAX, is_within, &mut |group: Shown<'_>| {
+        for record in group.records {
+            match record? {
+                Record::Needs { ino } => needs.push((group.sequence, ino, changed.get(&ino).copied().unwrap_or(0))),
+                Record::Settled { ino, through, .. } => {
+                    settled.insert(ino, through.min(group.sequence));
+                }
+                Record::SettledAll { through } => settled_all = through,
+                Record::Change(
+                    Change::Extent { ino, .. }
+                    | Change::NoExtents { ino, .. }
+                    | Change::Size { ino, .. }
+                    | Change::Grown { ino, .. },
+                ) => drop(changed.insert(ino, group.sequence)),
+                _ => {}
+            }
+        }
+        Ok(())
+    })?;
+    let is_unmet = |(_, ino, last): &&(u64, Ino, u64)| {
+        let through = settled.get(ino).copied().unwrap_or(0).max(settled_all);
+        through < *last
+    };
+    Ok(needs
+        .iter()
+        .find(is_unmet)
+        .map_or(u64::MAX, |(sequence, ..)| sequence - 1))
+}
+
+impl<M: Memory, C: Clock> Fs<M, C> {
+    /// Makes a new durable pool of `members`, each with its home, and its empty filesystem. The memory behind them is there.
+    ///
+    /// # Errors
+    /// [`OpenError::TooSmall`], [`OpenError::Io`].
+    ///
+    /// # Panics
+    /// Without a member, or with more than a superblock has room for.
+    pub fn format(
+        machine: &Machine,
+        memory: M,
+        clock: C,
+        root: NewInode,
+        options: LogOptions,
+        members: &[(MemberRecord, NodeId)],
+    ) -> Result<Self, OpenError> {
+        let now_ns = clock.now_ns();
+        let mut fs = Self::without_log(machine, memory, clock, Arc::new(super::new_root(now_ns)), 1);
+        for (member, home) in members {
+            let ends = [0..1, member.blocks - 1..member.blocks];
+            if member.blocks < 2 {
+                return Err(OpenError::TooSmall);
+            }
+            fs.pool.restore(member.id, member.kind, *home, member.blocks, &ends);
+        }
+        let segment = || {
+            let first = fs.pool.take_whole(options.segment_blocks.into());
+            first
+                .map(|first| (first, options.segment_blocks))
+                .ok_or(OpenError::TooSmall)
+        };
+        let (snapshot, tail) = (segment()?, segment()?);
+        let records = members.iter().map(|(member, _)| *member).collect();
+        let superblock = first_superblock(&options, records, [snapshot, tail]);
+        let end = Tail {
+            segments: vec![tail],
+            at: 0,
+            sequence: 0,
+            crc: superblock.tail.seed,
+        };
+        let journal = Journal::new(options, superblock, vec![snapshot], end);
+        if !journal.fill_spare(&fs.pool) {
+            return Err(OpenError::TooSmall);
+        }
+        fs.journal = Some(Box::new(journal));
+        fs.put_root(root);
+        fs.begin()?;
+        Ok(fs)
+    }
+
+    /// Opens the durable pool whose superblock this is; `home_of` tells each member's home. What was not durable counts when
+    /// the superblock's witness is `options.witness`.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_durable(
+        machine: &Machine,
+        memory: M,
+        clock: C,
+        options: LogOptions,
+        superblock: Superblock,
+        home_of: &dyn Fn(MemberId) -> NodeId,
+    ) -> Result<Self, OpenError> {
+        let replayed = Replayed::read(&memory, &superblock, options.witness)?;
+        let damage = replayed.check(&superblock);
+        if !damage.is_empty() {
+            return Err(OpenError::Damaged(damage));
+        }
+        let inodes = replayed.tables.inodes.len() as u64;
+        if inodes > machine.files_max {
+            return Err(OpenError::TooManyFiles(inodes, machine.files_max));
+        }
+        let root = new_inode(Ino::ROOT, &replayed.tables.inodes[&Ino::ROOT], false);
+        let last = replayed.tables.last.max(Ino::ROOT.0);
+        let mut fs = Self::without_log(machine, memory, clock, Arc::new(root), last);
+        let used = replayed.used(&superblock);
+        for member in &superblock.members {
+            let home = home_of(member.id);
+            fs.pool
+                .restore(member.id, member.kind, home, member.blocks, &used[&member.id]);
+        }
+        let Replayed {
+            tables,
+            saved,
+            snapshot,
+            tail,
+            all_is_there,
+        } = replayed;
+        for (place, bytes) in saved {
+            fs.pool.memory().store(place, 0, &bytes)?;
+            fs.pool.memory().persist(place, 0, bytes.len())?;
+        }
+        fs.build(tables)?;
+        let journal = Journal::new(options, superblock, snapshot, tail);
+        journal.fill_spare(&fs.pool);
+        fs.journal = Some(Box::new(journal));
+        let journal = fs.journal.as_deref().expect("it was set just now");
+        if all_is_there {
+            // Groups and bytes of the life before may not be durable.
+            journal.persist_segments(&fs.pool)?;
+            for member in fs.pool.status().members {
+                fs.pool.memory().persist_all(member.id)?;
+            }
+        }
+        let opened = Record::Opened { dropped: !all_is_there };
+        journal.append_records(&fs.pool, fs.now_ns(), [opened].into_iter());
+        fs.begin()?;
+        Ok(fs)
+    }
+
+    /// Makes what was appended durable, and then the superblocks.
+    fn begin(&self) -> Result<(), OpenError> {
+        let journal = self.journal.as_deref().expect("a durable pool has a log");
+        let slot = self.slots.claim().expect("nobody else has a slot yet");
+        if journal.is_new() {
+            self.write_snapshot(journal, &slot)?;
+            return Ok(());
+        }
+        self.settle_all(journal, &slot)?;
+        journal.change_superblock(&self.pool, |_| {})?;
+        Ok(())
+    }
+
+    /// Puts all that the tables have in place.
+    fn build(&self, tables: Tables) -> Result<(), OpenError> {
+        let mut inodes: HashMap<Ino, Arc<Inode>> = HashMap::with_capacity(tables.inodes.len());
+        let volumes: HashSet<Ino> = tables.volumes.values().copied().collect();
+        for (ino, node) in &tables.inodes {
+            let is_volume = volumes.contains(ino);
+            let inode = if *ino == Ino::ROOT {
+                self.root()
+            } else {
+                Arc::new(new_inode(*ino, node, is_volume))
+            };
+            let attributes = node.attributes.expect("checked with the tables");
+            inode.uid.store(attributes.uid, Ordering::Relaxed);
+            if let Some(file) = inode.blocks() {
+                self.build_map(&inode, file, &node.data)?;
+            }
+            let mut state = inode.state.lock();
+            state.put(&inode, &attributes);
+            let xattrs: BTreeMap<_, _> = node.xattrs.clone();
+            state.charged =
+                inode_bytes(&inode.body) + xattrs.iter().map(|(name, value)| xattr_bytes(name, value)).sum::<u64>();
+            state.links = if inode.is_directory() { 2 } else { u32::from(is_volume) };
+            state.xattrs = (!xattrs.is_empty()).then(|| Box::new(xattrs));
+            drop(state);
+            self.table.put_counted(Arc::clone(&inode));
+            inodes.insert(*ino, inode);
+        }
+        for (dir, names) in &tables.names {
+            let dir = &inodes[dir];
+            let mut entries = dir.directory().expect("checked with the tables").entries.write();
+            for (name, ino) in names {
+                let inode = &inodes[ino];
+                let Place::Free(key) = entries.place(name) else {
+                    return Err(OpenError::Log(format!(
+                        "a name of directory {} is there twice",
+                        dir.ino.0
+                    )));
+                };
+                entries.put(key, name, Arc::clone(inode));
+                let mut state = inode.state.lock();
+                state.charged += name_bytes(name);
+                if let Ok(directory) = inode.directory() {
+                    directory.set_parent(dir.ino);
+                    drop(state);
+                    dir.state.lock().links += 1;
+                } else {
+                    state.links += 1;
+                }
+            }
+        }
+        for (name, ino) in &tables.volumes {
+            let volume = Arc::new(Volume::restored(name, Arc::clone(&inodes[ino])));
+            self.volumes.lock().insert(name.clone(), volume);
+        }
+        for (ino, inode) in &inodes {
+            self.metadata.add(inode.uid(), inode.state.lock().charged);
+            let times = tables.inodes[ino].times_ns;
+            for (time, ns) in [&inode.atime_ns, &inode.mtime_ns, &inode.ctime_ns]
+                .into_iter()
+                .zip(times)
+            {
+                time.store(ns, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a file's blocks in its map, and its size.
+    fn build_map(&self, inode: &Inode, file: &BlockFile, data: &Data) -> Result<(), OpenError> {
+        let taker = Taker {
+            home: 0,
+            user: inode.uid(),
+            asker: Asker::Root,
+        };
+        file.size.store(data.size, Ordering::Relaxed);
+        for (at, (blocks, first)) in &data.extents {
+            let Some(first) = first else {
+                let mut got = 0;
+                self.pool.reserve(*blocks).map_err(|_| OpenError::Io)?;
+                file.map
+                    .reserve(&self.nodes, taker, *at..at + blocks, &mut got)
+                    .map_err(|_| OpenError::Io)?;
+                file.blocks.add(0, got);
+                continue;
+            };
+            let mut done = 0;
+            while done < *blocks {
+                let (at, left) = (at + done, blocks - done);
+                let is_run = at.is_multiple_of(RUN_BLOCKS) && left >= RUN_BLOCKS;
+                let places = match is_run.then(|| file.map.lock_empty_run(&self.nodes, taker, at)) {
+                    Some(Ok(Some(places))) => Some(places),
+                    _ => file
+                        .map
+                        .lock_empty(&self.nodes, taker, at, left)
+                        .map_err(|_| OpenError::Io)?,
+                };
+                let places = places.expect("extents do not overlap: each was put in the place of others");
+                let count = places.blocks().min(left);
+                places.publish(first.plus(done));
+                file.blocks.add(0, count);
+                done += count;
+            }
+        }
+        debug_assert!(data.size.div_ceil(BLOCK) <= BlockMap::LIMIT);
+        Ok(())
+    }
+}
+
+/// An inode as the tables have it, without attributes, names and blocks.
+fn new_inode(ino: Ino, node: &Node, is_volume: bool) -> Inode {
+    let attributes = node.attributes.expect("checked with the tables");
+    let kind = attributes.mode & TYPE_MASK;
+    let body = match kind {
+        _ if is_volume => Body::Volume(BlockFile::default()),
+        REGULAR => Body::File(BlockFile::default()),
+        DIRECTORY => Body::Directory(Box::new(Directory::new(Ino::ROOT))),
+        SYMLINK => Body::Symlink(node.target.clone().unwrap_or_default()),
+        _ => Body::Special,
+    };
+    debug_assert!(!is_volume || kind == BLOCK_DEVICE);
+    Inode::new(ino, kind, attributes.rdev, body, node.times_ns[3])
+}

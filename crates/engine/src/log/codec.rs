@@ -1,0 +1,494 @@
+//! The bytes of the log: groups of records, each group with a checksum that continues the one before.
+//!
+//! All numbers are little-endian. A group is a header of 40 bytes and its records, padded to 8 bytes; it counts when its checksum is right, and
+//! the checksum's seed is that of the group before: what an earlier life of the pool left behind a group never continues it.
+
+use super::{Attributes, Change};
+use crate::Block;
+use crate::fs::{Ino, Placement};
+use homenode_shared::BlockMap;
+
+/// First bytes of a group: `HNLG`.
+const MAGIC: u32 = u32::from_le_bytes(*b"HNLG");
+/// Bytes of a group's header.
+pub(super) const HEADER_BYTES: usize = 40;
+/// Where the checksum lies in the header.
+const CRC_AT: usize = 36;
+/// Flag of a group that the next one continues: they count together or not at all.
+const MORE: u16 = 1;
+
+/// One record of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A change of the filesystem's metadata.
+    Change(Change<'a>),
+    /// Birth of an inode, where it is not the time of its group.
+    Birth {
+        /// Number of the inode.
+        ino: Ino,
+        /// Nanoseconds since the epoch.
+        ns: i64,
+    },
+    /// A file's changes of blocks and size up to a group are final: their bytes are durable.
+    Settled {
+        /// Number of the inode.
+        ino: Ino,
+        /// Sequence number of the last group that is meant; this group, if that comes before.
+        through: u64,
+        /// First file block of those whose bytes were made durable where they lie.
+        at: u64,
+        /// How many of those.
+        blocks: u64,
+    },
+    /// All files' changes of blocks and size up to a group are final, and all bytes are durable where they lie.
+    SettledAll {
+        /// Sequence number of the last group that is meant.
+        through: u64,
+    },
+    /// Bytes of a file from a block's start on, which may not be durable where they lie.
+    Bytes {
+        /// Number of the inode.
+        ino: Ino,
+        /// First file block.
+        at: u64,
+        /// Whole blocks.
+        bytes: &'a [u8],
+    },
+    /// The group counts only when the changes of this file that came before are settled by one of the groups behind.
+    Needs {
+        /// Number of the inode.
+        ino: Ino,
+    },
+    /// The log goes on in another segment.
+    Next {
+        /// Its first block.
+        first: Block,
+        /// How many blocks it has.
+        blocks: u32,
+    },
+    /// The pool was opened.
+    Opened {
+        /// Whether changes that were not settled were given up.
+        dropped: bool,
+    },
+    /// Last number that an inode had.
+    LastInode {
+        /// The number.
+        ino: Ino,
+    },
+    /// End of a snapshot.
+    SnapshotEnd,
+}
+
+/// Bytes that are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a group of the log holds bytes that are no record, {at} bytes behind its start")]
+pub struct Malformed {
+    /// Where they begin, in bytes behind the records' start.
+    pub at: usize,
+}
+
+/// Header of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Number of the group, one more than that of the group before.
+    pub(crate) sequence: u64,
+    /// Secret of the log: no file's bytes are taken for a group.
+    pub(crate) nonce: u64,
+    /// Time of the changes, nanoseconds since the epoch.
+    pub(crate) time_ns: i64,
+    /// Whether the next group continues this one.
+    pub(crate) more: bool,
+}
+
+/// Codes of the records. They are for ever.
+mod kind {
+    pub(super) const INODE: u8 = 1;
+    pub(super) const TARGET: u8 = 2;
+    pub(super) const TIMES: u8 = 3;
+    pub(super) const NAME: u8 = 4;
+    pub(super) const NO_NAME: u8 = 5;
+    pub(super) const XATTR: u8 = 6;
+    pub(super) const NO_XATTR: u8 = 7;
+    pub(super) const EXTENT: u8 = 8;
+    pub(super) const RESERVED: u8 = 9;
+    pub(super) const NO_EXTENTS: u8 = 10;
+    pub(super) const SIZE: u8 = 11;
+    pub(super) const GROWN: u8 = 12;
+    pub(super) const VOLUME: u8 = 13;
+    pub(super) const NO_VOLUME: u8 = 14;
+    pub(super) const BIRTH: u8 = 15;
+    pub(super) const SETTLED: u8 = 16;
+    pub(super) const SETTLED_ALL: u8 = 17;
+    pub(super) const BYTES: u8 = 18;
+    pub(super) const NEEDS: u8 = 19;
+    pub(super) const NEXT: u8 = 20;
+    pub(super) const OPENED: u8 = 21;
+    pub(super) const LAST_INODE: u8 = 22;
+    pub(super) const SNAPSHOT_END: u8 = 23;
+}
+
+/// Appends the bytes of a record.
+pub(super) fn encode(to: &mut Vec<u8>, record: &Record<'_>) {
+    let mut put = Put(to);
+    match *record {
+        Record::Change(change) => put.change(&change),
+        Record::Birth { ino, ns } => put.kind(kind::BIRTH).ino(ino).i64(ns).end(),
+        Record::Settled {
+            ino,
+            through,
+            at,
+            blocks,
+        } => put.kind(kind::SETTLED).ino(ino).u64(through).u64(at).u64(blocks).end(),
+        Record::SettledAll { through } => put.kind(kind::SETTLED_ALL).u64(through).end(),
+        Record::Bytes { ino, at, bytes } => put.kind(kind::BYTES).ino(ino).u64(at).long(bytes).end(),
+        Record::Needs { ino } => put.kind(kind::NEEDS).ino(ino).end(),
+        Record::Next { first, blocks } => put.kind(kind::NEXT).u64(first.to_raw()).u32(blocks).end(),
+        Record::Opened { dropped } => put.kind(kind::OPENED).u8(u8::from(dropped)).end(),
+        Record::LastInode { ino } => put.kind(kind::LAST_INODE).ino(ino).end(),
+        Record::SnapshotEnd => put.kind(kind::SNAPSHOT_END).end(),
+    }
+}
+
+struct Put<'a>(&'a mut Vec<u8>);
+
+impl Put<'_> {
+    fn change(&mut self, change: &Change<'_>) {
+        match *change {
+            Change::Inode { ino, attributes } => {
+                let a = attributes;
+                self.kind(kind::INODE).ino(ino).u32(a.mode).u32(a.uid).u32(a.gid);
+                self.u32(a.rdev).u32(Placement::to_word(a.placement)).end();
+            }
+            Change::Target { ino, target } => self.kind(kind::TARGET).ino(ino).long(target).end(),
+            Change::Times {
+                ino,
+                atime_ns,
+                mtime_ns,
+                ctime_ns,
+            } => {
+                let all = [atime_ns, mtime_ns, ctime_ns];
+                let bits = all
+                    .iter()
+                    .enumerate()
+                    .map(|(bit, time)| u8::from(time.is_some()) << bit)
+                    .sum();
+                self.kind(kind::TIMES).ino(ino).u8(bits);
+                for time in all.into_iter().flatten() {
+                    self.i64(time);
+                }
+            }
+            Change::Name { dir, name, ino } => self.kind(kind::NAME).ino(dir).ino(ino).short(name).end(),
+            Change::NoName { dir, name } => self.kind(kind::NO_NAME).ino(dir).short(name).end(),
+            Change::Xattr { ino, name, value } => self.kind(kind::XATTR).ino(ino).short(name).long(value).end(),
+            Change::NoXattr { ino, name } => self.kind(kind::NO_XATTR).ino(ino).short(name).end(),
+            Change::Extent {
+                ino,
+                at,
+                blocks,
+                first: Some(first),
+            } => self
+                .kind(kind::EXTENT)
+                .ino(ino)
+                .u64(at)
+                .u64(blocks)
+                .u64(first.to_raw())
+                .end(),
+            Change::Extent {
+                ino,
+                at,
+                blocks,
+                first: None,
+            } => self.kind(kind::RESERVED).ino(ino).u64(at).u64(blocks).end(),
+            Change::NoExtents { ino, at, blocks } => self.kind(kind::NO_EXTENTS).ino(ino).u64(at).u64(blocks).end(),
+            Change::Size { ino, bytes } => self.kind(kind::SIZE).ino(ino).u64(bytes).end(),
+            Change::Grown { ino, bytes } => self.kind(kind::GROWN).ino(ino).u64(bytes).end(),
+            Change::Volume { name, ino } => self.kind(kind::VOLUME).ino(ino).short(name.as_bytes()).end(),
+            Change::NoVolume { name } => self.kind(kind::NO_VOLUME).short(name.as_bytes()).end(),
+        }
+    }
+
+    fn kind(&mut self, kind: u8) -> &mut Self {
+        self.u8(kind)
+    }
+
+    fn ino(&mut self, ino: Ino) -> &mut Self {
+        self.u64(ino.0)
+    }
+
+    fn u8(&mut self, value: u8) -> &mut Self {
+        self.0.push(value);
+        self
+    }
+
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    fn i64(&mut self, value: i64) -> &mut Self {
+        self.0.extend_from_slice(&value.to_le_bytes());
+        self
+    }
+
+    /// A name: its length in one byte, then its bytes.
+    fn short(&mut self, bytes: &[u8]) -> &mut Self {
+        self.u8(u8::try_from(bytes.len()).expect("names have at most 255 bytes: checked where they come in"));
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    /// Bytes: their number in four bytes, then they.
+    fn long(&mut self, bytes: &[u8]) -> &mut Self {
+        self.u32(u32::try_from(bytes.len()).expect("values have at most 64 KiB: checked where they come in"));
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    #[expect(clippy::unused_self, reason = "ends a chain of calls in the arm of a match")]
+    fn end(&mut self) {}
+}
+
+/// Goes through the records of one group.
+#[derive(Clone, Debug)]
+pub(crate) struct Records<'a> {
+    all: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Records<'a> {
+    pub(crate) fn new(all: &'a [u8]) -> Self {
+        Self { all, at: 0 }
+    }
+
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let bytes = self.all.get(self.at..self.at.checked_add(count)?)?;
+        self.at += count;
+        Some(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.bytes(N)?.try_into().ok()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn i64(&mut self) -> Option<i64> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    fn ino(&mut self) -> Option<Ino> {
+        self.u64().map(Ino)
+    }
+
+    fn short(&mut self) -> Option<&'a [u8]> {
+        let count = self.u8()?;
+        self.bytes(count.into())
+    }
+
+    fn long(&mut self) -> Option<&'a [u8]> {
+        let count = self.u32()?;
+        self.bytes(usize::try_from(count).ok()?)
+    }
+
+    /// The first of some file blocks, and how many they are: at least 1, and within what a map can name.
+    fn file_blocks(&mut self) -> Option<(u64, u64)> {
+        let (at, blocks) = (self.u64()?, self.u64()?);
+        let end = at.checked_add(blocks)?;
+        (blocks > 0 && end <= BlockMap::LIMIT).then_some((at, blocks))
+    }
+
+    fn name(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.short()?).ok()
+    }
+
+    fn record(&mut self) -> Option<Record<'a>> {
+        let kind = self.u8()?;
+        Some(match kind {
+            kind::BIRTH => Record::Birth {
+                ino: self.ino()?,
+                ns: self.i64()?,
+            },
+            kind::SETTLED => Record::Settled {
+                ino: self.ino()?,
+                through: self.u64()?,
+                at: self.u64()?,
+                blocks: self.u64()?,
+            },
+            kind::SETTLED_ALL => Record::SettledAll { through: self.u64()? },
+            kind::BYTES => Record::Bytes {
+                ino: self.ino()?,
+                at: self.u64()?,
+                bytes: self.long()?,
+            },
+            kind::NEEDS => Record::Needs { ino: self.ino()? },
+            kind::NEXT => Record::Next {
+                first: Block::from_raw(self.u64()?),
+                blocks: self.u32()?,
+            },
+            kind::OPENED => Record::Opened {
+                dropped: self.u8()? != 0,
+            },
+            kind::LAST_INODE => Record::LastInode { ino: self.ino()? },
+            kind::SNAPSHOT_END => Record::SnapshotEnd,
+            _ => Record::Change(self.change(kind)?),
+        })
+    }
+
+    fn change(&mut self, kind: u8) -> Option<Change<'a>> {
+        Some(match kind {
+            kind::INODE => Change::Inode {
+                ino: self.ino()?,
+                attributes: Attributes {
+                    mode: self.u32()?,
+                    uid: self.u32()?,
+                    gid: self.u32()?,
+                    rdev: self.u32()?,
+                    placement: Placement::from_word(self.u32()?).ok()?,
+                },
+            },
+            kind::TARGET => Change::Target {
+                ino: self.ino()?,
+                target: self.long()?,
+            },
+            kind::TIMES => {
+                let (ino, bits) = (self.ino()?, self.u8()?);
+                let mut times = [None; 3];
+                for (bit, time) in times.iter_mut().enumerate() {
+                    if bits & 1 << bit != 0 {
+                        *time = Some(self.i64()?);
+                    }
+                }
+                let [atime_ns, mtime_ns, ctime_ns] = times;
+                Change::Times {
+                    ino,
+                    atime_ns,
+                    mtime_ns,
+                    ctime_ns,
+                }
+            }
+            kind::NAME => Change::Name {
+                dir: self.ino()?,
+                ino: self.ino()?,
+                name: self.short()?,
+            },
+            kind::NO_NAME => Change::NoName {
+                dir: self.ino()?,
+                name: self.short()?,
+            },
+            kind::XATTR => Change::Xattr {
+                ino: self.ino()?,
+                name: self.short()?,
+                value: self.long()?,
+            },
+            kind::NO_XATTR => Change::NoXattr {
+                ino: self.ino()?,
+                name: self.short()?,
+            },
+            kind::EXTENT => {
+                let (ino, (at, blocks)) = (self.ino()?, self.file_blocks()?);
+                let first = Block::from_raw(self.u64()?);
+                first.index().checked_add(blocks).filter(|end| *end < 1 << 48)?;
+                let first = Some(first);
+                Change::Extent { ino, at, blocks, first }
+            }
+            kind::RESERVED => {
+                let (ino, (at, blocks)) = (self.ino()?, self.file_blocks()?);
+                let first = None;
+                Change::Extent { ino, at, blocks, first }
+            }
+            kind::NO_EXTENTS => {
+                let (ino, (at, blocks)) = (self.ino()?, self.file_blocks()?);
+                Change::NoExtents { ino, at, blocks }
+            }
+            kind::SIZE => Change::Size {
+                ino: self.ino()?,
+                bytes: self.u64()?,
+            },
+            kind::GROWN => Change::Grown {
+                ino: self.ino()?,
+                bytes: self.u64()?,
+            },
+            kind::VOLUME => Change::Volume {
+                ino: self.ino()?,
+                name: self.name()?,
+            },
+            kind::NO_VOLUME => Change::NoVolume { name: self.name()? },
+            _ => return None,
+        })
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at == self.all.len() {
+            return None;
+        }
+        let at = self.at;
+        let record = self.record().ok_or(Malformed { at });
+        if record.is_err() {
+            self.at = self.all.len();
+        }
+        Some(record)
+    }
+}
+
+/// Bytes that a group takes in a segment whose records take so many.
+pub(super) const fn padded(bytes: usize) -> usize {
+    bytes.next_multiple_of(8)
+}
+
+/// Writes the header in front of the records in `group`, which begin behind [`HEADER_BYTES`]; pads it, and returns its checksum.
+pub(super) fn seal(group: &mut Vec<u8>, seed: u32, header: Group) -> u32 {
+    let bytes = u32::try_from(group.len()).expect("a group is smaller than a segment");
+    let mut put = Vec::with_capacity(HEADER_BYTES);
+    Put(&mut put)
+        .u32(MAGIC)
+        .u32(bytes)
+        .u64(header.sequence)
+        .u64(header.nonce)
+        .i64(header.time_ns)
+        .u32(u32::from(if header.more { MORE } else { 0 }));
+    let crc = crc32c::crc32c_append(crc32c::crc32c_append(seed, &put), &group[HEADER_BYTES..]);
+    Put(&mut put).u32(crc);
+    group[..HEADER_BYTES].copy_from_slice(&put);
+    group.resize(padded(group.len()), 0);
+    crc
+}
+
+/// Opens the group at the start of `bytes`: its header, its records, and its checksum. `None`: there is none whose checksum continues `seed`.
+pub(super) fn open(bytes: &[u8], seed: u32) -> Option<(Group, &[u8], u32)> {
+    let mut header = Records::new(bytes.get(..HEADER_BYTES)?);
+    let (magic, count) = (header.u32()?, header.u32()?);
+    let (sequence, nonce, time_ns) = (header.u64()?, header.u64()?, header.i64()?);
+    let (flags, crc) = (header.u32()?, header.u32()?);
+    if magic != MAGIC || flags > u32::from(MORE) {
+        return None;
+    }
+    let records = bytes.get(HEADER_BYTES..usize::try_from(count).ok()?)?;
+    let found = crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes[..CRC_AT]), records);
+    let group = Group {
+        sequence,
+        nonce,
+        time_ns,
+        more: flags & u32::from(MORE) != 0,
+    };
+    (found == crc).then_some((group, records, crc))
+}

@@ -1,0 +1,508 @@
+//! Writing the log: appending groups, making them durable, and the blocks that wait until they may be used again.
+//!
+//! Segments of the log are blocks of the pool. For each segment of the log there is another one, empty, and two more: so a snapshot always finds
+//! room, and removing works in a full pool. Locks: the writer's is taken below those of all objects, and above the pool's.
+
+use super::Change;
+use super::codec::{self, Group, HEADER_BYTES, Record};
+use super::scan::{Segment, Tail};
+use super::superblock::{Features, Head, MemberRecord, Superblock};
+use crate::fs::Ino;
+use crate::pool::Pool;
+use crate::{BLOCK_BYTES, Block, Memory, MemoryError};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Segments beyond those for a snapshot.
+const SPARE_SEGMENTS: usize = 2;
+/// Bytes of the group that leads to the next segment.
+const NEXT_BYTES: usize = codec::padded(HEADER_BYTES + 13);
+/// Locks that files are spread over while they are made durable.
+const SYNCING: usize = 64;
+
+/// What a durable pool's log is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct LogOptions {
+    /// Identity of the pool.
+    pub uuid: u128,
+    /// Secret of the log: random.
+    pub nonce: u64,
+    /// See [`Superblock::witness`].
+    pub witness: u128,
+    /// Blocks of a segment: 256 (1 MiB), or less for tests.
+    pub segment_blocks: u32,
+}
+
+/// The log of a durable pool.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    options: LogOptions,
+    writer: Mutex<Writer>,
+    /// Empty segments.
+    spare: Mutex<Vec<Segment>>,
+    /// Held while groups are made durable.
+    forcing: Mutex<()>,
+    /// Sequence number of the last group that is durable.
+    forced: AtomicU64,
+    /// Something could not be made durable: nothing is acknowledged any more.
+    failed: AtomicBool,
+    /// Superblock as it was written last.
+    superblock: Mutex<Superblock>,
+    /// Blocks that were freed, by the log's end at that time.
+    quarantine: Mutex<Vec<(u64, Block, u64)>>,
+    /// Held while a file is made durable, by its number.
+    syncing: [Mutex<()>; SYNCING],
+    /// Held while everything is made durable, or a snapshot is made.
+    pub(crate) settling: Mutex<()>,
+    /// Files whose bytes may not be durable.
+    pub(crate) dirty: Mutex<Vec<Ino>>,
+    /// Files whose changes must be settled before any group is forced, and how often that was asked for.
+    needed: Mutex<HashMap<Ino, u64>>,
+    /// Sequence number through which the changes of all files are settled.
+    pub(crate) settled_all: AtomicU64,
+    /// Bytes of the log, and those of its last snapshot.
+    bytes: AtomicU64,
+    snapshot_bytes: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Writer {
+    group: Vec<u8>,
+    segments: Vec<Segment>,
+    /// Number of segments that belong to the snapshot, at the front of `segments`.
+    snapshot_segments: usize,
+    at: usize,
+    sequence: u64,
+    nonce: u64,
+    crc: u32,
+    /// Stretches that are not durable: block, first byte and number of bytes.
+    unforced: Vec<(Block, usize, usize)>,
+}
+
+/// A log that is written beside the one in use, to take its place.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    head: Head,
+    writer: Writer,
+}
+
+impl Journal {
+    /// A journal that goes on behind `tail`, with the snapshot's segments given apart.
+    pub(crate) fn new(options: LogOptions, superblock: Superblock, snapshot: Vec<Segment>, tail: Tail) -> Self {
+        let (snapshot_segments, settled_all) = (snapshot.len(), tail.sequence);
+        let segments: Vec<Segment> = snapshot.into_iter().chain(tail.segments).collect();
+        let bytes = |segments: &[Segment]| -> u64 {
+            segments
+                .iter()
+                .map(|(_, blocks)| u64::from(*blocks) * BLOCK_BYTES as u64)
+                .sum()
+        };
+        Self {
+            options,
+            bytes: AtomicU64::new(bytes(&segments)),
+            snapshot_bytes: AtomicU64::new(bytes(&segments[..snapshot_segments])),
+            writer: Mutex::new(Writer {
+                group: Vec::new(),
+                segments,
+                snapshot_segments,
+                at: tail.at,
+                sequence: tail.sequence,
+                nonce: superblock.tail.nonce,
+                crc: tail.crc,
+                unforced: Vec::new(),
+            }),
+            spare: Mutex::default(),
+            forcing: Mutex::default(),
+            forced: AtomicU64::new(tail.sequence),
+            failed: AtomicBool::new(false),
+            superblock: Mutex::new(superblock),
+            quarantine: Mutex::default(),
+            syncing: std::array::from_fn(|_| Mutex::default()),
+            settling: Mutex::default(),
+            dirty: Mutex::default(),
+            needed: Mutex::default(),
+            settled_all: AtomicU64::new(settled_all),
+        }
+    }
+
+    /// Number of members.
+    pub(crate) fn members(&self) -> u64 {
+        self.superblock.lock().members.len() as u64
+    }
+
+    /// Sequence number of the last group.
+    pub(crate) fn end(&self) -> u64 {
+        self.writer.lock().sequence
+    }
+
+    /// Whether nothing can be made durable any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// The lock of a file that is being made durable.
+    pub(crate) fn syncing(&self, ino: Ino) -> &Mutex<()> {
+        &self.syncing[usize::try_from(ino.0 % SYNCING as u64).expect("below SYNCING")]
+    }
+
+    /// Notes that changes of a file must be settled before any group is forced.
+    pub(crate) fn need(&self, ino: Ino) {
+        *self.needed.lock().entry(ino).or_default() += 1;
+    }
+
+    /// Files that must be settled first, each with a mark for [`Journal::met`].
+    pub(crate) fn needed(&self) -> Vec<(Ino, u64)> {
+        self.needed.lock().iter().map(|(ino, mark)| (*ino, *mark)).collect()
+    }
+
+    /// A file is settled: it is needed no more, unless that was asked for again since the mark was read.
+    pub(crate) fn met(&self, ino: Ino, mark: u64) {
+        let mut needed = self.needed.lock();
+        if needed.get(&ino) == Some(&mark) {
+            needed.remove(&ino);
+        }
+    }
+
+    /// Appends a group of changes; returns its sequence number. A failure sticks, and is told when the group is to be durable.
+    pub(crate) fn append<M: Memory>(&self, pool: &Pool<M>, now_ns: i64, changes: &[Change<'_>]) -> u64 {
+        self.append_records(pool, now_ns, changes.iter().map(|change| Record::Change(*change)))
+    }
+
+    /// [`Journal::append`] for records of any kind.
+    pub(crate) fn append_records<'a, M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        now_ns: i64,
+        records: impl Iterator<Item = Record<'a>>,
+    ) -> u64 {
+        let mut writer = self.writer.lock();
+        if writer.append(self, pool, now_ns, records).is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        writer.sequence
+    }
+
+    /// Makes all groups up to `through` durable, with all that others have appended meanwhile.
+    ///
+    /// # Errors
+    /// [`MemoryError`], for ever after the first.
+    pub(crate) fn force<M: Memory>(&self, pool: &Pool<M>, through: u64) -> Result<(), MemoryError> {
+        // Acquire pairs with the release below: what was made durable is.
+        if self.forced.load(Ordering::Acquire) < through {
+            let _one_at_a_time = self.forcing.lock();
+            if self.forced.load(Ordering::Acquire) < through {
+                let (unforced, end) = {
+                    let mut writer = self.writer.lock();
+                    (std::mem::take(&mut writer.unforced), writer.sequence)
+                };
+                for (block, offset, bytes) in unforced {
+                    if pool.memory().persist(block, offset, bytes).is_err() {
+                        self.failed.store(true, Ordering::Relaxed);
+                    }
+                }
+                self.forced.store(end, Ordering::Release);
+            }
+        }
+        if self.has_failed() { Err(MemoryError) } else { Ok(()) }
+    }
+
+    /// Keeps blocks back that a file had until now: a crash may bring back the record that gave them to it.
+    pub(crate) fn quarantine(&self, first: Block, blocks: u64) {
+        let end = self.end();
+        self.quarantine.lock().push((end, first, blocks));
+    }
+
+    /// A file is settled, whatever was asked for: nothing of it can be changed now.
+    pub(crate) fn met_all(&self, ino: Ino) {
+        self.needed.lock().remove(&ino);
+    }
+
+    /// Blocks that are kept back.
+    pub(crate) fn quarantined_blocks(&self) -> u64 {
+        self.quarantine.lock().iter().map(|(.., blocks)| blocks).sum()
+    }
+
+    /// Gives back blocks that were freed before the group `through`, which is durable as all before it.
+    pub(crate) fn release<M: Memory>(&self, pool: &Pool<M>, through: u64) {
+        let mut kept = self.quarantine.lock();
+        let (free, still): (Vec<_>, Vec<_>) = kept.drain(..).partition(|(end, ..)| *end <= through);
+        *kept = still;
+        drop(kept);
+        free.into_iter().for_each(|(_, first, blocks)| pool.free(first, blocks));
+    }
+
+    /// Blocks of the log, used and empty.
+    pub(crate) fn segment_blocks(&self) -> u64 {
+        let used: u64 = self
+            .writer
+            .lock()
+            .segments
+            .iter()
+            .map(|(_, blocks)| u64::from(*blocks))
+            .sum();
+        let spare: u64 = self.spare.lock().iter().map(|(_, blocks)| u64::from(*blocks)).sum();
+        used + spare
+    }
+
+    /// Takes empty segments until there is one for each used one, and some more; false when the pool has no room for them.
+    pub(crate) fn fill_spare<M: Memory>(&self, pool: &Pool<M>) -> bool {
+        let wanted = self.writer.lock().segments.len() + SPARE_SEGMENTS;
+        loop {
+            if self.spare.lock().len() >= wanted {
+                return true;
+            }
+            let Some(first) = pool.take_whole(u64::from(self.options.segment_blocks)) else {
+                return false;
+            };
+            self.spare.lock().push((first, self.options.segment_blocks));
+        }
+    }
+
+    /// Takes all groups of a life before this one for such as are not durable.
+    pub(crate) fn persist_segments<M: Memory>(&self, pool: &Pool<M>) -> Result<(), MemoryError> {
+        let segments = self.writer.lock().segments.clone();
+        let persist = |(first, blocks): Segment| pool.memory().persist(first, 0, blocks as usize * BLOCK_BYTES);
+        segments.into_iter().try_for_each(persist)
+    }
+
+    /// Whether the pool was never opened.
+    pub(crate) fn is_new(&self) -> bool {
+        self.superblock.lock().generation == 0
+    }
+
+    /// Whether so few empty segments are left that only a snapshot makes room.
+    pub(crate) fn is_short(&self) -> bool {
+        let used = self.writer.lock().segments.len();
+        self.spare.lock().len() < used + SPARE_SEGMENTS
+    }
+
+    /// Whether a snapshot is worth it: the log is twice as long as its last snapshot, and `slack` bytes.
+    pub(crate) fn is_long(&self, slack: u64) -> bool {
+        self.bytes.load(Ordering::Relaxed) > 2 * self.snapshot_bytes.load(Ordering::Relaxed) + slack
+    }
+
+    fn take_spare(&self) -> Result<Segment, MemoryError> {
+        self.spare.lock().pop().ok_or(MemoryError)
+    }
+
+    /// Begins a snapshot of what the log says up to the sequence number that is returned with it; what is appended from now on goes to a new
+    /// segment, which follows the snapshot.
+    pub(crate) fn begin_snapshot<M: Memory>(&self, pool: &Pool<M>) -> Result<(Snapshot, Head), MemoryError> {
+        let nonce = self.options.nonce;
+        let (first, blocks) = self.take_spare()?;
+        let mut writer = self.writer.lock();
+        writer.go_on(self, pool, 0)?;
+        let (tail_first, tail_blocks) = *writer.segments.last().expect("it was entered just now");
+        let tail = Head {
+            first: tail_first,
+            blocks: tail_blocks,
+            sequence: writer.sequence + 1,
+            nonce,
+            seed: writer.crc,
+        };
+        // Another secret than the tail's, and than that of any snapshot before.
+        let head = Head::of_new((first, blocks), !nonce ^ writer.sequence);
+        let writer = Writer::new(&head);
+        Ok((Snapshot { head, writer }, tail))
+    }
+
+    /// Appends a group to a snapshot.
+    pub(crate) fn append_snapshot<'a, M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        snapshot: &mut Snapshot,
+        records: impl Iterator<Item = Record<'a>>,
+    ) -> Result<(), MemoryError> {
+        snapshot.writer.append(self, pool, 0, records)
+    }
+
+    /// Puts a snapshot in the place of what was before `tail`, when all that `tail` leads to is durable. Gives the old segments back.
+    pub(crate) fn publish_snapshot<M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        snapshot: Snapshot,
+        tail: Head,
+    ) -> Result<(), MemoryError> {
+        let Snapshot { head, writer: new } = snapshot;
+        for (block, offset, bytes) in &new.unforced {
+            pool.memory().persist(*block, *offset, *bytes)?;
+        }
+        self.change_superblock(pool, |superblock| {
+            (superblock.snapshot, superblock.tail) = (head, tail);
+        })?;
+        let mut writer = self.writer.lock();
+        let kept = writer.segments.iter().position(|(first, _)| *first == tail.first);
+        let kept = kept.expect("the tail's first segment stays");
+        let old: Vec<Segment> = writer.segments.drain(..kept).collect();
+        writer.snapshot_segments = new.segments.len();
+        writer.segments.splice(0..0, new.segments.iter().copied());
+        let bytes = |segments: &[Segment]| -> u64 {
+            segments
+                .iter()
+                .map(|(_, blocks)| u64::from(*blocks) * BLOCK_BYTES as u64)
+                .sum()
+        };
+        self.bytes.store(bytes(&writer.segments), Ordering::Relaxed);
+        self.snapshot_bytes
+            .store(bytes(&writer.segments[..writer.snapshot_segments]), Ordering::Relaxed);
+        let wanted = writer.segments.len() + SPARE_SEGMENTS;
+        drop(writer);
+        let mut spare = self.spare.lock();
+        spare.extend(old);
+        let excess = spare.len().saturating_sub(wanted);
+        let excess: Vec<Segment> = spare.drain(..excess).collect();
+        drop(spare);
+        excess
+            .into_iter()
+            .for_each(|(first, blocks)| pool.free(first, blocks.into()));
+        Ok(())
+    }
+
+    /// Gives a snapshot up.
+    pub(crate) fn drop_snapshot(&self, snapshot: Snapshot) {
+        self.spare.lock().extend(snapshot.writer.segments);
+    }
+
+    /// Changes the superblocks, one copy after the other.
+    pub(crate) fn change_superblock<M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<(), MemoryError> {
+        let mut superblock = self.superblock.lock();
+        let mut new = superblock.clone();
+        change(&mut new);
+        new.generation += 1;
+        new.witness = self.options.witness;
+        write_superblock(pool.memory(), &mut new)?;
+        *superblock = new;
+        Ok(())
+    }
+}
+
+/// Writes the copies at the starts of all members, then those at their ends: at each moment one of each member is whole.
+pub(crate) fn write_superblock<M: Memory>(memory: &M, superblock: &mut Superblock) -> Result<(), MemoryError> {
+    for at_end in [false, true] {
+        for MemberRecord { id, blocks, .. } in superblock.members.clone() {
+            superblock.own = id;
+            let block = Block::new(id, if at_end { blocks - 1 } else { 0 });
+            memory.store(block, 0, &superblock.encode()[..])?;
+            memory.persist(block, 0, BLOCK_BYTES)?;
+        }
+    }
+    Ok(())
+}
+
+/// The superblock of a new pool whose log begins with these segments.
+pub(crate) fn first_superblock(options: &LogOptions, members: Vec<MemberRecord>, first: [Segment; 2]) -> Superblock {
+    Superblock {
+        features: Features::default(),
+        uuid: options.uuid,
+        generation: 0,
+        own: members[0].id,
+        witness: options.witness,
+        snapshot: Head::of_new(first[0], !options.nonce),
+        tail: Head::of_new(first[1], options.nonce),
+        members,
+    }
+}
+
+impl Writer {
+    /// The writer of an empty log.
+    fn new(head: &Head) -> Self {
+        Self {
+            group: Vec::new(),
+            segments: vec![(head.first, head.blocks)],
+            snapshot_segments: 0,
+            at: 0,
+            sequence: 0,
+            nonce: head.nonce,
+            crc: head.seed,
+            unforced: Vec::new(),
+        }
+    }
+
+    fn append<'a, M: Memory>(
+        &mut self,
+        journal: &Journal,
+        pool: &Pool<M>,
+        time_ns: i64,
+        records: impl Iterator<Item = Record<'a>>,
+    ) -> Result<(), MemoryError> {
+        // A large group is cut: a part and the largest record fit into a segment.
+        let part_bytes = self.segment_bytes() / 4;
+        self.begin();
+        for record in records {
+            if self.group.len() >= part_bytes {
+                self.write(journal, pool, time_ns, true)?;
+                self.begin();
+            }
+            codec::encode(&mut self.group, &record);
+        }
+        self.write(journal, pool, time_ns, false)
+    }
+
+    fn begin(&mut self) {
+        self.group.clear();
+        self.group.resize(HEADER_BYTES, 0);
+    }
+
+    fn segment_bytes(&self) -> usize {
+        let (_, blocks) = self.segments.last().expect("a log has a segment");
+        *blocks as usize * BLOCK_BYTES
+    }
+
+    /// Writes the group that was begun.
+    fn write<M: Memory>(
+        &mut self,
+        journal: &Journal,
+        pool: &Pool<M>,
+        time_ns: i64,
+        more: bool,
+    ) -> Result<(), MemoryError> {
+        let bytes = codec::padded(self.group.len()) + NEXT_BYTES;
+        if bytes > self.segment_bytes() {
+            return Err(MemoryError);
+        }
+        if self.at + bytes > self.segment_bytes() {
+            let group = std::mem::take(&mut self.group);
+            self.go_on(journal, pool, time_ns)?;
+            self.group = group;
+        }
+        self.store(pool, time_ns, more)
+    }
+
+    /// Leads on to an empty segment.
+    fn go_on<M: Memory>(&mut self, journal: &Journal, pool: &Pool<M>, time_ns: i64) -> Result<(), MemoryError> {
+        let (first, blocks) = journal.take_spare()?;
+        self.begin();
+        codec::encode(&mut self.group, &Record::Next { first, blocks });
+        self.store(pool, time_ns, false)?;
+        self.segments.push((first, blocks));
+        self.at = 0;
+        let more = u64::from(blocks) * BLOCK_BYTES as u64;
+        journal.bytes.fetch_add(more, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn store<M: Memory>(&mut self, pool: &Pool<M>, time_ns: i64, more: bool) -> Result<(), MemoryError> {
+        let header = Group {
+            sequence: self.sequence + 1,
+            nonce: self.nonce,
+            time_ns,
+            more,
+        };
+        self.crc = codec::seal(&mut self.group, self.crc, header);
+        let (segment, _) = *self.segments.last().expect("a log has a segment");
+        pool.memory().store(segment, self.at, &self.group)?;
+        let bytes = self.group.len();
+        match self.unforced.last_mut() {
+            Some((last, offset, count)) if *last == segment && *offset + *count == self.at => *count += bytes,
+            _ => self.unforced.push((segment, self.at, bytes)),
+        }
+        self.at += bytes;
+        self.sequence += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! Reading the log back: segment after segment, up to the last group that is whole.
+
+use super::codec::{self, HEADER_BYTES, Record, Records, padded};
+use super::{Head, Malformed};
+use crate::{BLOCK_BYTES, Block, Memory, MemoryError};
+
+/// A stretch of blocks that holds a part of the log.
+pub(crate) type Segment = (Block, u32);
+
+/// Why a log cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unreadable {
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// A segment lies outside of the members.
+    #[error("the log goes on at {first:?}, {blocks} blocks long, outside of the pool's members")]
+    Outside { first: Block, blocks: u32 },
+}
+
+/// Where a log ends: the next group goes there.
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
+    /// All segments, the last one is written to.
+    pub(crate) segments: Vec<Segment>,
+    /// Bytes used of the last one.
+    pub(crate) at: usize,
+    /// Sequence number of the last group.
+    pub(crate) sequence: u64,
+    /// Checksum of the last group.
+    pub(crate) crc: u32,
+}
+
+/// The group that is shown: the parts of a large one are shown together.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown<'a> {
+    /// Sequence number of the last part.
+    pub(crate) sequence: u64,
+    /// Time of its changes.
+    pub(crate) time_ns: i64,
+    /// The records.
+    pub(crate) records: Records<'a>,
+}
+
+/// Shows each group of the log that begins at `head`, up to the group `until`, and returns where it ends. `is_within` tells whether a segment
+/// lies in the members.
+pub(crate) fn scan<M: Memory>(
+    memory: &M,
+    head: Head,
+    until: u64,
+    is_within: &dyn Fn(Segment) -> bool,
+    show: &mut dyn FnMut(Shown<'_>) -> Result<(), Malformed>,
+) -> Result<Tail, Unreadable> {
+    let mut reader = Reader {
+        memory,
+        nonce: head.nonce,
+        is_within,
+        bytes: Vec::new(),
+        tail: Tail {
+            segments: Vec::new(),
+            at: 0,
+            sequence: head.sequence - 1,
+            crc: head.seed,
+        },
+    };
+    reader.enter((head.first, head.blocks))?;
+    let mut whole = reader.mark();
+    let (mut parts, mut is_open) = (Vec::new(), false);
+    while let Some((group, records, end)) = reader.group().filter(|(group, ..)| group.sequence <= until) {
+        let next = next_segment(records);
+        if next.is_none() {
+            parts.extend_from_slice(records);
+            is_open = group.more;
+        }
+        reader.tail = Tail {
+            segments: std::mem::take(&mut reader.tail.segments),
+            ..end
+        };
+        if let Some(segment) = next {
+            reader.enter(segment)?;
+        }
+        if is_open {
+            continue;
+        }
+        if next.is_none() {
+            let records = Records::new(&parts);
+            show(Shown {
+                sequence: group.sequence,
+                time_ns: group.time_ns,
+                records,
+            })?;
+            parts.clear();
+        }
+        whole = reader.mark();
+    }
+    let (segments, at, sequence, crc) = whole;
+    reader.tail.segments.truncate(segments);
+    Ok(Tail {
+        at,
+        sequence,
+        crc,
+        ..reader.tail
+    })
+}
+
+struct Reader<'a, M: Memory> {
+    memory: &'a M,
+    nonce: u64,
+    is_within: &'a dyn Fn(Segment) -> bool,
+    /// The bytes of the segment that is read.
+    bytes: Vec<u8>,
+    tail: Tail,
+}
+
+impl<M: Memory> Reader<'_, M> {
+    fn enter(&mut self, segment: Segment) -> Result<(), Unreadable> {
+        let (first, blocks) = segment;
+        if blocks == 0 || self.tail.segments.contains(&segment) || !(self.is_within)(segment) {
+            return Err(Unreadable::Outside { first, blocks });
+        }
+        self.bytes.resize(blocks as usize * BLOCK_BYTES, 0);
+        self.memory.load(first, 0, &mut self.bytes)?;
+        self.tail.segments.push(segment);
+        self.tail.at = 0;
+        Ok(())
+    }
+
+    /// Where the tail is: its number of segments, bytes in the last, sequence and checksum.
+    fn mark(&self) -> (usize, usize, u64, u32) {
+        let Tail {
+            segments,
+            at,
+            sequence,
+            crc,
+        } = &self.tail;
+        (segments.len(), *at, *sequence, *crc)
+    }
+
+    /// The group that follows, and the tail behind it, without segments.
+    fn group(&self) -> Option<(codec::Group, &[u8], Tail)> {
+        let bytes = self.bytes.get(self.tail.at..)?;
+        let (group, records, crc) = codec::open(bytes, self.tail.crc)?;
+        let tail = Tail {
+            segments: Vec::new(),
+            at: self.tail.at + padded(HEADER_BYTES + records.len()),
+            sequence: group.sequence,
+            crc,
+        };
+        let follows = group.sequence == self.tail.sequence + 1 && group.nonce == self.nonce;
+        follows.then_some((group, records, tail))
+    }
+}
+
+/// The segment that a group leads to, if it is that kind of group.
+fn next_segment(records: &[u8]) -> Option<Segment> {
+    match Records::new(records).next()? {
+        Ok(Record::Next { first, blocks }) => Some((first, blocks)),
+        _ => None,
+    }
+}

@@ -1,0 +1,238 @@
+//! The first and the last block of a durable member: what pool the member belongs to, and where the log begins.
+
+use crate::pool::MemberKind;
+use crate::{BLOCK_BYTES, Block, MemberId};
+
+/// First bytes of a superblock.
+const MAGIC: &[u8; 8] = b"HomeNode";
+/// Members that a durable pool may have: as many as the table in a superblock has room for.
+pub(crate) const MEMBERS_MAX: usize = 128;
+/// Where the table of members begins, in bytes.
+const MEMBERS_AT: usize = 512;
+/// Bytes of a member's entry in the table.
+const MEMBER_BYTES: usize = 16;
+/// Where the checksum lies: the last bytes.
+const CRC_AT: usize = BLOCK_BYTES - 4;
+
+const _: () = assert!(MEMBERS_AT + MEMBERS_MAX * MEMBER_BYTES <= CRC_AT);
+
+/// What a pool's format needs from those who read it: bit sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Anybody may read and write the pool without knowing these.
+    pub compatible: u64,
+    /// Whoever does not know these may only read.
+    pub read_only: u64,
+    /// Whoever does not know these may not even read.
+    pub incompatible: u64,
+}
+
+/// Known bits of [`Features::incompatible`] by name; bit n is the nth.
+const INCOMPATIBLE: &[&str] = &[];
+
+/// Where the log begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// First block of the first segment.
+    pub first: Block,
+    /// Blocks of that segment.
+    pub blocks: u32,
+    /// Sequence number of the first group.
+    pub sequence: u64,
+    /// Secret of the log.
+    pub nonce: u64,
+    /// Seed of the first group's checksum.
+    pub seed: u32,
+}
+
+impl Head {
+    /// The head of a log that follows nothing.
+    pub(crate) fn of_new((first, blocks): (Block, u32), nonce: u64) -> Self {
+        Self {
+            first,
+            blocks,
+            sequence: 1,
+            nonce,
+            seed: crc32c::crc32c(&nonce.to_le_bytes()),
+        }
+    }
+}
+
+/// A member as the superblock knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberRecord {
+    /// Its number.
+    pub id: MemberId,
+    /// Kind of storage.
+    pub kind: MemberKind,
+    /// All its blocks, superblocks among them.
+    pub blocks: u64,
+}
+
+/// Content of a superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Features that the pool uses.
+    pub features: Features,
+    /// Identity of the pool.
+    pub uuid: u128,
+    /// Rises with each change: the highest of all copies counts.
+    pub generation: u64,
+    /// The member that has this copy.
+    pub own: MemberId,
+    /// Identity of what keeps bytes that are not durable yet, such as one boot of the machine: while it is there, nothing that was
+    /// stored is lost.
+    pub witness: u128,
+    /// Where the snapshot begins.
+    pub snapshot: Head,
+    /// Where what follows the snapshot begins.
+    pub tail: Head,
+    /// All members, ascending by number.
+    pub members: Vec<MemberRecord>,
+}
+
+/// Why a block is no superblock that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnusableSuperblock {
+    /// It does not begin as one.
+    #[error("it is no member of a pool")]
+    NotOne,
+    /// Its checksum is wrong.
+    #[error("its superblock is damaged")]
+    Damaged,
+    /// It was written by something newer.
+    #[error("it uses `{0}`, which this version of Homenode does not know: use a newer one")]
+    Feature(&'static str),
+    /// It was written by something newer, in a way that has no name here.
+    #[error("it uses feature {0}, which this version of Homenode does not know: use a newer one")]
+    UnknownFeature(u32),
+}
+
+impl Superblock {
+    /// The bytes of a superblock.
+    ///
+    /// # Panics
+    /// With more members than a table has room for.
+    #[must_use]
+    pub fn encode(&self) -> Box<[u8; BLOCK_BYTES]> {
+        assert!(self.members.len() <= MEMBERS_MAX);
+        let mut out = Box::new([0; BLOCK_BYTES]);
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        put(MAGIC);
+        let Features {
+            compatible,
+            read_only,
+            incompatible,
+        } = self.features;
+        for bits in [compatible, read_only, incompatible] {
+            put(&bits.to_le_bytes());
+        }
+        put(&self.uuid.to_le_bytes());
+        put(&self.generation.to_le_bytes());
+        put(&self.witness.to_le_bytes());
+        for head in [&self.snapshot, &self.tail] {
+            put(&head.first.to_raw().to_le_bytes());
+            put(&head.blocks.to_le_bytes());
+            put(&head.seed.to_le_bytes());
+            put(&head.sequence.to_le_bytes());
+            put(&head.nonce.to_le_bytes());
+        }
+        put(&self.own.0.to_le_bytes());
+        let count = u16::try_from(self.members.len()).expect("few: asserted above");
+        put(&count.to_le_bytes());
+        for (member, entry) in self
+            .members
+            .iter()
+            .zip(out[MEMBERS_AT..].chunks_exact_mut(MEMBER_BYTES))
+        {
+            entry[..2].copy_from_slice(&member.id.0.to_le_bytes());
+            entry[2] = kind_code(member.kind);
+            entry[8..].copy_from_slice(&member.blocks.to_le_bytes());
+        }
+        let crc = crc32c::crc32c(&out[..CRC_AT]);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// The superblock of these bytes.
+    ///
+    /// # Errors
+    /// [`UnusableSuperblock`] says why there is none.
+    pub fn decode(bytes: &[u8; BLOCK_BYTES]) -> Result<Self, UnusableSuperblock> {
+        if &bytes[..8] != MAGIC {
+            return Err(UnusableSuperblock::NotOne);
+        }
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        if crc32c::crc32c(&bytes[..CRC_AT]).to_le_bytes() != bytes[CRC_AT..] {
+            return Err(UnusableSuperblock::Damaged);
+        }
+        let word = |nth: usize| {
+            let at = 8 + 8 * nth;
+            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a word has eight bytes"))
+        };
+        let wide = |nth: usize| u128::from(word(nth)) | u128::from(word(nth + 1)) << 64;
+        let features = Features {
+            compatible: word(0),
+            read_only: word(1),
+            incompatible: word(2),
+        };
+        let unknown = features.incompatible >> INCOMPATIBLE.len() << INCOMPATIBLE.len();
+        if unknown != 0 {
+            return Err(UnusableSuperblock::UnknownFeature(unknown.trailing_zeros()));
+        }
+        let damaged = UnusableSuperblock::Damaged;
+        let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("32 bits");
+        let head = |nth: usize| -> Head {
+            Head {
+                first: Block::from_raw(word(nth)),
+                blocks: low(word(nth + 1)),
+                seed: low(word(nth + 1) >> 32),
+                sequence: word(nth + 2),
+                nonce: word(nth + 3),
+            }
+        };
+        let (snapshot, tail) = (head(8), head(12));
+        let behind = 8 + 8 * 16;
+        let count = usize::from(u16_at(behind + 2));
+        if count > MEMBERS_MAX || snapshot.sequence == 0 || tail.sequence == 0 {
+            return Err(damaged);
+        }
+        let entries = bytes[MEMBERS_AT..].chunks_exact(MEMBER_BYTES).take(count);
+        let members = entries.map(|entry| {
+            Ok(MemberRecord {
+                id: MemberId(u16::from_le_bytes([entry[0], entry[1]])),
+                kind: kind_of(entry[2]).ok_or(damaged)?,
+                blocks: u64::from_le_bytes(entry[8..16].try_into().expect("it has eight bytes")),
+            })
+        });
+        Ok(Self {
+            features,
+            uuid: wide(3),
+            generation: word(5),
+            witness: wide(6),
+            snapshot,
+            tail,
+            own: MemberId(u16_at(behind)),
+            members: members.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+const fn kind_code(kind: MemberKind) -> u8 {
+    match kind {
+        MemberKind::Dram => 0,
+        MemberKind::Pmem => 1,
+        MemberKind::File => 2,
+        MemberKind::Block => 3,
+    }
+}
+
+fn kind_of(code: u8) -> Option<MemberKind> {
+    let all = [MemberKind::Dram, MemberKind::Pmem, MemberKind::File, MemberKind::Block];
+    all.into_iter().find(|kind| kind_code(*kind) == code)
+}

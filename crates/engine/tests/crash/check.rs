@@ -1,0 +1,221 @@
+//! The oracle: what a pool may show after a crash.
+//!
+//! Names and attributes are those after some operation, not before the last one that made them durable, and not behind the last one that was
+//! begun. A file's size is that after some operation from the last one on that made the file durable; each byte is one that it had there at that
+//! place. A file that took another's place has what it had then, or something newer.
+
+use crate::sim::{Disk, Event, Kind};
+use crate::tree::Tree;
+use crate::workload::{Run, open};
+use std::collections::BTreeMap;
+
+/// Power cuts that are tried at one point: all, when few units may be lost, or the usual suspects and some at random.
+const UNITS_FOR_ALL: usize = 5;
+const EACH_MAX: usize = 12;
+const RANDOM: usize = 16;
+
+/// How many stores of a unit survive, given its place and their number; with words for it.
+type Choice = (String, Box<dyn FnMut(usize, usize) -> usize>);
+
+/// Counts what was looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Looked {
+    pub(crate) states: u64,
+    pub(crate) points: u64,
+}
+
+/// A state that the oracle refuses.
+#[derive(Debug)]
+pub(crate) struct Violation(pub(crate) String);
+
+/// Tries crashes of a run at every point where something becomes durable, at its end, and of the process before every few stores.
+pub(crate) fn explore(run: &Run, kind: Kind, random: &mut fastrand::Rng, looked: &mut Looked) -> Result<(), Violation> {
+    let events = run.memory.take_events();
+    let mut disk = Disk::new(kind, vec![0; run.memory.bytes().len()]);
+    let mut all = disk.durable.clone();
+    let (mut begun, mut done) = (0, 0);
+    let first = events.iter().position(|event| matches!(event, Event::Begin(_)));
+    for (nth, event) in events.iter().enumerate() {
+        let is_in = first.is_some_and(|first| nth >= first);
+        match event {
+            Event::Begin(operation) => begun = *operation,
+            Event::End(operation) => {
+                done = *operation;
+                kill(run, kind, &all, (done, begun), looked)?;
+            }
+            Event::Persist(..) if is_in => {
+                looked.points += 1;
+                cut(run, kind, &disk, (done, begun), random, looked)?;
+            }
+            Event::Store(..) if is_in && random.u8(..) < 64 => kill(run, kind, &all, (done, begun), looked)?,
+            Event::Persist(..) | Event::Store(..) => {}
+        }
+        disk.play(event);
+        if let Event::Store(at, bytes) = event {
+            all[*at..at + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+    looked.points += 1;
+    cut(run, kind, &disk, (done, begun), random, looked)
+}
+
+/// The process is killed: every store is there.
+fn kill(
+    run: &Run,
+    kind: Kind,
+    all: &[u8],
+    (done, begun): (usize, usize),
+    looked: &mut Looked,
+) -> Result<(), Violation> {
+    looked.states += 1;
+    let tree = recover(run, kind, all.to_vec(), 1)?;
+    let files = tree.bytes.keys().map(|ino| (*ino, done)).collect();
+    judge(run, &tree, done..=begun, &files).map_err(|why| describe(run, "killed", (done, begun), &why))
+}
+
+/// The machine loses power: of what is not durable, any part is there.
+fn cut(
+    run: &Run,
+    kind: Kind,
+    disk: &Disk,
+    (done, begun): (usize, usize),
+    random: &mut fastrand::Rng,
+    looked: &mut Looked,
+) -> Result<(), Violation> {
+    for (nth, (what, survive)) in choices(disk.pending_units(), random).into_iter().enumerate() {
+        looked.states += 1;
+        let bytes = disk.after_crash(survive);
+        let describe = |why: &str| describe(run, &format!("power cut, {what}"), (done, begun), why);
+        let again = (nth % 8 == 0).then(|| bytes.clone());
+        let tree = recover(run, kind, bytes, 2).map_err(|Violation(why)| describe(&why))?;
+        let synced = &run.synced[done];
+        judge(run, &tree, synced.names..=begun, &synced.files).map_err(|why| describe(&why))?;
+        if let Some(bytes) = again {
+            again_the_same(kind, bytes, &tree).map_err(|why| describe(&why))?;
+        }
+    }
+    Ok(())
+}
+
+/// Power cuts with `units` units that may be lost.
+fn choices(units: usize, random: &mut fastrand::Rng) -> Vec<Choice> {
+    let seed = random.u64(..);
+    let mut choices: Vec<Choice> = Vec::new();
+    if units <= UNITS_FOR_ALL {
+        for bits in 0..1_usize << units {
+            let survive = move |unit: usize, stores: usize| if bits >> unit & 1 == 1 { stores } else { 0 };
+            choices.push((format!("units {bits:b} of {units} survive"), Box::new(survive)));
+        }
+    } else {
+        choices.push(("nothing survives".to_owned(), Box::new(|_, _| 0)));
+        choices.push(("everything survives".to_owned(), Box::new(|_, stores| stores)));
+        for _ in 0..EACH_MAX {
+            let one = random.usize(..units);
+            let alone = move |unit: usize, stores: usize| if unit == one { stores } else { 0 };
+            let missing = move |unit: usize, stores: usize| if unit == one { 0 } else { stores };
+            choices.push((format!("only unit {one} of {units} survives"), Box::new(alone)));
+            choices.push((format!("all but unit {one} of {units} survive"), Box::new(missing)));
+        }
+        // Some come before a place, as a disk writes them.
+        for nth in 0..4 {
+            let until = random.usize(..units);
+            let before = move |unit: usize, stores: usize| if (unit < until) == (nth % 2 == 0) { stores } else { 0 };
+            choices.push((
+                format!("units before {until} of {units} survive, or the others"),
+                Box::new(before),
+            ));
+        }
+        for nth in 0..RANDOM {
+            let mut own = fastrand::Rng::with_seed(seed.wrapping_add(nth as u64));
+            let some = move |_: usize, stores: usize| own.usize(..=stores);
+            choices.push((format!("any of {units} units survive"), Box::new(some)));
+        }
+    }
+    choices
+}
+
+fn describe(run: &Run, crash: &str, (done, begun): (usize, usize), why: &str) -> Violation {
+    Violation(format!(
+        "{crash}, with {done} operations ended and {begun} begun: {why}\n  operations: {:?}",
+        run.operations
+    ))
+}
+
+fn recover(run: &Run, kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<Tree, Violation> {
+    let (fs, _) = open(kind, bytes, witness).map_err(|error| describe(run, "opening", (0, 0), &error.to_string()))?;
+    fs.check_invariants();
+    let slot = fs.slots().claim().expect("the first");
+    Ok(Tree::of(&fs, &slot))
+}
+
+/// A pool that was opened, and loses power at once, is the same again.
+fn again_the_same(kind: Kind, bytes: Vec<u8>, first: &Tree) -> Result<(), String> {
+    let mut disk = Disk::new(kind, bytes.clone());
+    let (fs, memory) = open(kind, bytes, 2).map_err(|error| error.to_string())?;
+    drop(fs);
+    memory.take_events().iter().for_each(|event| disk.play(event));
+    let (fs, _) = open(kind, disk.after_crash(|_, _| 0), 3).map_err(|error| format!("opened again: {error}"))?;
+    let slot = fs.slots().claim().expect("the first");
+    if Tree::of(&fs, &slot) == *first {
+        Ok(())
+    } else {
+        Err("opened again after another power cut, it is not the same".to_owned())
+    }
+}
+
+/// Whether `tree` is one that the oracle allows, with the operations that its names may be after, and those that its files are at least after.
+fn judge(
+    run: &Run,
+    tree: &Tree,
+    operations: std::ops::RangeInclusive<usize>,
+    files: &BTreeMap<u64, usize>,
+) -> Result<(), String> {
+    let end = *operations.end();
+    let mut why = format!(
+        "names are not those after any of operations {operations:?}: {:?}",
+        tree.names
+    );
+    for nth in operations {
+        if !run.trees[nth].has_names_of(tree) {
+            continue;
+        }
+        let mut least = files.clone();
+        for (when, ino) in run.synced[end].needs.iter().filter(|(when, _)| *when <= nth) {
+            let least = least.entry(*ino).or_default();
+            *least = (*least).max(*when);
+        }
+        match tree.bytes.iter().try_for_each(|(ino, bytes)| {
+            let from = least.get(ino).copied().unwrap_or(0);
+            judge_bytes(run, *ino, bytes, from..=end)
+        }) {
+            Ok(()) => return Ok(()),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
+
+fn judge_bytes(run: &Run, ino: u64, bytes: &[u8], operations: std::ops::RangeInclusive<usize>) -> Result<(), String> {
+    let states: Vec<&Vec<u8>> = run.trees[operations.clone()]
+        .iter()
+        .filter_map(|tree| tree.bytes.get(&ino).map(|bytes| &**bytes))
+        .collect();
+    if states.iter().any(|state| ***state == *bytes) {
+        return Ok(());
+    }
+    if !states.iter().any(|state| state.len() == bytes.len()) {
+        let sizes: Vec<usize> = states.iter().map(|state| state.len()).collect();
+        return Err(format!(
+            "inode {ino} has {} bytes, and had {sizes:?} after operations {operations:?}",
+            bytes.len()
+        ));
+    }
+    let strange = (0..bytes.len()).find(|at| !states.iter().any(|state| state.get(*at) == Some(&bytes[*at])));
+    strange.map_or(Ok(()), |at| {
+        let had: Vec<_> = states.iter().map(|state| state.get(at)).collect();
+        Err(format!(
+            "inode {ino} has {} at byte {at}, and had {had:?} there after operations {operations:?}",
+            bytes[at]
+        ))
+    })
+}

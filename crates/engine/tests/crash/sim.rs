@@ -1,0 +1,215 @@
+//! Memory that forgets: what survives a crash of the machine is what was made durable, and any part of the rest.
+//!
+//! The fault model. Bytes are kept in units: sectors of 512 bytes for a file on a disk, cache lines of 64 bytes for persistent memory. Stores to one
+//! unit survive in their order, up to any of them; a store to a line is several stores of 8 bytes. Units are independent of each other, so a long
+//! store may be torn anywhere between two units. What [`Memory::persist`] returned for has survived. When only the process is killed, all stores
+//! survive.
+
+use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Kinds of members that are simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A file on a disk.
+    File,
+    /// Persistent memory.
+    Pmem,
+}
+
+impl Kind {
+    const fn unit_bytes(self) -> usize {
+        match self {
+            Self::File => 512,
+            Self::Pmem => 64,
+        }
+    }
+
+    const fn atom_bytes(self) -> usize {
+        match self {
+            Self::File => 512,
+            Self::Pmem => 8,
+        }
+    }
+}
+
+/// What happened to the memory, in order.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// Bytes were stored.
+    Store(usize, Box<[u8]>),
+    /// Bytes are durable from now on: where, and how many.
+    Persist(usize, usize),
+    /// The workload begins with its nth operation.
+    Begin(usize),
+    /// The workload has ended its nth operation.
+    End(usize),
+}
+
+/// The memory of one member, shared by the filesystem and the test.
+#[derive(Clone, Debug)]
+pub(crate) struct SimMemory(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: Kind,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    bytes: Vec<u8>,
+    events: Vec<Event>,
+}
+
+impl SimMemory {
+    pub(crate) fn new(kind: Kind, bytes: Vec<u8>) -> Self {
+        let state = State {
+            bytes,
+            events: Vec::new(),
+        };
+        Self(Arc::new(Inner {
+            kind,
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// Bytes as they are now.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.state.lock().bytes.clone()
+    }
+
+    /// Takes what happened since the last time.
+    pub(crate) fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.0.state.lock().events)
+    }
+
+    pub(crate) fn mark(&self, event: Event) {
+        self.0.state.lock().events.push(event);
+    }
+
+    fn note_persist(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
+        let mut state = self.0.state.lock();
+        state.events.push(Event::Persist(start, bytes));
+        Ok(())
+    }
+}
+
+fn address(block: Block, offset: usize) -> usize {
+    assert_eq!(block.member(), MemberId(0), "there is one member");
+    usize::try_from(block.index()).expect("a small member") * BLOCK_BYTES + offset
+}
+
+impl Memory for SimMemory {
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
+        let at = address(from, offset);
+        to.copy_from_slice(&self.0.state.lock().bytes[at..at + to.len()]);
+        Ok(())
+    }
+
+    fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        let at = address(to, offset);
+        let mut state = self.0.state.lock();
+        state.bytes[at..at + from.len()].copy_from_slice(from);
+        state.events.push(Event::Store(at, from.into()));
+        Ok(())
+    }
+
+    fn zero(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        self.store(at, offset, &vec![0; bytes])
+    }
+
+    fn copy(&self, from: Block, to: Block, blocks: u64) -> Result<(), MemoryError> {
+        let mut bytes = vec![0; usize::try_from(blocks).expect("few") * BLOCK_BYTES];
+        self.load(from, 0, &mut bytes)?;
+        self.store(to, 0, &bytes)
+    }
+
+    fn populate(&self, _: MemberId, _: u64, _: u64) -> Result<(), Starved> {
+        Ok(())
+    }
+
+    fn persist(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        self.note_persist(address(at, offset), bytes)
+    }
+
+    fn persist_all(&self, _: MemberId) -> Result<(), MemoryError> {
+        let all = self.0.state.lock().bytes.len();
+        self.note_persist(0, all)
+    }
+
+    fn inline_bytes_max(&self) -> usize {
+        match self.0.kind {
+            Kind::File => 32 << 10,
+            Kind::Pmem => 0,
+        }
+    }
+}
+
+/// A store to a unit: where, and the bytes.
+type Stored = (usize, Box<[u8]>);
+
+/// The disk behind the memory, played from events: what is durable, and the stores to each unit that are not yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Disk {
+    kind: Kind,
+    pub(crate) durable: Vec<u8>,
+    pending: BTreeMap<usize, Vec<Stored>>,
+}
+
+impl Disk {
+    pub(crate) fn new(kind: Kind, durable: Vec<u8>) -> Self {
+        Self {
+            kind,
+            durable,
+            pending: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn play(&mut self, event: &Event) {
+        match event {
+            Event::Store(at, bytes) => {
+                let (unit, atom) = (self.kind.unit_bytes(), self.kind.atom_bytes());
+                let mut done = 0;
+                while done < bytes.len() {
+                    let start = at + done;
+                    let count = (atom - start % atom).min(bytes.len() - done);
+                    let stores = self.pending.entry(start / unit).or_default();
+                    stores.push((start, bytes[done..done + count].into()));
+                    done += count;
+                }
+            }
+            Event::Persist(at, bytes) => {
+                let unit = self.kind.unit_bytes();
+                let units = at / unit..(at + bytes).div_ceil(unit);
+                let now: Vec<usize> = self.pending.range(units).map(|(unit, _)| *unit).collect();
+                for unit in now {
+                    for (start, bytes) in self.pending.remove(&unit).expect("it was found") {
+                        self.durable[start..start + bytes.len()].copy_from_slice(&bytes);
+                    }
+                }
+            }
+            Event::Begin(_) | Event::End(_) => {}
+        }
+    }
+
+    /// The bytes after a crash of the machine in which of each unit as many of its stores survive as `survive` says, given the unit's place
+    /// among those with such stores and their number.
+    pub(crate) fn after_crash(&self, mut survive: impl FnMut(usize, usize) -> usize) -> Vec<u8> {
+        let mut bytes = self.durable.clone();
+        for (place, stores) in self.pending.values().enumerate() {
+            let count = survive(place, stores.len());
+            for (start, stored) in &stores[..count] {
+                bytes[*start..start + stored.len()].copy_from_slice(stored);
+            }
+        }
+        bytes
+    }
+
+    /// Number of units with stores that are not durable.
+    pub(crate) fn pending_units(&self) -> usize {
+        self.pending.len()
+    }
+}

@@ -1,0 +1,371 @@
+//! Operations on a small tree, and their history.
+
+use crate::sim::{Event, Kind, SimMemory};
+use crate::tree::Tree;
+use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, INSERT_RANGE, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
+use homenode_engine::fs::{
+    Asking, Fs, Inode, NewInode, OpenError, POLICY_XATTR, Placement, RenameMode, SetAttr, SetTime, XattrMode,
+};
+use homenode_engine::log::{LogOptions, MemberRecord, Superblock, UnusableSuperblock};
+use homenode_engine::pool::{Machine, MemberKind};
+use homenode_engine::{BLOCK_BYTES, Clock, CpuId, MemberId, NodeId};
+use homenode_shared::Slot;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Blocks of the member: 1 MiB.
+pub(crate) const BLOCKS: usize = 256;
+/// Blocks of a segment of the log.
+const SEGMENT_BLOCKS: u32 = 8;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ticks(Arc<AtomicI64>);
+
+impl Clock for Ticks {
+    /// Each look is later than the one before.
+    fn now_ns(&self) -> i64 {
+        1_000_000 + self.0.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+pub(crate) type SimFs = Fs<SimMemory, Ticks>;
+
+pub(crate) fn asking(slot: &Slot) -> Asking<'_> {
+    Asking {
+        user: Some(0),
+        slot,
+        cpu: CpuId(0),
+        node: &|| NodeId(0),
+    }
+}
+
+fn machine() -> Machine {
+    Machine {
+        cpu_nodes: vec![NodeId(0)],
+        nodes: vec![NodeId(0)],
+        latency: vec![vec![10]],
+        files_max: 1000,
+    }
+}
+
+fn options(witness: u128) -> LogOptions {
+    LogOptions {
+        uuid: 7,
+        nonce: 0x5ec2e7,
+        witness,
+        segment_blocks: SEGMENT_BLOCKS,
+    }
+}
+
+/// A new pool.
+pub(crate) fn format(kind: Kind) -> (SimFs, SimMemory) {
+    let memory = SimMemory::new(kind, vec![0; BLOCKS * BLOCK_BYTES]);
+    let member = MemberRecord {
+        id: MemberId(0),
+        kind: match kind {
+            Kind::File => MemberKind::File,
+            Kind::Pmem => MemberKind::Pmem,
+        },
+        blocks: BLOCKS as u64,
+    };
+    let root = new(0o040_755);
+    let members = [(member, NodeId(0))];
+    let fs = Fs::format(&machine(), memory.clone(), Ticks::default(), root, options(1), &members);
+    (fs.expect("there is room"), memory)
+}
+
+/// Opens the pool that these bytes are, under a witness: 1 is the one it was used under.
+pub(crate) fn open(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<(SimFs, SimMemory), OpenError> {
+    let superblock = newest_superblock(&bytes).expect("one of two superblocks is whole");
+    let memory = SimMemory::new(kind, bytes);
+    let ticks = Ticks(Arc::new(AtomicI64::new(1 << 40)));
+    let home = |_| NodeId(0);
+    let fs = Fs::open_durable(&machine(), memory.clone(), ticks, options(witness), superblock, &home)?;
+    Ok((fs, memory))
+}
+
+pub(crate) fn newest_superblock(bytes: &[u8]) -> Result<Superblock, UnusableSuperblock> {
+    let copy = |at: usize| Superblock::decode(bytes[at..at + BLOCK_BYTES].try_into().expect("a block"));
+    match (copy(0), copy(bytes.len() - BLOCK_BYTES)) {
+        (Ok(first), Ok(last)) if last.generation > first.generation => Ok(last),
+        (Ok(first), _) => Ok(first),
+        (Err(_), last) => last,
+    }
+}
+
+fn new(mode: u32) -> NewInode {
+    NewInode {
+        mode,
+        umask: 0,
+        uid: 3,
+        gid: 4,
+        rdev: 0,
+    }
+}
+
+/// An operation. Names are of the root and of its directory `d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Create(&'static str),
+    Mkdir(&'static str),
+    Symlink(&'static str),
+    Link(&'static str, &'static str),
+    Unlink(&'static str),
+    Rmdir(&'static str),
+    Rename(&'static str, &'static str, RenameMode),
+    Write(&'static str, u64, usize),
+    Append(&'static str, usize),
+    Truncate(&'static str, u64),
+    Allocate(&'static str, Range, u64, u64),
+    Chmod(&'static str, u32),
+    SetXattr(&'static str, usize),
+    RemoveXattr(&'static str),
+    Mknod(&'static str),
+    Chown(&'static str),
+    SetAcl(&'static str, &'static [u8]),
+    SetPolicy(&'static str),
+    MakeVolume,
+    WriteVolume(u64, usize),
+    RemoveVolume,
+    Sync(&'static str),
+    SyncAll,
+    Snapshot,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Range {
+    Reserve,
+    ReserveKeepSize,
+    Punch,
+    Zero,
+    Collapse,
+    Insert,
+}
+
+/// An access list with a named user, in the kernel's form: owner, user 5, group, mask, others.
+const ACL: &[u8] = &[
+    2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 6, 0, 5, 0, 0, 0, 4, 0, 5, 0, 255, 255, 255, 255, 16, 0, 6, 0,
+    255, 255, 255, 255, 32, 0, 1, 0, 255, 255, 255, 255,
+];
+
+/// A run of operations on a pool, with what it showed after each.
+pub(crate) struct Run {
+    pub(crate) fs: SimFs,
+    pub(crate) memory: SimMemory,
+    pub(crate) slot: Slot,
+    pub(crate) operations: Vec<Operation>,
+    /// What was shown before the first operation, and after each.
+    pub(crate) trees: Vec<Tree>,
+    /// For each of them: operations up to which each file is durable, and names are.
+    pub(crate) synced: Vec<Synced>,
+    stamp: u8,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Synced {
+    pub(crate) names: usize,
+    pub(crate) files: BTreeMap<u64, usize>,
+    /// Operations that put a file in the place of another, with that file: once they show, its bytes do.
+    pub(crate) needs: Vec<(usize, u64)>,
+}
+
+impl Run {
+    pub(crate) fn new(kind: Kind) -> Self {
+        let (fs, memory) = format(kind);
+        let slot = fs.slots().claim().expect("the first");
+        let tree = Tree::of(&fs, &slot);
+        Self {
+            fs,
+            memory,
+            slot,
+            operations: Vec::new(),
+            trees: vec![tree],
+            synced: vec![Synced::default()],
+            stamp: 0,
+        }
+    }
+
+    /// Carries out an operation; one that is refused changes nothing.
+    pub(crate) fn step(&mut self, operation: Operation) -> bool {
+        let nth = self.operations.len() + 1;
+        self.operations.push(operation);
+        self.memory.mark(Event::Begin(nth));
+        let mut synced = self.synced.last().expect("it begins with one").clone();
+        let is_done = self.carry_out(operation).is_some();
+        if is_done {
+            match operation {
+                Operation::Sync(path) => {
+                    synced.names = nth;
+                    let inode = self.find(path).expect("it was made durable");
+                    synced.files.insert(inode.ino().0, nth);
+                }
+                Operation::SyncAll | Operation::Snapshot => {
+                    let all = self.trees.last().expect("it begins with one").bytes.keys();
+                    synced.files.extend(all.map(|ino| (*ino, nth)));
+                    synced.names = nth;
+                }
+                Operation::Rename(from, to, RenameMode::Replace) => {
+                    let before = &self.trees.last().expect("it begins with one").names;
+                    let at = |path: &str| before.get([b"/", path.as_bytes()].concat().as_slice());
+                    if let (Some(moved), Some(met)) = (at(from), at(to))
+                        && moved.ino != met.ino
+                    {
+                        synced.needs.push((nth, moved.ino));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.memory.mark(Event::End(nth));
+        self.trees.push(Tree::of(&self.fs, &self.slot));
+        self.synced.push(synced);
+        is_done
+    }
+
+    fn find(&self, path: &str) -> Option<Arc<Inode>> {
+        path.split('/')
+            .try_fold(self.fs.root(), |dir, name| self.fs.lookup(&dir, name.as_bytes()).ok())
+    }
+
+    fn parent<'a>(&self, path: &'a str) -> Option<(Arc<Inode>, &'a [u8])> {
+        match path.split_once('/') {
+            None => Some((self.fs.root(), path.as_bytes())),
+            Some((dir, name)) => Some((self.find(dir)?, name.as_bytes())),
+        }
+    }
+
+    /// Bytes that no other write has.
+    fn stamped(&mut self, count: usize) -> Vec<u8> {
+        self.stamp = self.stamp % 250 + 1;
+        vec![self.stamp; count]
+    }
+
+    fn carry_out(&mut self, operation: Operation) -> Option<()> {
+        match operation {
+            Operation::Write(path, offset, count) => {
+                let (inode, bytes) = (self.find(path)?, self.stamped(count));
+                self.fs
+                    .write(&asking(&self.slot), &inode, offset, &bytes, false)
+                    .ok()
+                    .map(drop)
+            }
+            Operation::Append(path, count) => {
+                let (inode, bytes) = (self.find(path)?, self.stamped(count));
+                self.fs
+                    .append(&asking(&self.slot), &inode, &bytes, false)
+                    .ok()
+                    .map(drop)
+            }
+            Operation::Truncate(path, size) => {
+                let inode = self.find(path)?;
+                self.fs.truncate_step(&inode, size, 0).ok().map(drop)
+            }
+            Operation::Allocate(path, range, offset, count) => {
+                let inode = self.find(path)?;
+                let mode = match range {
+                    Range::Reserve => 0,
+                    Range::ReserveKeepSize => KEEP_SIZE,
+                    Range::Punch => PUNCH_HOLE | KEEP_SIZE,
+                    Range::Zero => ZERO_RANGE,
+                    Range::Collapse => COLLAPSE_RANGE,
+                    Range::Insert => INSERT_RANGE,
+                };
+                self.fs.fallocate(&asking(&self.slot), &inode, mode, offset, count).ok()
+            }
+            Operation::MakeVolume => self.fs.create_volume("v", 1 << 16, Placement::Local).ok().map(drop),
+            Operation::WriteVolume(offset, count) => {
+                let (volume, bytes) = (self.fs.volume("v").ok()?, self.stamped(count));
+                self.fs
+                    .write_volume(&asking(&self.slot), &volume, offset, &bytes)
+                    .ok()
+                    .map(drop)
+            }
+            Operation::RemoveVolume => {
+                let volume = self.fs.volume("v").ok()?;
+                self.fs.remove_volume(&volume).ok()
+            }
+            Operation::Sync(path) => self.fs.sync(&self.slot, &*self.find(path)?).ok(),
+            Operation::SyncAll => self.fs.sync_all(&self.slot).ok(),
+            Operation::Snapshot => self.fs.compact(&self.slot).ok(),
+            _ => self.change_names(operation),
+        }
+    }
+
+    fn change_names(&mut self, operation: Operation) -> Option<()> {
+        match operation {
+            Operation::Create(path) => {
+                let (dir, name) = self.parent(path)?;
+                self.fs.create(&dir, name, new(0o100_644)).ok().map(drop)
+            }
+            Operation::Mkdir(path) => {
+                let (dir, name) = self.parent(path)?;
+                self.fs.create(&dir, name, new(0o040_755)).ok().map(drop)
+            }
+            Operation::Symlink(path) => {
+                let (dir, name) = self.parent(path)?;
+                self.fs.symlink(&dir, name, b"target", 1, 2).ok().map(drop)
+            }
+            Operation::Link(path, other) => {
+                let inode = self.find(path)?;
+                let (dir, name) = self.parent(other)?;
+                self.fs.link(&inode, &dir, name).ok()
+            }
+            Operation::Unlink(path) => {
+                let (dir, name) = self.parent(path)?;
+                self.fs.unlink(&dir, name).ok()
+            }
+            Operation::Rmdir(path) => {
+                let (dir, name) = self.parent(path)?;
+                self.fs.rmdir(&dir, name).ok()
+            }
+            Operation::Rename(path, other, mode) => {
+                let ((from, name), (to, new_name)) = (self.parent(path)?, self.parent(other)?);
+                self.fs.rename(&from, name, &to, new_name, mode).ok()
+            }
+            Operation::Chmod(path, mode) => {
+                let set = SetAttr {
+                    mode: Some(mode),
+                    ..SetAttr::default()
+                };
+                self.fs.set_attr(&*self.find(path)?, &set).ok().map(drop)
+            }
+            Operation::SetXattr(path, count) => {
+                let (inode, value) = (self.find(path)?, self.stamped(count));
+                self.fs
+                    .set_xattr(&inode, b"user.x", &value, XattrMode::Either, false)
+                    .ok()
+            }
+            Operation::RemoveXattr(path) => self.fs.remove_xattr(&*self.find(path)?, b"user.x").ok(),
+            Operation::Mknod(path) => {
+                let (dir, name) = self.parent(path)?;
+                let device = NewInode {
+                    rdev: 0x103,
+                    ..new(0o020_600)
+                };
+                self.fs.create(&dir, name, device).ok().map(drop)
+            }
+            Operation::Chown(path) => {
+                let set = SetAttr {
+                    uid: Some(9),
+                    gid: Some(8),
+                    kill_priv: true,
+                    mtime: Some(SetTime::At(5)),
+                    ..SetAttr::default()
+                };
+                self.fs.set_attr(&*self.find(path)?, &set).ok().map(drop)
+            }
+            Operation::SetAcl(path, name) => {
+                let inode = self.find(path)?;
+                self.fs.set_xattr(&inode, name, ACL, XattrMode::Either, true).ok()
+            }
+            Operation::SetPolicy(path) => {
+                let inode = self.find(path)?;
+                self.fs
+                    .set_xattr(&inode, POLICY_XATTR, b"node:0", XattrMode::Either, false)
+                    .ok()
+            }
+            _ => unreachable!("{operation:?} changes no name"),
+        }
+    }
+}

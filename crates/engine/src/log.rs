@@ -6,13 +6,14 @@
 
 mod codec;
 mod journal;
+pub mod planted;
 mod scan;
 mod superblock;
 mod tables;
 
 pub use codec::{Malformed, Record};
 pub use journal::LogOptions;
-pub(crate) use journal::{Journal, first_superblock};
+pub(crate) use journal::{Journal, first_superblock, repair_superblocks};
 pub(crate) use scan::{Segment, Shown, Tail, Unreadable, scan};
 pub use superblock::{Features, Head, MemberRecord, Superblock, UnusableSuperblock};
 pub use tables::{Damage, Data, Node, Tables};

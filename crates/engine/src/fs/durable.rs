@@ -8,6 +8,7 @@
 
 use super::block_file::BlockFile;
 use super::{Error, Fs, Ino, Inode, Result};
+use crate::log::planted::{Planted, is_planted};
 use crate::log::{Change, Journal, Record};
 use crate::pool::MemberKind;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, MemoryError};
@@ -68,8 +69,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub(super) fn tell_with(&self, now_ns: i64, changes: &[Change<'_>], needs: Option<Ino>) {
         let Some(journal) = &self.journal else { return };
         match needs {
-            None => journal.append(&self.pool, now_ns, changes),
-            Some(ino) => {
+            Some(ino) if !is_planted(Planted::EarlyRename) => {
                 journal.need(ino);
                 // A change of nothing, in case that bytes were overwritten alone: it is settled when they are durable.
                 let nothing = Change::NoExtents {
@@ -81,6 +81,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 let changes = changes.iter().map(|change| Record::Change(*change));
                 journal.append_records(&self.pool, now_ns, first.chain(changes))
             }
+            _ => journal.append(&self.pool, now_ns, changes),
         };
     }
 
@@ -128,8 +129,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Frees blocks that a file's map recorded until now: the one place where such blocks go back to the pool.
     pub(super) fn free_blocks(&self, first: Block, blocks: u64) {
         match &self.journal {
-            Some(journal) => journal.quarantine(first, blocks),
-            None => self.pool.free(first, blocks),
+            Some(journal) if !is_planted(Planted::EarlyReuse) => journal.quarantine(first, blocks),
+            _ => self.pool.free(first, blocks),
         }
     }
 
@@ -187,6 +188,41 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.write_snapshot(journal, slot)
     }
 
+    /// Finds room in the log for an operation, before it locks anything; waits for a snapshot if need be.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] for one that `adds`, when a snapshot would not fit with what it adds.
+    pub(super) fn admit(&self, adds: bool) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        if !journal.is_short() || journal.fill_spare(&self.pool) {
+            return Ok(());
+        }
+        let slot = self.slots.claim().ok_or(Error::Busy)?;
+        let _one_at_a_time = journal.settling.lock();
+        self.settle_all(journal, &slot)?;
+        if journal.fill_spare(&self.pool) {
+            return Ok(());
+        }
+        let made = self.write_snapshot(journal, &slot);
+        if journal.fill_spare(&self.pool) || !adds {
+            return Ok(());
+        }
+        made.and(Err(Error::NoSpace))
+    }
+
+    /// Carries out `act`; once more when the pool was full, and blocks that were freed could be given back.
+    pub(super) fn with_freed<T>(&self, slot: &Slot, act: impl Fn() -> Result<T>) -> Result<T> {
+        let Some(journal) = &self.journal else { return act() };
+        self.admit(true)?;
+        match act() {
+            Err(Error::NoSpace) if journal.quarantined_blocks() > 0 => {
+                self.sync_all(slot)?;
+                act()
+            }
+            result => result,
+        }
+    }
+
     /// Makes the groups durable that were appended so far, and first the bytes that these need.
     fn force(&self, journal: &Journal, slot: &Slot) -> Result<()> {
         for (ino, mark) in journal.needed() {
@@ -196,6 +232,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 self.settle_file(journal, slot, &inode, file)?;
             }
             journal.met(ino, mark);
+        }
+        if is_planted(Planted::LogNotForced) {
+            return Ok(());
         }
         Ok(journal.force(&self.pool, journal.end())?)
     }
@@ -226,6 +265,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let changes = changes.iter().map(|change| Record::Change(*change));
         journal.append_records(&self.pool, self.now_ns(), changes.chain([settled]));
         journal.met_all(ino);
+        if is_planted(Planted::ShiftUndone) {
+            return Ok(());
+        }
         self.force(journal, slot)
     }
 
@@ -237,6 +279,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let is_settled = file.changed.load(Ordering::Relaxed) <= journal.settled_all.load(Ordering::Relaxed);
         if dirty.is_empty() && is_settled {
             return Ok(());
+        }
+        if is_planted(Planted::RecordBeforeBytes) {
+            let (at, blocks) = (0, 0);
+            let early = Record::Settled {
+                ino,
+                through,
+                at,
+                blocks,
+            };
+            journal.append_records(&self.pool, self.now_ns(), [early].into_iter());
         }
         let saved = self.save(file, dirty.clone()).map_err(|error| {
             self.note_dirty(ino, file, dirty);
@@ -264,7 +316,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Makes the bytes of some file blocks durable where they lie, or copies them for the log.
     fn save(&self, file: &BlockFile, dirty: Range<u64>) -> std::result::Result<Saved, MemoryError> {
-        if dirty.is_empty() {
+        if dirty.is_empty() || is_planted(Planted::BytesNotPersisted) {
             return Ok(Saved::Nothing);
         }
         let memory = self.pool.memory();

@@ -178,8 +178,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(from.len());
         }
         match inode.bytes_for(Operation::Write)? {
-            Bytes::Blocks(file) => self.write_blocks(asking, inode, file, offset, from, kill_priv),
-            Bytes::Volume(file) => self.write_blocks_within(asking, inode, file, offset, from),
+            Bytes::Blocks(file) => self.with_freed(asking.slot, || {
+                self.write_blocks(asking, inode, file, offset, from, kill_priv)
+            }),
+            Bytes::Volume(file) => self.with_freed(asking.slot, || {
+                self.write_blocks_within(asking, inode, file, offset, from)
+            }),
             Bytes::Kernel(file) => self.write_kernel(inode, kill_priv, || file.write(offset, from)),
         }
     }
@@ -190,7 +194,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// As [`Fs::write`].
     pub fn append(&self, asking: &Asking<'_>, inode: &Inode, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
         match inode.bytes_for(Operation::Append)? {
-            Bytes::Blocks(file) | Bytes::Volume(file) => self.append_blocks(asking, inode, file, from, kill_priv),
+            Bytes::Blocks(file) | Bytes::Volume(file) => {
+                self.with_freed(asking.slot, || self.append_blocks(asking, inode, file, from, kill_priv))
+            }
             Bytes::Kernel(file) => self.write_kernel(inode, kill_priv, || file.append(from)),
         }
     }
@@ -211,6 +217,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// As [`Fs::set_attr`] with a size.
     pub fn truncate_step(&self, inode: &Inode, size: u64, done: u64) -> Result<Option<u64>> {
+        self.admit(false)?;
         match inode.bytes_for(Operation::Truncate)? {
             Bytes::Blocks(file) | Bytes::Volume(file) => Ok(self.truncate_blocks(inode, file, size)?.then_some(0)),
             Bytes::Kernel(_) if size > FILE_BYTES_MAX => Err(Error::TooBig),
@@ -257,8 +264,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let operation = operation.ok_or(Error::NotSupported)?;
         let done = done.min(bytes);
         match body {
-            Bytes::Blocks(file) => self.allocate_blocks(asking, inode, file, operation, offset..end, done),
-            Bytes::Volume(file) => self.allocate_blocks_within(asking, inode, file, operation, offset..end, done),
+            Bytes::Blocks(file) => self.with_freed(asking.slot, || {
+                self.allocate_blocks(asking, inode, file, operation, offset..end, done)
+            }),
+            Bytes::Volume(file) => self.with_freed(asking.slot, || {
+                self.allocate_blocks_within(asking, inode, file, operation, offset..end, done)
+            }),
             Bytes::Kernel(file) => self.allocate_kernel(inode, file, operation, &(offset..end), done),
         }
     }

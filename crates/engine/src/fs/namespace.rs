@@ -121,6 +121,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::NoMetadata`] too, when the inode is another's and half of the limit is taken.
     pub fn link_as(&self, user: u32, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        self.admit(true)?;
         check_name(name)?;
         if inode.is_directory() {
             return Err(Error::NotPermitted);
@@ -169,6 +170,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Removes a name when `check` lets what it names go.
     fn remove_name(&self, dir: &Inode, name: &[u8], check: impl FnOnce(&Inode) -> Result<()>) -> Result<()> {
+        self.admit(false)?;
         let entries = dir.directory()?.entries.write();
         let (key, inode) = entries.find_with_key(name).ok_or(Error::NotFound)?;
         let inode = Arc::clone(inode);
@@ -237,6 +239,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Makes an inode that inherits what `dir` hands down, and its first name; without one, it is pinned once.
     fn make(&self, dir: &Arc<Inode>, name: Option<&[u8]>, new: NewInode, body: Body) -> Result<Arc<Inode>> {
+        self.admit(true)?;
         let kind = match new.mode & TYPE_MASK {
             0 => REGULAR,
             kind => kind,

@@ -7,9 +7,10 @@ use super::inode::{Body, Inode};
 use super::metadata::{inode_bytes, name_bytes, xattr_bytes};
 use super::volume::Volume;
 use super::{Error, Fs, Ino, NewInode};
+use crate::log::planted::{Planted, is_planted};
 use crate::log::{
     Change, Damage, Data, Head, Journal, LogOptions, MemberRecord, Node, Record, Segment, Shown, Superblock, Tables,
-    Tail, Unreadable, first_superblock, scan,
+    Tail, Unreadable, first_superblock, repair_superblocks, scan,
 };
 use crate::pool::Machine;
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};
@@ -286,6 +287,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             tail,
             all_is_there,
         } = replayed;
+        repair_superblocks(fs.pool.memory(), &superblock)?;
         for (place, bytes) in saved {
             fs.pool.memory().store(place, 0, &bytes)?;
             fs.pool.memory().persist(place, 0, bytes.len())?;
@@ -302,7 +304,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 fs.pool.memory().persist_all(member.id)?;
             }
         }
-        let opened = Record::Opened { dropped: !all_is_there };
+        let dropped = !all_is_there && !is_planted(Planted::DroppedComeBack);
+        let opened = Record::Opened { dropped };
         journal.append_records(&fs.pool, fs.now_ns(), [opened].into_iter());
         fs.begin()?;
         Ok(fs)
@@ -366,7 +369,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     directory.set_parent(dir.ino);
                     drop(state);
                     dir.state.lock().links += 1;
-                } else {
+                } else if state.links == 0 || !is_planted(Planted::LinksCopied) {
                     state.links += 1;
                 }
             }

@@ -92,6 +92,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         mode: XattrMode,
         kill_sgid: bool,
     ) -> Result<()> {
+        self.admit(true)?;
         let no_suffix = name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1;
         if name.is_empty() || no_suffix || name.len() > super::directory::NAME_BYTES_MAX {
             return Err(Error::Invalid);
@@ -158,6 +159,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::NoAttribute`]; [`Error::NotPermitted`] for the map.
     pub fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
+        self.admit(false)?;
         let (held, ino) = (Held::state_of(inode), inode.ino);
         let state = held.only();
         let change = match name {

@@ -5,6 +5,7 @@
 
 use super::Change;
 use super::codec::{self, Group, HEADER_BYTES, Record};
+use super::planted::{Planted, is_planted};
 use super::scan::{Segment, Tail};
 use super::superblock::{Features, Head, MemberRecord, Superblock};
 use crate::fs::Ino;
@@ -41,6 +42,8 @@ pub(crate) struct Journal {
     writer: Mutex<Writer>,
     /// Empty segments.
     spare: Mutex<Vec<Segment>>,
+    /// Fewer empty segments are left than there should be.
+    short: AtomicBool,
     /// Held while groups are made durable.
     forcing: Mutex<()>,
     /// Sequence number of the last group that is durable.
@@ -113,6 +116,7 @@ impl Journal {
                 unforced: Vec::new(),
             }),
             spare: Mutex::default(),
+            short: AtomicBool::new(true),
             forcing: Mutex::default(),
             forced: AtomicU64::new(tail.sequence),
             failed: AtomicBool::new(false),
@@ -250,6 +254,7 @@ impl Journal {
         let wanted = self.writer.lock().segments.len() + SPARE_SEGMENTS;
         loop {
             if self.spare.lock().len() >= wanted {
+                self.short.store(false, Ordering::Relaxed);
                 return true;
             }
             let Some(first) = pool.take_whole(u64::from(self.options.segment_blocks)) else {
@@ -271,10 +276,10 @@ impl Journal {
         self.superblock.lock().generation == 0
     }
 
-    /// Whether so few empty segments are left that only a snapshot makes room.
+    /// Whether empty segments are missing.
     pub(crate) fn is_short(&self) -> bool {
-        let used = self.writer.lock().segments.len();
-        self.spare.lock().len() < used + SPARE_SEGMENTS
+        // Relaxed: who sees it late is one more of those for whom two segments are kept.
+        self.short.load(Ordering::Relaxed)
     }
 
     /// Whether a snapshot is worth it: the log is twice as long as its last snapshot, and `slack` bytes.
@@ -283,6 +288,7 @@ impl Journal {
     }
 
     fn take_spare(&self) -> Result<Segment, MemoryError> {
+        self.short.store(true, Ordering::Relaxed);
         self.spare.lock().pop().ok_or(MemoryError)
     }
 
@@ -325,7 +331,8 @@ impl Journal {
         tail: Head,
     ) -> Result<(), MemoryError> {
         let Snapshot { head, writer: new } = snapshot;
-        for (block, offset, bytes) in &new.unforced {
+        let late = is_planted(Planted::SuperblockFirst);
+        for (block, offset, bytes) in new.unforced.iter().filter(|_| !late) {
             pool.memory().persist(*block, *offset, *bytes)?;
         }
         self.change_superblock(pool, |superblock| {
@@ -388,7 +395,28 @@ pub(crate) fn write_superblock<M: Memory>(memory: &M, superblock: &mut Superbloc
             superblock.own = id;
             let block = Block::new(id, if at_end { blocks - 1 } else { 0 });
             memory.store(block, 0, &superblock.encode()[..])?;
-            memory.persist(block, 0, BLOCK_BYTES)?;
+            if !is_planted(Planted::BothSuperblocks) {
+                memory.persist(block, 0, BLOCK_BYTES)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes each copy that a crash left damaged or old again, so that the other one is not the only one when that is written.
+pub(crate) fn repair_superblocks<M: Memory>(memory: &M, superblock: &Superblock) -> Result<(), MemoryError> {
+    for member in &superblock.members {
+        let places = [0, member.blocks - 1].map(|index| Block::new(member.id, index));
+        let mut copies = [[0; BLOCK_BYTES]; 2];
+        for (place, copy) in places.iter().zip(&mut copies) {
+            memory.load(*place, 0, copy)?;
+        }
+        let generations = copies.map(|copy| Superblock::decode(&copy).ok().map(|superblock| superblock.generation));
+        let newest = usize::from(generations[1] > generations[0]);
+        if generations[0] != generations[1] {
+            let other = places[1 - newest];
+            memory.store(other, 0, &copies[newest])?;
+            memory.persist(other, 0, BLOCK_BYTES)?;
         }
     }
     Ok(())

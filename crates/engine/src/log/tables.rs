@@ -5,6 +5,7 @@
 //! was settled last, but for bytes that were overwritten in place.
 
 use super::codec::Record;
+use super::planted::{Planted, is_planted};
 use super::scan::Shown;
 use super::{Attributes, Change, Malformed};
 use crate::fs::{Ino, attr};
@@ -246,7 +247,8 @@ impl Tables {
             change,
         };
         // It has no bytes yet.
-        if node.made == group.sequence {
+        let is_early = is_planted(Planted::EarlySize) && matches!(change, DataChange::Grown(_));
+        if node.made == group.sequence || is_early {
             node.take_over(&pending);
         } else {
             node.pending.push(pending);
@@ -259,7 +261,8 @@ impl Tables {
         self.unsettled.retain(|ino| {
             let Some(node) = inodes.get_mut(ino) else { return false };
             node.settle(through);
-            node.bytes.retain(|_, (sequence, _)| *sequence > through);
+            node.bytes
+                .retain(|_, (sequence, _)| *sequence > through || is_planted(Planted::StaleBytes));
             !(node.pending.is_empty() && node.bytes.is_empty())
         });
     }

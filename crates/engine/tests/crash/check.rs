@@ -31,12 +31,12 @@ pub(crate) struct Violation(pub(crate) String);
 /// Tries crashes of a run at every point where something becomes durable, at its end, and of the process before every few stores.
 pub(crate) fn explore(run: &Run, kind: Kind, random: &mut fastrand::Rng, looked: &mut Looked) -> Result<(), Violation> {
     let events = run.memory.take_events();
-    let mut disk = Disk::new(kind, vec![0; run.memory.bytes().len()]);
+    let mut disk = Disk::new(kind, run.base.clone());
     let mut all = disk.durable.clone();
     let (mut begun, mut done) = (0, 0);
     let first = events.iter().position(|event| matches!(event, Event::Begin(_)));
     for (nth, event) in events.iter().enumerate() {
-        let is_in = first.is_some_and(|first| nth >= first);
+        let is_in = run.is_opened || first.is_some_and(|first| nth >= first);
         match event {
             Event::Begin(operation) => begun = *operation,
             Event::End(operation) => {
@@ -68,7 +68,7 @@ fn kill(
     looked: &mut Looked,
 ) -> Result<(), Violation> {
     looked.states += 1;
-    let tree = recover(run, kind, all.to_vec(), 1)?;
+    let tree = recover(run, kind, all.to_vec(), run.witness)?;
     let files = tree.bytes.keys().map(|ino| (*ino, done)).collect();
     judge(run, &tree, done..=begun, &files).map_err(|why| describe(run, "killed", (done, begun), &why))
 }
@@ -87,7 +87,7 @@ fn cut(
         let bytes = disk.after_crash(survive);
         let describe = |why: &str| describe(run, &format!("power cut, {what}"), (done, begun), why);
         let again = (nth % 8 == 0).then(|| bytes.clone());
-        let tree = recover(run, kind, bytes, 2).map_err(|Violation(why)| describe(&why))?;
+        let tree = recover(run, kind, bytes, run.witness + 1).map_err(|Violation(why)| describe(&why))?;
         let synced = &run.synced[done];
         judge(run, &tree, synced.names..=begun, &synced.files).map_err(|why| describe(&why))?;
         if let Some(bytes) = again {
@@ -151,10 +151,10 @@ fn recover(run: &Run, kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<Tree,
 /// A pool that was opened, and loses power at once, is the same again.
 fn again_the_same(kind: Kind, bytes: Vec<u8>, first: &Tree) -> Result<(), String> {
     let mut disk = Disk::new(kind, bytes.clone());
-    let (fs, memory) = open(kind, bytes, 2).map_err(|error| error.to_string())?;
+    let (fs, memory) = open(kind, bytes, 8).map_err(|error| error.to_string())?;
     drop(fs);
     memory.take_events().iter().for_each(|event| disk.play(event));
-    let (fs, _) = open(kind, disk.after_crash(|_, _| 0), 3).map_err(|error| format!("opened again: {error}"))?;
+    let (fs, _) = open(kind, disk.after_crash(|_, _| 0), 9).map_err(|error| format!("opened again: {error}"))?;
     let slot = fs.slots().claim().expect("the first");
     if Tree::of(&fs, &slot) == *first {
         Ok(())

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Blocks of the member: 1 MiB.
-pub(crate) const BLOCKS: usize = 256;
+/// Blocks of the member: so few that freed ones are soon used again.
+pub(crate) const BLOCKS: usize = 128;
 /// Blocks of a segment of the log.
 const SEGMENT_BLOCKS: u32 = 8;
 
@@ -153,6 +153,12 @@ const ACL: &[u8] = &[
 pub(crate) struct Run {
     pub(crate) fs: SimFs,
     pub(crate) memory: SimMemory,
+    /// Bytes of the disk before anything that the memory tells of.
+    pub(crate) base: Vec<u8>,
+    /// The witness it is used under.
+    pub(crate) witness: u128,
+    /// Whether it was opened, not made: a crash may come at once.
+    pub(crate) is_opened: bool,
     pub(crate) slot: Slot,
     pub(crate) operations: Vec<Operation>,
     /// What was shown before the first operation, and after each.
@@ -173,11 +179,24 @@ pub(crate) struct Synced {
 impl Run {
     pub(crate) fn new(kind: Kind) -> Self {
         let (fs, memory) = format(kind);
+        Self::of(fs, memory, vec![0; BLOCKS * BLOCK_BYTES], 1)
+    }
+
+    /// A run on a pool that a crash left.
+    pub(crate) fn after_crash(kind: Kind, base: Vec<u8>) -> Self {
+        let (fs, memory) = open(kind, base.clone(), 2).expect("a crash leaves a pool that can be opened");
+        Self::of(fs, memory, base, 2)
+    }
+
+    fn of(fs: SimFs, memory: SimMemory, base: Vec<u8>, witness: u128) -> Self {
         let slot = fs.slots().claim().expect("the first");
         let tree = Tree::of(&fs, &slot);
         Self {
             fs,
             memory,
+            base,
+            witness,
+            is_opened: witness > 1,
             slot,
             operations: Vec::new(),
             trees: vec![tree],

@@ -307,7 +307,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         range: &Range<u64>,
         done: u64,
     ) -> Result<Option<u64>> {
-        let (part, next) = self.step(file, range, done, STEP_BLOCKS_ZEROED);
+        let (mut part, next) = self.step(file, range, done, STEP_BLOCKS_ZEROED);
+        part.end = self.zeroed_end(file, part.end);
         let mut at = part.start;
         while at < part.end {
             let first = at / BLOCK;
@@ -326,8 +327,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(next)
     }
 
+    /// Where zeroing ends that is asked for up to `end`: what a durable pool has behind the size stays as it is, see `super::data`.
+    fn zeroed_end(&self, file: &BlockFile, end: u64) -> u64 {
+        if self.is_durable() {
+            end.min(file.size.load(Ordering::Acquire))
+        } else {
+            end
+        }
+    }
+
     /// Zeroes bytes within one block, if it is placed.
     fn zero_bytes(&self, closed: &Closed<'_>, file: &BlockFile, range: Range<u64>) -> Result<()> {
+        let range = range.start..self.zeroed_end(file, range.end);
         if range.is_empty() {
             return Ok(());
         }

@@ -5,13 +5,14 @@ bench := $(CARGO_TARGET_DIR)/release/homenode-bench
 
 export PREFIX DESTDIR HOMENODE_BINARY
 
-.PHONY: help setup run test bench fuzz soak build install uninstall deb lab lab-test clean
+.PHONY: help setup run test bench fuzz crash soak build install uninstall deb lab lab-test clean
 
 help:
 	@echo 'make run        homenode demo: real trees verified, everything measured beside tmpfs; a table and a page (root)'
 	@echo 'make test       format, lints, loom, benches in small, all tests'
 	@echo 'make bench      every claimed number; takes minutes on a machine that does nothing else'
-	@echo 'make fuzz       fuzz the decoders of FUSE requests, ten minutes in all (FUZZ_SECONDS=N)'
+	@echo 'make fuzz       fuzz the decoders of what comes from outside, ten minutes in all (FUZZ_SECONDS=N)'
+	@echo 'make crash      a million crash states of durable pools, and faults that must be found among them'
 	@echo 'make soak       mixed load on a mount for ten minutes, half by each transport (root; SOAK_SECONDS=N)'
 	@echo 'make install    the command, its mount helper, man pages, completions and systemd units (PREFIX=/usr/local)'
 	@echo 'make uninstall  remove what make install installed'
@@ -39,6 +40,9 @@ bench: setup
 
 fuzz: setup
 	@scripts/fuzz.sh
+
+crash: setup
+	@HOMENODE_CRASH_STATES=$${HOMENODE_CRASH_STATES:-1000000} cargo test -p homenode-engine --features planted --test crash -- --nocapture
 
 soak: setup
 	@scripts/soak.sh

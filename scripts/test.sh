@@ -83,6 +83,9 @@ scripts/lab-smoke.sh
 step "examples in the documentation"
 cargo test --workspace --doc
 
+step "crashes of durable pools: planted faults are found"
+cargo test -p homenode-engine --features planted --test crash planted
+
 # What is done on a mount is done by each transport, with each kind of body. Last, all tests by the better transport, with files of the
 # kernel where it offers to pass reads and writes through.
 mounted() {

@@ -7,7 +7,7 @@ mod data;
 mod extents;
 mod relocate;
 
-pub(super) use data::FILE_BYTES_MAX;
+pub(crate) use data::FILE_BYTES_MAX;
 
 use super::{Error, Ino, Inode, Result};
 use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots, Taker};

@@ -139,7 +139,7 @@ fn first_key(name: &[u8]) -> u64 {
 }
 
 /// The checks every new name must pass.
-pub(super) fn check_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         _ if name.len() > NAME_BYTES_MAX => Err(Error::NameTooLong),
         b"" => Err(Error::NotFound),

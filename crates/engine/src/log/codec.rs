@@ -493,3 +493,142 @@ pub(super) fn open(bytes: &[u8], seed: u32) -> Option<(Group, &[u8], u32)> {
     };
     (found == crc || is_planted(Planted::TornGroup)).then_some((group, records, crc))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeId;
+
+    const INO: Ino = Ino(0x0102_0304_0506_0708);
+
+    /// One of each kind.
+    fn all() -> Vec<Record<'static>> {
+        let attributes = Attributes {
+            mode: 0o100_644,
+            uid: 1,
+            gid: u32::MAX,
+            rdev: 7,
+            placement: Some(Placement::Node(NodeId(3))),
+        };
+        let (at, blocks, first) = (5, 600, Some(Block::from_raw(1 << 48 | 9)));
+        let name: &[u8] = b"name";
+        let changes = [
+            Change::Inode { ino: INO, attributes },
+            Change::Target {
+                ino: INO,
+                target: &[b'x'; 4095],
+            },
+            Change::Times {
+                ino: INO,
+                atime_ns: None,
+                mtime_ns: Some(-1),
+                ctime_ns: Some(i64::MAX),
+            },
+            Change::Name {
+                dir: Ino::ROOT,
+                name: &[b'n'; 255],
+                ino: INO,
+            },
+            Change::NoName { dir: INO, name },
+            Change::Xattr {
+                ino: INO,
+                name,
+                value: &[],
+            },
+            Change::NoXattr { ino: INO, name },
+            Change::Extent {
+                ino: INO,
+                at,
+                blocks,
+                first,
+            },
+            Change::Extent {
+                ino: INO,
+                at,
+                blocks,
+                first: None,
+            },
+            Change::NoExtents { ino: INO, at, blocks },
+            Change::Size { ino: INO, bytes: 9 },
+            Change::Grown { ino: INO, bytes: 10 },
+            Change::Volume { name: "v", ino: INO },
+            Change::NoVolume { name: "v" },
+        ];
+        let mut all: Vec<Record<'_>> = changes.into_iter().map(Record::Change).collect();
+        all.extend([
+            Record::Birth { ino: INO, ns: -5 },
+            Record::Settled {
+                ino: INO,
+                through: u64::MAX,
+                at,
+                blocks,
+            },
+            Record::SettledAll { through: 4 },
+            Record::Bytes {
+                ino: INO,
+                at,
+                bytes: &[7; BLOCK],
+            },
+            Record::Needs { ino: INO },
+            Record::Next {
+                first: Block::from_raw(77),
+                blocks: 256,
+            },
+            Record::Opened { dropped: true },
+            Record::LastInode { ino: INO },
+            Record::SnapshotEnd,
+        ]);
+        all
+    }
+
+    const BLOCK: usize = crate::BLOCK_BYTES;
+
+    fn group(records: &[Record<'_>]) -> Vec<u8> {
+        let mut group = vec![0; HEADER_BYTES];
+        records.iter().for_each(|record| encode(&mut group, record));
+        let header = Group {
+            sequence: 3,
+            nonce: 4,
+            time_ns: 5,
+            more: false,
+        };
+        seal(&mut group, 9, header);
+        group
+    }
+
+    #[test]
+    fn every_record_is_read_as_it_was_written() {
+        let (all, group) = (all(), group(&all()));
+        let (header, records, _) = open(&group, 9).expect("it is whole");
+        assert_eq!((header.sequence, header.nonce, header.time_ns), (3, 4, 5));
+        let read: Result<Vec<_>, _> = Records::new(records).collect();
+        assert_eq!(read, Ok(all));
+    }
+
+    #[test]
+    fn a_group_with_any_bit_flipped_or_behind_another_one_does_not_count() {
+        let group = group(&[Record::Needs { ino: INO }]);
+        assert!(open(&group, 8).is_none(), "it continues another group");
+        let sealed = HEADER_BYTES + 9;
+        for bit in 0..sealed * 8 {
+            let mut flipped = group.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(open(&flipped, 9).is_none(), "bit {bit} of {}", sealed * 8);
+        }
+        for end in 0..sealed {
+            assert!(open(&group[..end], 9).is_none(), "{end} bytes of it");
+        }
+    }
+
+    #[test]
+    fn records_cut_off_anywhere_are_malformed_and_do_no_harm() {
+        for record in all() {
+            let mut bytes = Vec::new();
+            encode(&mut bytes, &record);
+            for end in 1..bytes.len() {
+                let read: Result<Vec<_>, _> = Records::new(&bytes[..end]).collect();
+                assert_eq!(read, Err(Malformed { at: 0 }), "{end} bytes of {record:?}");
+            }
+        }
+    }
+}

@@ -11,10 +11,12 @@ pub(crate) const MEMBERS_MAX: usize = 128;
 const MEMBERS_AT: usize = 512;
 /// Bytes of a member's entry in the table.
 const MEMBER_BYTES: usize = 16;
+/// Where the names of incompatible features lie, each with a NUL behind it, in the order of their bits.
+const NAMES_AT: usize = MEMBERS_AT + MEMBERS_MAX * MEMBER_BYTES;
 /// Where the checksum lies: the last bytes.
 const CRC_AT: usize = BLOCK_BYTES - 4;
 
-const _: () = assert!(MEMBERS_AT + MEMBERS_MAX * MEMBER_BYTES <= CRC_AT);
+const _: () = assert!(NAMES_AT + 1024 <= CRC_AT);
 
 /// What a pool's format needs from those who read it: bit sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,11 +25,11 @@ pub struct Features {
     pub compatible: u64,
     /// Whoever does not know these may only read.
     pub read_only: u64,
-    /// Whoever does not know these may not even read.
+    /// Whoever does not know these may not even read. Their names are in the superblock.
     pub incompatible: u64,
 }
 
-/// Known bits of [`Features::incompatible`] by name; bit n is the nth.
+/// Names of the known bits of [`Features::incompatible`], from bit 0 on.
 const INCOMPATIBLE: &[&str] = &[];
 
 /// Where the log begins.
@@ -92,7 +94,7 @@ pub struct Superblock {
 }
 
 /// Why a block is no superblock that can be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnusableSuperblock {
     /// It does not begin as one.
@@ -102,11 +104,8 @@ pub enum UnusableSuperblock {
     #[error("its superblock is damaged")]
     Damaged,
     /// It was written by something newer.
-    #[error("it uses `{0}`, which this version of Homenode does not know: use a newer one")]
-    Feature(&'static str),
-    /// It was written by something newer, in a way that has no name here.
-    #[error("it uses feature {0}, which this version of Homenode does not know: use a newer one")]
-    UnknownFeature(u32),
+    #[error("the pool uses `{0}`, which this version of Homenode does not know: use a newer one")]
+    Feature(Box<str>),
 }
 
 impl Superblock {
@@ -154,6 +153,13 @@ impl Superblock {
             entry[2] = kind_code(member.kind);
             entry[8..].copy_from_slice(&member.blocks.to_le_bytes());
         }
+        let mut at = NAMES_AT;
+        for (bit, name) in INCOMPATIBLE.iter().enumerate() {
+            if self.features.incompatible & 1 << bit != 0 {
+                out[at..at + name.len()].copy_from_slice(name.as_bytes());
+                at += name.len() + 1;
+            }
+        }
         let crc = crc32c::crc32c(&out[..CRC_AT]);
         out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -181,11 +187,9 @@ impl Superblock {
             read_only: word(1),
             incompatible: word(2),
         };
-        let unknown = features.incompatible >> INCOMPATIBLE.len() << INCOMPATIBLE.len();
-        if unknown != 0 {
-            return Err(UnusableSuperblock::UnknownFeature(unknown.trailing_zeros()));
+        if let Some(name) = unknown_feature(features.incompatible, &bytes[NAMES_AT..CRC_AT]) {
+            return Err(UnusableSuperblock::Feature(name));
         }
-        let damaged = UnusableSuperblock::Damaged;
         let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).expect("32 bits");
         let head = |nth: usize| -> Head {
             Head {
@@ -200,13 +204,13 @@ impl Superblock {
         let behind = 8 + 8 * 16;
         let count = usize::from(u16_at(behind + 2));
         if count > MEMBERS_MAX || snapshot.sequence == 0 || tail.sequence == 0 {
-            return Err(damaged);
+            return Err(UnusableSuperblock::Damaged);
         }
         let entries = bytes[MEMBERS_AT..].chunks_exact(MEMBER_BYTES).take(count);
         let members = entries.map(|entry| {
             Ok(MemberRecord {
                 id: MemberId(u16::from_le_bytes([entry[0], entry[1]])),
-                kind: kind_of(entry[2]).ok_or(damaged)?,
+                kind: kind_of(entry[2]).ok_or(UnusableSuperblock::Damaged)?,
                 blocks: u64::from_le_bytes(entry[8..16].try_into().expect("it has eight bytes")),
             })
         });
@@ -223,6 +227,18 @@ impl Superblock {
     }
 }
 
+/// The name of the first incompatible feature that is not known here, of `names` as they lie in a superblock.
+fn unknown_feature(bits: u64, names: &[u8]) -> Option<Box<str>> {
+    let set = (0..u64::BITS).filter(|bit| bits & 1 << bit != 0);
+    let mut named = set.zip(names.split(|byte| *byte == 0));
+    let is_known = |bit: u32| usize::try_from(bit).is_ok_and(|bit| bit < INCOMPATIBLE.len());
+    let (bit, name) = named.find(|(bit, _)| !is_known(*bit))?;
+    Some(match name {
+        b"" => format!("feature {bit}").into(),
+        name => String::from_utf8_lossy(name).into(),
+    })
+}
+
 const fn kind_code(kind: MemberKind) -> u8 {
     match kind {
         MemberKind::Dram => 0,
@@ -235,4 +251,67 @@ const fn kind_code(kind: MemberKind) -> u8 {
 fn kind_of(code: u8) -> Option<MemberKind> {
     let all = [MemberKind::Dram, MemberKind::Pmem, MemberKind::File, MemberKind::Block];
     all.into_iter().find(|kind| kind_code(*kind) == code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock() -> Superblock {
+        Superblock {
+            features: Features {
+                compatible: 1,
+                read_only: 2,
+                incompatible: 0,
+            },
+            uuid: 1 << 100 | 5,
+            generation: 6,
+            own: MemberId(1),
+            witness: 1 << 90 | 7,
+            snapshot: Head::of_new((Block::from_raw(8), 9), 10),
+            tail: Head::of_new((Block::from_raw(11), 12), 13),
+            members: (0..128)
+                .map(|id| MemberRecord {
+                    id: MemberId(id),
+                    kind: MemberKind::Pmem,
+                    blocks: 1000 + u64::from(id),
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn a_superblock_is_read_as_it_was_written() {
+        assert_eq!(Superblock::decode(&superblock().encode()), Ok(superblock()));
+    }
+
+    #[test]
+    fn a_superblock_with_any_bit_flipped_is_refused() {
+        let whole = superblock().encode();
+        for bit in 0..BLOCK_BYTES * 8 {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let refused = Superblock::decode(&flipped).expect_err("it is damaged");
+            let expected = if bit < 64 {
+                UnusableSuperblock::NotOne
+            } else {
+                UnusableSuperblock::Damaged
+            };
+            assert_eq!(refused, expected, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_feature_is_refused_by_its_name() {
+        let mut superblock = superblock();
+        superblock.features.incompatible = 1 << 40 | 1 << 63;
+        let mut block = superblock.encode();
+        let refused = Superblock::decode(&block).expect_err("nobody knows it");
+        assert_eq!(refused, UnusableSuperblock::Feature("feature 40".into()));
+        block[NAMES_AT..NAMES_AT + 9].copy_from_slice(b"data-sums");
+        let crc = crc32c::crc32c(&block[..CRC_AT]);
+        block[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        let refused = Superblock::decode(&block).expect_err("nobody knows it");
+        assert_eq!(refused, UnusableSuperblock::Feature("data-sums".into()));
+    }
 }

@@ -4,11 +4,11 @@
 //! are taken over when all that was stored is there, and given up when it may not be. So a file is after a power cut as it was when it
 //! was settled last, but for bytes that were overwritten in place.
 
-use super::codec::Record;
+use super::codec::{Record, Records};
 use super::planted::{Planted, is_planted};
 use super::scan::Shown;
 use super::{Attributes, Change, Malformed};
-use crate::fs::{Ino, attr};
+use crate::fs::{FILE_BYTES_MAX, Ino, VOLUME_BYTES_MAX, attr, check_name};
 use crate::{BLOCK_BYTES, Block};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -103,6 +103,20 @@ pub enum Damage {
     /// An inode without attributes.
     #[error("inode {ino} has no attributes", ino = .0.0)]
     NoAttributes(Ino),
+    /// A name that no directory can have.
+    #[error("directory {dir} has the name `{name}`, which is none", dir = .dir.0)]
+    Name {
+        /// The directory.
+        dir: Ino,
+        /// The name, as text.
+        name: String,
+    },
+    /// A type that no inode has, or blocks or a size that its type cannot have.
+    #[error("inode {ino} has a type, a size or blocks that it cannot have", ino = .0.0)]
+    Body(Ino),
+    /// A volume whose inode is missing, or is none of a volume.
+    #[error("volume `{0}` has no inode of its own")]
+    Volume(Box<str>),
     /// Blocks that no member has, or that hold superblocks or the log.
     #[error("file {ino} has {blocks} blocks at {first:?}, which are not for files", ino = .ino.0)]
     Outside {
@@ -126,6 +140,23 @@ pub enum Damage {
 }
 
 impl Tables {
+    /// Plays records as one group, to its end: what a log of nothing else leads to.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn of_records(records: &[u8]) -> Result<Self, Malformed> {
+        let mut tables = Self::default();
+        let (sequence, time_ns) = (1, 0);
+        let records = Records::new(records);
+        tables.play(&Shown {
+            sequence,
+            time_ns,
+            records,
+        })?;
+        tables.finish(true);
+        Ok(tables)
+    }
+
     /// Plays one group.
     pub(crate) fn play(&mut self, group: &Shown<'_>) -> Result<(), Malformed> {
         for record in group.records.clone() {
@@ -319,6 +350,12 @@ impl Tables {
                 damage.push(Damage::NoDirectory(*dir));
             }
             for (name, ino) in names {
+                if check_name(name).is_err() {
+                    damage.push(Damage::Name {
+                        dir: *dir,
+                        name: String::from_utf8_lossy(name).into_owned(),
+                    });
+                }
                 if self.inodes.get(ino).is_none_or(|node| node.attributes.is_none()) {
                     damage.push(Damage::Dangling {
                         dir: *dir,
@@ -332,8 +369,23 @@ impl Tables {
         }
         damage.extend(self.unreached(&parents).map(Damage::Shape));
         for (ino, node) in &self.inodes {
-            if node.attributes.is_none() {
-                damage.push(Damage::NoAttributes(*ino));
+            match node.attributes {
+                None => damage.push(Damage::NoAttributes(*ino)),
+                Some(attributes) if !node.fits(attributes.mode & attr::TYPE_MASK) => damage.push(Damage::Body(*ino)),
+                Some(_) => {}
+            }
+        }
+        let named: HashSet<Ino> = if self.volumes.is_empty() {
+            HashSet::new()
+        } else {
+            self.names.values().flat_map(BTreeMap::values).copied().collect()
+        };
+        for (name, ino) in &self.volumes {
+            let attributes = self.inodes.get(ino).and_then(|node| node.attributes);
+            let is_device =
+                attributes.is_some_and(|attributes| attributes.mode & attr::TYPE_MASK == attr::BLOCK_DEVICE);
+            if !is_device || named.contains(ino) {
+                damage.push(Damage::Volume(name.clone()));
             }
         }
         self.check_blocks(is_for_files, &mut damage);
@@ -381,6 +433,20 @@ impl Tables {
 }
 
 impl Node {
+    /// Whether an inode of this type can have the size and the blocks.
+    fn fits(&self, kind: u32) -> bool {
+        let is_empty = self.data == Data::default();
+        match kind {
+            attr::REGULAR => self.data.size <= FILE_BYTES_MAX,
+            attr::BLOCK_DEVICE => {
+                is_empty || self.data.size.is_multiple_of(BLOCK_BYTES as u64) && self.data.size <= VOLUME_BYTES_MAX
+            }
+            attr::SYMLINK => is_empty && self.target.is_some(),
+            attr::DIRECTORY | attr::CHARACTER_DEVICE | attr::FIFO | attr::SOCKET => is_empty,
+            _ => false,
+        }
+    }
+
     /// Takes changes over that came with the groups up to `through`.
     fn settle(&mut self, through: u64) {
         let count = self.pending.partition_point(|pending| pending.sequence <= through);

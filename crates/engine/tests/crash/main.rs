@@ -3,6 +3,7 @@
 //! `HOMENODE_CRASH_STATES` sets how many states are looked at; seeds are printed when one is refused.
 
 mod check;
+mod golden;
 mod sim;
 mod tree;
 mod workload;
@@ -62,7 +63,7 @@ const SYNCS: &[Operation] = &[
 /// States that a test looks at, together with the others.
 fn states() -> u64 {
     let set = std::env::var("HOMENODE_CRASH_STATES").ok();
-    set.map_or(20_000, |count| {
+    set.map_or(150_000, |count| {
         count.parse().expect("HOMENODE_CRASH_STATES is a number")
     })
 }

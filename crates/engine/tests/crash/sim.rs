@@ -76,6 +76,11 @@ impl SimMemory {
         }))
     }
 
+    /// Bytes as they are now.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.state.lock().bytes.clone()
+    }
+
     /// Takes what happened since the last time.
     pub(crate) fn take_events(&self) -> Vec<Event> {
         std::mem::take(&mut self.0.state.lock().events)

@@ -14,7 +14,7 @@ use homenode_shared::{BlockMap, Found, Places, RUN_BLOCKS, SlotNumber, Taker};
 use std::sync::atomic::Ordering;
 
 /// Largest file: what a signed 64-bit offset reaches, as on tmpfs.
-pub(in crate::fs) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// Reads of a thread between two looks at whether a file's access time is a day old.
 const TURNS: u64 = 64;

@@ -125,6 +125,44 @@ pub enum Error {
     /// The pool refused to add, drain or remove a member.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// A member's file of a durable pool.
+    #[error(transparent)]
+    MemberFile(#[from] homenode_linux::memory::MemberFileError),
+    /// A durable pool without members.
+    #[error("a durable pool needs at least one file")]
+    NoMembers,
+    /// A file that is smaller than it must be, or larger than it was.
+    #[error("{} has {bytes} B and needs {least_bytes} B: `truncate -s` sets its size", path.display())]
+    SmallFile {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+        /// The size it needs.
+        least_bytes: u64,
+    },
+    /// A file of another pool than the others.
+    #[error("{} is a member of pool {uuid:032x}, and the others are of pool {pool:032x}", path.display())]
+    OtherPoolsMember {
+        /// The file.
+        path: PathBuf,
+        /// Its pool.
+        uuid: u128,
+        /// The others' pool.
+        pool: u128,
+    },
+    /// Members that no file was given for, or a member that was given twice.
+    #[error("not every member of the pool was given once: missing are {0:?}")]
+    MissingMembers(Vec<MemberId>),
+    /// A durable pool cannot be made or opened.
+    #[error(transparent)]
+    Open(homenode_engine::fs::OpenError),
+    /// What was written cannot be made durable.
+    #[error("cannot make the pool durable: {0}")]
+    Sync(#[source] FsError),
+    /// There are no random numbers.
+    #[error("cannot read /dev/urandom: {0}")]
+    Random(#[source] io::Error),
     /// A member that may still hold data, or get more.
     #[error("{0} is still in use: drain it first")]
     NotDrained(MemberId),
@@ -188,6 +226,10 @@ impl Error {
             Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } => EINVAL,
             Self::Memory(_) | Self::Starved { .. } => ENOMEM,
             Self::NotDrained(_) => EBUSY,
+            Self::MemberFile(_) | Self::NoMembers | Self::SmallFile { .. } | Self::OtherPoolsMember { .. } => EINVAL,
+            Self::MissingMembers(_) => ENODEV,
+            Self::Open(_) | Self::Random(_) => EIO,
+            Self::Sync(source) => source.errno(),
             Self::Pool(
                 PoolError::NotEmpty(..) | PoolError::Last(_) | PoolError::Unowned(..) | PoolError::Pinned(..),
             ) => EBUSY,

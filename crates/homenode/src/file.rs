@@ -259,9 +259,13 @@ impl File {
     /// Makes everything written durable. A pool of memory has nothing to do for it: the bytes are where they stay.
     ///
     /// # Errors
-    /// None in a pool of memory.
+    /// None in a pool of memory; EIO when a member of a durable one cannot be written, again until all of it is durable.
     pub fn sync(&self) -> Result<(), Error> {
-        Ok(())
+        let handle = &*self.handle;
+        let done = handle
+            .pool
+            .asking(|asking| handle.pool.fs.sync(asking.slot, &handle.inode));
+        done.map_err(|error| self.failed("make durable", error))
     }
 
     /// Returns the file's attributes, as stat(2).

@@ -22,6 +22,7 @@
 
 mod asking;
 pub mod blk;
+mod durable;
 mod error;
 mod file;
 mod keeper;

@@ -6,6 +6,7 @@
 
 use crate::machine::{Machine, Node};
 use crate::metadata::TYPE_DIRECTORY;
+use crate::periodic::Periodic;
 use crate::populate::{Populator, Progress};
 use crate::{Error, MEMBER_BYTES_MIN, MemberId, MemberKind, NodeId, Owner, PoolOptions, Size, Status};
 use homenode_engine::BLOCK_BYTES;
@@ -48,6 +49,8 @@ pub(crate) struct Inner {
     populate_ahead: Mutex<Option<Size>>,
     /// Held while a member is added, drained or removed. A drained member has no thread.
     populators: Mutex<BTreeMap<MemberId, Populator>>,
+    /// Makes a durable pool durable again and again.
+    committer: Option<Periodic>,
 }
 
 impl Pool {
@@ -61,32 +64,9 @@ impl Pool {
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
         let sizes = member_sizes(&machine, options)?;
-        let owner = options.owner.unwrap_or_else(|| Owner {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-        });
-        let mode = TYPE_DIRECTORY | options.root_mode.unwrap_or(0o755);
-        let root = NewInode {
-            mode,
-            umask: 0,
-            uid: owner.uid,
-            gid: owner.gid,
-            rdev: 0,
-        };
+        let (owner, root) = root_of(options);
         let fs = Arc::new(Fs::new(&machine.engine, NodeMemory::new(), CoarseClock, root));
-        let common_slot = fs.slots().claim().expect("nobody has claimed a slot of a new pool");
-        let inner = Inner {
-            id: next_pool_id(),
-            fs,
-            owner,
-            alive: Arc::new(()),
-            common_slot: Mutex::new(common_slot),
-            machine,
-            options: options.clone(),
-            populate_ahead: Mutex::new(options.populate_ahead),
-            populators: Mutex::default(),
-        };
-        let pool = Self { inner: Arc::new(inner) };
+        let pool = Self::of(fs, owner, machine, options, None);
         let mut populators = pool.inner.populators.lock();
         for (node, bytes) in sizes {
             pool.inner.add_member(&mut populators, node, bytes)?;
@@ -102,6 +82,30 @@ impl Pool {
         drop(populators);
         pool.inner.limit_metadata();
         Ok(pool)
+    }
+
+    /// A pool of a filesystem that is there, without populating threads.
+    pub(crate) fn of(
+        fs: Arc<EngineFs>,
+        owner: Owner,
+        machine: Machine,
+        options: &PoolOptions,
+        committer: Option<Periodic>,
+    ) -> Self {
+        let common_slot = fs.slots().claim().expect("few have claimed a slot of a new pool");
+        let inner = Inner {
+            id: next_pool_id(),
+            fs,
+            owner,
+            alive: Arc::new(()),
+            common_slot: Mutex::new(common_slot),
+            machine,
+            options: options.clone(),
+            populate_ahead: Mutex::new(options.populate_ahead),
+            populators: Mutex::default(),
+            committer,
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Adds a member of `size` (or of this share of the node's memory) on `node`, while the pool is in use.
@@ -162,9 +166,9 @@ impl Pool {
     pub fn status(&self) -> Status {
         let pool = self.inner.fs.pool();
         let backing = |member| {
-            pool.memory()
-                .backing(member)
-                .map_or_else(String::new, |backing| backing.to_string())
+            let file = pool.memory().file(member).map(|path| path.display().to_string());
+            file.or_else(|| pool.memory().backing(member).map(|backing| backing.to_string()))
+                .unwrap_or_default()
         };
         let (fs, start) = (&self.inner.fs, Instant::now());
         Status::new(
@@ -314,6 +318,33 @@ impl Inner {
         let found = status.members.into_iter().find(|status| status.id == member);
         Ok(found.ok_or(homenode_engine::pool::PoolError::UnknownMember(member))?)
     }
+}
+
+impl Drop for Inner {
+    /// Puts a durable pool away: what comes back is a snapshot alone.
+    fn drop(&mut self) {
+        if self.committer.take().is_some()
+            && let Err(error) = self.fs.compact(self.common_slot.get_mut())
+        {
+            tracing::error!("the pool could not be put away, and is as after a crash: {error}");
+        }
+    }
+}
+
+/// Owner of a new pool, and its root.
+pub(crate) fn root_of(options: &PoolOptions) -> (Owner, NewInode) {
+    let owner = options.owner.unwrap_or_else(|| Owner {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+    });
+    let root = NewInode {
+        mode: TYPE_DIRECTORY | options.root_mode.unwrap_or(0o755),
+        umask: 0,
+        uid: owner.uid,
+        gid: owner.gid,
+        rdev: 0,
+    };
+    (owner, root)
 }
 
 /// Size of the member that each node is to give, in bytes.

@@ -67,6 +67,18 @@ pub fn announce(at: *const u8, bytes: usize, to_write: bool) {
     processor::announce(at, bytes, to_write);
 }
 
+/// Whether [`write_back`] reaches persistent memory: on other processors the kernel does it.
+pub(crate) const WRITES_BACK: bool = cfg!(target_arch = "x86_64");
+
+/// Writes `bytes` at `at` from the processor's caches to persistent memory, and returns when they are there.
+///
+/// # Safety
+/// The bytes are mapped.
+pub(crate) unsafe fn write_back(at: *const u8, bytes: usize) {
+    // SAFETY: the caller promises the same.
+    unsafe { processor::write_back(at, bytes) }
+}
+
 /// Copies `bytes` from one place in the pool to another.
 ///
 /// # Safety

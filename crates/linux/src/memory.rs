@@ -10,38 +10,50 @@
 
 mod backing;
 pub(crate) mod cgroup;
+mod durable;
 mod error;
 pub(crate) mod headroom;
 pub(crate) mod mapping;
 mod table;
 
 pub use backing::{Backing, Swap};
+pub use durable::{MemberFile, MemberFileError};
 pub use error::Error;
 pub use headroom::{free_bytes, total_bytes};
 
 use crate::copy;
 use cgroup::Limits;
+use durable::DurableMember;
 use headroom::{Groups, Headroom};
+use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId, Starved};
 use mapping::{HUGE_BYTES, Mapping};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use table::Table;
+
+/// Most bytes of a file that are written to the log instead of where they lie: one forced write of so much is faster than two.
+const INLINE_BYTES_MAX: usize = 32 << 10;
 
 /// The memory of every node that is in the pool.
 #[derive(Debug)]
 pub struct NodeMemory {
     table: Table,
     members: RwLock<Members>,
+    /// See [`Memory::inline_bytes_max`].
+    inline_bytes_max: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Members {
     present: BTreeMap<MemberId, Arc<Member>>,
+    /// Members whose bytes are kept.
+    durable: BTreeMap<MemberId, Arc<DurableMember>>,
     /// Removed members: without memory, but their addresses are kept so that nothing else ever lies there.
     vacant: Vec<Arc<Member>>,
     nodes: BTreeMap<NodeId, Arc<Headroom>>,
@@ -68,6 +80,7 @@ impl NodeMemory {
         Self {
             table: Table::new(),
             members: RwLock::default(),
+            inline_bytes_max: AtomicUsize::new(0),
         }
     }
 
@@ -124,6 +137,40 @@ impl NodeMemory {
         };
         members.present.insert(id, Arc::new(member));
         Ok(backing)
+    }
+
+    /// Maps a file as the durable member `id` of `kind`.
+    ///
+    /// # Errors
+    /// See [`Error`]; nothing is left behind.
+    pub fn attach(&self, id: MemberId, kind: MemberKind, file: MemberFile) -> Result<(), Error> {
+        if usize::from(id.0) >= MemberId::LIMIT {
+            return Err(Error::Number(id));
+        }
+        let mut members = self.members.write();
+        if members.present.contains_key(&id) || members.durable.contains_key(&id) {
+            return Err(Error::Present(id));
+        }
+        let path = file.path().to_owned();
+        let member = DurableMember::map(file, kind).map_err(|source| Error::MapFile { path, source })?;
+        let bytes = usize::try_from(member.bytes()).expect("it is mapped");
+        self.table.insert(id, member.mapping.base(), bytes);
+        if member.kind() == MemberKind::File {
+            self.inline_bytes_max.store(INLINE_BYTES_MAX, Ordering::Relaxed);
+        }
+        members.durable.insert(id, Arc::new(member));
+        Ok(())
+    }
+
+    /// The file behind a durable member.
+    #[must_use]
+    pub fn file(&self, member: MemberId) -> Option<PathBuf> {
+        let members = self.members.read();
+        members.durable.get(&member).map(|member| member.path().to_owned())
+    }
+
+    fn durable(&self, member: MemberId) -> Result<Arc<DurableMember>, MemoryError> {
+        self.members.read().durable.get(&member).cloned().ok_or(MemoryError)
     }
 
     /// Gives the memory of `member` back. The caller guarantees that nobody names its blocks any more: a copy that
@@ -215,6 +262,21 @@ impl Memory for NodeMemory {
         // SAFETY: `range` answers for `bytes` mapped bytes at both.
         unsafe { copy::within(to, from, bytes) };
         Ok(())
+    }
+
+    fn persist(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        let member = self.durable(at.member())?;
+        let start = usize::try_from(at.index()).map_err(|_| MemoryError)? * BLOCK_BYTES + offset;
+        member.persist(start, bytes).map_err(|_| MemoryError)
+    }
+
+    fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {
+        let member = self.durable(member)?;
+        member.persist_all().map_err(|_| MemoryError)
+    }
+
+    fn inline_bytes_max(&self) -> usize {
+        self.inline_bytes_max.load(Ordering::Relaxed)
     }
 
     fn depopulate(&self, member: MemberId) -> bool {

@@ -167,12 +167,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Errors
     /// As [`Fs::sync`].
-    pub fn tend_log(&self, slot: &Slot, slack_bytes: u64) -> Result<()> {
+    pub fn tend_log(&self, slot: &Slot) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let _one_at_a_time = journal.settling.lock();
         self.settle_all(journal, slot)?;
         journal.fill_spare(&self.pool);
-        if journal.is_long(slack_bytes) || journal.is_short() {
+        if journal.is_long() || journal.is_short() {
             self.write_snapshot(journal, slot)?;
         }
         Ok(())
@@ -194,13 +194,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Error::NoSpace`] for one that `adds`, when a snapshot would not fit with what it adds.
     pub(super) fn admit(&self, adds: bool) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
-        if !journal.is_short() || journal.fill_spare(&self.pool) {
+        let is_too_long = journal.is_too_long();
+        if !is_too_long && (!journal.is_short() || journal.fill_spare(&self.pool)) {
             return Ok(());
         }
         let slot = self.slots.claim().ok_or(Error::Busy)?;
         let _one_at_a_time = journal.settling.lock();
+        if is_too_long && !journal.is_too_long() {
+            // Another thread was faster.
+            return Ok(());
+        }
         self.settle_all(journal, &slot)?;
-        if journal.fill_spare(&self.pool) {
+        if !is_too_long && journal.fill_spare(&self.pool) {
             return Ok(());
         }
         let made = self.write_snapshot(journal, &slot);
@@ -214,13 +219,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub(super) fn with_freed<T>(&self, slot: &Slot, act: impl Fn() -> Result<T>) -> Result<T> {
         let Some(journal) = &self.journal else { return act() };
         self.admit(true)?;
-        match act() {
-            Err(Error::NoSpace) if journal.quarantined_blocks() > 0 => {
-                self.sync_all(slot)?;
-                act()
-            }
-            result => result,
+        let full = |result: &Result<T>| matches!(result, Err(Error::NoSpace));
+        let mut result = act();
+        if full(&result) && journal.quarantined_blocks() > 0 {
+            self.sync_all(slot)?;
+            result = act();
         }
+        if full(&result) && journal.can_be_shorter() {
+            self.compact(slot)?;
+            result = act();
+        }
+        result
     }
 
     /// Makes the groups durable that were appended so far, and first the bytes that these need.

@@ -33,6 +33,8 @@ pub struct LogOptions {
     pub witness: u128,
     /// Blocks of a segment: 256 (1 MiB), or less for tests.
     pub segment_blocks: u32,
+    /// Bytes by which the log may be longer than twice its last snapshot.
+    pub slack_bytes: u64,
 }
 
 /// The log of a durable pool.
@@ -282,9 +284,25 @@ impl Journal {
         self.short.load(Ordering::Relaxed)
     }
 
-    /// Whether a snapshot is worth it: the log is twice as long as its last snapshot, and `slack` bytes.
-    pub(crate) fn is_long(&self, slack: u64) -> bool {
-        self.bytes.load(Ordering::Relaxed) > 2 * self.snapshot_bytes.load(Ordering::Relaxed) + slack
+    /// Whether a snapshot is worth it: the log is twice as long as its last snapshot, and some bytes.
+    pub(crate) fn is_long(&self) -> bool {
+        self.is_longer_than(2, self.options.slack_bytes)
+    }
+
+    /// Whether a snapshot cannot wait: those who write are faster than those who tend the log.
+    pub(crate) fn is_too_long(&self) -> bool {
+        self.is_longer_than(4, 2 * self.options.slack_bytes)
+    }
+
+    /// Whether a snapshot gives blocks back, if there are to be any.
+    pub(crate) fn can_be_shorter(&self) -> bool {
+        self.is_longer_than(1, 2 * u64::from(self.options.segment_blocks) * BLOCK_BYTES as u64)
+    }
+
+    fn is_longer_than(&self, snapshots: u64, bytes: u64) -> bool {
+        // Relaxed: figures.
+        let snapshot = self.snapshot_bytes.load(Ordering::Relaxed);
+        self.bytes.load(Ordering::Relaxed) > snapshots * snapshot + bytes
     }
 
     fn take_spare(&self) -> Result<Segment, MemoryError> {

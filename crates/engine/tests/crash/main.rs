@@ -161,8 +161,36 @@ fn second(kind: Kind, random: &mut fastrand::Rng) -> Run {
     run
 }
 
+/// Bytes come and go in a pool that is nearly full, and little is made durable.
+fn crowded(kind: Kind, random: &mut fastrand::Rng) -> Run {
+    const OPERATIONS: &[Operation] = &[
+        Operation::Truncate("a", 0),
+        Operation::Truncate("b", 0),
+        Operation::Write("a", 0, 20_000),
+        Operation::Write("b", 0, 30_000),
+        Operation::Write("b", 40_000, 20_000),
+        Operation::Append("a", 9000),
+        Operation::Allocate("a", Range::Punch, 0, 8192),
+        Operation::Allocate("b", Range::Punch, 4096, 16_384),
+        Operation::Rename("a", "b", RenameMode::Exchange),
+        Operation::Unlink("b"),
+        Operation::Create("b"),
+    ];
+    let mut run = Run::new(kind);
+    for (path, blocks) in [("f", random.usize(30..50)), ("a", 5), ("b", 7)] {
+        run.step(Operation::Create(path));
+        run.step(Operation::Write(path, 0, blocks * 4096));
+    }
+    run.step(Operation::SyncAll);
+    for _ in 0..random.usize(4..=20) {
+        let of = if random.u8(..) < 20 { SYNCS } else { OPERATIONS };
+        run.step(any(random, of));
+    }
+    run
+}
+
 fn survives(make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
-    match look(states() / 3, seed(), make) {
+    match look(states() / 4, seed(), make) {
         Ok(Looked { states, points }) => eprintln!("{states} states at {points} points"),
         Err(Violation(why)) => panic!("{why}"),
     }
@@ -176,6 +204,11 @@ fn short_sequences_survive_every_crash() {
 #[test]
 fn long_runs_survive_every_crash() {
     survives(long);
+}
+
+#[test]
+fn crowded_pools_survive_every_crash() {
+    survives(crowded);
 }
 
 #[test]
@@ -208,8 +241,11 @@ fn every_planted_fault_is_found() {
     let is_found = |fault| {
         plant(Some(fault));
         // Panics of the engine are findings too: its invariants are part of the oracle.
-        let found =
-            std::panic::catch_unwind(|| look(100_000, seed(), long).is_err() || look(100_000, seed(), short).is_err());
+        let found = std::panic::catch_unwind(|| {
+            let makes: [fn(Kind, &mut fastrand::Rng) -> Run; 3] = [crowded, long, short];
+            let all = makes.iter().cycle().take(4 * makes.len());
+            all.into_iter().any(|make| look(12_000, seed(), make).is_err())
+        });
         plant(None);
         let is_found = found.unwrap_or(true);
         eprintln!("{fault:?}: {}", if is_found { "found" } else { "NOT FOUND" });

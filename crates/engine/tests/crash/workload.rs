@@ -55,6 +55,7 @@ fn options(witness: u128) -> LogOptions {
         nonce: 0x5ec2e7,
         witness,
         segment_blocks: SEGMENT_BLOCKS,
+        slack_bytes: 1 << 17,
     }
 }
 

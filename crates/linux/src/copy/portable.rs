@@ -40,3 +40,8 @@ pub(super) fn announce(_at: *const u8, _bytes: usize, _to_write: bool) {}
 pub(super) fn gains(_bytes: usize, _to_write: bool) -> bool {
     false
 }
+
+/// Never called: see `WRITES_BACK`.
+pub(super) unsafe fn write_back(_: *const u8, _: usize) {
+    unreachable!("the kernel writes back here");
+}

@@ -10,6 +10,7 @@ mod choice;
 mod repeat;
 mod vector;
 mod wide;
+mod write_back;
 
 use super::{Copying, Method, Zeroing};
 pub(super) use choice::Choice;
@@ -17,6 +18,7 @@ use choice::Instructions;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use vector::{LINE_BYTES, PAGE_BYTES};
+pub(super) use write_back::write_back;
 
 /// String instructions are faster than plain vectors from here.
 const REPEAT_MIN: usize = 2 << 10;

@@ -47,6 +47,14 @@ pub enum Error {
         /// Asked for.
         bytes: u64,
     },
+    /// A durable member's file cannot be mapped.
+    #[error("cannot map {}: {source}", path.display())]
+    MapFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The errno.
+        source: io::Error,
+    },
     /// Member numbers end at [`MemberId::LIMIT`].
     #[error("{0} is beyond the last member a pool can have, {last}", last = MemberId::LIMIT - 1)]
     Number(MemberId),

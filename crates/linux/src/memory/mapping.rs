@@ -175,6 +175,27 @@ impl Mapping {
         }
     }
 
+    /// Writes a range of bytes from page `offset` on to the file's disk (msync(2)).
+    pub(crate) fn sync(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        assert!(
+            offset <= self.bytes && bytes <= self.bytes - offset,
+            "{bytes} bytes at {offset} to write back"
+        );
+        let start = self.base.wrapping_add(offset).cast();
+        // SAFETY: the range lies in ours; its bytes stay as they are.
+        check(unsafe { libc::msync(start, bytes, libc::MS_SYNC) })
+    }
+
+    /// Writes a range of bytes from the processor's caches to persistent memory, and waits until it is there.
+    pub(crate) fn write_back(&self, offset: usize, bytes: usize) {
+        assert!(
+            offset <= self.bytes && bytes <= self.bytes - offset,
+            "{bytes} bytes at {offset} to write back"
+        );
+        // SAFETY: the range lies in ours.
+        unsafe { crate::copy::write_back(self.base.wrapping_add(offset), bytes) };
+    }
+
     /// Brings the pages of a range of bytes into the page tables, for reading.
     pub(crate) fn populate_read(&self, offset: usize, bytes: usize) -> io::Result<()> {
         self.advise_range(offset, bytes, libc::MADV_POPULATE_READ)

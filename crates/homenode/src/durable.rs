@@ -1,0 +1,184 @@
+//! Durable pools: made on files, and opened again.
+
+use crate::machine::Machine;
+use crate::periodic::Periodic;
+use crate::pool::{Pool, root_of};
+use crate::{Error, MemberKind, Owner, PoolOptions};
+use homenode_engine::fs::Fs;
+use homenode_engine::log::{LogOptions, MemberRecord};
+use homenode_engine::{BLOCK_BYTES, MemberId};
+use homenode_linux::clock::CoarseClock;
+use homenode_linux::memory::{MemberFile, NodeMemory};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Time between two commits: as long may what was not synced be lost by a power cut.
+const COMMIT_PERIOD: Duration = Duration::from_secs(1);
+/// Blocks of a segment of the log: 1 MiB.
+const SEGMENT_BLOCKS: u32 = 256;
+/// Bytes by which a log may be longer than twice its snapshot, and the share of the pool that is the most of them.
+const SLACK_BYTES_MAX: u64 = 64 << 20;
+const SLACK_SHARE: u64 = 32;
+/// Smallest member: its superblocks, a log that goes on, and some data.
+const MEMBER_BLOCKS_MIN: u64 = 16 * 256;
+
+impl Pool {
+    /// Makes a durable pool on files, one member each, and brings it up. Each file keeps its size, and takes all of its room on the disk.
+    ///
+    /// # Errors
+    /// When a file is too small, in use or a member already, or the disk is full. Nothing is changed then but the room that files take.
+    pub fn create_on(paths: &[PathBuf], kind: MemberKind, options: &PoolOptions) -> Result<Self, Error> {
+        let mut machine = Machine::read()?;
+        machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
+        let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
+        let files = paths
+            .iter()
+            .map(|path| MemberFile::open(path))
+            .collect::<Result<Vec<_>, _>>()?;
+        let first = files.first().ok_or(Error::NoMembers)?;
+        for file in &files {
+            if file.blocks() < MEMBER_BLOCKS_MIN {
+                return Err(Error::SmallFile {
+                    path: file.path().to_owned(),
+                    bytes: file.blocks() * BLOCK_BYTES as u64,
+                    least_bytes: MEMBER_BLOCKS_MIN * BLOCK_BYTES as u64,
+                });
+            }
+        }
+        files.iter().try_for_each(MemberFile::prepare)?;
+        let log = LogOptions {
+            uuid: u128::from(random()?) << 64 | u128::from(random()?),
+            nonce: random()?,
+            witness: first.witness()?,
+            segment_blocks: SEGMENT_BLOCKS,
+            slack_bytes: slack_bytes(files.iter().map(MemberFile::blocks)),
+        };
+        let members: Vec<_> = (0..)
+            .zip(&files)
+            .map(|(id, file)| {
+                let (id, blocks) = (MemberId(id), file.blocks());
+                (MemberRecord { id, kind, blocks }, home)
+            })
+            .collect();
+        let memory = NodeMemory::new();
+        for ((member, _), file) in members.iter().zip(files) {
+            memory.attach(member.id, kind, file)?;
+        }
+        let (owner, root) = root_of(options);
+        let fs = Fs::format(&machine.engine, memory, CoarseClock, root, log, &members);
+        Self::committing(fs.map_err(Error::Open)?, owner, machine, options)
+    }
+
+    /// Opens a durable pool whose members are these files, in any order, and brings it up: also after a crash.
+    ///
+    /// # Errors
+    /// When a file is in use, is of another pool, or is no member; when a member is missing; when the pool is damaged.
+    pub fn open_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
+        let mut machine = Machine::read()?;
+        machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
+        let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
+        let mut files = Vec::new();
+        for path in paths {
+            let file = MemberFile::open(path)?;
+            let superblock = file.superblock()?;
+            files.push((superblock, file));
+        }
+        let newest = files
+            .iter()
+            .map(|(superblock, _)| superblock)
+            .max_by_key(|superblock| superblock.generation);
+        let newest = newest.ok_or(Error::NoMembers)?.clone();
+        let other = files.iter().find(|(superblock, _)| superblock.uuid != newest.uuid);
+        if let Some((superblock, file)) = other {
+            return Err(Error::OtherPoolsMember {
+                path: file.path().to_owned(),
+                uuid: superblock.uuid,
+                pool: newest.uuid,
+            });
+        }
+        let given: BTreeSet<MemberId> = files.iter().map(|(superblock, _)| superblock.own).collect();
+        let missing: Vec<MemberId> = newest
+            .members
+            .iter()
+            .map(|member| member.id)
+            .filter(|id| !given.contains(id))
+            .collect();
+        if !missing.is_empty() || given.len() < files.len() {
+            return Err(Error::MissingMembers(missing));
+        }
+        // The same member's file at every opening.
+        files.sort_by_key(|(superblock, _)| superblock.own);
+        let log = LogOptions {
+            uuid: newest.uuid,
+            nonce: newest.tail.nonce,
+            witness: files[0].1.witness()?,
+            segment_blocks: SEGMENT_BLOCKS,
+            slack_bytes: slack_bytes(newest.members.iter().map(|member| member.blocks)),
+        };
+        let memory = NodeMemory::new();
+        for (superblock, file) in files {
+            let record = newest.members.iter().find(|member| member.id == superblock.own);
+            let record = record.ok_or(Error::MissingMembers(Vec::new()))?;
+            if record.blocks != file.blocks() {
+                return Err(Error::SmallFile {
+                    path: file.path().to_owned(),
+                    bytes: file.blocks() * BLOCK_BYTES as u64,
+                    least_bytes: record.blocks * BLOCK_BYTES as u64,
+                });
+            }
+            memory.attach(record.id, record.kind, file)?;
+        }
+        let fs = Fs::open_durable(&machine.engine, memory, CoarseClock, log, newest, &|_| home);
+        let (owner, _) = root_of(options);
+        Self::committing(fs.map_err(Error::Open)?, owner, machine, options)
+    }
+
+    /// Makes all of a durable pool durable now, as syncfs(2). A volatile pool has nothing to do.
+    ///
+    /// # Errors
+    /// When a member cannot be written.
+    pub fn sync(&self) -> Result<(), Error> {
+        let slot = self.inner.common_slot.lock();
+        self.inner.fs.sync_all(&slot).map_err(Error::Sync)
+    }
+
+    /// A pool with a thread that commits.
+    fn committing(
+        fs: Fs<NodeMemory, CoarseClock>,
+        owner: Owner,
+        machine: Machine,
+        options: &PoolOptions,
+    ) -> Result<Self, Error> {
+        let fs = Arc::new(fs);
+        let slot = fs.slots().claim().expect("nobody has claimed a slot of a new pool");
+        let committed = Arc::clone(&fs);
+        let committer = Periodic::start("commits", move || {
+            if let Err(error) = committed.tend_log(&slot) {
+                tracing::error!("the pool's changes cannot be made durable: {error}");
+            }
+            COMMIT_PERIOD
+        })?;
+        let pool = Self::of(fs, owner, machine, options, Some(committer));
+        pool.inner.limit_metadata();
+        Ok(pool)
+    }
+}
+
+/// Bytes by which the log of a pool of these members may be longer than twice its snapshot.
+fn slack_bytes(blocks: impl Iterator<Item = u64>) -> u64 {
+    let bytes = blocks.sum::<u64>() * BLOCK_BYTES as u64;
+    (bytes / SLACK_SHARE).min(SLACK_BYTES_MAX)
+}
+
+/// A random number.
+fn random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    File::open(Path::new("/dev/urandom"))
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(Error::Random)?;
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,229 @@
+//! Durable pools on files: made, opened, refused, and opened after their process was killed.
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use homenode::{Error, MemberKind, OpenOptions, Pool, PoolOptions};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const MEMBER_BYTES: u64 = 64 << 20;
+/// What this test's own process is told to be the one that is killed.
+const KILLED: &str = "HOMENODE_TEST_KILLED";
+/// Threads of the process that is killed.
+const THREADS: usize = 3;
+/// Bytes that a record of it has.
+const RECORD_BYTES: usize = 200;
+
+struct Files(PathBuf);
+
+impl Files {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("homenode-durable-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn member(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.0.join(name);
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn options() -> PoolOptions {
+    PoolOptions::new()
+}
+
+#[test]
+fn what_was_written_is_there_when_the_pool_is_opened_again() {
+    for kind in [MemberKind::File, MemberKind::Pmem] {
+        let files = Files::new(&format!("again-{}", kind.name()));
+        let members = [files.member("a", MEMBER_BYTES), files.member("b", MEMBER_BYTES)];
+        let pool = Pool::create_on(&members, kind, &options()).unwrap();
+        pool.create_dir("dir").unwrap();
+        let file = pool.create_file("dir/file").unwrap();
+        let bytes: Vec<u8> = (0..20_u32 << 20).map(|at| (at >> 12).to_le_bytes()[0]).collect();
+        file.write_all_at(&bytes, 10).unwrap();
+        file.sync().unwrap();
+        pool.rename("dir/file", "moved").unwrap();
+        pool.sync().unwrap();
+        drop((file, pool));
+        // In another order, and twice.
+        for _ in 0..2 {
+            let pool = Pool::open_on(&[members[1].clone(), members[0].clone()], &options()).unwrap();
+            let mut read = vec![0; bytes.len()];
+            let file = pool.open("moved", &OpenOptions::new().read(true)).unwrap();
+            file.read_exact_at(&mut read, 10).unwrap();
+            assert!(read == bytes, "bytes are others");
+            assert_eq!(pool.status().members.len(), 2);
+        }
+    }
+}
+
+#[test]
+fn files_that_are_no_members_of_one_pool_are_refused() {
+    let files = Files::new("refused");
+    let (a, b) = (files.member("a", MEMBER_BYTES), files.member("b", MEMBER_BYTES));
+    let small = files.member("small", 1 << 20);
+    let create = |paths: &[PathBuf]| Pool::create_on(paths, MemberKind::File, &options());
+    let open = |paths: &[PathBuf]| Pool::open_on(paths, &options()).map(drop).unwrap_err();
+    assert!(matches!(create(&[]), Err(Error::NoMembers)));
+    assert!(matches!(create(&[small]), Err(Error::SmallFile { .. })));
+    assert!(
+        open(std::slice::from_ref(&a))
+            .to_string()
+            .contains("no member of a pool"),
+        "an empty file"
+    );
+    assert!(create(std::slice::from_ref(&files.0)).is_err(), "a directory");
+    let pool = create(std::slice::from_ref(&a)).unwrap();
+    assert!(open(std::slice::from_ref(&a)).to_string().contains("is in use"));
+    drop(pool);
+    let taken = create(std::slice::from_ref(&a)).map(drop).unwrap_err().to_string();
+    assert!(taken.contains("is a member of pool"), "{taken}");
+    drop(create(std::slice::from_ref(&b)).unwrap());
+    assert!(matches!(open(&[a.clone(), b.clone()]), Error::OtherPoolsMember { .. }));
+    let (c, d) = (files.member("c", MEMBER_BYTES), files.member("d", MEMBER_BYTES));
+    drop(create(&[c.clone(), d.clone()]).unwrap());
+    assert!(matches!(open(std::slice::from_ref(&d)), Error::MissingMembers(missing) if missing.len() == 1));
+    assert!(matches!(open(&[d.clone(), d]), Error::MemberFile(_)), "twice the same");
+    // A byte of each of both superblocks is another: the one that is whole counts, and none does when none is.
+    let damage = |path: &Path, at: u64| {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    };
+    damage(&b, 100);
+    drop(Pool::open_on(std::slice::from_ref(&b), &options()).unwrap());
+    damage(&b, 100);
+    damage(&b, MEMBER_BYTES - 4096 + 100);
+    assert!(open(&[b]).to_string().contains("superblock is damaged"));
+}
+
+/// The record `nth` of a thread's file: its number again and again.
+fn record(nth: u64) -> [u8; RECORD_BYTES] {
+    std::array::from_fn(|at| nth.to_le_bytes()[at % 8])
+}
+
+/// Appends records, syncs every few, and tells after each that it is there; for ever.
+fn write_until_killed(member: &Path) {
+    let pool = Pool::open_on(&[member.to_owned()], &options()).unwrap();
+    println!("up");
+    let write = |thread: usize| {
+        let name = format!("file-{thread}");
+        let both = OpenOptions::new().read(true).write(true).create(true);
+        let file = pool.open(&name, &both).unwrap();
+        let mut nth = file.metadata().len() / RECORD_BYTES as u64;
+        loop {
+            file.write_all_at(&record(nth), nth * RECORD_BYTES as u64).unwrap();
+            nth += 1;
+            if nth.is_multiple_of(thread as u64 * 5 + 1) {
+                file.sync().unwrap();
+            }
+            // What names a file comes and goes beside.
+            let other = format!("{name}-{nth}");
+            pool.create_file(&other).unwrap();
+            if nth > 3 {
+                // Not there when it was killed before it made that one.
+                let _ = pool.remove_file(format!("{name}-{}", nth - 3));
+            }
+            println!("{thread} {nth}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || write(thread));
+        }
+    });
+}
+
+#[test]
+fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
+    if let Some(member) = std::env::var_os(KILLED) {
+        return write_until_killed(Path::new(&member));
+    }
+    let rounds = std::env::var("HOMENODE_TEST_KILLS").map_or(20, |rounds| rounds.parse().expect("a number"));
+    let files = Files::new("killed");
+    let member = files.member("a", MEMBER_BYTES);
+    drop(Pool::create_on(std::slice::from_ref(&member), MemberKind::File, &options()).unwrap());
+    let mut written = 0;
+    for round in 0..rounds {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "nothing_that_was_told_is_lost_when_the_process_is_killed",
+                "--nocapture",
+            ])
+            .env(KILLED, &member)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let up = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("up"));
+        assert!(up, "round {round}: the pool was not opened");
+        let mut told = [0; THREADS];
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(20 + round * 7 % 90);
+        let note = |told: &mut [u64], line: &str| {
+            if let Some((thread, nth)) = line.split_once(' ') {
+                let thread: usize = thread.parse().expect(line);
+                told[thread] = nth.parse().expect(line);
+            }
+        };
+        while std::time::Instant::now() < until {
+            let line = lines.next().expect("it goes on until it is killed").unwrap();
+            note(&mut told, &line);
+        }
+        child.kill().unwrap();
+        // The last line may be cut off.
+        let rest: Vec<String> = lines.map_while(Result::ok).collect();
+        rest.iter().rev().skip(1).rev().for_each(|line| note(&mut told, line));
+        child.wait().unwrap();
+        let pool = Pool::open_on(std::slice::from_ref(&member), &options()).unwrap();
+        for (thread, told) in told.iter().enumerate() {
+            let Ok(file) = pool.open(format!("file-{thread}"), &OpenOptions::new().read(true)) else {
+                assert_eq!(*told, 0, "round {round}: the file of thread {thread} is gone");
+                continue;
+            };
+            let count = file.metadata().len() / RECORD_BYTES as u64;
+            written = written.max(count);
+            assert!(
+                count >= *told,
+                "round {round}: thread {thread} told {told}, and {count} are there"
+            );
+            for nth in 0..count {
+                let mut read = [0; RECORD_BYTES];
+                file.read_exact_at(&mut read, nth * RECORD_BYTES as u64).unwrap();
+                assert!(
+                    read == record(nth),
+                    "round {round}: record {nth} of thread {thread} is another"
+                );
+            }
+            if *told > 0 {
+                let newest = format!("file-{thread}-{told}");
+                let next = format!("file-{thread}-{}", told + 1);
+                assert!(
+                    pool.metadata(&newest).is_ok() || pool.metadata(&next).is_ok(),
+                    "round {round}: {newest} is gone"
+                );
+            }
+            // Before the pool is full.
+            if count > 30_000 {
+                pool.remove_file(format!("file-{thread}")).unwrap();
+            }
+        }
+    }
+    assert!(
+        written > rounds * 10,
+        "{written} records in {rounds} rounds: it was not at work"
+    );
+    eprintln!("{rounds} rounds, {written} records in a file");
+}

@@ -1,0 +1,252 @@
+//! The durable members of a pool: files that are mapped, on a disk or on persistent memory.
+//!
+//! A member's file is there as a whole before it is mapped, and locked while it is: the lock goes with the process. Bytes in the mapping survive
+//! the process; what [`persist`](DurableMember::persist) returned for survives the machine.
+
+use super::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES};
+use crate::copy::WRITES_BACK;
+use homenode_engine::BLOCK_BYTES;
+use homenode_engine::log::{Superblock, UnusableSuperblock};
+use homenode_engine::pool::MemberKind;
+use rustix::fs::{FallocateFlags, FileType, FlockOperation};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A member's file, opened and locked.
+#[derive(Debug)]
+pub struct MemberFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+/// Why a file cannot be a member.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemberFileError {
+    /// A system call failed.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io {
+        /// A verb with its object.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The errno.
+        source: io::Error,
+    },
+    /// Another process has it.
+    #[error("{} is in use: its pool is up, or another command works on it", path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Neither a regular file nor persistent memory.
+    #[error("{} is no regular file: give a file, such as one that `truncate -s 10G` made", path.display())]
+    NoFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It belongs to a pool, or did.
+    #[error("{} is a member of pool {uuid:032x} already: remove the file first if that pool is to go", path.display())]
+    Taken {
+        /// The file.
+        path: PathBuf,
+        /// The pool.
+        uuid: u128,
+    },
+    /// Both of its superblocks are unusable.
+    #[error("{} cannot be used: {source}", path.display())]
+    Superblock {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: UnusableSuperblock,
+    },
+}
+
+impl MemberFile {
+    /// Opens and locks a file that is or becomes a member.
+    ///
+    /// # Errors
+    /// [`MemberFileError`].
+    pub fn open(path: &Path) -> Result<Self, MemberFileError> {
+        let failed = |doing| {
+            move |source: io::Error| MemberFileError::Io {
+                doing,
+                path: path.to_owned(),
+                source,
+            }
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(failed("open"))?;
+        let stat = rustix::fs::fstat(&file).map_err(|errno| failed("look at")(errno.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(MemberFileError::NoFile { path: path.to_owned() });
+        }
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+            rustix::io::Errno::WOULDBLOCK => MemberFileError::InUse { path: path.to_owned() },
+            errno => failed("lock")(errno.into()),
+        })?;
+        let bytes = u64::try_from(stat.st_size).unwrap_or(0) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            bytes,
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whole blocks in it.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.bytes / BLOCK_BYTES as u64
+    }
+
+    /// The newer one of its superblocks.
+    ///
+    /// # Errors
+    /// [`MemberFileError::Superblock`] when neither is usable.
+    pub fn superblock(&self) -> Result<Superblock, MemberFileError> {
+        let unusable = |source| MemberFileError::Superblock {
+            path: self.path.clone(),
+            source,
+        };
+        if self.blocks() < 2 {
+            return Err(unusable(UnusableSuperblock::NotOne));
+        }
+        let copy = |at: u64| -> Result<_, MemberFileError> {
+            let mut block = [0; BLOCK_BYTES];
+            self.file
+                .read_exact_at(&mut block, at)
+                .map_err(|source| MemberFileError::Io {
+                    doing: "read the superblock of",
+                    path: self.path.clone(),
+                    source,
+                })?;
+            Ok(Superblock::decode(&block))
+        };
+        match (copy(0)?, copy(self.bytes - BLOCK_BYTES as u64)?) {
+            (Ok(first), Ok(last)) if last.generation > first.generation => Ok(last),
+            (Ok(first), _) => Ok(first),
+            (Err(_), Ok(last)) => Ok(last),
+            (Err(first), Err(last)) => Err(unusable(if first == UnusableSuperblock::NotOne {
+                last
+            } else {
+                first
+            })),
+        }
+    }
+
+    /// Makes it ready for a new pool: refuses one that belongs to a pool, and takes all of its room on the disk.
+    ///
+    /// # Errors
+    /// [`MemberFileError::Taken`], or why there is no room.
+    pub fn prepare(&self) -> Result<(), MemberFileError> {
+        match self.superblock() {
+            Err(MemberFileError::Superblock {
+                source: UnusableSuperblock::NotOne,
+                ..
+            }) => {}
+            Ok(superblock) => {
+                return Err(MemberFileError::Taken {
+                    path: self.path.clone(),
+                    uuid: superblock.uuid,
+                });
+            }
+            Err(error) => return Err(error),
+        }
+        rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.bytes)
+            .map_err(|errno| self.failed("take the room on the disk for all of", errno.into()))
+    }
+
+    /// Identity of what keeps stores to the file that are not durable: this boot, and this mount of the file's filesystem.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn witness(&self) -> Result<u128, MemberFileError> {
+        let mut boot = String::new();
+        let read = |boot: &mut String| File::open("/proc/sys/kernel/random/boot_id")?.read_to_string(boot);
+        read(&mut boot).map_err(|error| self.failed("read the machine's boot_id for", error))?;
+        let hex: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
+        let boot = u128::from_str_radix(&hex, 16).unwrap_or(0);
+        let flags = rustix::fs::AtFlags::EMPTY_PATH;
+        let stat = rustix::fs::statx(&self.file, c"", flags, rustix::fs::StatxFlags::MNT_ID)
+            .map_err(|errno| self.failed("look at", errno.into()))?;
+        Ok(boot ^ u128::from(stat.stx_mnt_id) ^ u128::from(stat.stx_ino) << 64)
+    }
+
+    fn failed(&self, doing: &'static str, source: io::Error) -> MemberFileError {
+        MemberFileError::Io {
+            doing,
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+/// A member's file, mapped.
+#[derive(Debug)]
+pub(super) struct DurableMember {
+    pub(super) mapping: Mapping,
+    file: MemberFile,
+    kind: MemberKind,
+}
+
+impl DurableMember {
+    /// Maps a file as a member of `kind`.
+    pub(super) fn map(file: MemberFile, kind: MemberKind) -> io::Result<Self> {
+        let bytes = usize::try_from(file.bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let mapped = bytes
+            .checked_next_multiple_of(HUGE_BYTES)
+            .ok_or(io::ErrorKind::FileTooLarge)?;
+        let mapping = Mapping::reserve(mapped)?;
+        mapping.attach(file.file.as_fd())?;
+        // Only the size of core dumps depends on it.
+        let _ = mapping.advise(libc::MADV_DONTDUMP);
+        Ok(Self { mapping, file, kind })
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.file.bytes
+    }
+
+    pub(super) fn kind(&self) -> MemberKind {
+        self.kind
+    }
+
+    /// Name of the file.
+    pub(super) fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// Makes a range of bytes durable.
+    pub(super) fn persist(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        if self.kind == MemberKind::Pmem && WRITES_BACK {
+            self.mapping.write_back(offset, bytes);
+            return Ok(());
+        }
+        let start = offset / PAGE_BYTES * PAGE_BYTES;
+        self.mapping.sync(start, offset + bytes - start)
+    }
+
+    /// Makes all bytes durable.
+    pub(super) fn persist_all(&self) -> io::Result<()> {
+        if self.kind == MemberKind::Pmem && WRITES_BACK {
+            let bytes = usize::try_from(self.file.bytes).expect("it is mapped");
+            self.mapping.write_back(0, bytes);
+            return Ok(());
+        }
+        Ok(rustix::fs::fdatasync(&self.file.file)?)
+    }
+}

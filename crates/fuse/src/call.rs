@@ -3,7 +3,7 @@
 //! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It waits for nothing but
 //! (a fifth of a second) for room, and to remove a name in a pool that is nearly full, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
 //! more of them. ENOSYS to FLUSH and OPENDIR saves those trips for good too: close has nothing to do in memory, and
-//! reading a directory needs no handle. FSYNC and FSYNCDIR are answered each time, although there is nothing to do: after
+//! reading a directory needs no handle. FSYNC and FSYNCDIR are answered each time, although there is nothing to do in memory: after
 //! ENOSYS the kernel would go on saying that all is well when the server has died. Where the kernel has the bytes itself that is right, and
 //! ENOSYS it is.
 //!
@@ -188,7 +188,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             Request::CopyFileRange64(input) => self.copy_range_64(&input, reply),
             // The kernel has the bytes and the server does not: fsync has nothing to ask for, now or later.
             Request::FSync(_) | Request::FSyncDir(_) if self.service.passthrough.is_some() => Err(Errno(libc::ENOSYS)),
-            Request::FSync(_) | Request::FSyncDir(_) | Request::SyncFs => Ok(()),
+            Request::FSync(_) | Request::FSyncDir(_) => self.sync(),
+            Request::SyncFs => Ok(self.fs().sync_all(self.slot)?),
             Request::Release(input) => {
                 self.release(&input);
                 Ok(())
@@ -201,6 +202,14 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             // Answered before the threads started: the kernel sends one.
             Request::Init(_) => Err(Errno(libc::EIO)),
         }
+    }
+
+    /// Makes the inode durable. The thread blocks meanwhile, as for a copy.
+    fn sync(&self) -> Result<(), Errno> {
+        if self.fs().is_durable() {
+            self.fs().sync(self.slot, &*self.inode()?)?;
+        }
+        Ok(())
     }
 
     fn fs(&self) -> &Fs<M, C> {

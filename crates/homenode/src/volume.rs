@@ -175,6 +175,16 @@ impl Volume {
         })
     }
 
+    /// Makes everything written durable. A pool of memory has nothing to do for it.
+    ///
+    /// # Errors
+    /// EIO when a member of a durable pool cannot be written.
+    pub fn sync(&self) -> Result<(), Error> {
+        self.asking("make durable", |asking| {
+            Ok(self.pool.fs.sync(asking.slot, self.volume.inode())?)
+        })
+    }
+
     /// Writes `bytes` zeros from `offset` on. It takes no space, and gives none back: what was written before can be written
     /// again, also when the pool is full.
     ///

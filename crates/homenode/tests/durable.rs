@@ -3,7 +3,7 @@
 
 use homenode::{Error, MemberKind, OpenOptions, Pool, PoolOptions};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -34,6 +34,10 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
+        // Mounted still when the test failed.
+        let quiet = || Stdio::null();
+        let mut umount = Command::new("umount");
+        let _ = umount.arg("-l").arg(self.0.join("mount")).stderr(quiet()).status();
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -109,6 +113,100 @@ fn files_that_are_no_members_of_one_pool_are_refused() {
     assert!(open(&[b]).to_string().contains("superblock is damaged"));
 }
 
+/// What this test's own process is told to be the server that is killed: where it mounts the pool.
+const SERVER: &str = "HOMENODE_TEST_SERVER";
+
+/// Serves the pool on a mount until it is killed.
+fn serve_until_killed(member: &Path, directory: &Path) -> ! {
+    let pool = Pool::open_on(&[member.to_owned()], &options()).unwrap();
+    let _mount = pool.mount(directory).unwrap();
+    println!("up");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Appends records through the mount and syncs some, until the server is gone; returns how many were written.
+fn write_while_served(directory: &Path) -> u64 {
+    let path = directory.join("file");
+    let Ok(file) = File::options().append(true).create(true).open(path) else {
+        return 0;
+    };
+    let mut nth = file.metadata().map_or(0, |metadata| metadata.len()) / RECORD_BYTES as u64;
+    let step = |nth: u64| -> std::io::Result<()> {
+        (&file).write_all(&record(nth))?;
+        if nth.is_multiple_of(7) {
+            file.sync_data()?;
+        }
+        Ok(())
+    };
+    while step(nth).is_ok() {
+        nth += 1;
+    }
+    nth
+}
+
+#[test]
+fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
+    if let (Some(member), Some(directory)) = (std::env::var_os(KILLED), std::env::var_os(SERVER)) {
+        serve_until_killed(Path::new(&member), Path::new(&directory));
+    }
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: only root may mount, and /dev/fuse is needed");
+        return;
+    }
+    let files = Files::new("served");
+    let (member, directory) = (files.member("a", MEMBER_BYTES), files.0.join("mount"));
+    fs::create_dir(&directory).unwrap();
+    drop(Pool::create_on(std::slice::from_ref(&member), MemberKind::File, &options()).unwrap());
+    let rounds = kills() / 3;
+    for round in 0..rounds {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed",
+                "--nocapture",
+            ])
+            .env(KILLED, &member)
+            .env(SERVER, &directory)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let up = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("up"));
+        assert!(up, "round {round}: the pool was not served");
+        let written = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_while_served(&directory));
+            std::thread::sleep(std::time::Duration::from_millis(20 + round * 7 % 90));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            writer.join().unwrap()
+        });
+        let unmounted = Command::new("umount").arg("-l").arg(&directory).status().unwrap();
+        assert!(unmounted.success(), "round {round}: the dead mount stays");
+        let pool = Pool::open_on(std::slice::from_ref(&member), &options()).unwrap();
+        let file = pool.open("file", &OpenOptions::new().read(true)).unwrap();
+        let count = file.metadata().len() / RECORD_BYTES as u64;
+        assert!(
+            count >= written && written > 0,
+            "round {round}: {written} written, {count} are there"
+        );
+        for nth in 0..count {
+            let mut read = [0; RECORD_BYTES];
+            file.read_exact_at(&mut read, nth * RECORD_BYTES as u64).unwrap();
+            assert!(read == record(nth), "round {round}: record {nth} is another");
+        }
+        if count > 30_000 {
+            pool.remove_file("file").unwrap();
+        }
+    }
+}
+
+/// Rounds of kills.
+fn kills() -> u64 {
+    std::env::var("HOMENODE_TEST_KILLS").map_or(20, |rounds| rounds.parse().expect("HOMENODE_TEST_KILLS is a number"))
+}
+
 /// The record `nth` of a thread's file: its number again and again.
 fn record(nth: u64) -> [u8; RECORD_BYTES] {
     std::array::from_fn(|at| nth.to_le_bytes()[at % 8])
@@ -151,7 +249,7 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
     if let Some(member) = std::env::var_os(KILLED) {
         return write_until_killed(Path::new(&member));
     }
-    let rounds = std::env::var("HOMENODE_TEST_KILLS").map_or(20, |rounds| rounds.parse().expect("a number"));
+    let rounds = kills();
     let files = Files::new("killed");
     let member = files.member("a", MEMBER_BYTES);
     drop(Pool::create_on(std::slice::from_ref(&member), MemberKind::File, &options()).unwrap());

@@ -99,8 +99,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.journal.is_some() && (file.dirty.load(Ordering::Relaxed) != 0 || file.changed.load(Ordering::Relaxed) != 0)
     }
 
-    /// Whether there is a log.
-    pub(super) fn is_durable(&self) -> bool {
+    /// Whether there is a log: the pool outlives the process.
+    pub fn is_durable(&self) -> bool {
         self.journal.is_some()
     }
 

@@ -51,6 +51,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             return Err(Errno(libc::ENOSPC));
         }
         self.counters.count_write(written);
+        // O_SYNC has both bits.
+        if input.flags & libc::O_DSYNC.cast_unsigned() != 0 {
+            self.sync()?;
+        }
         let size = u32::try_from(written).expect("no more than came in a request");
         Ok(reply.put(WriteOut {
             size,

@@ -125,6 +125,8 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
                 return Err(Error::Passthrough { reason });
             }
             return Ok(chosen(wanted, "it was asked for"));
+        } else if self.fs.is_durable() {
+            "the pool is durable: its own blocks keep the bytes".to_owned()
         } else if !offer.has_passthrough() {
             "this kernel cannot pass reads and writes through: Linux 6.9 and newer can (CONFIG_FUSE_PASSTHROUGH)"
                 .to_owned()

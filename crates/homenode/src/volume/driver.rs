@@ -47,6 +47,8 @@ impl VolumeDriver {
             transfer_bytes_max: 64 << 20,
             can_discard: true,
             can_zero: true,
+            // In memory the bytes are where they stay.
+            has_cache: volume.0.pool.fs.is_durable(),
             ..Limits::of_bytes(volume.0.size_bytes())
         };
         Self {
@@ -128,8 +130,7 @@ impl VolumeQueue {
             Operation::Write => self.copy(tag, slots, Self::write)?,
             Operation::Discard => volume.discard(offset, u64::from(bytes)).map_err(errno)?,
             Operation::WriteZeroes => volume.zero(offset, u64::from(bytes)).map_err(errno)?,
-            // The pool's bytes are where they stay.
-            Operation::Flush => {}
+            Operation::Flush => volume.sync().map_err(errno)?,
         }
         Ok(bytes)
     }

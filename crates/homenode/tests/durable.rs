@@ -133,6 +133,10 @@ fn write_while_served(directory: &Path) -> u64 {
         return 0;
     };
     let mut nth = file.metadata().map_or(0, |metadata| metadata.len()) / RECORD_BYTES as u64;
+    // The kernel sends a write over the end of a page as two: one of them may have come before the kill.
+    if file.set_len(nth * RECORD_BYTES as u64).is_err() {
+        return 0;
+    }
     let step = |nth: u64| -> std::io::Result<()> {
         (&file).write_all(&record(nth))?;
         if nth.is_multiple_of(7) {
@@ -159,7 +163,7 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
     let (member, directory) = (files.member("a", MEMBER_BYTES), files.0.join("mount"));
     fs::create_dir(&directory).unwrap();
     drop(Pool::create_on(std::slice::from_ref(&member), MemberKind::File, &options()).unwrap());
-    let rounds = kills() / 3;
+    let (rounds, mut most) = (kills() / 3, 0);
     for round in 0..rounds {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
@@ -185,21 +189,27 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
         let unmounted = Command::new("umount").arg("-l").arg(&directory).status().unwrap();
         assert!(unmounted.success(), "round {round}: the dead mount stays");
         let pool = Pool::open_on(std::slice::from_ref(&member), &options()).unwrap();
-        let file = pool.open("file", &OpenOptions::new().read(true)).unwrap();
+        let Ok(file) = pool.open("file", &OpenOptions::new().read(true)) else {
+            assert_eq!(written, 0, "round {round}: the file is gone");
+            continue;
+        };
         let count = file.metadata().len() / RECORD_BYTES as u64;
-        assert!(
-            count >= written && written > 0,
-            "round {round}: {written} written, {count} are there"
-        );
+        most = most.max(count);
+        assert!(count >= written, "round {round}: {written} written, {count} are there");
         for nth in 0..count {
             let mut read = [0; RECORD_BYTES];
             file.read_exact_at(&mut read, nth * RECORD_BYTES as u64).unwrap();
-            assert!(read == record(nth), "round {round}: record {nth} is another");
+            assert!(
+                read == record(nth),
+                "round {round}: record {nth} of {count} ({written} written) is {:?}",
+                &read[..24]
+            );
         }
         if count > 30_000 {
             pool.remove_file("file").unwrap();
         }
     }
+    assert!(most > rounds, "{most} records in {rounds} rounds: it was not at work");
 }
 
 /// Rounds of kills.

@@ -23,6 +23,7 @@ mod doctor;
 mod down;
 mod failure;
 mod file;
+mod fsck;
 mod generate;
 mod handler;
 mod holders;
@@ -72,6 +73,7 @@ enum Verb {
     #[command(subcommand)]
     Blk(blk::BlkCommand),
     Demo(demo::DemoArgs),
+    Fsck(fsck::FsckArgs),
     #[command(subcommand)]
     Member(MemberCommand),
     #[command(hide = true)]
@@ -90,6 +92,9 @@ fn main() -> ExitCode {
     }
     let verb = Cli::parse().verb;
     logging::start(has_own_terminal(&verb));
+    if let Verb::Fsck(args) = &verb {
+        return fsck::run(args);
+    }
     match run(&verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -114,6 +119,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::Doctor(args) => doctor::run(args),
         Verb::Blk(command) => blk::run(command),
         Verb::Demo(args) => demo::run(args),
+        Verb::Fsck(_) => unreachable!("it has exit codes of its own"),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
         Verb::Generate(args) => generate::run(args, Cli::command()),
     }

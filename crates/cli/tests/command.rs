@@ -6,6 +6,7 @@
 
 mod command {
     mod bad_input;
+    mod checking;
     mod ending;
     pub(crate) mod harness;
     mod interrupting;

@@ -3,13 +3,13 @@
 use crate::machine::Machine;
 use crate::periodic::Periodic;
 use crate::pool::{Pool, root_of};
-use crate::{Error, MemberKind, Owner, PoolOptions};
-use homenode_engine::fs::Fs;
-use homenode_engine::log::{LogOptions, MemberRecord};
+use crate::{Error, Owner, PoolOptions};
+use homenode_engine::fs::{Fs, Replayed};
+use homenode_engine::log::{Damage, LogOptions, MemberRecord, Superblock};
 use homenode_engine::{BLOCK_BYTES, MemberId};
 use homenode_linux::clock::CoarseClock;
-use homenode_linux::memory::{MemberFile, NodeMemory};
-use std::collections::BTreeSet;
+use homenode_linux::memory::{MemberFile, MemberFileError, MemberReader, NodeMemory};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -27,11 +27,12 @@ const SLACK_SHARE: u64 = 32;
 const MEMBER_BLOCKS_MIN: u64 = 16 * 256;
 
 impl Pool {
-    /// Makes a durable pool on files, one member each, and brings it up. Each file keeps its size, and takes all of its room on the disk.
+    /// Makes a durable pool on files, one member each, and brings it up. Each file keeps its size, and takes all of its room on the disk. One
+    /// on persistent memory (DAX) is a `pmem` member, and so is one on a tmpfs, to play that; others are `file` members.
     ///
     /// # Errors
     /// When a file is too small, in use or a member already, or the disk is full. Nothing is changed then but the room that files take.
-    pub fn create_on(paths: &[PathBuf], kind: MemberKind, options: &PoolOptions) -> Result<Self, Error> {
+    pub fn create_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
         let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
@@ -60,13 +61,13 @@ impl Pool {
         let members: Vec<_> = (0..)
             .zip(&files)
             .map(|(id, file)| {
-                let (id, blocks) = (MemberId(id), file.blocks());
-                (MemberRecord { id, kind, blocks }, home)
+                let (id, kind, blocks) = (MemberId(id), file.kind()?, file.blocks());
+                Ok((MemberRecord { id, kind, blocks }, home))
             })
-            .collect();
+            .collect::<Result<_, Error>>()?;
         let memory = NodeMemory::new();
         for ((member, _), file) in members.iter().zip(files) {
-            memory.attach(member.id, kind, file)?;
+            memory.attach(member.id, member.kind, file)?;
         }
         let (owner, root) = root_of(options);
         let fs = Fs::format(&machine.engine, memory, CoarseClock, root, log, &members);
@@ -81,37 +82,7 @@ impl Pool {
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
         let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
-        let mut files = Vec::new();
-        for path in paths {
-            let file = MemberFile::open(path)?;
-            let superblock = file.superblock()?;
-            files.push((superblock, file));
-        }
-        let newest = files
-            .iter()
-            .map(|(superblock, _)| superblock)
-            .max_by_key(|superblock| superblock.generation);
-        let newest = newest.ok_or(Error::NoMembers)?.clone();
-        let other = files.iter().find(|(superblock, _)| superblock.uuid != newest.uuid);
-        if let Some((superblock, file)) = other {
-            return Err(Error::OtherPoolsMember {
-                path: file.path().to_owned(),
-                uuid: superblock.uuid,
-                pool: newest.uuid,
-            });
-        }
-        let given: BTreeSet<MemberId> = files.iter().map(|(superblock, _)| superblock.own).collect();
-        let missing: Vec<MemberId> = newest
-            .members
-            .iter()
-            .map(|member| member.id)
-            .filter(|id| !given.contains(id))
-            .collect();
-        if !missing.is_empty() || given.len() < files.len() {
-            return Err(Error::MissingMembers(missing));
-        }
-        // The same member's file at every opening.
-        files.sort_by_key(|(superblock, _)| superblock.own);
+        let (newest, files) = members(paths, MemberFile::open)?;
         let log = LogOptions {
             uuid: newest.uuid,
             nonce: newest.tail.nonce,
@@ -120,16 +91,7 @@ impl Pool {
             slack_bytes: slack_bytes(newest.members.iter().map(|member| member.blocks)),
         };
         let memory = NodeMemory::new();
-        for (superblock, file) in files {
-            let record = newest.members.iter().find(|member| member.id == superblock.own);
-            let record = record.ok_or(Error::MissingMembers(Vec::new()))?;
-            if record.blocks != file.blocks() {
-                return Err(Error::SmallFile {
-                    path: file.path().to_owned(),
-                    bytes: file.blocks() * BLOCK_BYTES as u64,
-                    least_bytes: record.blocks * BLOCK_BYTES as u64,
-                });
-            }
+        for (record, file) in files {
             memory.attach(record.id, record.kind, file)?;
         }
         let fs = Fs::open_durable(&machine.engine, memory, CoarseClock, log, newest, &|_| home);
@@ -166,6 +128,88 @@ impl Pool {
         pool.inner.limit_metadata();
         Ok(pool)
     }
+}
+
+/// Result of a check of a durable pool that nobody has up.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Checked {
+    /// Identity of the pool.
+    pub uuid: u128,
+    /// Inodes: directories, files, volumes and others.
+    pub inodes: u64,
+    /// Bytes of the blocks that files and volumes have.
+    pub placed_bytes: u64,
+    /// Faults of the tree; none in a sound pool.
+    pub damage: Vec<Damage>,
+}
+
+/// Checks a durable pool on these files, and writes nothing: whether its log can be played, and leads to a sound tree.
+///
+/// # Errors
+/// As [`Pool::open_on`]; [`Error::Open`] when the log itself is damaged.
+pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
+    let (newest, files) = members(paths, MemberFile::open_to_read)?;
+    let witness = files[0].1.witness()?;
+    let memory = MemberReader::new(files.into_iter().map(|(record, file)| (record.id, file)));
+    let replayed = Replayed::read(&memory, &newest, witness).map_err(Error::Open)?;
+    let extents = replayed
+        .tables
+        .inodes
+        .values()
+        .flat_map(|node| node.data.extents.values());
+    let placed = extents.filter(|(_, first)| first.is_some()).map(|(blocks, _)| blocks);
+    Ok(Checked {
+        uuid: newest.uuid,
+        inodes: replayed.tables.inodes.len() as u64,
+        placed_bytes: placed.sum::<u64>() * BLOCK_BYTES as u64,
+        damage: replayed.check(&newest),
+    })
+}
+
+/// A pool's newest superblock, and its members in the order of their numbers.
+type Members = (Superblock, Vec<(MemberRecord, MemberFile)>);
+
+/// Opens the members of one pool; each must be given once.
+fn members(paths: &[PathBuf], open: fn(&Path) -> Result<MemberFile, MemberFileError>) -> Result<Members, Error> {
+    let mut files = Vec::new();
+    for path in paths {
+        let file = open(path)?;
+        files.push((file.superblock()?, file));
+    }
+    let superblocks = files.iter().map(|(superblock, _)| superblock);
+    let newest = superblocks.max_by_key(|superblock| superblock.generation);
+    let newest = newest.ok_or(Error::NoMembers)?.clone();
+    let mut by_id = BTreeMap::new();
+    let given = files.len();
+    for (superblock, file) in files {
+        if superblock.uuid != newest.uuid {
+            return Err(Error::OtherPoolsMember {
+                path: file.path().to_owned(),
+                uuid: superblock.uuid,
+                pool: newest.uuid,
+            });
+        }
+        by_id.insert(superblock.own, file);
+    }
+    let missing = newest.members.iter().map(|member| member.id);
+    let missing: Vec<MemberId> = missing.filter(|id| !by_id.contains_key(id)).collect();
+    if !missing.is_empty() || by_id.len() < given || given > newest.members.len() {
+        return Err(Error::MissingMembers(missing));
+    }
+    let with_records = newest.members.iter().zip(by_id.into_values());
+    let files = with_records.map(|(record, file)| {
+        if record.blocks == file.blocks() {
+            return Ok((*record, file));
+        }
+        Err(Error::SmallFile {
+            path: file.path().to_owned(),
+            bytes: file.blocks() * BLOCK_BYTES as u64,
+            least_bytes: record.blocks * BLOCK_BYTES as u64,
+        })
+    });
+    let files = files.collect::<Result<_, _>>()?;
+    Ok((newest, files))
 }
 
 /// Bytes by which the log of a pool of these members may be longer than twice its snapshot.

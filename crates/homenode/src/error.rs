@@ -128,6 +128,9 @@ pub enum Error {
     /// A member's file of a durable pool.
     #[error(transparent)]
     MemberFile(#[from] homenode_linux::memory::MemberFileError),
+    /// Members of a durable pool cannot be changed.
+    #[error("members of a durable pool cannot be added or drained yet: make a larger pool and copy the files")]
+    FixedMembers,
     /// A durable pool without members.
     #[error("a durable pool needs at least one file")]
     NoMembers,
@@ -226,7 +229,11 @@ impl Error {
             Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } => EINVAL,
             Self::Memory(_) | Self::Starved { .. } => ENOMEM,
             Self::NotDrained(_) => EBUSY,
-            Self::MemberFile(_) | Self::NoMembers | Self::SmallFile { .. } | Self::OtherPoolsMember { .. } => EINVAL,
+            Self::FixedMembers
+            | Self::MemberFile(_)
+            | Self::NoMembers
+            | Self::SmallFile { .. }
+            | Self::OtherPoolsMember { .. } => EINVAL,
             Self::MissingMembers(_) => ENODEV,
             Self::Open(_) | Self::Random(_) => EIO,
             Self::Sync(source) => source.errno(),

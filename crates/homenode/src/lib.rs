@@ -42,6 +42,7 @@ mod size;
 mod status;
 mod volume;
 
+pub use durable::{Checked, check};
 pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};
 pub use homenode_engine::fs::{

@@ -113,6 +113,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::create`]; nothing has changed then.
     pub fn add_member(&self, node: NodeId, size: Size) -> Result<MemberId, Error> {
+        self.inner.require_volatile()?;
         let node_bytes = self.inner.machine.node(node)?.memory_bytes;
         let bytes = whole_runs(node, size.bytes_of(node_bytes))?;
         let added = self.inner.add_member(&mut self.inner.populators.lock(), node, bytes);
@@ -128,6 +129,7 @@ impl Pool {
     /// populate it again. It takes data as before then.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64, Error> {
         let inner = &*self.inner;
+        inner.require_volatile()?;
         let mut populators = inner.populators.lock();
         let home = inner.home(member)?;
         // For the case that it stays.
@@ -224,6 +226,14 @@ impl Inner {
             self.options
                 .metadata_bytes(pool_bytes, self.fs.pool().store().is_some()),
         );
+    }
+
+    /// Fails in a durable pool: its members are the files it was made on.
+    fn require_volatile(&self) -> Result<(), Error> {
+        if self.fs.is_durable() {
+            return Err(Error::FixedMembers);
+        }
+        Ok(())
     }
 
     /// Owner and mode of something new.

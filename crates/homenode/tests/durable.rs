@@ -20,7 +20,11 @@ struct Files(PathBuf);
 
 impl Files {
     fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("homenode-durable-{name}-{}", std::process::id()));
+        Self::under(&std::env::temp_dir(), name)
+    }
+
+    fn under(dir: &Path, name: &str) -> Self {
+        let dir = dir.join(format!("homenode-durable-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         Self(dir)
     }
@@ -48,10 +52,13 @@ fn options() -> PoolOptions {
 
 #[test]
 fn what_was_written_is_there_when_the_pool_is_opened_again() {
-    for kind in [MemberKind::File, MemberKind::Pmem] {
-        let files = Files::new(&format!("again-{}", kind.name()));
+    for (kind, dir) in [
+        (MemberKind::File, std::env::temp_dir()),
+        (MemberKind::Pmem, "/dev/shm".into()),
+    ] {
+        let files = Files::under(&dir, &format!("again-{}", kind.name()));
         let members = [files.member("a", MEMBER_BYTES), files.member("b", MEMBER_BYTES)];
-        let pool = Pool::create_on(&members, kind, &options()).unwrap();
+        let pool = Pool::create_on(&members, &options()).unwrap();
         pool.create_dir("dir").unwrap();
         let file = pool.create_file("dir/file").unwrap();
         let bytes: Vec<u8> = (0..20_u32 << 20).map(|at| (at >> 12).to_le_bytes()[0]).collect();
@@ -67,7 +74,19 @@ fn what_was_written_is_there_when_the_pool_is_opened_again() {
             let file = pool.open("moved", &OpenOptions::new().read(true)).unwrap();
             file.read_exact_at(&mut read, 10).unwrap();
             assert!(read == bytes, "bytes are others");
-            assert_eq!(pool.status().members.len(), 2);
+            let status = pool.status();
+            assert_eq!(status.members.len(), 2);
+            let is_tmpfs = rustix::fs::statfs(&files.0).unwrap().f_type == 0x0102_1994;
+            assert!(status.members.iter().all(|member| member.kind == kind) || is_tmpfs);
+            let node = status.members[0].home;
+            assert!(matches!(
+                pool.add_member(node, homenode::Size::Bytes(64 << 20)),
+                Err(Error::FixedMembers)
+            ));
+            assert!(matches!(
+                pool.drain(status.members[0].id, &mut |_, _| {}),
+                Err(Error::FixedMembers)
+            ));
         }
     }
 }
@@ -77,7 +96,7 @@ fn files_that_are_no_members_of_one_pool_are_refused() {
     let files = Files::new("refused");
     let (a, b) = (files.member("a", MEMBER_BYTES), files.member("b", MEMBER_BYTES));
     let small = files.member("small", 1 << 20);
-    let create = |paths: &[PathBuf]| Pool::create_on(paths, MemberKind::File, &options());
+    let create = |paths: &[PathBuf]| Pool::create_on(paths, &options());
     let open = |paths: &[PathBuf]| Pool::open_on(paths, &options()).map(drop).unwrap_err();
     assert!(matches!(create(&[]), Err(Error::NoMembers)));
     assert!(matches!(create(&[small]), Err(Error::SmallFile { .. })));
@@ -162,7 +181,7 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
     let files = Files::new("served");
     let (member, directory) = (files.member("a", MEMBER_BYTES), files.0.join("mount"));
     fs::create_dir(&directory).unwrap();
-    drop(Pool::create_on(std::slice::from_ref(&member), MemberKind::File, &options()).unwrap());
+    drop(Pool::create_on(std::slice::from_ref(&member), &options()).unwrap());
     let (rounds, mut most) = (kills() / 3, 0);
     for round in 0..rounds {
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -262,7 +281,7 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
     let rounds = kills();
     let files = Files::new("killed");
     let member = files.member("a", MEMBER_BYTES);
-    drop(Pool::create_on(std::slice::from_ref(&member), MemberKind::File, &options()).unwrap());
+    drop(Pool::create_on(std::slice::from_ref(&member), &options()).unwrap());
     let mut written = 0;
     for round in 0..rounds {
         let mut child = Command::new(std::env::current_exe().unwrap())

@@ -7,6 +7,7 @@
 use crate::sim::{Disk, Event, Kind};
 use crate::tree::Tree;
 use crate::workload::{Run, open};
+use homenode_engine::BLOCK_BYTES;
 use std::collections::BTreeMap;
 
 /// Power cuts that are tried at one point: all, when few units may be lost, or the usual suspects and some at random.
@@ -218,4 +219,33 @@ fn judge_bytes(run: &Run, ino: u64, bytes: &[u8], operations: std::ops::RangeInc
             bytes[at]
         ))
     })
+}
+
+/// Flips a bit of every byte that the log and the superblocks have, one at a time: the pool is refused, or shows what it did at some time.
+pub(crate) fn flip_each(run: &Run, kind: Kind, random: &mut fastrand::Rng) -> Result<u64, Violation> {
+    let bytes = run.memory.bytes();
+    let end = run.operations.len();
+    let is_log = |block: &[u8]| block.windows(4).any(|word| word == b"HNLG" || word == b"Home");
+    let blocks = bytes.chunks(BLOCK_BYTES).enumerate().filter(|(_, block)| is_log(block));
+    let mut opened = 0;
+    for (nth, _) in blocks {
+        for at in nth * BLOCK_BYTES..(nth + 1) * BLOCK_BYTES {
+            // Most of a block is names and bytes, or nothing.
+            if bytes[at] == 0 && random.u8(..) > 8 {
+                continue;
+            }
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << random.u8(..8);
+            let Ok((fs, _)) = open(kind, flipped, run.witness + 1) else {
+                continue;
+            };
+            fs.check_invariants();
+            let slot = fs.slots().claim().expect("the first");
+            let tree = Tree::of(&fs, &slot);
+            let crash = format!("byte {at} flipped");
+            judge(run, &tree, 0..=end, &BTreeMap::new()).map_err(|why| describe(run, &crash, (0, end), &why))?;
+            opened += 1;
+        }
+    }
+    Ok(opened)
 }

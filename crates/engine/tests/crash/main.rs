@@ -8,7 +8,7 @@ mod sim;
 mod tree;
 mod workload;
 
-use check::{Looked, Violation, explore};
+use check::{Looked, Violation, explore, flip_each};
 use homenode_engine::fs::RenameMode;
 use sim::{Disk, Event, Kind};
 use workload::{Operation, Range, Run};
@@ -214,6 +214,18 @@ fn crowded_pools_survive_every_crash() {
 #[test]
 fn pools_that_a_crash_left_survive_every_crash() {
     survives(second);
+}
+
+#[test]
+fn a_flipped_bit_is_refused_or_ends_the_log() {
+    for kind in [Kind::File, Kind::Pmem] {
+        let mut random = fastrand::Rng::with_seed(seed());
+        let run = long(kind, &mut random);
+        match flip_each(&run, kind, &mut random) {
+            Ok(opened) => eprintln!("{opened} pools opened"),
+            Err(Violation(why)) => panic!("{kind:?}, {why}"),
+        }
+    }
 }
 
 #[cfg(feature = "planted")]

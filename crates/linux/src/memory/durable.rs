@@ -5,15 +5,19 @@
 
 use super::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES};
 use crate::copy::WRITES_BACK;
-use homenode_engine::BLOCK_BYTES;
 use homenode_engine::log::{Superblock, UnusableSuperblock};
 use homenode_engine::pool::MemberKind;
+use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+/// Type of a tmpfs, as statfs(2) tells it.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// A member's file, opened and locked.
 #[derive(Debug)]
@@ -73,6 +77,18 @@ impl MemberFile {
     /// # Errors
     /// [`MemberFileError`].
     pub fn open(path: &Path) -> Result<Self, MemberFileError> {
+        Self::open_with(path, OpenOptions::new().read(true).write(true))
+    }
+
+    /// Opens and locks a member that is only to be read.
+    ///
+    /// # Errors
+    /// [`MemberFileError`].
+    pub fn open_to_read(path: &Path) -> Result<Self, MemberFileError> {
+        Self::open_with(path, OpenOptions::new().read(true))
+    }
+
+    fn open_with(path: &Path, options: &OpenOptions) -> Result<Self, MemberFileError> {
         let failed = |doing| {
             move |source: io::Error| MemberFileError::Io {
                 doing,
@@ -80,11 +96,7 @@ impl MemberFile {
                 source,
             }
         };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(failed("open"))?;
+        let file = options.open(path).map_err(failed("open"))?;
         let stat = rustix::fs::fstat(&file).map_err(|errno| failed("look at")(errno.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(MemberFileError::NoFile { path: path.to_owned() });
@@ -111,6 +123,24 @@ impl MemberFile {
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.bytes / BLOCK_BYTES as u64
+    }
+
+    /// Kind of member that it makes: persistent memory where stores reach the storage itself (DAX) or where that is played, on a tmpfs.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn kind(&self) -> Result<MemberKind, MemberFileError> {
+        let failed = |errno: rustix::io::Errno| self.failed("look at", errno.into());
+        let is_memory = self.is_dax()? || rustix::fs::fstatfs(&self.file).map_err(failed)?.f_type == TMPFS_MAGIC;
+        Ok(if is_memory { MemberKind::Pmem } else { MemberKind::File })
+    }
+
+    /// Whether stores reach the storage itself.
+    fn is_dax(&self) -> Result<bool, MemberFileError> {
+        let flags = rustix::fs::AtFlags::EMPTY_PATH;
+        let stat = rustix::fs::statx(&self.file, c"", flags, rustix::fs::StatxFlags::TYPE)
+            .map_err(|errno| self.failed("look at", errno.into()))?;
+        Ok(stat.stx_attributes.contains(rustix::fs::StatxAttributes::DAX))
     }
 
     /// The newer one of its superblocks.
@@ -195,6 +225,42 @@ impl MemberFile {
     }
 }
 
+/// Members whose bytes are read by requests, and never written.
+#[derive(Debug)]
+pub struct MemberReader(BTreeMap<MemberId, MemberFile>);
+
+impl MemberReader {
+    /// A reader of these members.
+    #[must_use]
+    pub fn new(files: impl IntoIterator<Item = (MemberId, MemberFile)>) -> Self {
+        Self(files.into_iter().collect())
+    }
+}
+
+impl Memory for MemberReader {
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
+        let file = self.0.get(&from.member()).ok_or(MemoryError)?;
+        let start = from.index() * BLOCK_BYTES as u64 + offset as u64;
+        file.file.read_exact_at(to, start).map_err(|_| MemoryError)
+    }
+
+    fn store(&self, _: Block, _: usize, _: &[u8]) -> Result<(), MemoryError> {
+        Err(MemoryError)
+    }
+
+    fn zero(&self, _: Block, _: usize, _: usize) -> Result<(), MemoryError> {
+        Err(MemoryError)
+    }
+
+    fn copy(&self, _: Block, _: Block, _: u64) -> Result<(), MemoryError> {
+        Err(MemoryError)
+    }
+
+    fn populate(&self, _: MemberId, _: u64, _: u64) -> Result<(), Starved> {
+        Err(Starved)
+    }
+}
+
 /// A member's file, mapped.
 #[derive(Debug)]
 pub(super) struct DurableMember {
@@ -204,14 +270,19 @@ pub(super) struct DurableMember {
 }
 
 impl DurableMember {
-    /// Maps a file as a member of `kind`.
+    /// Maps a file as a member of `kind`. What a pool has as persistent memory must be that still.
     pub(super) fn map(file: MemberFile, kind: MemberKind) -> io::Result<Self> {
+        let is_dax = file.is_dax().map_err(|_| io::ErrorKind::Other)?;
         let bytes = usize::try_from(file.bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mapped = bytes
             .checked_next_multiple_of(HUGE_BYTES)
             .ok_or(io::ErrorKind::FileTooLarge)?;
         let mapping = Mapping::reserve(mapped)?;
-        mapping.attach(file.file.as_fd())?;
+        if is_dax {
+            mapping.attach_synced(file.file.as_fd())?;
+        } else {
+            mapping.attach(file.file.as_fd())?;
+        }
         // Only the size of core dumps depends on it.
         let _ = mapping.advise(libc::MADV_DONTDUMP);
         Ok(Self { mapping, file, kind })

@@ -61,6 +61,16 @@ impl Mapping {
         )
     }
 
+    /// [`Mapping::attach`] of a file whose blocks the filesystem keeps in their place without being asked again (MAP_SYNC).
+    pub(crate) fn attach_synced(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.replace(
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
+            file.as_raw_fd(),
+            0,
+        )
+    }
+
     /// Puts `file`, which may be open for reading only, from byte `offset` on, a multiple of a page, behind the whole range, for reading.
     pub(crate) fn attach_to_read(&self, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
         self.replace(libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), offset)

@@ -5,8 +5,8 @@
 
 use super::planted::{Planted, is_planted};
 use super::{Attributes, Change};
-use crate::Block;
 use crate::fs::{Ino, Placement};
+use crate::{BLOCK_BYTES, Block};
 use homenode_shared::BlockMap;
 
 /// First bytes of a group: `HNLG`.
@@ -294,7 +294,8 @@ impl<'a> Records<'a> {
     }
 
     fn ino(&mut self) -> Option<Ino> {
-        self.u64().map(Ino)
+        // As many are never given out.
+        self.u64().filter(|ino| *ino < 1 << 62).map(Ino)
     }
 
     fn short(&mut self) -> Option<&'a [u8]> {
@@ -332,11 +333,14 @@ impl<'a> Records<'a> {
                 blocks: self.u64()?,
             },
             kind::SETTLED_ALL => Record::SettledAll { through: self.u64()? },
-            kind::BYTES => Record::Bytes {
-                ino: self.ino()?,
-                at: self.u64()?,
-                bytes: self.long()?,
-            },
+            kind::BYTES => {
+                let (ino, at, bytes) = (self.ino()?, self.u64()?, self.long()?);
+                let end = at.checked_add((bytes.len() / BLOCK_BYTES) as u64)?;
+                if end > BlockMap::LIMIT || !bytes.len().is_multiple_of(BLOCK_BYTES) {
+                    return None;
+                }
+                Record::Bytes { ino, at, bytes }
+            }
             kind::NEEDS => Record::Needs { ino: self.ino()? },
             kind::NEXT => Record::Next {
                 first: Block::from_raw(self.u64()?),

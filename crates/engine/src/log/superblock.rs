@@ -214,6 +214,14 @@ impl Superblock {
                 blocks: u64::from_le_bytes(entry[8..16].try_into().expect("it has eight bytes")),
             })
         });
+        let members: Vec<MemberRecord> = members.collect::<Result<_, UnusableSuperblock>>()?;
+        let own = MemberId(u16_at(behind));
+        let is_ascending = members.windows(2).all(|two| two[0].id < two[1].id);
+        let is_sound =
+            |member: &MemberRecord| usize::from(member.id.0) < MemberId::LIMIT && (2..1 << 48).contains(&member.blocks);
+        if !is_ascending || !members.iter().all(is_sound) || !members.iter().any(|member| member.id == own) {
+            return Err(UnusableSuperblock::Damaged);
+        }
         Ok(Self {
             features,
             uuid: wide(3),
@@ -221,8 +229,8 @@ impl Superblock {
             witness: wide(6),
             snapshot,
             tail,
-            own: MemberId(u16_at(behind)),
-            members: members.collect::<Result<_, _>>()?,
+            own,
+            members,
         })
     }
 }

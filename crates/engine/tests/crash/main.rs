@@ -190,7 +190,7 @@ fn crowded(kind: Kind, random: &mut fastrand::Rng) -> Run {
 }
 
 fn survives(make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
-    match look(states() / 4, seed(), make) {
+    match look(states() / 5, seed(), make) {
         Ok(Looked { states, points }) => eprintln!("{states} states at {points} points"),
         Err(Violation(why)) => panic!("{why}"),
     }
@@ -214,6 +214,28 @@ fn crowded_pools_survive_every_crash() {
 #[test]
 fn pools_that_a_crash_left_survive_every_crash() {
     survives(second);
+}
+
+/// The disk fails at some time: nothing is acknowledged as durable from then on, and what was stays.
+fn failing(kind: Kind, random: &mut fastrand::Rng) -> Run {
+    let mut run = begun(kind, random);
+    run.memory.fail_after(random.u64(..12));
+    let mut has_failed = false;
+    for _ in 0..random.usize(5..=25) {
+        let of = if random.u8(..) < 80 { SYNCS } else { OPERATIONS };
+        let operation = any(random, of);
+        let is_done = run.step(operation);
+        if matches!(operation, Operation::SyncAll) {
+            assert!(!is_done || !has_failed, "a disk that failed acknowledges");
+            has_failed |= !is_done;
+        }
+    }
+    run
+}
+
+#[test]
+fn pools_on_a_failing_disk_keep_what_they_acknowledged() {
+    survives(failing);
 }
 
 #[test]

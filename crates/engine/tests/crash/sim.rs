@@ -62,6 +62,8 @@ struct Inner {
 struct State {
     bytes: Vec<u8>,
     events: Vec<Event>,
+    /// Calls of persist until the first that fails, as all behind it do; `None` for never.
+    until_fault: Option<u64>,
 }
 
 impl SimMemory {
@@ -69,6 +71,7 @@ impl SimMemory {
         let state = State {
             bytes,
             events: Vec::new(),
+            until_fault: None,
         };
         Self(Arc::new(Inner {
             kind,
@@ -90,8 +93,17 @@ impl SimMemory {
         self.0.state.lock().events.push(event);
     }
 
+    /// Has calls of persist fail, for ever, after so many more.
+    pub(crate) fn fail_after(&self, calls: u64) {
+        self.0.state.lock().until_fault = Some(calls);
+    }
+
     fn note_persist(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
         let mut state = self.0.state.lock();
+        if state.until_fault == Some(0) {
+            return Err(MemoryError);
+        }
+        state.until_fault = state.until_fault.map(|calls| calls - 1);
         state.events.push(Event::Persist(start, bytes));
         Ok(())
     }

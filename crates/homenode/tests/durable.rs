@@ -1,12 +1,14 @@
 //! Durable pools on files: made, opened, refused, and opened after their process was killed.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
-use homenode::{Error, MemberKind, OpenOptions, Pool, PoolOptions};
+use homenode::{Allocate, Error, MemberKind, OpenOptions, Pool, PoolOptions};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 const MEMBER_BYTES: u64 = 64 << 20;
 /// What this test's own process is told to be the one that is killed.
@@ -353,4 +355,100 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
         "{written} records in {rounds} rounds: it was not at work"
     );
     eprintln!("{rounds} rounds, {written} records in a file");
+}
+
+/// Threads of the crowd: many more than CPUs.
+const CROWD: u64 = 64;
+/// How long the crowd works, and how long it may take to end.
+const CROWD_TIME: Duration = Duration::from_secs(3);
+const CROWD_TIMEOUT: Duration = Duration::from_secs(100);
+
+/// Changes files that all threads share, until `end`.
+fn disturb(pool: &Pool, thread: u64, end: Instant) {
+    let mut random = fastrand::Rng::with_seed(thread);
+    let both = OpenOptions::new().read(true).write(true).create(true);
+    while Instant::now() < end {
+        let name = |random: &mut fastrand::Rng| format!("shared-{}", random.u8(..4));
+        let file = pool.open(name(&mut random), &both).unwrap();
+        let at = random.u64(..64) * 4096;
+        // A full pool or a range that is not there may refuse any of these.
+        let _ = match random.u8(..10) {
+            0..=3 => file.write_all_at(&vec![7; random.usize(1..60_000)], at + 9),
+            4 => file.allocate(Allocate::CollapseRange, at, 8192),
+            5 => file.allocate(Allocate::InsertRange, at, 4096),
+            6 => file.allocate(Allocate::PunchHole, at + 100, 20_000),
+            7 => file.set_len(at + random.u64(..4096)),
+            8 => pool.rename(name(&mut random), name(&mut random)),
+            _ => file.sync(),
+        };
+    }
+}
+
+/// Appends to a file of its own, and puts a new one in its place again and again, until `end`; returns how many records the last one has.
+fn append(pool: &Pool, thread: u64, end: Instant) -> u64 {
+    let (name, new) = (format!("own-{thread}"), format!("new-{thread}"));
+    let mut count = 0;
+    let mut file = pool.create_file(&name).unwrap();
+    while Instant::now() < end {
+        if count == 300 {
+            file = pool.create_file(&new).unwrap();
+            file.write_all_at(&record(0), 0).unwrap();
+            pool.rename(&new, &name).unwrap();
+            count = 1;
+        }
+        file.write_all_at(&record(count), count * RECORD_BYTES as u64).unwrap();
+        count += 1;
+        if count.is_multiple_of(thread + 5) {
+            file.sync().unwrap();
+        }
+    }
+    count
+}
+
+#[test]
+fn many_threads_neither_block_each_other_for_ever_nor_lose_a_record() {
+    for dir in [std::env::temp_dir(), "/dev/shm".into()] {
+        let files = Files::under(&dir, "crowd");
+        let member = files.member("a", MEMBER_BYTES);
+        let pool = Pool::create_on(std::slice::from_ref(&member), &options()).unwrap();
+        let (done, is_done) = mpsc::channel::<()>();
+        let watch = std::thread::spawn(move || {
+            if is_done.recv_timeout(CROWD_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("the threads block each other");
+                std::process::abort();
+            }
+        });
+        let end = Instant::now() + CROWD_TIME;
+        let pool = &pool;
+        let counts: Vec<u64> = std::thread::scope(|scope| {
+            let disturbers: Vec<_> = (0..CROWD / 2).map(|thread| scope.spawn(move || disturb(pool, thread, end))).collect();
+            let writers: Vec<_> = (0..CROWD / 2).map(|thread| scope.spawn(move || append(pool, thread, end))).collect();
+            disturbers.into_iter().for_each(|thread| thread.join().unwrap());
+            writers.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        drop(done);
+        watch.join().unwrap();
+        // As after a kill: a copy of the file while the pool is up.
+        let copy = files.0.join("copy");
+        pool.sync().unwrap();
+        fs::copy(&member, &copy).unwrap();
+        for path in [copy, member] {
+            let opened;
+            let pool = if path.ends_with("copy") {
+                opened = Pool::open_on(std::slice::from_ref(&path), &options()).unwrap();
+                &opened
+            } else {
+                pool
+            };
+            for (thread, count) in counts.iter().enumerate() {
+                let file = pool.open(format!("own-{thread}"), &OpenOptions::new().read(true)).unwrap();
+                assert_eq!(file.metadata().len(), count * RECORD_BYTES as u64, "thread {thread}");
+                for nth in 0..*count {
+                    let mut read = [0; RECORD_BYTES];
+                    file.read_exact_at(&mut read, nth * RECORD_BYTES as u64).unwrap();
+                    assert!(read == record(nth), "record {nth} of thread {thread}");
+                }
+            }
+        }
+    }
 }

@@ -66,7 +66,7 @@ pub trait Memory: Send + Sync + 'static {
     /// Makes all bytes of `member` durable that were stored before the call.
     ///
     /// # Errors
-    /// As [`Memory::persist`].
+    /// Those of [`Memory::persist`].
     fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {
         let _ = member;
         Ok(())

@@ -12,14 +12,16 @@ use homenode_linux::memory::{MemberFile, MemberFileError, MemberReader, NodeMemo
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Time between two commits: as long may what was not synced be lost by a power cut.
 const COMMIT_PERIOD: Duration = Duration::from_secs(1);
-/// Blocks of a segment of the log: 1 MiB.
-const SEGMENT_BLOCKS: u32 = 256;
+/// Blocks of a segment of the log, and the share of the pool that is the most of them: 256 KiB to 1 MiB.
+const SEGMENT_BLOCKS: RangeInclusive<u64> = 64..=256;
+const SEGMENT_SHARE: u64 = 256;
 /// Bytes by which a log may be longer than twice its snapshot, and the share of the pool that is the most of them.
 const SLACK_BYTES_MAX: u64 = 64 << 20;
 const SLACK_SHARE: u64 = 32;
@@ -51,13 +53,12 @@ impl Pool {
             }
         }
         files.iter().try_for_each(MemberFile::prepare)?;
-        let log = LogOptions {
-            uuid: u128::from(random()?) << 64 | u128::from(random()?),
-            nonce: random()?,
-            witness: first.witness()?,
-            segment_blocks: SEGMENT_BLOCKS,
-            slack_bytes: slack_bytes(files.iter().map(MemberFile::blocks)),
-        };
+        let log = log_options(
+            u128::from(random()?) << 64 | u128::from(random()?),
+            random()?,
+            first.witness()?,
+            files.iter().map(MemberFile::blocks).sum(),
+        );
         let members: Vec<_> = (0..)
             .zip(&files)
             .map(|(id, file)| {
@@ -83,13 +84,12 @@ impl Pool {
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
         let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let (newest, files) = members(paths, MemberFile::open)?;
-        let log = LogOptions {
-            uuid: newest.uuid,
-            nonce: newest.tail.nonce,
-            witness: files[0].1.witness()?,
-            segment_blocks: SEGMENT_BLOCKS,
-            slack_bytes: slack_bytes(newest.members.iter().map(|member| member.blocks)),
-        };
+        let log = log_options(
+            newest.uuid,
+            newest.tail.nonce,
+            files[0].1.witness()?,
+            newest.members.iter().map(|member| member.blocks).sum(),
+        );
         let memory = NodeMemory::new();
         for (record, file) in files {
             memory.attach(record.id, record.kind, file)?;
@@ -147,7 +147,7 @@ pub struct Checked {
 /// Checks a durable pool on these files, and writes nothing: whether its log can be played, and leads to a sound tree.
 ///
 /// # Errors
-/// As [`Pool::open_on`]; [`Error::Open`] when the log itself is damaged.
+/// Those of [`Pool::open_on`]; [`Error::Open`] when the log itself is damaged.
 pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
     let (newest, files) = members(paths, MemberFile::open_to_read)?;
     let witness = files[0].1.witness()?;
@@ -212,10 +212,16 @@ fn members(paths: &[PathBuf], open: fn(&Path) -> Result<MemberFile, MemberFileEr
     Ok((newest, files))
 }
 
-/// Bytes by which the log of a pool of these members may be longer than twice its snapshot.
-fn slack_bytes(blocks: impl Iterator<Item = u64>) -> u64 {
-    let bytes = blocks.sum::<u64>() * BLOCK_BYTES as u64;
-    (bytes / SLACK_SHARE).min(SLACK_BYTES_MAX)
+/// Options of the log of a pool of so many blocks.
+fn log_options(uuid: u128, nonce: u64, witness: u128, blocks: u64) -> LogOptions {
+    let segment_blocks = (blocks / SEGMENT_SHARE).clamp(*SEGMENT_BLOCKS.start(), *SEGMENT_BLOCKS.end());
+    LogOptions {
+        uuid,
+        nonce,
+        witness,
+        segment_blocks: 1 << segment_blocks.ilog2(),
+        slack_bytes: (blocks * BLOCK_BYTES as u64 / SLACK_SHARE).min(SLACK_BYTES_MAX),
+    }
 }
 
 /// A random number.

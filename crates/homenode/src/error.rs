@@ -160,7 +160,7 @@ pub enum Error {
     /// A durable pool cannot be made or opened.
     #[error(transparent)]
     Open(homenode_engine::fs::OpenError),
-    /// What was written cannot be made durable.
+    /// Bytes that were written cannot be made durable.
     #[error("cannot make the pool durable: {0}")]
     Sync(#[source] FsError),
     /// There are no random numbers.

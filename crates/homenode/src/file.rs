@@ -259,7 +259,7 @@ impl File {
     /// Makes everything written durable. A pool of memory has nothing to do for it: the bytes are where they stay.
     ///
     /// # Errors
-    /// None in a pool of memory; EIO when a member of a durable one cannot be written, again until all of it is durable.
+    /// EIO, never in a pool of memory: when a member of a durable one cannot be written, again until all of it is durable.
     pub fn sync(&self) -> Result<(), Error> {
         let handle = &*self.handle;
         let done = handle

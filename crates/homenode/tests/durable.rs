@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const MEMBER_BYTES: u64 = 64 << 20;
-/// What this test's own process is told to be the one that is killed.
+/// Environment variable that makes this test's own process the one that is killed.
 const KILLED: &str = "HOMENODE_TEST_KILLED";
 /// Threads of the process that is killed.
 const THREADS: usize = 3;
@@ -94,6 +94,45 @@ fn what_was_written_is_there_when_the_pool_is_opened_again() {
 }
 
 #[test]
+fn a_full_pool_can_be_emptied_and_filled_again() {
+    let files = Files::new("full");
+    let member = files.member("a", MEMBER_BYTES);
+    let pool = Pool::create_on(std::slice::from_ref(&member), &options()).unwrap();
+    let mut first_round = None;
+    for round in 0..3 {
+        let full = pool.create_file("full").unwrap();
+        let mut bytes = 0;
+        while let Ok(written @ 1..) = full.write_at(&[round; 1 << 20], bytes) {
+            bytes += written as u64;
+        }
+        let names = (0..)
+            .take_while(|nth| pool.create_file(format!("{nth}")).is_ok())
+            .count();
+        // Each way of taking away works in a pool that is full.
+        full.allocate(Allocate::PunchHole, 0, 4096).unwrap();
+        full.set_len(bytes - 8192).unwrap();
+        drop(full);
+        (0..names).for_each(|nth| pool.remove_file(format!("{nth}")).unwrap());
+        pool.remove_file("full").unwrap();
+        pool.sync().unwrap();
+        let first = *first_round.get_or_insert(bytes);
+        assert!(
+            bytes >= first * 9 / 10,
+            "{bytes} B in round {round}, {first} B in the first"
+        );
+    }
+    drop(pool);
+    assert_eq!(
+        Pool::open_on(&[member], &options())
+            .unwrap()
+            .read_dir("/")
+            .unwrap()
+            .count(),
+        0
+    );
+}
+
+#[test]
 fn files_that_are_no_members_of_one_pool_are_refused() {
     let files = Files::new("refused");
     let (a, b) = (files.member("a", MEMBER_BYTES), files.member("b", MEMBER_BYTES));
@@ -134,7 +173,7 @@ fn files_that_are_no_members_of_one_pool_are_refused() {
     assert!(open(&[b]).to_string().contains("superblock is damaged"));
 }
 
-/// What this test's own process is told to be the server that is killed: where it mounts the pool.
+/// Environment variable that makes this test's own process the server that is killed: where it mounts the pool.
 const SERVER: &str = "HOMENODE_TEST_SERVER";
 
 /// Serves the pool on a mount until it is killed.
@@ -421,8 +460,12 @@ fn many_threads_neither_block_each_other_for_ever_nor_lose_a_record() {
         let end = Instant::now() + CROWD_TIME;
         let pool = &pool;
         let counts: Vec<u64> = std::thread::scope(|scope| {
-            let disturbers: Vec<_> = (0..CROWD / 2).map(|thread| scope.spawn(move || disturb(pool, thread, end))).collect();
-            let writers: Vec<_> = (0..CROWD / 2).map(|thread| scope.spawn(move || append(pool, thread, end))).collect();
+            let disturbers: Vec<_> = (0..CROWD / 2)
+                .map(|thread| scope.spawn(move || disturb(pool, thread, end)))
+                .collect();
+            let writers: Vec<_> = (0..CROWD / 2)
+                .map(|thread| scope.spawn(move || append(pool, thread, end)))
+                .collect();
             disturbers.into_iter().for_each(|thread| thread.join().unwrap());
             writers.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
@@ -441,7 +484,9 @@ fn many_threads_neither_block_each_other_for_ever_nor_lose_a_record() {
                 pool
             };
             for (thread, count) in counts.iter().enumerate() {
-                let file = pool.open(format!("own-{thread}"), &OpenOptions::new().read(true)).unwrap();
+                let file = pool
+                    .open(format!("own-{thread}"), &OpenOptions::new().read(true))
+                    .unwrap();
                 assert_eq!(file.metadata().len(), count * RECORD_BYTES as u64, "thread {thread}");
                 for nth in 0..*count {
                     let mut read = [0; RECORD_BYTES];

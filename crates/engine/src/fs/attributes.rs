@@ -38,7 +38,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::TooBig`], or a size for something that has none. Nothing is changed then.
     pub fn set_attr(&self, inode: &Inode, set: &SetAttr) -> Result<Attr> {
-        self.admit(true)?;
+        self.admit(false)?;
         let now_ns = inode.stamp(self.now_ns());
         if let Some(size) = set.size {
             self.truncate(inode, size)?;

@@ -10,8 +10,10 @@ mod relocate;
 pub(crate) use data::FILE_BYTES_MAX;
 
 use super::{Error, Ino, Inode, Result};
-use homenode_shared::{BlockMap, Gate, Pass, Slot, Slots, Taker};
+use crate::Block;
+use homenode_shared::{BlockMap, Found, Gate, Nodes, Pass, Slot, Slots, Taker};
 use parking_lot::{Mutex, MutexGuard};
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -41,6 +43,26 @@ impl BlockFile {
             size: AtomicU64::new(size),
             ..Self::default()
         }
+    }
+
+    /// Calls `act` for what is placed in `range` (file blocks), one stretch of blocks after the other, until it fails.
+    pub(super) fn each_placed<E>(
+        &self,
+        nodes: &Nodes,
+        range: Range<u64>,
+        mut act: impl FnMut(Block, u64) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let mut at = range.start;
+        while at < range.end {
+            at += match self.map.find(nodes, at, range.end - at) {
+                Found::Placed { block, blocks } => {
+                    act(block, blocks)?;
+                    blocks
+                }
+                Found::Empty { blocks } => blocks,
+            };
+        }
+        Ok(())
     }
 
     /// Whether `bytes` bytes at `offset` lie within the size, as it is past the gate.

@@ -12,7 +12,7 @@ use crate::log::planted::{Planted, is_planted};
 use crate::log::{Change, Journal, Record};
 use crate::pool::MemberKind;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, MemoryError};
-use homenode_shared::{BlockMap, Found, Slot};
+use homenode_shared::{BlockMap, Slot};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 
@@ -20,7 +20,10 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// File blocks that a dirty range can name; it goes to the end of the file from there on.
 const FAR: u64 = u32::MAX as u64;
 
-/// What a sync made durable.
+/// Bytes of a record of an extent, at most.
+const EXTENT_RECORD_BYTES_MAX: u64 = 40;
+
+/// Bytes that a sync made durable.
 enum Saved {
     /// Nothing was dirty.
     Nothing,
@@ -121,8 +124,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if noted.start <= blocks.start && blocks.end.min(FAR) <= noted.end {
             return;
         }
+        // Held for both: whoever sees the range noted, and appends what makes it count, must find the file on the list.
+        let mut list = journal.dirty.lock();
         if file.add_dirty(blocks) {
-            journal.dirty.lock().push(ino);
+            list.push(ino);
         }
     }
 
@@ -156,7 +161,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Makes everything durable that was there before the call (syncfs(2)), and gives freed blocks back. Without a log it does nothing.
     ///
     /// # Errors
-    /// As [`Fs::sync`].
+    /// Those of [`Fs::sync`].
     pub fn sync_all(&self, slot: &Slot) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let _one_at_a_time = journal.settling.lock();
@@ -166,7 +171,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::sync_all`] and, when the log is long, a new snapshot. Call it once a second or so.
     ///
     /// # Errors
-    /// As [`Fs::sync`].
+    /// Those of [`Fs::sync`].
     pub fn tend_log(&self, slot: &Slot) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let _one_at_a_time = journal.settling.lock();
@@ -181,21 +186,35 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Writes a new snapshot in the place of the log so far, as before a pool is put away. Without a log it does nothing.
     ///
     /// # Errors
-    /// As [`Fs::sync`].
+    /// Those of [`Fs::sync`].
     pub fn compact(&self, slot: &Slot) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let _one_at_a_time = journal.settling.lock();
         self.write_snapshot(journal, slot)
     }
 
+    /// Asked before anything is stored, inside the gate or with it closed: what a log that failed does not tell must not be built on. Blocks that
+    /// a collapse moved lie elsewhere for the log, and after a crash bytes stored in them would be at the wrong place.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] from the log's first failure on.
+    #[inline]
+    pub(super) fn check_writable(&self) -> Result<()> {
+        match &self.journal {
+            Some(journal) if journal.has_failed() => Err(Error::ReadOnly),
+            _ => Ok(()),
+        }
+    }
+
     /// Finds room in the log for an operation, before it locks anything; waits for a snapshot if need be.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] for one that `adds`, when a snapshot would not fit with what it adds.
+    /// [`Error::NoSpace`] for one that `adds`, when a snapshot would not fit with what it adds; [`Error::ReadOnly`].
     pub(super) fn admit(&self, adds: bool) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
+        self.check_writable()?;
         let is_too_long = journal.is_too_long();
-        if !is_too_long && (!journal.is_short() || journal.fill_spare(&self.pool)) {
+        if !is_too_long && !journal.lacks_room(&self.pool, adds) {
             return Ok(());
         }
         let slot = self.slots.claim().ok_or(Error::Busy)?;
@@ -205,20 +224,38 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(());
         }
         self.settle_all(journal, &slot)?;
-        if !is_too_long && journal.fill_spare(&self.pool) {
+        if !is_too_long && !journal.lacks_room(&self.pool, adds) {
             return Ok(());
         }
-        let made = self.write_snapshot(journal, &slot);
-        if journal.fill_spare(&self.pool) || !adds {
-            return Ok(());
+        if journal.has_grown() {
+            self.write_snapshot(journal, &slot)?;
         }
-        made.and(Err(Error::NoSpace))
+        if adds && journal.lacks_room(&self.pool, adds) {
+            return Err(Error::NoSpace);
+        }
+        Ok(())
     }
 
-    /// Carries out `act`; once more when the pool was full, and blocks that were freed could be given back.
-    pub(super) fn with_freed<T>(&self, slot: &Slot, act: impl Fn() -> Result<T>) -> Result<T> {
+    /// Finds room in the log for one record for each extent of a file, with the gate closed.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(super) fn admit_extents(&self, file: &BlockFile) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let mut extents = 0;
+        file.map
+            .visit(&self.nodes, &(0..BlockMap::LIMIT), &mut |_, _| extents += 1);
+        let bytes = extents * EXTENT_RECORD_BYTES_MAX;
+        journal
+            .fill_spare_for(&self.pool, bytes)
+            .then_some(())
+            .ok_or(Error::NoSpace)
+    }
+
+    /// Carries out `act`, which adds bytes or else frees some; once more when the pool was full, and freed blocks could be given back.
+    pub(super) fn with_freed<T>(&self, slot: &Slot, adds: bool, act: impl Fn() -> Result<T>) -> Result<T> {
         let Some(journal) = &self.journal else { return act() };
-        self.admit(true)?;
+        self.admit(adds)?;
         let full = |result: &Result<T>| matches!(result, Err(Error::NoSpace));
         let mut result = act();
         if full(&result) && journal.quarantined_blocks() > 0 {
@@ -346,18 +383,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Makes the bytes of some file blocks durable where they lie; inside the gate or with the gate closed.
     fn persist_blocks(&self, file: &BlockFile, blocks: &Range<u64>) -> std::result::Result<(), MemoryError> {
-        let mut at = blocks.start;
-        while at < blocks.end {
-            at += match file.map.find(&self.nodes, at, blocks.end - at) {
-                Found::Placed { block, blocks } => {
-                    let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
-                    self.pool.memory().persist(block, 0, bytes)?;
-                    blocks
-                }
-                Found::Empty { blocks } => blocks,
-            };
-        }
-        Ok(())
+        file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
+            let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
+            self.pool.memory().persist(block, 0, bytes)
+        })
     }
 
     /// Makes all bytes durable, appends that everything is settled, and makes the log durable.

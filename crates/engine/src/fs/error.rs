@@ -72,6 +72,9 @@ pub enum Error {
     /// ENFILE
     #[error("the server has no file descriptor left")]
     NoDescriptor,
+    /// EROFS: the log of a durable pool could not be written, or a member is missing
+    #[error("the pool can only be read: its log cannot be written")]
+    ReadOnly,
 }
 
 /// Result of an operation of the filesystem.
@@ -96,6 +99,7 @@ impl Error {
             Self::NoDescriptor => 23,
             Self::TooBig => 27,
             Self::NoSpace | Self::NoMetadata => 28,
+            Self::ReadOnly => 30,
             Self::TooManyLinks => 31,
             Self::NameTooLong => 36,
             Self::NotEmpty => 39,
@@ -123,6 +127,7 @@ impl Error {
             Self::NoDescriptor => "ENFILE",
             Self::TooBig => "EFBIG",
             Self::NoSpace | Self::NoMetadata => "ENOSPC",
+            Self::ReadOnly => "EROFS",
             Self::TooManyLinks => "EMLINK",
             Self::NameTooLong => "ENAMETOOLONG",
             Self::NotEmpty => "ENOTEMPTY",

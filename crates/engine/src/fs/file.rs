@@ -178,10 +178,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(from.len());
         }
         match inode.bytes_for(Operation::Write)? {
-            Bytes::Blocks(file) => self.with_freed(asking.slot, || {
+            Bytes::Blocks(file) => self.with_freed(asking.slot, true, || {
                 self.write_blocks(asking, inode, file, offset, from, kill_priv)
             }),
-            Bytes::Volume(file) => self.with_freed(asking.slot, || {
+            Bytes::Volume(file) => self.with_freed(asking.slot, true, || {
                 self.write_blocks_within(asking, inode, file, offset, from)
             }),
             Bytes::Kernel(file) => self.write_kernel(inode, kill_priv, || file.write(offset, from)),
@@ -194,9 +194,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// As [`Fs::write`].
     pub fn append(&self, asking: &Asking<'_>, inode: &Inode, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
         match inode.bytes_for(Operation::Append)? {
-            Bytes::Blocks(file) | Bytes::Volume(file) => {
-                self.with_freed(asking.slot, || self.append_blocks(asking, inode, file, from, kill_priv))
-            }
+            Bytes::Blocks(file) | Bytes::Volume(file) => self.with_freed(asking.slot, true, || {
+                self.append_blocks(asking, inode, file, from, kill_priv)
+            }),
             Bytes::Kernel(file) => self.write_kernel(inode, kill_priv, || file.append(from)),
         }
     }
@@ -263,11 +263,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .ok_or(Error::TooBig)?;
         let operation = operation.ok_or(Error::NotSupported)?;
         let done = done.min(bytes);
+        let adds = !matches!(operation, Operation::PunchHole | Operation::CollapseRange);
         match body {
-            Bytes::Blocks(file) => self.with_freed(asking.slot, || {
+            Bytes::Blocks(file) => self.with_freed(asking.slot, adds, || {
                 self.allocate_blocks(asking, inode, file, operation, offset..end, done)
             }),
-            Bytes::Volume(file) => self.with_freed(asking.slot, || {
+            Bytes::Volume(file) => self.with_freed(asking.slot, adds, || {
                 self.allocate_blocks_within(asking, inode, file, operation, offset..end, done)
             }),
             Bytes::Kernel(file) => self.allocate_kernel(inode, file, operation, &(offset..end), done),

@@ -9,7 +9,7 @@ use super::{Fs, Ino, Inode, Result};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{Change, Journal, Record};
 use crate::{Clock, Memory, MemoryError};
-use homenode_shared::{BlockMap, Extent, Slot};
+use homenode_shared::{BlockMap, Slot};
 use std::sync::atomic::Ordering;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -62,14 +62,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let ino = inode.ino;
         let mut data = Vec::new();
         if let Some(file) = inode.blocks() {
-            let _closed = inode.close(file, &self.slots);
-            file.map.visit(&self.nodes, &(0..BlockMap::LIMIT), &mut |at, extent| {
-                let (first, blocks) = match extent {
-                    Extent::Placed { block, blocks } => (Some(block), blocks),
-                    Extent::Reserved { blocks } => (None, blocks),
-                };
-                data.push(Change::Extent { ino, at, blocks, first });
-            });
+            let closed = inode.close(file, &self.slots);
+            self.each_extent(&closed, file, &(0..BlockMap::LIMIT), |extent| data.push(extent));
             let bytes = file.size.load(Ordering::Acquire);
             data.push(Change::Size { ino, bytes });
         }

@@ -18,7 +18,7 @@ const CRC_AT: usize = 36;
 /// Flag of a group that the next one continues: they count together or not at all.
 const MORE: u16 = 1;
 
-/// One record of the log.
+/// Record of the log: a put of a whole value, a delete, or a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// A change of the filesystem's metadata.
@@ -505,7 +505,7 @@ mod tests {
 
     const INO: Ino = Ino(0x0102_0304_0506_0708);
 
-    /// One of each kind.
+    /// A record of each kind.
     fn all() -> Vec<Record<'static>> {
         let attributes = Attributes {
             mode: 0o100_644,

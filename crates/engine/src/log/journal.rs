@@ -1,7 +1,9 @@
 //! Writing the log: appending groups, making them durable, and the blocks that wait until they may be used again.
 //!
-//! Segments of the log are blocks of the pool. For each segment of the log there is another one, empty, and two more: so a snapshot always finds
-//! room, and removing works in a full pool. Locks: the writer's is taken below those of all objects, and above the pool's.
+//! Segments of the log are blocks of the pool. What adds something needs an empty segment for each one in use, and [`SPARE_SEGMENTS`] more: so a
+//! snapshot always finds room, and removing works in a full pool. The last group that adds may fill a segment; a snapshot of all that may need
+//! one more than it was, and one begins behind it; then there are [`LEAST_SEGMENTS`] more than are in use, and one to remove with. Locks: the
+//! writer's is taken below those of all objects, and above the pool's.
 
 use super::Change;
 use super::codec::{self, Group, HEADER_BYTES, Record};
@@ -15,14 +17,16 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Segments beyond those for a snapshot.
-const SPARE_SEGMENTS: usize = 2;
+/// Empty segments beyond one for each in use, as long as something is added.
+const SPARE_SEGMENTS: usize = 6;
+/// Empty segments beyond one for each in use, without which a snapshot comes before anything else.
+const LEAST_SEGMENTS: usize = 1;
 /// Bytes of the group that leads to the next segment.
 const NEXT_BYTES: usize = codec::padded(HEADER_BYTES + 13);
 /// Locks that files are spread over while they are made durable.
 const SYNCING: usize = 64;
 
-/// What a durable pool's log is made with.
+/// Options of a durable pool's log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogOptions {
     /// Identity of the pool.
@@ -31,7 +35,7 @@ pub struct LogOptions {
     pub nonce: u64,
     /// See [`Superblock::witness`].
     pub witness: u128,
-    /// Blocks of a segment: 256 (1 MiB), or less for tests.
+    /// Blocks of a segment: a power of two, at least 64 where anything may be stored.
     pub segment_blocks: u32,
     /// Bytes by which the log may be longer than twice its last snapshot.
     pub slack_bytes: u64,
@@ -58,6 +62,8 @@ pub(crate) struct Journal {
     quarantine: Mutex<Vec<(u64, Block, u64)>>,
     /// Held while a file is made durable, by its number.
     syncing: [Mutex<()>; SYNCING],
+    /// Held while a file's blocks move to other places of it.
+    pub(crate) shifting: Mutex<()>,
     /// Held while everything is made durable, or a snapshot is made.
     pub(crate) settling: Mutex<()>,
     /// Files whose bytes may not be durable.
@@ -69,14 +75,14 @@ pub(crate) struct Journal {
     /// Bytes of the log, and those of its last snapshot.
     bytes: AtomicU64,
     snapshot_bytes: AtomicU64,
+    /// Sequence number of the log's end when the last snapshot was put in place.
+    snapshot_end: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Writer {
     group: Vec<u8>,
     segments: Vec<Segment>,
-    /// Number of segments that belong to the snapshot, at the front of `segments`.
-    snapshot_segments: usize,
     at: usize,
     sequence: u64,
     nonce: u64,
@@ -97,20 +103,14 @@ impl Journal {
     pub(crate) fn new(options: LogOptions, superblock: Superblock, snapshot: Vec<Segment>, tail: Tail) -> Self {
         let (snapshot_segments, settled_all) = (snapshot.len(), tail.sequence);
         let segments: Vec<Segment> = snapshot.into_iter().chain(tail.segments).collect();
-        let bytes = |segments: &[Segment]| -> u64 {
-            segments
-                .iter()
-                .map(|(_, blocks)| u64::from(*blocks) * BLOCK_BYTES as u64)
-                .sum()
-        };
         Self {
             options,
-            bytes: AtomicU64::new(bytes(&segments)),
-            snapshot_bytes: AtomicU64::new(bytes(&segments[..snapshot_segments])),
+            bytes: AtomicU64::new(bytes_of(&segments)),
+            snapshot_bytes: AtomicU64::new(bytes_of(&segments[..snapshot_segments])),
+            snapshot_end: AtomicU64::new(0),
             writer: Mutex::new(Writer {
                 group: Vec::new(),
                 segments,
-                snapshot_segments,
                 at: tail.at,
                 sequence: tail.sequence,
                 nonce: superblock.tail.nonce,
@@ -125,6 +125,7 @@ impl Journal {
             superblock: Mutex::new(superblock),
             quarantine: Mutex::default(),
             syncing: std::array::from_fn(|_| Mutex::default()),
+            shifting: Mutex::default(),
             settling: Mutex::default(),
             dirty: Mutex::default(),
             needed: Mutex::default(),
@@ -240,36 +241,58 @@ impl Journal {
 
     /// Blocks of the log, used and empty.
     pub(crate) fn segment_blocks(&self) -> u64 {
-        let used: u64 = self
-            .writer
-            .lock()
-            .segments
-            .iter()
-            .map(|(_, blocks)| u64::from(*blocks))
-            .sum();
-        let spare: u64 = self.spare.lock().iter().map(|(_, blocks)| u64::from(*blocks)).sum();
-        used + spare
+        let used = bytes_of(&self.writer.lock().segments);
+        (used + bytes_of(&self.spare.lock())) / BLOCK_BYTES as u64
     }
 
-    /// Takes empty segments until there is one for each used one, and some more; false when the pool has no room for them.
+    /// Takes empty segments until there are as many as there should be; false when the pool has no room for them.
     pub(crate) fn fill_spare<M: Memory>(&self, pool: &Pool<M>) -> bool {
-        let wanted = self.writer.lock().segments.len() + SPARE_SEGMENTS;
-        loop {
-            if self.spare.lock().len() >= wanted {
-                self.short.store(false, Ordering::Relaxed);
-                return true;
-            }
-            let Some(first) = pool.take_whole(u64::from(self.options.segment_blocks)) else {
+        let is_full = self.fill_spare_for(pool, 0);
+        if is_full {
+            self.short.store(false, Ordering::Relaxed);
+        }
+        is_full
+    }
+
+    /// Takes empty segments until a group of `bytes` bytes leaves as many as there should be; false when the pool has no room for them.
+    pub(crate) fn fill_spare_for<M: Memory>(&self, pool: &Pool<M>, bytes: u64) -> bool {
+        let segment_bytes = u64::from(self.options.segment_blocks) * BLOCK_BYTES as u64;
+        // A segment's end may stay empty, less than half of it.
+        let more = usize::try_from(2 * bytes / segment_bytes).expect("its records are in memory");
+        let wanted = self.writer.lock().segments.len() + SPARE_SEGMENTS + 2 * more;
+        while self.spare.lock().len() < wanted {
+            let Some(segment) = self.take_new(pool) else {
                 return false;
             };
-            // A disk's filesystem takes twice as long for the first forced write to a place. A failure is told when it is written to.
-            if pool.memory().inline_bytes_max() > 0 {
-                let bytes = self.options.segment_blocks as usize * BLOCK_BYTES;
-                let zeroed = pool.memory().zero(first, 0, bytes);
-                let _ = zeroed.and_then(|()| pool.memory().persist(first, 0, bytes));
-            }
-            self.spare.lock().push((first, self.options.segment_blocks));
+            self.spare.lock().push(segment);
         }
+        true
+    }
+
+    fn take_new<M: Memory>(&self, pool: &Pool<M>) -> Option<Segment> {
+        let blocks = self.options.segment_blocks;
+        let first = pool.take_whole(u64::from(blocks))?;
+        // A disk's filesystem takes twice as long for the first forced write to a place. A failure is told when it is written to.
+        if pool.memory().inline_bytes_max() > 0 {
+            let bytes = blocks as usize * BLOCK_BYTES;
+            let zeroed = pool.memory().zero(first, 0, bytes);
+            let _ = zeroed.and_then(|()| pool.memory().persist(first, 0, bytes));
+        }
+        Some((first, blocks))
+    }
+
+    /// Whether room is missing for the log of something that `adds`, or frees.
+    pub(crate) fn lacks_room<M: Memory>(&self, pool: &Pool<M>, adds: bool) -> bool {
+        if !self.is_short() || self.fill_spare(pool) {
+            return false;
+        }
+        let used = self.writer.lock().segments.len();
+        adds || self.spare.lock().len() < used + LEAST_SEGMENTS
+    }
+
+    /// Whether anything was appended since the last snapshot.
+    pub(crate) fn has_grown(&self) -> bool {
+        self.end() > self.snapshot_end.load(Ordering::Relaxed)
     }
 
     /// Takes all groups of a life before this one for such as are not durable.
@@ -311,16 +334,17 @@ impl Journal {
         self.bytes.load(Ordering::Relaxed) > snapshots * snapshot + bytes
     }
 
-    fn take_spare(&self) -> Result<Segment, MemoryError> {
+    fn take_spare<M: Memory>(&self, pool: &Pool<M>) -> Result<Segment, MemoryError> {
         self.short.store(true, Ordering::Relaxed);
-        self.spare.lock().pop().ok_or(MemoryError)
+        let spare = self.spare.lock().pop();
+        spare.or_else(|| self.take_new(pool)).ok_or(MemoryError)
     }
 
     /// Begins a snapshot of what the log says up to the sequence number that is returned with it; what is appended from now on goes to a new
     /// segment, which follows the snapshot.
     pub(crate) fn begin_snapshot<M: Memory>(&self, pool: &Pool<M>) -> Result<(Snapshot, Head), MemoryError> {
         let nonce = self.options.nonce;
-        let (first, blocks) = self.take_spare()?;
+        let (first, blocks) = self.take_spare(pool)?;
         let mut writer = self.writer.lock();
         writer.go_on(self, pool, 0)?;
         let (tail_first, tail_blocks) = *writer.segments.last().expect("it was entered just now");
@@ -333,18 +357,19 @@ impl Journal {
         };
         // Another secret than the tail's, and than that of any snapshot before.
         let head = Head::of_new((first, blocks), !nonce ^ writer.sequence);
-        let writer = Writer::new(&head);
+        let mut writer = Writer::new(&head);
+        writer.begin();
         Ok((Snapshot { head, writer }, tail))
     }
 
-    /// Appends a group to a snapshot.
+    /// Appends records to a snapshot.
     pub(crate) fn append_snapshot<'a, M: Memory>(
         &self,
         pool: &Pool<M>,
         snapshot: &mut Snapshot,
         records: impl Iterator<Item = Record<'a>>,
     ) -> Result<(), MemoryError> {
-        snapshot.writer.append(self, pool, 0, records)
+        snapshot.writer.gather(self, pool, 0, false, records)
     }
 
     /// Puts a snapshot in the place of what was before `tail`, when all that `tail` leads to is durable. Gives the old segments back.
@@ -354,7 +379,11 @@ impl Journal {
         snapshot: Snapshot,
         tail: Head,
     ) -> Result<(), MemoryError> {
-        let Snapshot { head, writer: new } = snapshot;
+        let Snapshot { head, writer: mut new } = snapshot;
+        if let Err(error) = new.write(self, pool, 0, false) {
+            self.spare.lock().extend(new.segments);
+            return Err(error);
+        }
         let late = is_planted(Planted::SuperblockFirst);
         for (block, offset, bytes) in new.unforced.iter().filter(|_| !late) {
             pool.memory().persist(*block, *offset, *bytes)?;
@@ -366,17 +395,10 @@ impl Journal {
         let kept = writer.segments.iter().position(|(first, _)| *first == tail.first);
         let kept = kept.expect("the tail's first segment stays");
         let old: Vec<Segment> = writer.segments.drain(..kept).collect();
-        writer.snapshot_segments = new.segments.len();
         writer.segments.splice(0..0, new.segments.iter().copied());
-        let bytes = |segments: &[Segment]| -> u64 {
-            segments
-                .iter()
-                .map(|(_, blocks)| u64::from(*blocks) * BLOCK_BYTES as u64)
-                .sum()
-        };
-        self.bytes.store(bytes(&writer.segments), Ordering::Relaxed);
-        self.snapshot_bytes
-            .store(bytes(&writer.segments[..writer.snapshot_segments]), Ordering::Relaxed);
+        self.bytes.store(bytes_of(&writer.segments), Ordering::Relaxed);
+        self.snapshot_bytes.store(bytes_of(&new.segments), Ordering::Relaxed);
+        self.snapshot_end.store(writer.sequence, Ordering::Relaxed);
         let wanted = writer.segments.len() + SPARE_SEGMENTS;
         drop(writer);
         let mut spare = self.spare.lock();
@@ -410,6 +432,11 @@ impl Journal {
         *superblock = new;
         Ok(())
     }
+}
+
+fn bytes_of(segments: &[Segment]) -> u64 {
+    let blocks: u64 = segments.iter().map(|(_, blocks)| u64::from(*blocks)).sum();
+    blocks * BLOCK_BYTES as u64
 }
 
 /// Writes the copies at the starts of all members, then those at their ends: at each moment one of each member is whole.
@@ -466,7 +493,6 @@ impl Writer {
         Self {
             group: Vec::new(),
             segments: vec![(head.first, head.blocks)],
-            snapshot_segments: 0,
             at: 0,
             sequence: 0,
             nonce: head.nonce,
@@ -482,17 +508,29 @@ impl Writer {
         time_ns: i64,
         records: impl Iterator<Item = Record<'a>>,
     ) -> Result<(), MemoryError> {
-        // A large group is cut: a part and the largest record fit into a segment.
-        let part_bytes = self.segment_bytes() / 4;
         self.begin();
+        self.gather(journal, pool, time_ns, true, records)?;
+        self.write(journal, pool, time_ns, false)
+    }
+
+    /// Adds to the group that was begun. A large one is cut into parts, or groups of their own: a part and the largest record fit into a segment.
+    fn gather<'a, M: Memory>(
+        &mut self,
+        journal: &Journal,
+        pool: &Pool<M>,
+        time_ns: i64,
+        as_parts: bool,
+        records: impl Iterator<Item = Record<'a>>,
+    ) -> Result<(), MemoryError> {
+        let part_bytes = self.segment_bytes() / 4;
         for record in records {
             if self.group.len() >= part_bytes {
-                self.write(journal, pool, time_ns, true)?;
+                self.write(journal, pool, time_ns, as_parts)?;
                 self.begin();
             }
             codec::encode(&mut self.group, &record);
         }
-        self.write(journal, pool, time_ns, false)
+        Ok(())
     }
 
     fn begin(&mut self) {
@@ -527,7 +565,7 @@ impl Writer {
 
     /// Leads on to an empty segment.
     fn go_on<M: Memory>(&mut self, journal: &Journal, pool: &Pool<M>, time_ns: i64) -> Result<(), MemoryError> {
-        let (first, blocks) = journal.take_spare()?;
+        let (first, blocks) = journal.take_spare(pool)?;
         self.begin();
         codec::encode(&mut self.group, &Record::Next { first, blocks });
         self.store(pool, time_ns, false)?;

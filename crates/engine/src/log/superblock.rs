@@ -18,7 +18,7 @@ const CRC_AT: usize = BLOCK_BYTES - 4;
 
 const _: () = assert!(NAMES_AT + 1024 <= CRC_AT);
 
-/// What a pool's format needs from those who read it: bit sets.
+/// Features of a pool's format, that those who read it must know: bit sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// Anybody may read and write the pool without knowing these.

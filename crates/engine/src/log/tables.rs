@@ -58,7 +58,7 @@ pub struct Node {
 pub struct Data {
     /// In bytes.
     pub size: u64,
-    /// By first file block: how many blocks, and the first of them in the pool; `None`: promised only.
+    /// Blocks by the first file block: how many, and the first of them in the pool; `None`: promised only.
     pub extents: BTreeMap<u64, (u64, Option<Block>)>,
 }
 

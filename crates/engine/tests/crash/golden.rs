@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 const SECTOR: usize = 512;
-/// What each version has: an image, and what it shows.
+/// Image of each version, and the tree that it shows.
 const VERSIONS: &[(&str, &[u8], &str)] = &[("v1", include_bytes!("golden/v1.sectors"), include_str!("golden/v1.txt"))];
 
 fn pack(bytes: &[u8]) -> Vec<u8> {

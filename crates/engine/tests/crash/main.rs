@@ -9,9 +9,9 @@ mod tree;
 mod workload;
 
 use check::{Looked, Violation, explore, flip_each};
-use homenode_engine::fs::RenameMode;
+use homenode_engine::fs::{Error, RenameMode};
 use sim::{Disk, Event, Kind};
-use workload::{Operation, Range, Run};
+use workload::{Operation, Range, Run, asking};
 
 /// Every operation that the short sequences are made of.
 const OPERATIONS: &[Operation] = &[
@@ -236,6 +236,23 @@ fn failing(kind: Kind, random: &mut fastrand::Rng) -> Run {
 #[test]
 fn pools_on_a_failing_disk_keep_what_they_acknowledged() {
     survives(failing);
+}
+
+#[test]
+fn a_pool_whose_log_failed_is_read_and_not_changed() {
+    let mut run = Run::new(Kind::File);
+    run.step(Operation::Create("a"));
+    assert!(run.step(Operation::Write("a", 0, 5000)));
+    run.memory.fail_after(0);
+    assert!(!run.step(Operation::Sync("a")));
+    let before = run.trees.last().expect("it has operations").clone();
+    for operation in OPERATIONS {
+        assert!(!run.step(*operation), "{operation:?}");
+    }
+    assert!(before == *run.trees.last().expect("it has operations"), "it changed");
+    let file = run.fs.lookup(&run.fs.root(), b"a").expect("it is there");
+    let written = run.fs.write(&asking(&run.slot), &file, 0, &[1; 10], false);
+    assert_eq!(written, Err(Error::ReadOnly));
 }
 
 #[test]

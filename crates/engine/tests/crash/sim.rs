@@ -35,7 +35,7 @@ impl Kind {
     }
 }
 
-/// What happened to the memory, in order.
+/// Events of the memory, in order.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// Bytes were stored.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Everything a user sees but times and places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tree {
-    /// By path.
+    /// Files and directories by path.
     pub(crate) names: BTreeMap<Vec<u8>, Entry>,
     /// Names of volumes, each with its inode.
     pub(crate) volumes: BTreeMap<String, u64>,
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
 }
 
 impl Tree {
-    /// What `fs` shows now.
+    /// The tree that `fs` shows now.
     pub(crate) fn of(fs: &SimFs, slot: &Slot) -> Self {
         let mut tree = Self::default();
         let root = fs.root();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Blocks of the member: so few that freed ones are soon used again.
-pub(crate) const BLOCKS: usize = 128;
+pub(crate) const BLOCKS: usize = 160;
 /// Blocks of a segment of the log.
 const SEGMENT_BLOCKS: u32 = 8;
 
@@ -23,7 +23,7 @@ const SEGMENT_BLOCKS: u32 = 8;
 pub(crate) struct Ticks(Arc<AtomicI64>);
 
 impl Clock for Ticks {
-    /// Each look is later than the one before.
+    /// Time that goes on with each look.
     fn now_ns(&self) -> i64 {
         1_000_000 + self.0.fetch_add(1, Ordering::Relaxed)
     }
@@ -162,7 +162,7 @@ pub(crate) struct Run {
     pub(crate) is_opened: bool,
     pub(crate) slot: Slot,
     pub(crate) operations: Vec<Operation>,
-    /// What was shown before the first operation, and after each.
+    /// The tree before the first operation, and after each.
     pub(crate) trees: Vec<Tree>,
     /// For each of them: operations up to which each file is durable, and names are.
     pub(crate) synced: Vec<Synced>,

@@ -67,6 +67,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(block) = self.find_whole(file, offset, from.len()) else {
             return false;
         };
+        if self.check_writable().is_err() {
+            return false;
+        }
         self.announce(block, offset, from.len(), true);
         self.pool
             .count(slot.index(), cpu(), block, Direction::Write, from.len());
@@ -283,6 +286,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
+        self.check_writable()?;
         let mut done = 0;
         while done < from.len() {
             let at = offset + done as u64;

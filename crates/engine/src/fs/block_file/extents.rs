@@ -7,6 +7,7 @@ use crate::log::Change;
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, Memory};
 use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS, Slot, Taker};
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -110,6 +111,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if !self.is_durable() || end <= size || size.is_multiple_of(BLOCK) {
             return Ok(());
         }
+        self.check_writable()?;
         let end = end.min(size.next_multiple_of(BLOCK));
         if let Some(block) = file.map.find_one(&self.nodes, size / BLOCK) {
             let bytes = usize::try_from(end - size).expect("within a block");
@@ -135,15 +137,37 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         first: &[Change<'a>],
         range: Range<u64>,
     ) -> Vec<Change<'a>> {
-        let (ino, mut changes) = (closed.ino, first.to_vec());
-        file.map.visit(&self.nodes, &range, &mut |at, extent| {
+        let mut changes = first.to_vec();
+        self.each_extent(closed, file, &range, |extent| changes.push(extent));
+        changes
+    }
+
+    /// Shows what lies in `range` (file blocks) as changes, as few as can tell it.
+    pub(in crate::fs) fn each_extent<'a>(
+        &self,
+        closed: &Closed<'_>,
+        file: &BlockFile,
+        range: &Range<u64>,
+        mut show: impl FnMut(Change<'a>),
+    ) {
+        let ino = closed.ino;
+        let mut last: Option<(u64, u64, Option<Block>)> = None;
+        let mut show = |(at, blocks, first)| show(Change::Extent { ino, at, blocks, first });
+        file.map.visit(&self.nodes, range, &mut |at, extent| {
             let (first, blocks) = match extent {
                 Extent::Placed { block, blocks } => (Some(block), blocks),
                 Extent::Reserved { blocks } => (None, blocks),
             };
-            changes.push(Change::Extent { ino, at, blocks, first });
+            match &mut last {
+                Some((start, count, begin))
+                    if *start + *count == at && begin.map(|begin| begin.plus(*count)) == first =>
+                {
+                    *count += blocks;
+                }
+                _ => last.replace((at, blocks, first)).into_iter().for_each(&mut show),
+            }
         });
-        changes
+        last.into_iter().for_each(show);
     }
 
     /// See [`Fs::fallocate_step`].
@@ -265,17 +289,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Blocks placed from file block `at` on. At rest, or with the gate closed.
-    pub(in crate::fs) fn placed_from(&self, file: &BlockFile, mut at: u64) -> u64 {
+    pub(in crate::fs) fn placed_from(&self, file: &BlockFile, at: u64) -> u64 {
         let mut placed = 0;
-        while at < BlockMap::LIMIT {
-            at += match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
-                Found::Placed { blocks, .. } => {
-                    placed += blocks;
-                    blocks
-                }
-                Found::Empty { blocks } => blocks,
-            };
-        }
+        let Ok(()) = file.each_placed(&self.nodes, at..BlockMap::LIMIT, |_, blocks| {
+            placed += blocks;
+            Ok::<_, Infallible>(())
+        });
         placed
     }
 
@@ -307,6 +326,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         range: &Range<u64>,
         done: u64,
     ) -> Result<Option<u64>> {
+        self.check_writable()?;
         let (mut part, next) = self.step(file, range, done, STEP_BLOCKS_ZEROED);
         part.end = self.zeroed_end(file, part.end);
         let mut at = part.start;
@@ -342,6 +362,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if range.is_empty() {
             return Ok(());
         }
+        self.check_writable()?;
         if let Found::Placed { block, .. } = file.map.find(&self.nodes, range.start / BLOCK, 1) {
             self.note_dirty(closed.ino, file, range.start / BLOCK..range.end.div_ceil(BLOCK));
             let bytes = usize::try_from(range.end - range.start).expect("within a block");
@@ -363,6 +384,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        self.admit_extents(file)?;
         let wanted = file.map.holes(&self.nodes, blocks.clone());
         self.pool.reserve(wanted)?;
         let mut got = 0;
@@ -388,9 +410,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         range: Range<u64>,
     ) -> Result<()> {
         let taker = self.taker(asking, inode, (asking.node)());
+        // One in a pool with a log: making it durable may need another file inside its gate.
+        let _one_at_a_time = self.journal.as_ref().map(|journal| journal.shifting.lock());
         let no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
         // Blocks are at another place of the file then, and bytes may be overwritten: a power cut must not undo it.
+        self.admit_extents(file)?;
         self.settle_closed(inode, file)?;
         let left = if operation == Operation::CollapseRange {
             self.collapse(asking.slot, &closed, file, taker, range)?
@@ -507,23 +532,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         self.note_dirty(closed.ino, file, range.clone());
         self.log_extents(closed, file, range.clone());
+        self.check_writable()?;
         self.zero_left(file, range)
     }
 
     /// Zeroes what is still placed in `range` (file blocks): parts of two runs at most.
     fn zero_left(&self, file: &BlockFile, range: Range<u64>) -> Result<()> {
-        let mut at = range.start;
-        while at < range.end {
-            at += match file.map.find(&self.nodes, at, range.end - at) {
-                Found::Placed { block, blocks } => {
-                    let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
-                    self.pool.memory().zero(block, 0, bytes)?;
-                    blocks
-                }
-                Found::Empty { blocks } => blocks,
-            };
-        }
-        Ok(())
+        file.each_placed(&self.nodes, range, |block, blocks| {
+            let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
+            Ok(self.pool.memory().zero(block, 0, bytes)?)
+        })
     }
 
     /// Frees blocks together with those that lie before and behind them.

@@ -7,6 +7,7 @@ use crate::pool::Taken;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// See [`Fs::map`].
@@ -16,16 +17,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _inside = slot.as_ref().map(|slot| inode.enter(file, slot));
         let _closed = slot.is_none().then(|| inode.close(file, &self.slots));
         let mut bytes = BTreeMap::<NodeId, u64>::new();
-        let mut at = 0;
-        while at < BlockMap::LIMIT {
-            at += match file.map.find(&self.nodes, at, BlockMap::LIMIT - at) {
-                Found::Placed { block, blocks } => {
-                    *bytes.entry(self.pool.home(block.member())).or_default() += blocks * BLOCK_BYTES as u64;
-                    blocks
-                }
-                Found::Empty { blocks } => blocks,
-            };
-        }
+        let Ok(()) = file.each_placed(&self.nodes, 0..BlockMap::LIMIT, |block, blocks| {
+            *bytes.entry(self.pool.home(block.member())).or_default() += blocks * BLOCK_BYTES as u64;
+            Ok::<_, Infallible>(())
+        });
         bytes.into_iter().collect()
     }
 

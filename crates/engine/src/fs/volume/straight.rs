@@ -83,6 +83,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return 0;
         };
+        if direction == Direction::Write && self.check_writable().is_err() {
+            return 0;
+        }
         // Acquire: as in `Volume::check_range`.
         let size = file.size.load(Ordering::Acquire);
         if offset.checked_add(bytes as u64).is_none_or(|end| end > size) {

@@ -106,7 +106,7 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
             _ => {}
         }
         notice(&format!(
-            "cleared a dead mount on {name}: its server had been killed, what it held is lost"
+            "cleared a dead mount on {name}: its server had been killed, and what a pool of memory held is lost"
         ));
     }
     fail!(

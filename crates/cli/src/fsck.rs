@@ -1,12 +1,15 @@
 //! `homenode fsck`: whether a durable pool that is not up is sound. Exits as fsck(8) does.
 
 use crate::failure::{Failure, plain};
+use crate::pool::known;
 use crate::print_text;
-use homenode::Error;
+use homenode::{Error, PoolName};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// Exit code of fsck(8): the command line was not understood.
+pub(crate) const USAGE: u8 = 16;
 /// Exit code: faults were found, and stay.
 const FAULTS: u8 = 4;
 /// Exit code: the check itself failed.
@@ -17,13 +20,20 @@ const TOLD_MAX: usize = 100;
 /// Checks a durable pool that is not up. Reads only. Exits with 0 when it is sound, 4 when it is not, 8 when that cannot be told.
 #[derive(clap::Args, Debug)]
 pub(crate) struct FsckArgs {
-    /// The files of all members.
-    #[arg(required = true, value_name = "PATH")]
+    /// A pool that is known here, or the files of all members (with a `/` in a name that is a pool's too).
+    #[arg(required = true, value_name = "NAME|PATH")]
     members: Vec<PathBuf>,
 }
 
 pub(crate) fn run(args: &FsckArgs) -> ExitCode {
-    let checked = match homenode::check(&args.members) {
+    let members = match members(&args.members) {
+        Ok(members) => members,
+        Err(failure) => {
+            complain!("homenode: {failure}");
+            return ExitCode::from(FAILED);
+        }
+    };
+    let checked = match homenode::check(&members) {
         Ok(checked) => checked,
         Err(error) => {
             let is_fault = matches!(error, Error::Open(_));
@@ -46,8 +56,8 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
         many => format!("{many} faults"),
     };
     tell(&format!(
-        "pool {:032x}: {state}; {inodes} inodes, {bytes} bytes of data",
-        checked.uuid
+        "pool {} {:032x}: {state}; {inodes} inodes, {bytes} bytes of data",
+        checked.name, checked.uuid
     ));
     match print_text(&text) {
         Err(failure) => {
@@ -57,4 +67,12 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
         Ok(()) if checked.damage.is_empty() => ExitCode::SUCCESS,
         Ok(()) => ExitCode::from(FAULTS),
     }
+}
+
+/// The files that are meant.
+fn members(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let [only] = given else { return Ok(given.to_vec()) };
+    let name = only.to_str().and_then(|name| name.parse::<PoolName>().ok());
+    let known = name.map_or(Ok(None), |name| known::find(&name))?;
+    Ok(known.map_or_else(|| given.to_vec(), |known| known.members))
 }

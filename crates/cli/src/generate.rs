@@ -4,6 +4,7 @@
 mod sections;
 
 use crate::failure::{Failure, Result};
+use crate::mkfs;
 use crate::mount_helper;
 use clap::{Arg, ArgAction, Args, Command};
 use clap_complete::{Shell, generate_to};
@@ -48,6 +49,10 @@ fn write(directory: &Path, command: Command) -> io::Result<()> {
     command.build();
     write_pages(&command, &man)?;
     write_page_of_mount_helper(&man)?;
+    for command in mkfs::commands() {
+        let page = Man::new(command).section(ADMINISTRATION);
+        page.render(&mut File::create(man.join(page.get_filename()))?)?;
+    }
     fs::write(
         man.join(format!("{}.{ADMINISTRATION}", mount_helper::NAME_FOR_MOUNTED)),
         format!(".so man{ADMINISTRATION}/{}.{ADMINISTRATION}\n", mount_helper::NAME),
@@ -186,7 +191,7 @@ mod tests {
             assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
         }
         let count = fs::read_dir(directory.path().join("man")).unwrap().count();
-        assert_eq!(count, pages.len() + 2, "and those of the mount helper's names");
+        assert_eq!(count, pages.len() + 4, "and those of the helpers' names");
         let alias = read("man/mount.fuse.homenode.8");
         assert!(
             directory.path().join("man").join("mount.homenode.8").exists() && alias.contains("man8/mount.homenode.8")

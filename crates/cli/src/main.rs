@@ -29,6 +29,7 @@ mod handler;
 mod holders;
 mod logging;
 mod member_list;
+mod mkfs;
 mod mount_helper;
 mod mountinfo;
 mod pool;
@@ -89,6 +90,9 @@ enum MemberCommand {
 fn main() -> ExitCode {
     if mount_helper::is_called() {
         return mount_helper::main();
+    }
+    if let Some(code) = mkfs::main_if_called() {
+        return code;
     }
     let verb = Cli::parse().verb;
     logging::start(has_own_terminal(&verb));

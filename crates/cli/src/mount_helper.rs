@@ -7,9 +7,11 @@ mod options;
 mod remount;
 
 use crate::failure::{Failure, Result, fail};
+use crate::pool;
 use crate::up::{self, UpArgs};
 use clap::error::ContextKind;
 use clap::{Arg, ArgAction, Args, Command, CommandFactory, FromArgMatches, Parser};
+use homenode::PoolName;
 use options::Meaning;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -30,12 +32,12 @@ const FAILED: u8 = 32;
 
 /// Mount a homenode pool: what mount(8) runs for `mount -t homenode`, and for a line of /etc/fstab.
 ///
-/// The pool is brought up as by `homenode up DIR`; `umount DIR` ends it, and its contents are gone then.
+/// The pool is brought up as by `homenode up [NAME] DIR`; `umount DIR` ends it. The contents of a pool of memory are gone then.
 #[derive(Debug, Parser)]
 #[command(name = NAME, version, args_override_self = true)]
 #[command(override_usage = "mount.homenode SOURCE DIR [-sfnv] [-N FILE] [-o OPTIONS] [-t TYPE]")]
 pub(crate) struct HelperArgs {
-    /// A name for /proc/mounts to show; any will do, `homenode` is the usual one.
+    /// A durable pool, as `homenode pool list` shows it; `homenode` or `none` for a new pool of memory.
     #[arg(value_name = "SOURCE")]
     source: String,
     /// An empty directory to mount on. Its owner and mode become those of the mount's root.
@@ -130,6 +132,17 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
             },
         }
     }
+    if !pool::durable::RESERVED.contains(&&*args.source) {
+        let name = args.source.parse::<PoolName>().ok();
+        let known = name.map_or(Ok(None), |name| pool::known::find(&name))?;
+        if known.is_none() {
+            fail!(
+                "no pool {} is known here: `homenode pool list` shows which are; write homenode for a new pool of memory",
+                args.source.escape_debug()
+            );
+        }
+        arguments.push(format!("--pool={}", args.source).into());
+    }
     arguments.push("--".into());
     arguments.push(args.directory.clone().into());
     let parsed = pool_command().try_get_matches_from(arguments);
@@ -189,7 +202,7 @@ fn pool_options(command: &mut Command) -> Vec<Arg> {
             arg.get_action(),
             ArgAction::Set | ArgAction::Append | ArgAction::SetTrue
         );
-        set && !arg.is_positional() && !arg.is_hide_set() && arg.get_id() != "foreground"
+        set && !arg.is_positional() && !arg.is_hide_set() && !["foreground", "pool"].contains(&arg.get_id().as_str())
     };
     command.get_arguments().filter(is_option).cloned().collect()
 }

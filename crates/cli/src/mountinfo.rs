@@ -26,6 +26,8 @@ pub(crate) struct MountEntry {
     pub(crate) device: Device,
     pub(crate) mount_point: PathBuf,
     pub(crate) filesystem_type: String,
+    /// What is mounted, as the filesystem says.
+    pub(crate) source: OsString,
 }
 
 /// A device number: one mounted filesystem.
@@ -106,11 +108,13 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     // Any number of optional fields, then a hyphen.
     fields.find(|field| *field == b"-")?;
     let filesystem_type = text(fields.next()?)?.to_owned();
+    let source = unescape(fields.next()?);
     Some(MountEntry {
         id,
         device,
         mount_point,
         filesystem_type,
+        source,
     })
 }
 
@@ -184,6 +188,7 @@ mod tests {
             device: Device { major: 98, minor: 0 },
             mount_point: "/mnt2".into(),
             filesystem_type: "fuse.homenode".into(),
+            source: "homenode".into(),
         };
         assert_eq!(parse_line(with), Some(expected.clone()));
         assert_eq!(parse_line(without), Some(expected));

@@ -1,4 +1,7 @@
-//! `homenode pool`: members come and go while the filesystem is in use.
+//! `homenode pool`: durable pools on files, and members that come and go while the filesystem is in use.
+
+pub(crate) mod durable;
+pub(crate) mod known;
 
 use crate::argument;
 use crate::control::client::{Connection, unexpected};
@@ -11,9 +14,13 @@ use homenode::Size;
 use indicatif::HumanBytes;
 use std::path::PathBuf;
 
-/// Add, drain and remove members of a mounted pool.
+/// Make and find durable pools; add, drain and remove members of a mounted pool.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
+    Create(durable::CreateArgs),
+    Import(durable::ImportArgs),
+    List(durable::ListArgs),
+    Export(durable::ExportArgs),
     Add(AddArgs),
     Drain(DrainArgs),
     Remove(RemoveArgs),
@@ -55,6 +62,10 @@ pub(crate) struct RemoveArgs {
 
 pub(crate) fn run(command: &PoolCommand) -> Result<()> {
     match command {
+        PoolCommand::Create(args) => durable::create(args),
+        PoolCommand::Import(args) => durable::import(args),
+        PoolCommand::List(args) => durable::list(args),
+        PoolCommand::Export(args) => durable::export(args),
         PoolCommand::Add(args) => add(args),
         PoolCommand::Drain(args) => drain(args),
         PoolCommand::Remove(args) => remove(args),

@@ -9,6 +9,7 @@ use crate::directory;
 use crate::failure::{Failure, Result, fail};
 use crate::handler::{Exports, PoolHandler};
 use crate::mountinfo::{Device, locate, mounts, shown};
+use crate::pool::known;
 use crate::up::UpArgs;
 use homenode::mover::MoverMode;
 use homenode::{ChosenData, ChosenTransport, Data, MEMBER_BYTES_MIN, Mount, NodeId, Owner, Pool, PoolOptions, Size};
@@ -81,6 +82,7 @@ impl Serving {
         let directory = directory::prepare(&args.directory, notice)?;
         // So that the server keeps no other filesystem busy.
         std::env::set_current_dir("/").map_err(|error| Failure::new(format!("cannot go to /: {error}")))?;
+        let members = args.pool().as_ref().map(known::members_of).transpose()?;
         let options = PoolOptions {
             size_per_node: args.size_per_node,
             metadata: args.metadata,
@@ -95,7 +97,10 @@ impl Serving {
             ..PoolOptions::default()
         };
         clear_dead_devices(notice);
-        let pool = Pool::create(&options)?;
+        let pool = match &members {
+            Some(members) => Pool::open_on(members, &options)?,
+            None => Pool::create(&options)?,
+        };
         if let Some(signal) = signals.pending().next() {
             fail!(
                 "interrupted by signal {signal} before {} was mounted",
@@ -105,7 +110,11 @@ impl Serving {
         if args.mounting.per_node {
             make_directory_for_each_node(&pool, directory.mode)?;
         }
-        let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &args.mounting.options())?));
+        let mut mounting = args.mounting.options();
+        if let Some(name) = args.pool() {
+            mounting.source = name.to_string();
+        }
+        let mount = Mounted(Arc::new(pool.mount_with(&directory.path, &mounting)?));
         let ChosenTransport { transport, reason, .. } = mount.0.transport();
         notice(&format!("transport {transport}: {reason}"));
         let ChosenData { data, reason, .. } = mount.0.data();

@@ -166,7 +166,9 @@ fn print(reports: &[StatusReport], dead: &[PathBuf]) -> Result<()> {
 /// Returns the line about a mount point whose server is dead.
 pub(crate) fn dead_line(path: &Path) -> String {
     let name = shown(path);
-    format!("{name}  (dead: its server was killed, what it held is lost; `homenode down {name}` clears it)")
+    format!(
+        "{name}  (dead: its server was killed, what a pool of memory held is lost; `homenode down {name}` clears it)"
+    )
 }
 
 /// Names the three users who own most of the metadata, with its size.

@@ -12,7 +12,7 @@ use crate::mountinfo::shown;
 use crate::progress::Progress;
 use crate::serve::{self, Serving};
 use clap::Args;
-use homenode::Size;
+use homenode::{PoolName, Size};
 use mounting::MountingArgs;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
@@ -25,11 +25,17 @@ use std::process::{Command, Stdio};
 /// Bring a pool up and mount it on DIR.
 ///
 /// The mount is a filesystem over the memory of every node: bytes lie on the node of the CPU that writes them. Its
-/// contents go with `homenode down`, as those of a tmpfs go with its unmounting. The server's log is in /run/homenode,
+/// contents go with `homenode down`, as those of a tmpfs go with its unmounting. With NAME it is that durable pool (`homenode pool
+/// create`), and its contents stay: after its server was killed all that was written, after a power cut what was synced, and
+/// what was written more than a second before. The server's log is in /run/homenode,
 /// named by the mount's device number; HOMENODE_LOG sets its level (warn, info, debug).
 #[derive(Args, Clone, Debug)]
+#[command(allow_missing_positional = true)]
 pub(crate) struct UpArgs {
-    /// An empty directory to mount on. Its owner and mode become those of the mount's root.
+    /// A durable pool, as `homenode pool list` shows it. Default: a new pool of memory.
+    #[arg(value_name = "NAME", conflicts_with_all = ["size_per_node", "nodes", "per_node", "pool"])]
+    name: Option<PoolName>,
+    /// An empty directory to mount on. Its owner and mode become those of a new pool's root.
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
     /// Size of each node's member: bytes (512M, 1.5G, 2T) or a share of the node's memory (25%). Memory is taken as
@@ -44,6 +50,9 @@ pub(crate) struct UpArgs {
     /// Default: 25%, at least 16M; where files are the kernel's 50%, at least 64M. Taken only as files need it. A user other than root gets at most half of what is left.
     #[arg(long, value_name = "SIZE", value_parser = argument::metadata)]
     pub(crate) metadata: Option<Size>,
+    /// The same as NAME: for units and scripts.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["size_per_node", "nodes", "per_node"])]
+    pool: Option<PoolName>,
     /// Stay in the foreground; SIGINT or SIGTERM unmounts and ends.
     #[arg(long)]
     pub(crate) foreground: bool,
@@ -55,6 +64,11 @@ pub(crate) struct UpArgs {
 }
 
 impl UpArgs {
+    /// The durable pool that is meant.
+    pub(crate) fn pool(&self) -> Option<PoolName> {
+        self.name.or(self.pool)
+    }
+
     /// Whether this is the server that a command has started.
     pub(crate) fn is_started_by_another(&self) -> bool {
         self.detached
@@ -135,6 +149,7 @@ fn start_server(args: &UpArgs) -> Result<()> {
     }
     command.args(args.nodes.iter().map(|node| format!("--node={node}")));
     command.args(args.mounting.arguments());
+    command.args(args.pool().map(|name| format!("--pool={name}")));
     command.arg("--").arg(&args.directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let cannot = |error: io::Error| Failure::new(format!("cannot start the server: {error}"));

@@ -7,6 +7,7 @@
 mod command {
     mod bad_input;
     mod checking;
+    mod durable;
     mod ending;
     pub(crate) mod harness;
     mod interrupting;

@@ -5,7 +5,7 @@ use crate::periodic::Periodic;
 use crate::pool::{Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
 use homenode_engine::fs::{Fs, Replayed};
-use homenode_engine::log::{Damage, LogOptions, MemberRecord, Superblock};
+use homenode_engine::log::{Damage, LogOptions, MemberRecord, PoolName, Superblock};
 use homenode_engine::{BLOCK_BYTES, MemberId};
 use homenode_linux::clock::CoarseClock;
 use homenode_linux::memory::{MemberFile, MemberFileError, MemberReader, NodeMemory};
@@ -53,12 +53,13 @@ impl Pool {
             }
         }
         files.iter().try_for_each(MemberFile::prepare)?;
-        let log = log_options(
-            u128::from(random()?) << 64 | u128::from(random()?),
-            random()?,
-            first.witness()?,
-            files.iter().map(MemberFile::blocks).sum(),
-        );
+        let log = LogOptions {
+            uuid: u128::from(random()?) << 64 | u128::from(random()?),
+            name: options.name,
+            nonce: random()?,
+            witness: first.witness()?,
+            ..log_options(files.iter().map(MemberFile::blocks).sum())
+        };
         let members: Vec<_> = (0..)
             .zip(&files)
             .map(|(id, file)| {
@@ -84,12 +85,13 @@ impl Pool {
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
         let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let (newest, files) = members(paths, MemberFile::open)?;
-        let log = log_options(
-            newest.uuid,
-            newest.tail.nonce,
-            files[0].1.witness()?,
-            newest.members.iter().map(|member| member.blocks).sum(),
-        );
+        let log = LogOptions {
+            uuid: newest.uuid,
+            name: newest.name,
+            nonce: newest.tail.nonce,
+            witness: files[0].1.witness()?,
+            ..log_options(newest.members.iter().map(|member| member.blocks).sum())
+        };
         let memory = NodeMemory::new();
         for (record, file) in files {
             memory.attach(record.id, record.kind, file)?;
@@ -130,12 +132,48 @@ impl Pool {
     }
 }
 
+/// The pool that a file is a member of, by the file's own superblock.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Membership {
+    /// Identity of the pool.
+    pub uuid: u128,
+    /// What people call the pool.
+    pub name: PoolName,
+    /// This member.
+    pub member: MemberId,
+    /// All members, each with its bytes.
+    pub members: Vec<(MemberId, u64)>,
+    /// Of the copies that members have, the one with the highest counts.
+    pub generation: u64,
+}
+
+/// Looks at what pool a file is a member of, whether that is up or not.
+///
+/// # Errors
+/// [`Error::MemberFile`] when it is none, or cannot be read.
+pub fn member_of(path: &Path) -> Result<Membership, Error> {
+    let superblock = MemberFile::peek(path)?;
+    let members = superblock.members.iter();
+    Ok(Membership {
+        uuid: superblock.uuid,
+        name: superblock.name,
+        member: superblock.own,
+        members: members
+            .map(|record| (record.id, record.blocks * BLOCK_BYTES as u64))
+            .collect(),
+        generation: superblock.generation,
+    })
+}
+
 /// Result of a check of a durable pool that nobody has up.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Checked {
     /// Identity of the pool.
     pub uuid: u128,
+    /// What people call it.
+    pub name: PoolName,
     /// Inodes: directories, files, volumes and others.
     pub inodes: u64,
     /// Bytes of the blocks that files and volumes have.
@@ -161,6 +199,7 @@ pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
     let placed = extents.filter(|(_, first)| first.is_some()).map(|(blocks, _)| blocks);
     Ok(Checked {
         uuid: newest.uuid,
+        name: newest.name,
         inodes: replayed.tables.inodes.len() as u64,
         placed_bytes: placed.sum::<u64>() * BLOCK_BYTES as u64,
         damage: replayed.check(&newest),
@@ -212,13 +251,14 @@ fn members(paths: &[PathBuf], open: fn(&Path) -> Result<MemberFile, MemberFileEr
     Ok((newest, files))
 }
 
-/// Options of the log of a pool of so many blocks.
-fn log_options(uuid: u128, nonce: u64, witness: u128, blocks: u64) -> LogOptions {
+/// Options of the log that follow from the number of the pool's blocks.
+fn log_options(blocks: u64) -> LogOptions {
     let segment_blocks = (blocks / SEGMENT_SHARE).clamp(*SEGMENT_BLOCKS.start(), *SEGMENT_BLOCKS.end());
     LogOptions {
-        uuid,
-        nonce,
-        witness,
+        uuid: 0,
+        name: PoolName::default(),
+        nonce: 0,
+        witness: 0,
         segment_blocks: 1 << segment_blocks.ilog2(),
         slack_bytes: (blocks * BLOCK_BYTES as u64 / SLACK_SHARE).min(SLACK_BYTES_MAX),
     }

@@ -1,6 +1,6 @@
 //! Options of a pool.
 
-use crate::{NodeId, Size};
+use crate::{NodeId, PoolName, Size};
 
 /// Fewest bytes of a member: one huge page, the step in which memory is populated.
 pub const MEMBER_BYTES_MIN: u64 = 2 << 20;
@@ -37,6 +37,8 @@ pub struct PoolOptions {
     pub owner: Option<Owner>,
     /// Permission bits of the root directory. `None`: 0755.
     pub root_mode: Option<u32>,
+    /// Name of a new durable pool; it may have none.
+    pub name: PoolName,
 }
 
 /// A user and a group.

@@ -61,7 +61,7 @@ impl Connection {
         match Self::open(located.mount.device) {
             Ok(connection) => Ok((connection, located)),
             Err(ConnectError::Dead) if is_dead(&located) => fail!(
-                "the server of {0} is dead: `homenode down {0}` clears the mount, what it held is lost",
+                "the server of {0} is dead: `homenode down {0}` clears the mount; what a pool of memory held is lost",
                 shown(&located.mount.mount_point)
             ),
             Err(ConnectError::Dead) => fail!(
@@ -157,7 +157,7 @@ impl Connection {
             format!("has not answered for {seconds} s: it is frozen, or the machine is overloaded")
         };
         Failure::new(format!(
-            "the server (process {pid}) {state}; `kill -KILL {pid}` ends it, and what the pool holds is lost{unknown}"
+            "the server (process {pid}) {state}; `kill -KILL {pid}` ends it, and what a pool of memory holds is lost{unknown}"
         ))
     }
 

@@ -9,7 +9,7 @@ use super::Change;
 use super::codec::{self, Group, HEADER_BYTES, Record};
 use super::planted::{Planted, is_planted};
 use super::scan::{Segment, Tail};
-use super::superblock::{Features, Head, MemberRecord, Superblock};
+use super::superblock::{Features, Head, MemberRecord, PoolName, Superblock};
 use crate::fs::Ino;
 use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Block, Memory, MemoryError};
@@ -31,6 +31,8 @@ const SYNCING: usize = 64;
 pub struct LogOptions {
     /// Identity of the pool.
     pub uuid: u128,
+    /// Name of a new pool.
+    pub name: PoolName,
     /// Secret of the log: random.
     pub nonce: u64,
     /// See [`Superblock::witness`].
@@ -478,6 +480,7 @@ pub(crate) fn first_superblock(options: &LogOptions, members: Vec<MemberRecord>,
     Superblock {
         features: Features::default(),
         uuid: options.uuid,
+        name: options.name,
         generation: 0,
         own: members[0].id,
         witness: options.witness,

@@ -7,6 +7,8 @@ use crate::{BLOCK_BYTES, Block, MemberId};
 const MAGIC: &[u8; 8] = b"HomeNode";
 /// Members that a durable pool may have: as many as the table in a superblock has room for.
 pub(crate) const MEMBERS_MAX: usize = 128;
+/// Where the pool's name lies, in bytes.
+const NAME_AT: usize = 256;
 /// Where the table of members begins, in bytes.
 const MEMBERS_AT: usize = 512;
 /// Bytes of a member's entry in the table.
@@ -31,6 +33,46 @@ pub struct Features {
 
 /// Names of the known bits of [`Features::incompatible`], from bit 0 on.
 const INCOMPATIBLE: &[&str] = &[];
+
+/// Name of a durable pool: at most 31 letters, digits, `-`, `_` and `.` of ASCII, of which a letter or digit is the first; or empty, of a pool
+/// that was given none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolName([u8; 32]);
+
+/// A text is no name of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a pool's name is of 1 to 31 letters, digits, `-`, `_` and `.`, and begins with a letter or digit")]
+pub struct NotAName;
+
+impl PoolName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let bytes = self.0.split(|byte| *byte == 0).next().unwrap_or_default();
+        std::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+impl std::str::FromStr for PoolName {
+    type Err = NotAName;
+
+    fn from_str(text: &str) -> Result<Self, NotAName> {
+        let is_inside = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+        let begins = text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+        let mut name = Self::default();
+        if !begins || text.len() >= name.0.len() || !text.as_bytes().iter().all(is_inside) {
+            return Err(NotAName);
+        }
+        name.0[..text.len()].copy_from_slice(text.as_bytes());
+        Ok(name)
+    }
+}
+
+impl std::fmt::Display for PoolName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
 
 /// Where the log begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +120,8 @@ pub struct Superblock {
     pub features: Features,
     /// Identity of the pool.
     pub uuid: u128,
+    /// What people call it.
+    pub name: PoolName,
     /// Rises with each change: the highest of all copies counts.
     pub generation: u64,
     /// The member that has this copy.
@@ -153,6 +197,7 @@ impl Superblock {
             entry[2] = kind_code(member.kind);
             entry[8..].copy_from_slice(&member.blocks.to_le_bytes());
         }
+        out[NAME_AT..][..self.name.0.len()].copy_from_slice(&self.name.0);
         let mut at = NAMES_AT;
         for (bit, name) in INCOMPATIBLE.iter().enumerate() {
             if self.features.incompatible & 1 << bit != 0 {
@@ -216,6 +261,17 @@ impl Superblock {
         });
         let members: Vec<MemberRecord> = members.collect::<Result<_, UnusableSuperblock>>()?;
         let own = MemberId(u16_at(behind));
+        let text = bytes[NAME_AT..][..32]
+            .split(|byte| *byte == 0)
+            .next()
+            .unwrap_or_default();
+        let name = match std::str::from_utf8(text) {
+            Ok("") => PoolName::default(),
+            text => text
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .ok_or(UnusableSuperblock::Damaged)?,
+        };
         let is_ascending = members.windows(2).all(|two| two[0].id < two[1].id);
         let is_sound =
             |member: &MemberRecord| usize::from(member.id.0) < MemberId::LIMIT && (2..1 << 48).contains(&member.blocks);
@@ -225,6 +281,7 @@ impl Superblock {
         Ok(Self {
             features,
             uuid: wide(3),
+            name,
             generation: word(5),
             witness: wide(6),
             snapshot,
@@ -273,6 +330,7 @@ mod tests {
                 incompatible: 0,
             },
             uuid: 1 << 100 | 5,
+            name: "tank-1".parse().expect("it is a name"),
             generation: 6,
             own: MemberId(1),
             witness: 1 << 90 | 7,
@@ -291,6 +349,19 @@ mod tests {
     #[test]
     fn a_superblock_is_read_as_it_was_written() {
         assert_eq!(Superblock::decode(&superblock().encode()), Ok(superblock()));
+    }
+
+    #[test]
+    fn names_are_of_plain_letters() {
+        for name in ["a", "0", "tank-1_b.c", &"x".repeat(31)] {
+            assert_eq!(
+                name.parse::<PoolName>().map(|name| name.to_string()),
+                Ok(name.to_owned())
+            );
+        }
+        for name in ["", ".", "..", "-a", "a/b", "a b", "\u{e4}", "a\0", &"x".repeat(32)] {
+            assert_eq!(name.parse::<PoolName>(), Err(NotAName), "{name:?}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, INSERT_RANGE, KEEP_SIZ
 use homenode_engine::fs::{
     Asking, Fs, Inode, NewInode, OpenError, POLICY_XATTR, Placement, RenameMode, SetAttr, SetTime, XattrMode,
 };
-use homenode_engine::log::{LogOptions, MemberRecord, Superblock, UnusableSuperblock};
+use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock, UnusableSuperblock};
 use homenode_engine::pool::{Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Clock, CpuId, MemberId, NodeId};
 use homenode_shared::Slot;
@@ -52,6 +52,7 @@ fn machine() -> Machine {
 fn options(witness: u128) -> LogOptions {
     LogOptions {
         uuid: 7,
+        name: PoolName::default(),
         nonce: 0x5ec2e7,
         witness,
         segment_blocks: SEGMENT_BLOCKS,

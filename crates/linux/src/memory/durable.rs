@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Type of a tmpfs, as statfs(2) tells it.
@@ -77,18 +77,28 @@ impl MemberFile {
     /// # Errors
     /// [`MemberFileError`].
     pub fn open(path: &Path) -> Result<Self, MemberFileError> {
-        Self::open_with(path, OpenOptions::new().read(true).write(true))
+        let lock = Some(FlockOperation::NonBlockingLockExclusive);
+        Self::open_with(path, OpenOptions::new().read(true).write(true), lock)
     }
 
-    /// Opens and locks a member that is only to be read.
+    /// Opens and locks a member that is only to be read; others may read it meanwhile.
     ///
     /// # Errors
     /// [`MemberFileError`].
     pub fn open_to_read(path: &Path) -> Result<Self, MemberFileError> {
-        Self::open_with(path, OpenOptions::new().read(true))
+        let lock = Some(FlockOperation::NonBlockingLockShared);
+        Self::open_with(path, OpenOptions::new().read(true), lock)
     }
 
-    fn open_with(path: &Path, options: &OpenOptions) -> Result<Self, MemberFileError> {
+    /// The newer superblock of a member, which may be in use.
+    ///
+    /// # Errors
+    /// [`MemberFileError`].
+    pub fn peek(path: &Path) -> Result<Superblock, MemberFileError> {
+        Self::open_with(path, OpenOptions::new().read(true), None)?.superblock()
+    }
+
+    fn open_with(path: &Path, options: &OpenOptions, locked: Option<FlockOperation>) -> Result<Self, MemberFileError> {
         let failed = |doing| {
             move |source: io::Error| MemberFileError::Io {
                 doing,
@@ -96,12 +106,18 @@ impl MemberFile {
                 source,
             }
         };
-        let file = options.open(path).map_err(failed("open"))?;
+        // Whatever else it is, a FIFO or a terminal, must not be waited for.
+        let options = options.clone().custom_flags(libc::O_NONBLOCK).clone();
+        let file = options.open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::IsADirectory => MemberFileError::NoFile { path: path.to_owned() },
+            _ => failed("open")(error),
+        })?;
         let stat = rustix::fs::fstat(&file).map_err(|errno| failed("look at")(errno.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(MemberFileError::NoFile { path: path.to_owned() });
         }
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+        let lock = |operation| rustix::fs::flock(&file, operation);
+        locked.map_or(Ok(()), lock).map_err(|errno| match errno {
             rustix::io::Errno::WOULDBLOCK => MemberFileError::InUse { path: path.to_owned() },
             errno => failed("lock")(errno.into()),
         })?;

@@ -1,0 +1,360 @@
+//! `homenode pool create`, `import`, `list` and `export`: durable pools and the files that are their members.
+
+use super::known::{self, Known};
+use crate::argument;
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::{mounts, shown};
+use crate::topology::human_bytes;
+use clap::Args;
+use homenode::{Membership, Pool, PoolName, PoolOptions};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes at the start of a file that are looked at before it becomes a member.
+const LOOKED_AT_BYTES: u64 = 1 << 20;
+
+/// Sources that mount(8) is given for a pool of memory, which no other pool can be called.
+pub(crate) const RESERVED: [&str; 2] = ["homenode", "none"];
+
+/// Make a durable pool on files. It keeps what is in it when its server ends or is killed; after a power cut it shows what was synced.
+///
+/// `homenode up NAME DIR` mounts it.
+#[derive(Args, Debug)]
+pub(crate) struct CreateArgs {
+    /// What it is called: letters, digits, `-`, `_` and `.`.
+    #[arg(value_name = "NAME")]
+    name: PoolName,
+    #[command(flatten)]
+    files: FilesArgs,
+}
+
+/// The files of a new pool.
+#[derive(Args, Debug)]
+pub(crate) struct FilesArgs {
+    /// A file for each member. One that is there keeps its size; one that is not is made. On a disk's filesystem it is a `file` member, on
+    /// persistent memory (DAX) or a tmpfs a `pmem` member.
+    #[arg(required = true, value_name = "PATH")]
+    members: Vec<PathBuf>,
+    /// Size of each file that is not there yet: bytes (512M, 1.5G, 2T).
+    #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
+    size: Option<u64>,
+    /// Also take files that hold other data, which is lost then.
+    #[arg(long, short)]
+    force: bool,
+}
+
+/// Make a durable pool known here by its name, so that `homenode up NAME DIR` finds its members.
+#[derive(Args, Debug)]
+pub(crate) struct ImportArgs {
+    /// The files of all members, or directories to look for them.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// The name it is to be known by. Default: the one it was made with.
+    #[arg(long, value_name = "NAME")]
+    name: Option<PoolName>,
+    /// The pool's UUID, where the directories have members of several.
+    #[arg(long, value_name = "UUID")]
+    uuid: Option<String>,
+    /// Also in place of another pool that is known by that name.
+    #[arg(long, short)]
+    force: bool,
+}
+
+/// List the durable pools that are known here.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Print JSON; sizes in bytes.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Put a durable pool away, so that its files can go to another machine: makes everything durable, and forgets its name here.
+#[derive(Args, Debug)]
+pub(crate) struct ExportArgs {
+    /// The pool.
+    #[arg(value_name = "NAME")]
+    name: PoolName,
+}
+
+pub(crate) fn create(args: &CreateArgs) -> Result<()> {
+    if known::find(&args.name)?.is_some() {
+        fail!(
+            "a pool {0} is known here already: take another name, or `homenode pool export {0}` first",
+            args.name
+        );
+    }
+    let (members, bytes) = make(&args.name, &args.files)?;
+    note(&args.name, members)?;
+    crate::print_line(&format!(
+        "made pool {0} of {1}: `homenode up {0} DIR` mounts it",
+        args.name,
+        human_bytes(bytes)
+    ))
+}
+
+/// Makes a pool, and the files that are missing; gives the members' absolute paths and the bytes for files.
+pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u64)> {
+    refuse_reserved(name)?;
+    let mut made = Made(Vec::new());
+    for path in &args.members {
+        let is_there = refuse_data(path, args.force)?;
+        if !is_there {
+            made.make(path, args.size)?;
+        }
+    }
+    let members = args
+        .members
+        .iter()
+        .map(|path| absolute(path))
+        .collect::<Result<Vec<_>>>()?;
+    let options = PoolOptions {
+        name: *name,
+        ..PoolOptions::default()
+    };
+    let pool = Pool::create_on(&members, &options)?;
+    let bytes = pool.status().free_bytes();
+    // Closed, it is on the disk.
+    drop(pool);
+    made.0.clear();
+    Ok((members, bytes))
+}
+
+fn refuse_reserved(name: &PoolName) -> Result<()> {
+    if RESERVED.contains(&name.as_str()) {
+        fail!("{name} stands for a pool of memory in mount(8): take another name");
+    }
+    Ok(())
+}
+
+/// Files that go again unless the pool is made.
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    fn make(&mut self, path: &Path, size: Option<u64>) -> Result<()> {
+        let Some(size) = size else {
+            fail!(
+                "there is no {}: give --size to have it made, or make it (truncate -s 10G)",
+                shown(path)
+            );
+        };
+        let cannot = |error: io::Error| Failure::new(format!("cannot make {}: {error}", shown(path)));
+        // What is in it is for whom the pool's own modes say.
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = file.map_err(cannot)?;
+        self.0.push(path.to_owned());
+        file.set_len(size).map_err(cannot)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Refuses a file that holds other data; false when there is no file.
+fn refuse_data(path: &Path, force: bool) -> Result<bool> {
+    let cannot = |error: io::Error| Failure::new(format!("cannot look at {}: {error}", shown(path)));
+    let found = match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        found => found.map_err(cannot)?,
+    };
+    if found.is_file() && found.mode() & 0o077 != 0 {
+        complain!(
+            "homenode: users who may open {0} (mode {1:o}) get at everything in the pool: `chmod 600 {0}` keeps them out",
+            shown(path),
+            found.mode() & 0o777
+        );
+    }
+    // What is neither is refused later, and a member by its pool.
+    if !found.is_file() || force || homenode::member_of(path).is_ok() {
+        return Ok(true);
+    }
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LOOKED_AT_BYTES).read_to_end(&mut start));
+    read.map_err(cannot)?;
+    if start.iter().any(|byte| *byte != 0) {
+        fail!(
+            "{} holds data: --force makes it a member all the same, and what it holds is lost",
+            shown(path)
+        );
+    }
+    Ok(true)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    let resolved = fs::canonicalize(path);
+    resolved.map_err(|error| Failure::new(format!("cannot look at {}: {error}", shown(path))))
+}
+
+/// Makes a pool known by its members.
+fn note(name: &PoolName, members: Vec<PathBuf>) -> Result<()> {
+    let first = homenode::member_of(&members[0])?;
+    let uuid = format!("{:032x}", first.uuid);
+    known::put(name, &Known { uuid, members })
+}
+
+pub(crate) fn import(args: &ImportArgs) -> Result<()> {
+    let mut found = BTreeMap::<u128, Vec<(PathBuf, Membership)>>::new();
+    for path in &args.paths {
+        let path = absolute(path)?;
+        if path.is_dir() {
+            for path in files_in(&path)? {
+                // Others lie there too.
+                if let Ok(membership) = homenode::member_of(&path) {
+                    found.entry(membership.uuid).or_default().push((path, membership));
+                }
+            }
+        } else {
+            let membership = homenode::member_of(&path)?;
+            found.entry(membership.uuid).or_default().push((path, membership));
+        }
+    }
+    if let Some(uuid) = &args.uuid {
+        let wanted = u128::from_str_radix(&uuid.replace('-', ""), 16);
+        let wanted = wanted.map_err(|_| Failure::new(format!("{uuid} is no UUID: write its 32 hexadecimal digits")))?;
+        found.retain(|uuid, _| *uuid == wanted);
+    }
+    if found.len() > 1 {
+        let all = found
+            .iter()
+            .map(|(uuid, files)| format!("{uuid:032x} ({})", files[0].1.name));
+        let all = all.collect::<Vec<_>>().join(", ");
+        fail!("members of several pools were found: say by --uuid which is meant: {all}");
+    }
+    let Some((_, mut files)) = found.pop_first() else {
+        fail!("no member of a pool was found there");
+    };
+    files.sort_by_key(|(_, membership)| membership.member);
+    files.dedup_by(|one, other| one.0 == other.0);
+    let newest = files
+        .iter()
+        .map(|(_, membership)| membership)
+        .max_by_key(|one| one.generation);
+    let newest = newest.expect("there is at least one").clone();
+    for ((id, _), nth) in newest.members.iter().zip(0..) {
+        match files.get(nth) {
+            Some((_, membership)) if membership.member == *id => {}
+            _ => fail!(
+                "{id} of pool {} is missing: give the files of all {} members",
+                newest.name,
+                newest.members.len()
+            ),
+        }
+    }
+    if files.len() > newest.members.len() {
+        fail!("two of the files are the same member: leave the copy out");
+    }
+    let name = args.name.unwrap_or(newest.name);
+    refuse_reserved(&name)?;
+    if name == PoolName::default() {
+        fail!("the pool was made without a name: give one by --name");
+    }
+    let uuid = format!("{:032x}", newest.uuid);
+    if let Some(known) = known::find(&name).or_else(|failure| if args.force { Ok(None) } else { Err(failure) })?
+        && known.uuid != uuid
+        && !args.force
+    {
+        fail!("another pool is known as {name} already: give this one a name by --name, or take its place by --force");
+    }
+    let members = files.into_iter().map(|(path, _)| path).collect();
+    known::put(&name, &Known { uuid, members })?;
+    crate::print_line(&format!("pool {name} is known: `homenode up {name} DIR` mounts it"))
+}
+
+fn files_in(directory: &Path) -> Result<Vec<PathBuf>> {
+    let cannot = |error: io::Error| Failure::new(format!("cannot list {}: {error}", shown(directory)));
+    let entries = fs::read_dir(directory).map_err(cannot)?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let paths: Vec<PathBuf> = paths.collect::<io::Result<_>>().map_err(cannot)?;
+    Ok(paths.into_iter().filter(|path| path.is_file()).collect())
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    name: String,
+    uuid: String,
+    bytes: u64,
+    members: Vec<PathBuf>,
+    /// Where it is mounted.
+    mounted_on: Vec<String>,
+    /// Why it cannot be mounted.
+    problem: Option<String>,
+}
+
+pub(crate) fn list(args: &ListArgs) -> Result<()> {
+    let mounts = mounts().map_err(|error| Failure::new(format!("cannot read the mount table: {error}")))?;
+    let mut pools = Vec::new();
+    for name in known::names()? {
+        let own = mounts
+            .iter()
+            .filter(|mount| mount.is_homenode() && mount.source == *name.as_str());
+        let mut listed = Listed {
+            name: name.to_string(),
+            uuid: String::new(),
+            bytes: 0,
+            members: Vec::new(),
+            mounted_on: own.map(|mount| shown(&mount.mount_point)).collect(),
+            problem: None,
+        };
+        match known::find(&name) {
+            Ok(Some(known)) => {
+                (listed.bytes, listed.problem) = look_at(&known);
+                (listed.uuid, listed.members) = (known.uuid, known.members);
+            }
+            // Exported since.
+            Ok(None) => continue,
+            Err(failure) => listed.problem = Some(failure.to_string()),
+        }
+        pools.push(listed);
+    }
+    if args.json {
+        return crate::print_json(&pools);
+    }
+    let mut text = format!("{:<20} {:>10}  {:<40} MEMBERS\n", "NAME", "SIZE", "STATE");
+    for pool in &pools {
+        let members: Vec<String> = pool.members.iter().map(|path| shown(path)).collect();
+        let state = match (&pool.problem, &pool.mounted_on[..]) {
+            (_, [first, ..]) => format!("mounted on {first}"),
+            (Some(problem), []) => problem.clone(),
+            (None, []) => "not mounted".to_owned(),
+        };
+        let (size, members) = (human_bytes(pool.bytes), members.join(" "));
+        let _ = writeln!(text, "{:<20} {size:>10}  {state:<40} {members}", pool.name);
+    }
+    crate::print_text(&text)
+}
+
+/// Bytes of a pool's members, and why it cannot be mounted.
+fn look_at(known: &Known) -> (u64, Option<String>) {
+    let mut bytes = 0;
+    for path in &known.members {
+        match homenode::member_of(path) {
+            Ok(membership) if format!("{:032x}", membership.uuid) == known.uuid => {
+                let own = membership.members.iter().find(|(id, _)| *id == membership.member);
+                bytes += own.map_or(0, |(_, bytes)| *bytes);
+            }
+            Ok(_) => return (bytes, Some(format!("{} is of another pool", shown(path)))),
+            Err(error) => return (bytes, Some(Failure::from(error).to_string())),
+        }
+    }
+    (bytes, None)
+}
+
+pub(crate) fn export(args: &ExportArgs) -> Result<()> {
+    let members = known::members_of(&args.name)?;
+    // Opened and closed: what a killed server left in this machine's memory is on the files then.
+    drop(Pool::open_on(&members, &PoolOptions::default())?);
+    known::forget(&args.name)?;
+    crate::print_line(&format!(
+        "pool {} is put away; `homenode pool import` takes it up again, here or elsewhere",
+        args.name
+    ))
+}

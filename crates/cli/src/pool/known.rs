@@ -1,0 +1,104 @@
+//! Durable pools that this machine knows by name: which files are their members.
+
+use crate::failure::{Failure, Result, fail};
+use homenode::PoolName;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// Directory of one file for each pool.
+const DIRECTORY: &str = "/etc/homenode/pools";
+/// Variable that names another one.
+const VARIABLE: &str = "HOMENODE_POOLS";
+
+/// A pool's file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Known {
+    /// In hexadecimal digits.
+    pub(crate) uuid: String,
+    pub(crate) members: Vec<PathBuf>,
+}
+
+fn directory() -> PathBuf {
+    std::env::var_os(VARIABLE).map_or_else(|| DIRECTORY.into(), PathBuf::from)
+}
+
+fn path_of(name: &PoolName) -> PathBuf {
+    directory().join(format!("{name}.toml"))
+}
+
+/// The pool of that name, if it is known.
+pub(crate) fn find(name: &PoolName) -> Result<Option<Known>> {
+    let path = path_of(name);
+    match fs::read_to_string(&path) {
+        Ok(text) => match toml::from_str(&text) {
+            Ok(known) => Ok(Some(known)),
+            Err(error) => fail!(
+                "cannot understand {}: {}: `homenode pool import --force` writes it anew",
+                path.display(),
+                error.message()
+            ),
+        },
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => fail!("cannot read {}: {error}", path.display()),
+    }
+}
+
+/// The members of a pool that must be known.
+pub(crate) fn members_of(name: &PoolName) -> Result<Vec<PathBuf>> {
+    match find(name)? {
+        Some(known) => Ok(known.members),
+        None => fail!(
+            "no pool {name} is known here: `homenode pool list` shows which are, `homenode pool import PATH...` makes one known"
+        ),
+    }
+}
+
+/// Names of all that are known, ascending.
+pub(crate) fn names() -> Result<Vec<PoolName>> {
+    let directory = directory();
+    let cannot = |error: io::Error| Failure::new(format!("cannot list {}: {error}", directory.display()));
+    let entries = match fs::read_dir(&directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(cannot)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let file = entry.map_err(cannot)?.file_name();
+        let name = file.to_str().and_then(|file| file.strip_suffix(".toml")?.parse().ok());
+        names.extend::<Option<PoolName>>(name);
+    }
+    names.sort_by_key(ToString::to_string);
+    Ok(names)
+}
+
+/// Notes a pool, in place of what was noted under its name.
+pub(crate) fn put(name: &PoolName, known: &Known) -> Result<()> {
+    let path = path_of(name);
+    let cannot = |error: &dyn std::fmt::Display| Failure::new(format!("cannot write {}: {error}", path.display()));
+    let text = toml::to_string(known).map_err(|error| cannot(&error))?;
+    write(&path, &text).map_err(|error| cannot(&error))
+}
+
+/// Whole or not at all, also after a power cut.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)?;
+    let new = path.with_extension("new");
+    let file = fs::File::create(&new)?;
+    io::Write::write_all(&mut &file, text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    fs::File::open(directory)?.sync_all()
+}
+
+/// Forgets a pool.
+pub(crate) fn forget(name: &PoolName) -> Result<()> {
+    let path = path_of(name);
+    match fs::remove_file(&path) {
+        Err(error) => fail!("cannot remove {}: {error}", path.display()),
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,155 @@
+//! Durable pools: made, mounted, killed, put away and taken up again.
+
+use super::harness::*;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Pools of a test, known to nobody else.
+struct Pools(Scratch);
+
+impl Pools {
+    fn new(test: &str) -> Self {
+        Self(Scratch::new(test))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The command, or a helper that is the command under another name.
+    fn command(&self, called: &str) -> Command {
+        let mut command = Command::new(BINARY);
+        command.arg0(called).env("HOMENODE_POOLS", self.path("known"));
+        command.current_dir(self.0.path());
+        command
+    }
+
+    fn homenode(&self, arguments: &str) -> Command {
+        let mut command = self.command("homenode");
+        command.args(arguments.split_whitespace());
+        command
+    }
+
+    fn listed(&self) -> Vec<Value> {
+        let listed = succeed(&mut self.homenode("pool list --json"));
+        serde_json::from_str(&listed).unwrap()
+    }
+}
+
+fn kill_server(mount: &Path) {
+    let pid = server_pid(mount).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let asked = Instant::now();
+    while fs::metadata(format!("/proc/{}", pid.as_raw_pid())).is_ok() {
+        assert!(asked.elapsed() < Duration::from_secs(10), "the server does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_pool_is_mounted_by_its_name_and_keeps_what_it_holds() {
+    need_mounts!();
+    let pools = Pools::new("durable");
+    let mount = pools.0.dir("mount");
+    let made = succeed(&mut pools.homenode("pool create tank a b --size 32M"));
+    assert!(made.contains("made pool tank"), "{made}");
+    let used = fs::metadata(pools.path("a")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&used) & 0o777, 0o600);
+    for round in 0..3 {
+        succeed(&mut pools.homenode("up tank mount"));
+        let names = fs::read_dir(&mount).unwrap().count();
+        assert_eq!(names, round);
+        fs::write(mount.join(format!("{round}")), format!("in round {round}")).unwrap();
+        assert_eq!(pools.listed()[0]["mounted_on"][0], mount.to_str().unwrap());
+        refused(&mut pools.homenode("pool export tank"), &["is in use"]);
+        if round == 1 {
+            kill_server(&mount);
+        } else {
+            down(&mount);
+        }
+    }
+    // By mount(8), under another name, from where somebody else has put the files.
+    succeed(&mut pools.homenode("pool export tank"));
+    assert!(pools.listed().is_empty());
+    refused(&mut pools.homenode("up tank mount"), &["no pool tank is known here"]);
+    let moved = pools.0.dir("moved");
+    for name in ["a", "b"] {
+        fs::rename(pools.path(name), moved.join(name)).unwrap();
+    }
+    fs::write(moved.join("other"), "no member").unwrap();
+    refused(&mut pools.homenode("pool import moved/b"), &["member 0", "is missing"]);
+    let found = succeed(&mut pools.homenode("pool import moved --name tonk"));
+    assert!(found.contains("pool tonk is known"), "{found}");
+    let mut helper = pools.command("mount.homenode");
+    helper.args(["tonk", "mount", "-o", "rw,nosuid"]);
+    succeed(&mut helper);
+    assert_eq!(fs::read_to_string(mount.join("1")).unwrap(), "in round 1");
+    let status = succeed(&mut pools.homenode("status mount"));
+    assert!(status.contains("moved/a") && status.contains("file"), "{status}");
+    down(&mount);
+    let mut helper = pools.command("mount.homenode");
+    let unknown = fail(1, helper.args(["tank", "mount"]));
+    assert!(unknown.contains("no pool tank is known here"), "{unknown}");
+    let mut check = pools.command("fsck.homenode");
+    let checked = succeed(check.args(["-a", "tonk"]));
+    assert!(
+        checked.contains("pool tank") && checked.contains("sound; 4 inodes"),
+        "{checked}"
+    );
+}
+
+#[test]
+fn what_is_no_new_pool_is_refused_and_leaves_nothing() {
+    let pools = Pools::new("refused-pools");
+    refused(&mut pools.homenode("pool create tank a"), &["there is no a", "--size"]);
+    refused(
+        &mut pools.homenode("pool create none a --size 32M"),
+        &["none", "memory"],
+    );
+    refused(
+        &mut pools.homenode("pool create tank a b --size 2M"),
+        &["2097152 B and needs"],
+    );
+    refused(&mut pools.homenode("pool create tank ."), &["is no regular file"]);
+    fail(2, &mut pools.homenode("pool create ../x a"));
+    fail(2, &mut pools.homenode("up tank mount --size-per-node 1G"));
+    let left: Vec<_> = fs::read_dir(pools.0.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    let data = pools.path("data");
+    fs::write(&data, "something").unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&data)
+        .unwrap()
+        .set_len(32 << 20)
+        .unwrap();
+    let holds = fail(1, &mut pools.homenode("pool create tank data"));
+    assert!(holds.contains("holds data") && holds.contains("chmod 600"), "{holds}");
+    succeed(&mut pools.homenode("pool create tank data --force"));
+    refused(
+        &mut pools.homenode("pool create tank other --size 32M"),
+        &["known here already"],
+    );
+    // By mkfs(8): made, and not known.
+    let mut mkfs = pools.command("mkfs.homenode");
+    succeed(mkfs.args(["-L", "tank", "--size", "32M", "other"]));
+    assert_eq!(pools.listed().len(), 1);
+    refused(&mut pools.homenode("pool import ."), &["several pools", "tank"]);
+    refused(
+        &mut pools.homenode("pool import other"),
+        &["another pool is known as tank"],
+    );
+    succeed(&mut pools.homenode("pool import other --name tunk"));
+    fs::copy(pools.path("other"), pools.path("copy")).unwrap();
+    refused(&mut pools.homenode("pool import other copy"), &["the same member"]);
+    fs::remove_file(pools.path("other")).unwrap();
+    let listed = pools.listed();
+    assert!(
+        listed[1]["problem"].as_str().unwrap().contains("No such file"),
+        "{listed:?}"
+    );
+}

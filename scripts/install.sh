@@ -30,8 +30,8 @@ case $prefix in
 /usr) sbin=/usr/sbin helped_by=../bin/homenode ;;
 *) sbin=/sbin helped_by=$bin/homenode ;;
 esac
-# The one for `mount -t homenode`, and the one for `mount -o remount`, by the type in the mount table.
-helpers="$sbin/mount.homenode $sbin/mount.fuse.homenode"
+# For `mount -t homenode`, for `mount -o remount` (by the type in the mount table), for mkfs(8) and for fsck(8).
+helpers="$sbin/mount.homenode $sbin/mount.fuse.homenode $sbin/mkfs.homenode $sbin/fsck.homenode"
 
 # $1: mode; $2: file; $3: where to.
 put() {
@@ -73,7 +73,7 @@ install_all() {
 uninstall_all() {
     rm -f "$destination$bin/homenode"
     rm -f "$destination$man"/man1/homenode.1 "$destination$man"/man1/homenode-*.1 "$destination$man"/man8/mount.homenode.8 \
-        "$destination$man"/man8/mount.fuse.homenode.8
+        "$destination$man"/man8/mount.fuse.homenode.8 "$destination$man"/man8/mkfs.homenode.8 "$destination$man"/man8/fsck.homenode.8
     rm -f "$destination$bash/homenode" "$destination$zsh/_homenode" "$destination$fish/homenode.fish"
     rm -f "$destination$units/homenode@.service" "$destination$units/homenode-steer@.service" \
         "$destination$units/homenode-affinity.service" "$destination$example"

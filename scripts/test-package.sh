@@ -27,6 +27,9 @@ share/man/man1/homenode-file-map.1
 share/man/man1/homenode-affinity-run.1
 share/man/man8/mount.homenode.8
 share/man/man8/mount.fuse.homenode.8
+share/man/man8/mkfs.homenode.8
+share/man/man8/fsck.homenode.8
+share/man/man1/homenode-pool-create.1
 '
 
 test_make_install() {
@@ -35,7 +38,7 @@ test_make_install() {
     for file in $files share/zsh/site-functions/_homenode; do
         [ -f "$work/stage/usr/local/$file" ] || fail "$file is not installed"
     done
-    for helper in mount.homenode mount.fuse.homenode; do
+    for helper in mount.homenode mount.fuse.homenode mkfs.homenode fsck.homenode; do
         [ "$(readlink "$work/stage/sbin/$helper")" = /usr/local/bin/homenode ] || fail "there is no $helper"
     done
     if command -v strip >/dev/null && command -v nm >/dev/null; then
@@ -117,6 +120,17 @@ test_package_at_work() {
         mount -o remount,ro /srv/pool
         if touch /srv/pool/other 2>/dev/null; then fail "a file was made on a read-only mount"; fi
         umount /srv/pool
+
+        homenode pool create data /var/member --size 16M
+        mount -t homenode data /srv/pool
+        echo content >/srv/pool/file
+        umount /srv/pool
+        fsck -t homenode data || fail "fsck(8) finds faults"
+        homenode up data /srv/pool
+        [ "$(cat /srv/pool/file)" = content ] || fail "a durable pool has lost a file"
+        homenode down /srv/pool
+        homenode pool export data
+        rmdir /etc/homenode/pools /etc/homenode
 
         homenode affinity plan --period 0.2 --config /usr/share/doc/homenode/affinity.toml
         homenode affinity revert

@@ -26,6 +26,7 @@ pub(crate) struct GenerateArgs {
 const ADMINISTRATION: &str = "8";
 
 const FSTAB: &str = "homenode  /srv/pool  homenode  size_per_node=25%,nosuid,nodev,nofail  0 0";
+const FSTAB_DURABLE: &str = "data  /srv/data  homenode  nofail  0 0";
 const BY_HAND: &str = "mount -t homenode -o size_per_node=2G,node=0,node=1 homenode /srv/pool";
 
 pub(crate) fn run(args: &GenerateArgs, command: Command) -> Result<()> {
@@ -108,6 +109,7 @@ fn visible(command: &Command) -> Command {
     Command::new(command.get_name().to_owned())
         .about(command.get_about().cloned().unwrap_or_default())
         .version(command.get_version().unwrap_or_default().to_owned())
+        .allow_missing_positional(command.is_allow_missing_positional_set())
         .args(arguments)
         .subcommands(below)
 }
@@ -138,6 +140,8 @@ fn write_page_of_mount_helper(directory: &Path) -> io::Result<()> {
     more.control("SH", ["EXAMPLES"]);
     more.text([roman("A line of /etc/fstab:")]);
     example(&mut more, FSTAB);
+    more.text([roman("One for a durable pool:")]);
+    example(&mut more, FSTAB_DURABLE);
     more.text([roman("By hand:")]);
     example(&mut more, BY_HAND);
     more.control("SH", ["SEE ALSO"]);

@@ -12,16 +12,26 @@ const EXIT_STATUS: [(&str, &str); 4] = [
     ("2", "The command line was not understood."),
     ("130", "Ctrl-C ended it; what may go on without it is told."),
 ];
-const ENVIRONMENT: [(&str, &str); 1] = [(
-    "HOMENODE_LOG",
-    "What is logged: off, error, warn, info (the default), debug or trace; or levels of modules, such as \
-     warn,homenode_fuse=debug. A server keeps what it was started with.",
-)];
-const FILES: [(&str, &str); 8] = [
+const ENVIRONMENT: [(&str, &str); 2] = [
+    (
+        "HOMENODE_LOG",
+        "What is logged: off, error, warn, info (the default), debug or trace; or levels of modules, such as \
+         warn,homenode_fuse=debug. A server keeps what it was started with.",
+    ),
+    (
+        "HOMENODE_POOLS",
+        "Directory of the durable pools that are known, in place of /etc/homenode/pools.",
+    ),
+];
+const FILES: [(&str, &str); 9] = [
     (
         "/run/homenode/MAJOR-MINOR.sock, .log",
         "The server's socket, which the other commands talk to, and its log; named by the mount's device number. Both go \
          when the server ends well.",
+    ),
+    (
+        "/etc/homenode/pools/NAME.toml",
+        "A durable pool that is known by its name: its UUID, and the files of its members.",
     ),
     ("/etc/fstab", "Pools to mount at boot: mount.homenode(8)."),
     (

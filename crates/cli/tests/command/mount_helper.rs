@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// The helper, as mount(8) calls it.
 fn helper(directory: &Path, arguments: &[&str]) -> Command {
-    let mut command = homenode(["pool"]);
+    let mut command = homenode(["homenode"]);
     command.arg0("/sbin/mount.homenode").arg(directory).args(arguments);
     command
 }
@@ -25,7 +25,7 @@ fn the_helper_mounts_what_the_options_say() {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     let line = table.lines().find(|line| line.contains(dir.to_str().unwrap())).unwrap();
     assert!(
-        line.starts_with("pool ") && line.contains(" fuse.homenode rw,nosuid,"),
+        line.starts_with("homenode ") && line.contains(" fuse.homenode rw,nosuid,"),
         "{line}"
     );
     assert_eq!(status(&dir)["capacity_bytes"], 16 << 20);

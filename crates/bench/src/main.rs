@@ -8,6 +8,7 @@ mod arguments;
 mod blk;
 mod cpu_time;
 mod cpus;
+mod durable;
 mod error;
 mod fs;
 mod interleave;
@@ -58,6 +59,11 @@ enum Bench {
     /// The upload of `affinity` alone, in a guest.
     #[command(hide = true)]
     Upload(affinity::play::Arguments),
+    /// Durable pools: appends, replaced files and SQLite against ext4 and xfs, and how long a pool takes to come back; needs root.
+    Durable(durable::DurableArguments),
+    /// Fills a pool for `durable`, and is killed.
+    #[command(hide = true)]
+    FillPool(durable::restart::Arguments),
     /// Serves a mount for the others, in a process of its own.
     #[command(hide = true)]
     ServeMount(mount::serve::Arguments),
@@ -74,6 +80,8 @@ fn main() -> ExitCode {
         Bench::Affinity(arguments) => affinity::run(&arguments),
         Bench::MeasureAffinity(arguments) => affinity::guest::run(&arguments),
         Bench::Upload(arguments) => affinity::play::run(&arguments),
+        Bench::Durable(arguments) => durable::run(&arguments),
+        Bench::FillPool(arguments) => durable::restart::fill(&arguments),
         Bench::ServeMount(arguments) => mount::serve::run(&arguments),
     };
     match outcome {

@@ -1,7 +1,7 @@
 //! Durable pools on files: made, opened, refused, and opened after their process was killed.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
-use homenode::{Allocate, Error, MemberKind, OpenOptions, Pool, PoolOptions};
+use homenode::{Allocate, Error, MemberKind, OpenOptions, Placement, Pool, PoolOptions};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -496,4 +496,48 @@ fn many_threads_neither_block_each_other_for_ever_nor_lose_a_record() {
             }
         }
     }
+}
+
+#[test]
+fn what_a_member_does_not_give_is_an_error_and_the_rest_goes_on() {
+    const MEBIBYTE: u64 = 1 << 20;
+    let files = Files::new("lost");
+    let member = files.member("a", MEMBER_BYTES);
+    let pool = Pool::create_on(std::slice::from_ref(&member), &options()).unwrap();
+    let file = pool.create_file("file").unwrap();
+    file.write_all_at(&vec![1; 30 << 20], 0).unwrap();
+    let volume = pool.create_volume("volume", 16 << 20, Placement::Local).unwrap();
+    volume.write_at(&vec![3; 16 << 20], 0).unwrap();
+    pool.sync().unwrap();
+    // Somebody cuts the member off. A disk that fails is met in the same way.
+    let cut = File::options().write(true).open(&member).unwrap();
+    cut.set_len(40 << 20).unwrap();
+    let mut bytes = [0; 4096];
+    let is_eio = |result: Result<(), Error>| result.unwrap_err().errno() == 5;
+    let (mut lost, mut there) = (Vec::new(), Vec::new());
+    for offset in (0..30).map(|nth| nth * MEBIBYTE) {
+        match file.read_exact_at(&mut bytes, offset) {
+            Ok(_) => there.push(offset),
+            Err(error) if error.errno() == 5 => lost.push(offset),
+            Err(error) => panic!("{error}"),
+        }
+        assert!(lost.contains(&offset) || bytes == [1; 4096]);
+    }
+    let is_lost = |nth: u64| volume.read_at(&mut [0; 4096], nth * MEBIBYTE).is_err();
+    let lost_of_volume = (0..16).filter(|nth| is_lost(*nth)).count();
+    let all = lost.len() + lost_of_volume;
+    assert!(
+        (10..40).contains(&all) && !there.is_empty(),
+        "{lost:?}, {lost_of_volume} of the volume"
+    );
+    if let Some(offset) = lost.first() {
+        assert!(is_eio(file.write_all_at(&[4; 4096], *offset)));
+        assert!(is_eio(file.read_exact_at(&mut bytes, *offset).map(drop)), "again");
+        assert!(is_eio(file.sync()), "what was written is not there");
+    }
+    let other = pool.create_file("other");
+    assert!(other.is_ok(), "{other:?}");
+    file.write_all_at(&[5; 4096], there[0]).unwrap();
+    file.read_exact_at(&mut bytes, there[0]).unwrap();
+    assert_eq!(bytes, [5; 4096]);
 }

@@ -27,6 +27,7 @@ use durable::DurableMember;
 use headroom::{Groups, Headroom};
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId, Starved};
+use homenode_shared::is_lost;
 use mapping::{HUGE_BYTES, Mapping};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -224,7 +225,7 @@ impl Memory for NodeMemory {
         let from = self.table.range(from, offset, to.len());
         // SAFETY: `range` answers for `to.len()` mapped bytes at `from`; `to` is ours and no part of the pool.
         unsafe { copy::load(to.as_mut_ptr(), from, to.len()) };
-        Ok(())
+        there(from, to.len())
     }
 
     #[inline]
@@ -232,7 +233,7 @@ impl Memory for NodeMemory {
         let to = self.table.range(to, offset, from.len());
         // SAFETY: `range` answers for `from.len()` mapped bytes at `to`; `from` is a slice and no part of the pool.
         unsafe { copy::store(to, from.as_ptr(), from.len()) };
-        Ok(())
+        there(to, from.len())
     }
 
     #[inline]
@@ -250,7 +251,7 @@ impl Memory for NodeMemory {
         let at = self.table.range(at, offset, bytes);
         // SAFETY: `range` answers for `bytes` mapped bytes at `at`.
         unsafe { copy::zero(at, bytes) };
-        Ok(())
+        there(at, bytes)
     }
 
     fn copy(&self, from: Block, to: Block, blocks: u64) -> Result<(), MemoryError> {
@@ -261,7 +262,12 @@ impl Memory for NodeMemory {
         let (from, to) = (self.table.range(from, 0, bytes), self.table.range(to, 0, bytes));
         // SAFETY: `range` answers for `bytes` mapped bytes at both.
         unsafe { copy::within(to, from, bytes) };
-        Ok(())
+        there(from, bytes).and(there(to, bytes))
+    }
+
+    #[inline]
+    fn is_there(&self, at: Block, offset: usize, bytes: usize) -> bool {
+        there(self.table.range(at, offset, bytes), bytes).is_ok()
     }
 
     fn persist(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
@@ -303,6 +309,16 @@ impl Memory for NodeMemory {
         member.mapping.populate(offset, bytes).map_err(|_| Starved)?;
         // Relaxed: a figure for `check_room`, which orders nothing.
         member.populated.fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Whether bytes that were just copied are a member's, and not zeros in the place of what a file did not give.
+#[inline]
+fn there(start: *const u8, bytes: usize) -> Result<(), MemoryError> {
+    if is_lost(start, bytes) {
+        Err(MemoryError)
+    } else {
         Ok(())
     }
 }

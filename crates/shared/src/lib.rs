@@ -5,6 +5,7 @@
 mod barrier;
 mod block_map;
 mod bucket;
+mod fault;
 mod freeze;
 mod gate;
 mod remap;
@@ -17,6 +18,7 @@ pub use block_map::{
     Allowance, Asker, BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS, Taker,
 };
 pub use bucket::Bucket;
+pub use fault::{Guarded, is_lost};
 pub use freeze::Freeze;
 pub use gate::{Baton, Gate};
 pub use remap::{Door, Map};

@@ -8,6 +8,7 @@ use crate::copy::WRITES_BACK;
 use homenode_engine::log::{Superblock, UnusableSuperblock};
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved};
+use homenode_shared::{Guarded, is_lost};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -280,6 +281,8 @@ impl Memory for MemberReader {
 /// A member's file, mapped.
 #[derive(Debug)]
 pub(super) struct DurableMember {
+    // Dropped before the mapping.
+    _guarded: Guarded,
     pub(super) mapping: Mapping,
     file: MemberFile,
     kind: MemberKind,
@@ -301,7 +304,12 @@ impl DurableMember {
         }
         // Only the size of core dumps depends on it.
         let _ = mapping.advise(libc::MADV_DONTDUMP);
-        Ok(Self { mapping, file, kind })
+        Ok(Self {
+            _guarded: Guarded::new(mapping.base(), bytes)?,
+            mapping,
+            file,
+            kind,
+        })
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -324,6 +332,10 @@ impl DurableMember {
             return Ok(());
         }
         let start = offset / PAGE_BYTES * PAGE_BYTES;
+        // Zeros of this process lie there, and are synced without a word.
+        if is_lost(self.mapping.base().wrapping_add(offset), bytes) {
+            return Err(io::ErrorKind::Other.into());
+        }
         self.mapping.sync(start, offset + bytes - start)
     }
 

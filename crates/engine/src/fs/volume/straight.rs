@@ -119,6 +119,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             if !copy(stretch) {
                 break;
             }
+            if let Some((block, in_block)) = stretch.place
+                && !self.pool.memory().is_there(block, in_block, stretch_bytes)
+            {
+                // The way for all requests tells the error.
+                return 0;
+            }
             done += stretch_bytes;
         }
         done

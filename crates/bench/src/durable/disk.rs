@@ -1,0 +1,100 @@
+//! A filesystem of the bench's own on a loop device, whose file lies on the disk that is measured. It goes when this is dropped.
+
+use crate::error::Error;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Bytes that are written at a time to the device's file.
+const STEP_BYTES: usize = 4 << 20;
+
+/// A mounted filesystem.
+#[derive(Debug)]
+pub(super) struct Disk {
+    // Dropped in this order, behind what drop() does.
+    root: TempDir,
+    _file: TempDir,
+    is_mounted: bool,
+}
+
+impl Disk {
+    /// Makes a filesystem of `kind` with `bytes` bytes, in a file in `directory`.
+    pub(super) fn new(directory: &Path, kind: &'static str, bytes: usize) -> Result<Self, Error> {
+        let system = |error| Error::system(format!("making a file in {}", directory.display()), error);
+        let file = tempfile::Builder::new()
+            .prefix("homenode-bench-")
+            .tempdir_in(directory)
+            .map_err(system)?;
+        let path = file.path().join(kind);
+        write_zeros(&path, bytes).map_err(system)?;
+        call(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&path))?;
+        let root = tempfile::tempdir().map_err(system)?;
+        // Past the page cache of the file: a device has none. Detached as soon as it is mounted, so that it goes with the mount.
+        let device = call(
+            Command::new("losetup")
+                .args(["--find", "--show", "--direct-io=on"])
+                .arg(&path),
+        )?;
+        let device = device.trim_end();
+        let mounted = call(Command::new("mount").args(["-t", kind, device]).arg(root.path()));
+        let detached = call(Command::new("losetup").args(["--detach", device]));
+        mounted?;
+        let disk = Self {
+            root,
+            _file: file,
+            is_mounted: true,
+        };
+        detached?;
+        Ok(disk)
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        self.root.path()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.is_mounted && call(Command::new("umount").arg(self.root.path())).is_err() {
+            // Somebody looks into it: it goes when he is gone.
+            let _ = call(Command::new("umount").arg("--lazy").arg(self.root.path()));
+        }
+    }
+}
+
+/// Each block of the device has its place on the disk then.
+fn write_zeros(path: &PathBuf, bytes: usize) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    let zeros = vec![0; STEP_BYTES];
+    for _ in 0..bytes.div_ceil(STEP_BYTES) {
+        file.write_all(&zeros)?;
+    }
+    file.sync_all()
+}
+
+/// Runs a command that must succeed; gives what it printed.
+pub(super) fn call(command: &mut Command) -> Result<String, Error> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .map_err(|error| Error::system(format!("running {name}"), error))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Error::system(format!("running {name}"), std::io::Error::other(said)))
+}
+
+/// Makes a file of this size for a member.
+pub(super) fn member(path: &Path, bytes: u64) -> Result<(), Error> {
+    File::create(path)
+        .and_then(|file| file.set_len(bytes))
+        .map_err(|error| Error::system(format!("making {}", path.display()), error))
+}
+
+/// Removes a file that may be gone already.
+pub(super) fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+}

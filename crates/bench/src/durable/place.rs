@@ -1,0 +1,76 @@
+//! Where files of the durable bench lie: in a pool of this process, or in a directory.
+
+use crate::error::Error;
+use homenode::{OpenOptions, Pool};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// A contestant.
+#[derive(Debug)]
+pub(super) enum Place {
+    Pool(Pool),
+    Directory(PathBuf),
+}
+
+/// A file of a contestant's, open for writing.
+#[derive(Debug)]
+pub(super) enum Open {
+    Pool(homenode::File),
+    Directory(fs::File),
+}
+
+impl Place {
+    /// Makes a file anew, in place of one of this name.
+    pub(super) fn create(&self, name: &str) -> Result<Open, Error> {
+        match self {
+            Self::Pool(pool) => {
+                let options = OpenOptions::new().read(true).write(true).create(true).truncate(true);
+                pool.open(name, &options)
+                    .map(Open::Pool)
+                    .map_err(Error::library("creating a file"))
+            }
+            Self::Directory(directory) => {
+                let path = directory.join(name);
+                let file = fs::File::options()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .open(&path);
+                file.map(Open::Directory)
+                    .map_err(|error| Error::system(format!("creating {}", path.display()), error))
+            }
+        }
+    }
+
+    /// Gives a file another name, in place of one that has it.
+    pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
+        match self {
+            Self::Pool(pool) => pool.rename(from, to).map_err(Error::library("renaming a file")),
+            Self::Directory(directory) => fs::rename(directory.join(from), directory.join(to))
+                .map_err(|error| Error::system(format!("renaming in {}", directory.display()), error)),
+        }
+    }
+}
+
+impl Open {
+    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
+        match self {
+            Self::Pool(file) => file.write_all_at(bytes, offset).map_err(Error::library("writing")),
+            Self::Directory(file) => file
+                .write_all_at(bytes, offset)
+                .map_err(|error| Error::system("writing", error)),
+        }
+    }
+
+    /// fsync(2).
+    pub(super) fn sync(&self) -> Result<(), Error> {
+        match self {
+            Self::Pool(file) => file.sync().map_err(Error::library("making a file durable")),
+            Self::Directory(file) => file
+                .sync_all()
+                .map_err(|error| Error::system("making a file durable", error)),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! How long a pool takes to come back: with a million files after it was put away, and with a long log after its process was killed.
+
+use super::disk;
+use crate::error::Error;
+use crate::interleave::Samples;
+use crate::report::Row;
+use homenode::{Pool, PoolOptions, Size};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Bytes of the member.
+const MEMBER_BYTES: u64 = 4 << 30;
+const DIRECTORIES: usize = 100;
+
+/// Arguments of `homenode-bench fill-pool`: makes files in a pool and ends as a killed process does.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The pool's member.
+    member: PathBuf,
+    /// How many files.
+    files: usize,
+}
+
+/// Makes the files, prints the bytes of the log, and waits to be killed.
+pub(crate) fn fill(arguments: &Arguments) -> Result<(), Error> {
+    let pool =
+        Pool::open_on(std::slice::from_ref(&arguments.member), &options()).map_err(Error::library("opening a pool"))?;
+    make_files(&pool, arguments.files)?;
+    pool.sync().map_err(Error::library("making a pool durable"))?;
+    println!("{}", log_bytes(&pool));
+    std::io::stdout()
+        .flush()
+        .map_err(|error| Error::system("answering the bench", error))?;
+    let mut line = String::new();
+    let _ = std::io::stdin().read_line(&mut line);
+    Ok(())
+}
+
+fn options() -> PoolOptions {
+    PoolOptions::new().metadata(Size::Bytes(2 << 30))
+}
+
+fn make_files(pool: &Pool, files: usize) -> Result<(), Error> {
+    let failed = Error::library("making a file");
+    for directory in 0..DIRECTORIES {
+        pool.create_dir_all(format!("/d{directory}")).map_err(&failed)?;
+    }
+    for file in 0..files {
+        let name = format!("/d{}/f{file:07}", file % DIRECTORIES);
+        drop(pool.create_file(name).map_err(&failed)?);
+    }
+    Ok(())
+}
+
+/// Bytes of the log in use: a pool without data uses them, as many for the next snapshot, and a little more.
+fn log_bytes(pool: &Pool) -> u64 {
+    pool.status().used_bytes / 2
+}
+
+fn row(case: String, unit: &'static str, values: &[f64]) -> Row {
+    let mut samples = Samples::default();
+    values.iter().for_each(|value| samples.push(*value));
+    Row::new(case, unit, &samples, &[])
+}
+
+/// The rows, of members in `directory`.
+#[expect(clippy::cast_precision_loss, reason = "sizes here are far below 2^52")]
+pub(super) fn measure(directory: &Path, files: usize, logged_files: usize, rounds: usize) -> Result<Vec<Row>, Error> {
+    let path = directory.join("restart");
+    let _gone = Gone(path.clone());
+    disk::member(&path, MEMBER_BYTES)?;
+    let member = std::slice::from_ref(&path);
+    let pool = Pool::create_on(member, &options()).map_err(Error::library("making a pool"))?;
+    make_files(&pool, files)?;
+    drop(pool);
+    let mut times = Vec::new();
+    let mut bytes = 0;
+    for _ in 0..rounds {
+        let start = Instant::now();
+        let pool = Pool::open_on(member, &options()).map_err(Error::library("opening a pool"))?;
+        times.push(start.elapsed().as_secs_f64());
+        bytes = log_bytes(&pool);
+    }
+    let snapshot = row(format!("mount/{files}-files"), "s", &times);
+    let per_file = row(
+        "mount/log-bytes-per-file".to_owned(),
+        "bytes",
+        &[bytes as f64 / files as f64],
+    );
+    let (mut times, mut sizes) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        disk::remove(&path);
+        disk::member(&path, MEMBER_BYTES)?;
+        drop(Pool::create_on(member, &options()).map_err(Error::library("making a pool"))?);
+        sizes.push(fill_and_kill(&path, logged_files)? / f64::from(1 << 20));
+        let start = Instant::now();
+        let pool = Pool::open_on(member, &options()).map_err(Error::library("opening a pool"))?;
+        times.push(start.elapsed().as_secs_f64());
+        drop(pool);
+    }
+    let killed = row("mount/after-kill".to_owned(), "s", &times);
+    let log = row("mount/after-kill/log".to_owned(), "MiB", &sizes);
+    Ok(vec![snapshot, per_file, killed, log])
+}
+
+/// Has another process fill the pool, and kills it; gives the bytes of its log.
+fn fill_and_kill(member: &Path, files: usize) -> Result<f64, Error> {
+    let system = |error| Error::system("running the process that is to be killed", error);
+    let mut child = Command::new("/proc/self/exe")
+        .args(["fill-pool".as_ref(), member.as_os_str()])
+        .arg(files.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(system)?;
+    let mut said = String::new();
+    let output = child.stdout.take().expect("it is piped");
+    let read = std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut said);
+    child.kill().map_err(system)?;
+    child.wait().map_err(system)?;
+    read.map_err(system)?;
+    let bytes = said.trim().parse();
+    bytes.map_err(|_| Error::system("filling a pool", std::io::Error::other("it ended before it was full")))
+}
+
+/// A file that goes with this.
+struct Gone(PathBuf);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        disk::remove(&self.0);
+    }
+}

@@ -10,6 +10,7 @@ pub mod planted;
 mod scan;
 mod superblock;
 mod tables;
+mod turn;
 
 pub use codec::{Malformed, Record};
 pub use journal::LogOptions;

@@ -10,6 +10,7 @@ use super::codec::{self, Group, HEADER_BYTES, Record};
 use super::planted::{Planted, is_planted};
 use super::scan::{Segment, Tail};
 use super::superblock::{Features, Head, MemberRecord, PoolName, Superblock};
+use super::turn::Turn;
 use crate::fs::Ino;
 use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Block, Memory, MemoryError};
@@ -52,8 +53,8 @@ pub(crate) struct Journal {
     spare: Mutex<Vec<Segment>>,
     /// Fewer empty segments are left than there should be.
     short: AtomicBool,
-    /// Held while groups are made durable.
-    forcing: Mutex<()>,
+    /// Groups are made durable by one thread for all that wait.
+    forcing: Turn,
     /// Sequence number of the last group that is durable.
     forced: AtomicU64,
     /// Something could not be made durable: nothing is acknowledged any more.
@@ -121,7 +122,7 @@ impl Journal {
             }),
             spare: Mutex::default(),
             short: AtomicBool::new(true),
-            forcing: Mutex::default(),
+            forcing: Turn::default(),
             forced: AtomicU64::new(tail.sequence),
             failed: AtomicBool::new(false),
             superblock: Mutex::new(superblock),
@@ -198,9 +199,8 @@ impl Journal {
     /// [`MemoryError`], for ever after the first.
     pub(crate) fn force<M: Memory>(&self, pool: &Pool<M>, through: u64) -> Result<(), MemoryError> {
         // Acquire pairs with the release below: what was made durable is.
-        if self.forced.load(Ordering::Acquire) < through {
-            let _one_at_a_time = self.forcing.lock();
-            if self.forced.load(Ordering::Acquire) < through {
+        while self.forced.load(Ordering::Acquire) < through {
+            self.forcing.lead_or_wait(|| {
                 let (unforced, end) = {
                     let mut writer = self.writer.lock();
                     (std::mem::take(&mut writer.unforced), writer.sequence)
@@ -211,7 +211,7 @@ impl Journal {
                     }
                 }
                 self.forced.store(end, Ordering::Release);
-            }
+            });
         }
         if self.has_failed() { Err(MemoryError) } else { Ok(()) }
     }

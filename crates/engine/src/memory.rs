@@ -22,6 +22,14 @@ pub trait Memory: Send + Sync + 'static {
     /// As [`Memory::load`].
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError>;
 
+    /// [`Memory::store`] where nothing was stored since the bytes were made durable: a member may take many bytes at once faster so.
+    ///
+    /// # Errors
+    /// Those of [`Memory::store`].
+    fn store_clean(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        self.store(to, offset, from)
+    }
+
     /// Whether copies of that many bytes, out of the pool or into it when `to_write`, gain by [`Memory::announce`].
     #[inline]
     fn gains(&self, bytes: usize, to_write: bool) -> bool {

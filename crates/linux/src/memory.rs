@@ -41,6 +41,9 @@ use table::Table;
 /// Most bytes of a file that are written to the log instead of where they lie: one forced write of so much is faster than two.
 const INLINE_BYTES_MAX: usize = 32 << 10;
 
+/// Fewest bytes that are written by a call to pages that are clean.
+const CALL_BYTES_MIN: usize = 8 << 10;
+
 /// The memory of every node that is in the pool.
 #[derive(Debug)]
 pub struct NodeMemory {
@@ -234,6 +237,18 @@ impl Memory for NodeMemory {
         // SAFETY: `range` answers for `from.len()` mapped bytes at `to`; `from` is a slice and no part of the pool.
         unsafe { copy::store(to, from.as_ptr(), from.len()) };
         there(to, from.len())
+    }
+
+    fn store_clean(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        // A fault for each page takes longer than the call.
+        if from.len() >= CALL_BYTES_MIN && self.inline_bytes_max.load(Ordering::Relaxed) > 0 {
+            let member = self.durable(to.member())?;
+            if member.kind() == MemberKind::File {
+                let start = self.table.range(to, offset, from.len()).addr() - member.mapping.base().addr();
+                return member.write(from, start as u64).map_err(|_| MemoryError);
+            }
+        }
+        self.store(to, offset, from)
     }
 
     #[inline]

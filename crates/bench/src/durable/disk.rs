@@ -3,7 +3,7 @@
 use crate::error::Error;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -65,7 +65,7 @@ impl Drop for Disk {
 }
 
 /// Each block of the device has its place on the disk then.
-fn write_zeros(path: &PathBuf, bytes: usize) -> std::io::Result<()> {
+fn write_zeros(path: &Path, bytes: usize) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     let zeros = vec![0; STEP_BYTES];
     for _ in 0..bytes.div_ceil(STEP_BYTES) {
@@ -87,11 +87,10 @@ pub(super) fn call(command: &mut Command) -> Result<String, Error> {
     Err(Error::system(format!("running {name}"), std::io::Error::other(said)))
 }
 
-/// Makes a file of this size for a member.
+/// Makes a file of this size for a member. It is written once: the filesystem below need not note first writes any more.
 pub(super) fn member(path: &Path, bytes: u64) -> Result<(), Error> {
-    File::create(path)
-        .and_then(|file| file.set_len(bytes))
-        .map_err(|error| Error::system(format!("making {}", path.display()), error))
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    write_zeros(path, bytes).map_err(|error| Error::system(format!("making {}", path.display()), error))
 }
 
 /// Removes a file that may be gone already.

@@ -15,7 +15,7 @@ use homenode_shared::{BlockMap, Found, Gate, Nodes, Pass, Slot, Slots, Taker};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Bytes in blocks of the pool.
 #[derive(Debug, Default)]
@@ -30,6 +30,8 @@ pub(super) struct BlockFile {
     pub(super) dirty: AtomicU64,
     /// Number of the log's last group about its blocks or size; 0 when all are settled.
     pub(super) changed: AtomicU64,
+    /// Somebody makes it durable by himself: what he writes is clean again soon.
+    pub(super) is_synced: AtomicBool,
     /// Held by the thread that closes the gate.
     exclusive: Mutex<()>,
     /// Held by appenders.

@@ -51,6 +51,12 @@ impl BlockFile {
         unpack(before.expect("the closure always answers")).is_empty()
     }
 
+    /// Whether all these file blocks are in the dirty range.
+    fn is_noted(&self, blocks: &Range<u64>) -> bool {
+        let noted = unpack(self.dirty.load(Ordering::Relaxed));
+        noted.start <= blocks.start && blocks.end.min(FAR) <= noted.end
+    }
+
     /// Takes the dirty range; an end of [`BlockMap::LIMIT`] stands for all that follows.
     fn take_dirty(&self) -> Range<u64> {
         let Range { start, end } = unpack(self.dirty.swap(0, Ordering::SeqCst));
@@ -107,6 +113,26 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.journal.is_some()
     }
 
+    /// Stores bytes in blocks that the file has, or is about to have.
+    #[inline]
+    pub(super) fn store(
+        &self,
+        file: &BlockFile,
+        offset: u64,
+        (block, in_block): (Block, usize),
+        from: &[u8],
+    ) -> std::result::Result<(), MemoryError> {
+        let memory = self.pool.memory();
+        let is_clean = || {
+            let blocks = offset / BLOCK..(offset + from.len() as u64).div_ceil(BLOCK);
+            file.is_synced.load(Ordering::Relaxed) && !file.is_noted(&blocks)
+        };
+        if self.journal.is_some() && from.len() > BLOCK_BYTES && is_clean() {
+            return memory.store_clean(block, in_block, from);
+        }
+        memory.store(block, in_block, from)
+    }
+
     /// Notes that bytes were stored in a file.
     #[inline]
     pub(super) fn note_stored(&self, inode: &Inode, file: &BlockFile, offset: u64, bytes: u64) {
@@ -120,8 +146,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(journal) = &self.journal else { return };
         // The stores come before the look at the range: whoever takes the range now sees them, or the range is seen taken.
         fence(Ordering::SeqCst);
-        let noted = unpack(file.dirty.load(Ordering::Relaxed));
-        if noted.start <= blocks.start && blocks.end.min(FAR) <= noted.end {
+        if file.is_noted(&blocks) {
             return;
         }
         // Held for both: whoever sees the range noted, and appends what makes it count, must find the file on the list.
@@ -153,6 +178,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub fn sync(&self, slot: &Slot, inode: &Inode) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
         if let Some(file) = inode.blocks() {
+            file.is_synced.store(true, Ordering::Relaxed);
             self.settle_file(journal, slot, inode, file)?;
         }
         self.force(journal, slot)

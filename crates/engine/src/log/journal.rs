@@ -588,7 +588,7 @@ impl Writer {
         };
         self.crc = codec::seal(&mut self.group, self.crc, header);
         let (segment, _) = *self.segments.last().expect("a log has a segment");
-        pool.memory().store(segment, self.at, &self.group)?;
+        pool.memory().store_clean(segment, self.at, &self.group)?;
         let bytes = self.group.len();
         match self.unforced.last_mut() {
             Some((last, offset, count)) if *last == segment && *offset + *count == self.at => *count += bytes,

@@ -325,6 +325,11 @@ impl DurableMember {
         &self.file.path
     }
 
+    /// Writes bytes to the file, past the mapping, which shows them.
+    pub(super) fn write(&self, from: &[u8], at: u64) -> io::Result<()> {
+        self.file.file.write_all_at(from, at)
+    }
+
     /// Makes a range of bytes durable.
     pub(super) fn persist(&self, offset: usize, bytes: usize) -> io::Result<()> {
         if self.kind == MemberKind::Pmem && WRITES_BACK {

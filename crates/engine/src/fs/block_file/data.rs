@@ -74,7 +74,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.pool
             .count(slot.index(), cpu(), block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
-        let is_stored = self.pool.memory().store(block, in_block(offset), from).is_ok();
+        let is_stored = self.store(file, offset, (block, in_block(offset)), from).is_ok();
         self.note_stored(inode, file, offset, from.len() as u64);
         is_stored
     }
@@ -296,7 +296,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             match file.map.find(&self.nodes, at / BLOCK, most) {
                 Found::Placed { block, blocks } => {
                     let now = &rest[..bytes_of(blocks, in_block, rest.len())];
-                    match self.pool.memory().store(block, in_block, now) {
+                    match self.store(file, at, (block, in_block), now) {
                         Ok(()) => self.note_stored(inode, file, at, now.len() as u64),
                         Err(_) if done > 0 => break,
                         Err(error) => return Err(error.into()),
@@ -352,7 +352,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if in_block > 0 {
             memory.zero(block, 0, in_block)?;
         }
-        memory.store(block, in_block, &from[..bytes])?;
+        self.store(file, at, (block, in_block), &from[..bytes])?;
         if tail > 0 {
             memory.zero(block.plus(blocks - 1), tail, BLOCK_BYTES - tail)?;
         }
@@ -387,7 +387,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(taken) = self.pool.take_run(asking.cpu, node, places.reserved()) else {
             return Ok(None);
         };
-        self.pool.memory().store(taken.first(), 0, from)?;
+        self.store(file, at, (taken.first(), 0), from)?;
         self.published(asking, inode, file, at / BLOCK, places, taken, from.len());
         Ok(Some(from.len()))
     }

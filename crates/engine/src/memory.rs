@@ -22,7 +22,7 @@ pub trait Memory: Send + Sync + 'static {
     /// As [`Memory::load`].
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError>;
 
-    /// [`Memory::store`] where nothing was stored since the bytes were made durable: a member may take many bytes at once faster so.
+    /// [`Memory::store`] where nothing was stored since the bytes were made durable, and they are made so soon: a member may have a faster way for it.
     ///
     /// # Errors
     /// Those of [`Memory::store`].

@@ -41,9 +41,6 @@ use table::Table;
 /// Most bytes of a file that are written to the log instead of where they lie: one forced write of so much is faster than two.
 const INLINE_BYTES_MAX: usize = 32 << 10;
 
-/// Fewest bytes that are written by a call to pages that are clean.
-const CALL_BYTES_MIN: usize = 8 << 10;
-
 /// The memory of every node that is in the pool.
 #[derive(Debug)]
 pub struct NodeMemory {
@@ -240,8 +237,8 @@ impl Memory for NodeMemory {
     }
 
     fn store_clean(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
-        // A fault for each page takes longer than the call.
-        if from.len() >= CALL_BYTES_MIN && self.inline_bytes_max.load(Ordering::Relaxed) > 0 {
+        // A fault for each page takes longer than the call, and where the page cache has large folios it makes all of one dirty.
+        if self.inline_bytes_max.load(Ordering::Relaxed) > 0 {
             let member = self.durable(to.member())?;
             if member.kind() == MemberKind::File {
                 let start = self.table.range(to, offset, from.len()).addr() - member.mapping.base().addr();

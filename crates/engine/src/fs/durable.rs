@@ -20,6 +20,8 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// File blocks that a dirty range can name; it goes to the end of the file from there on.
 const FAR: u64 = u32::MAX as u64;
 
+/// Fewest bytes of a file that gain by [`Memory::store_clean`].
+const CALL_BYTES_MIN: usize = 8 << 10;
 /// Bytes of a record of an extent, at most.
 const EXTENT_RECORD_BYTES_MAX: u64 = 40;
 
@@ -127,7 +129,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let blocks = offset / BLOCK..(offset + from.len() as u64).div_ceil(BLOCK);
             file.is_synced.load(Ordering::Relaxed) && !file.is_noted(&blocks)
         };
-        if self.journal.is_some() && from.len() > BLOCK_BYTES && is_clean() {
+        if self.journal.is_some() && from.len() >= CALL_BYTES_MIN && is_clean() {
             return memory.store_clean(block, in_block, from);
         }
         memory.store(block, in_block, from)

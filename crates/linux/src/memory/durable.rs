@@ -20,6 +20,9 @@ use std::path::{Path, PathBuf};
 /// Type of a tmpfs, as statfs(2) tells it.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
+/// Bytes that are written at a time: the page cache makes folios as large as a write, and a store through the mapping makes all of one dirty.
+const WRITE_BYTES_MAX: usize = 64 << 10;
+
 /// A member's file, opened and locked.
 #[derive(Debug)]
 pub struct MemberFile {
@@ -213,6 +216,11 @@ impl MemberFile {
             }
             Err(error) => return Err(error),
         }
+        let stat = rustix::fs::fstat(&self.file).map_err(|errno| self.failed("look at", errno.into()))?;
+        // XFS wants all the room once more, to say that it is taken already.
+        if u64::try_from(stat.st_blocks).is_ok_and(|sectors| sectors * 512 >= self.bytes) {
+            return Ok(());
+        }
         rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.bytes)
             .map_err(|errno| self.failed("take the room on the disk for all of", errno.into()))
     }
@@ -327,7 +335,8 @@ impl DurableMember {
 
     /// Writes bytes to the file, past the mapping, which shows them.
     pub(super) fn write(&self, from: &[u8], at: u64) -> io::Result<()> {
-        self.file.file.write_all_at(from, at)
+        let mut pieces = (at..).step_by(WRITE_BYTES_MAX).zip(from.chunks(WRITE_BYTES_MAX));
+        pieces.try_for_each(|(at, piece)| self.file.file.write_all_at(piece, at))
     }
 
     /// Makes a range of bytes durable.

@@ -53,6 +53,8 @@ pub(crate) struct Journal {
     spare: Mutex<Vec<Segment>>,
     /// Fewer empty segments are left than there should be.
     short: AtomicBool,
+    /// The pool is being opened.
+    is_opening: AtomicBool,
     /// Groups are made durable by one thread for all that wait.
     forcing: Turn,
     /// Sequence number of the last group that is durable.
@@ -122,6 +124,7 @@ impl Journal {
             }),
             spare: Mutex::default(),
             short: AtomicBool::new(true),
+            is_opening: AtomicBool::new(true),
             forcing: Turn::default(),
             forced: AtomicU64::new(tail.sequence),
             failed: AtomicBool::new(false),
@@ -274,13 +277,19 @@ impl Journal {
     fn take_new<M: Memory>(&self, pool: &Pool<M>) -> Option<Segment> {
         let blocks = self.options.segment_blocks;
         let first = pool.take_whole(u64::from(blocks))?;
-        // A disk's filesystem takes twice as long for the first forced write to a place. A failure is told when it is written to.
-        if pool.memory().inline_bytes_max() > 0 {
+        // A disk's filesystem takes twice as long for the first forced write to a place. A failure is told when it is written to. Segments of a
+        // pool that is being opened were written before, or are soon.
+        if pool.memory().inline_bytes_max() > 0 && !self.is_opening.load(Ordering::Relaxed) {
             let bytes = blocks as usize * BLOCK_BYTES;
             let zeroed = pool.memory().zero(first, 0, bytes);
             let _ = zeroed.and_then(|()| pool.memory().persist(first, 0, bytes));
         }
         Some((first, blocks))
+    }
+
+    /// The pool is there.
+    pub(crate) fn is_open(&self) {
+        self.is_opening.store(false, Ordering::Relaxed);
     }
 
     /// Whether room is missing for the log of something that `adds`, or frees.

@@ -89,7 +89,12 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
         );
     }
     let (members, bytes) = make(&args.name, &args.files)?;
-    note(&args.name, members)?;
+    if let Err(failure) = note(&args.name, members) {
+        fail!(
+            "pool {} is made, but not known by its name: {failure}; `homenode pool import` makes it known",
+            args.name
+        );
+    }
     crate::print_line(&format!(
         "made pool {0} of {1}: `homenode up {0} DIR` mounts it",
         args.name,

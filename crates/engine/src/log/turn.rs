@@ -74,3 +74,46 @@ impl Drop for Led<'_> {
         self.0.done.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::thread;
+
+    #[test]
+    fn one_works_at_a_time_for_all_and_everybody_comes_back() {
+        const THREADS: u64 = 16;
+        const CALLS: u64 = 300;
+        let (turn, is_busy) = (Turn::default(), AtomicBool::new(false));
+        let (asked, done, works) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let ask = || {
+            for _ in 0..CALLS {
+                let own = asked.fetch_add(1, Ordering::SeqCst) + 1;
+                while done.load(Ordering::SeqCst) < own {
+                    turn.lead_or_wait(|| {
+                        assert!(!is_busy.swap(true, Ordering::SeqCst), "two at once");
+                        let through = asked.load(Ordering::SeqCst);
+                        thread::sleep(Duration::from_micros(20));
+                        done.store(through, Ordering::SeqCst);
+                        works.fetch_add(1, Ordering::SeqCst);
+                        is_busy.store(false, Ordering::SeqCst);
+                    });
+                }
+            }
+        };
+        thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(ask))));
+        let works = works.into_inner();
+        assert!(works < THREADS * CALLS / 2, "{works} works: nobody came along");
+    }
+
+    #[test]
+    fn a_leader_that_panics_leaves_the_turn_to_others() {
+        let turn = Turn::default();
+        let panics = || turn.lead_or_wait(|| panic!("on purpose"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        let mut is_done = false;
+        turn.lead_or_wait(|| is_done = true);
+        assert!(is_done);
+    }
+}

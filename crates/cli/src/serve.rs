@@ -14,7 +14,7 @@ use crate::up::UpArgs;
 use homenode::mover::MoverMode;
 use homenode::{ChosenData, ChosenTransport, Data, MEMBER_BYTES_MIN, Mount, NodeId, Owner, Pool, PoolOptions, Size};
 use homenode_linux::heap::Heap;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -79,6 +79,9 @@ impl Serving {
         // From here on a signal is a message, so that none of them leaves a mount behind.
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
         let mut signals = signals.map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+        // A limit on the size of files (ulimit -f) makes writes to members fail, and does not end the server.
+        signal_hook::flag::register(SIGXFSZ, Arc::default())
+            .map_err(|error| Failure::new(format!("cannot set an action for SIGXFSZ: {error}")))?;
         let directory = directory::prepare(&args.directory, notice)?;
         // So that the server keeps no other filesystem busy.
         std::env::set_current_dir("/").map_err(|error| Failure::new(format!("cannot go to /: {error}")))?;

@@ -28,6 +28,8 @@ pub(super) struct BlockFile {
     pub(super) blocks: Count,
     /// File blocks whose bytes may not be durable: the first, and above it the one behind the last. 0: none.
     pub(super) dirty: AtomicU64,
+    /// File blocks that a commit is making durable; likewise.
+    pub(super) saving: AtomicU64,
     /// Number of the log's last group about its blocks or size; 0 when all are settled.
     pub(super) changed: AtomicU64,
     /// Somebody makes it durable by himself: what he writes is clean again soon.

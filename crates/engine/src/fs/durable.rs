@@ -10,7 +10,7 @@ use super::block_file::BlockFile;
 use super::{Error, Fs, Ino, Inode, Result};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{Change, Journal, Record};
-use crate::pool::MemberKind;
+use crate::pool::{MemberKind, MemberStatus};
 use crate::{BLOCK_BYTES, Block, Clock, Memory, MemoryError};
 use homenode_shared::{BlockMap, Slot};
 use std::ops::Range;
@@ -61,9 +61,29 @@ impl BlockFile {
 
     /// Takes the dirty range; an end of [`BlockMap::LIMIT`] stands for all that follows.
     fn take_dirty(&self) -> Range<u64> {
-        let Range { start, end } = unpack(self.dirty.swap(0, Ordering::SeqCst));
-        start..if end == FAR { BlockMap::LIMIT } else { end }
+        to_limit(unpack(self.dirty.swap(0, Ordering::SeqCst)))
     }
+
+    /// Takes the dirty range for a commit: who syncs the file meanwhile does not rely on it.
+    fn take_dirty_to_save(&self) -> Range<u64> {
+        let word = self.dirty.swap(0, Ordering::SeqCst);
+        self.saving.store(word, Ordering::SeqCst);
+        to_limit(unpack(word))
+    }
+
+    /// Takes the dirty range, with what a commit is making durable.
+    fn take_unsaved(&self) -> Range<u64> {
+        let (dirty, saving) = (self.take_dirty(), to_limit(unpack(self.saving.load(Ordering::SeqCst))));
+        match (dirty.is_empty(), saving.is_empty()) {
+            (_, true) => dirty,
+            (true, false) => saving,
+            (false, false) => dirty.start.min(saving.start)..dirty.end.max(saving.end),
+        }
+    }
+}
+
+fn to_limit(Range { start, end }: Range<u64>) -> Range<u64> {
+    start..if end == FAR { BlockMap::LIMIT } else { end }
 }
 
 fn unpack(word: u64) -> Range<u64> {
@@ -81,7 +101,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(journal) = &self.journal else { return };
         match needs {
             Some(ino) if !is_planted(Planted::EarlyRename) => {
-                journal.need(ino);
                 // A change of nothing, in case that bytes were overwritten alone: it is settled when they are durable.
                 let nothing = Change::NoExtents {
                     ino,
@@ -90,7 +109,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 };
                 let first = [Record::Change(nothing), Record::Needs { ino }].into_iter();
                 let changes = changes.iter().map(|change| Record::Change(*change));
-                journal.append_records(&self.pool, now_ns, first.chain(changes))
+                journal.append_needing(&self.pool, now_ns, first.chain(changes), Some(ino))
             }
             _ => journal.append(&self.pool, now_ns, changes),
         };
@@ -179,11 +198,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Error::Io`] when that failed; again until all of it is durable.
     pub fn sync(&self, slot: &Slot, inode: &Inode) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
+        if !journal.has_failed() {
+            // What it appends needs room, too.
+            self.admit(false)?;
+        }
         if let Some(file) = inode.blocks() {
             file.is_synced.store(true, Ordering::Relaxed);
-            self.settle_file(journal, slot, inode, file)?;
+            self.settle_file(journal, slot, inode, file, false)?;
         }
-        self.force(journal, slot)
+        self.force(journal, slot, None)
     }
 
     /// Makes everything durable that was there before the call (syncfs(2)), and gives freed blocks back. Without a log it does nothing.
@@ -298,12 +321,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Makes the groups durable that were appended so far, and first the bytes that these need.
-    fn force(&self, journal: &Journal, slot: &Slot) -> Result<()> {
+    /// `closed` is a file whose gate this thread has closed, and nothing of which is unsettled.
+    fn force(&self, journal: &Journal, slot: &Slot, closed: Option<Ino>) -> Result<()> {
         for (ino, mark) in journal.needed() {
-            if let Some(inode) = self.table.find(ino)
+            if closed == Some(ino) {
+                journal.append_records(&self.pool, self.now_ns(), [settled_wholly(ino)].into_iter());
+            } else if let Some(inode) = self.table.find(ino)
                 && let Some(file) = inode.blocks()
             {
-                self.settle_file(journal, slot, &inode, file)?;
+                self.settle_file(journal, slot, &inode, file, true)?;
             }
             journal.met(ino, mark);
         }
@@ -313,45 +339,41 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(journal.force(&self.pool, journal.end())?)
     }
 
-    /// Makes a file's bytes durable, and appends that its changes are settled.
-    fn settle_file(&self, journal: &Journal, slot: &Slot, inode: &Inode, file: &BlockFile) -> Result<()> {
+    /// Makes a file's bytes durable, and appends that its changes are settled; `always`, or when there are such.
+    fn settle_file(&self, journal: &Journal, slot: &Slot, inode: &Inode, file: &BlockFile, always: bool) -> Result<()> {
         let _inside = inode.enter(file, slot);
         let _one_at_a_time = journal.syncing(inode.ino).lock();
-        self.settle_inside(journal, inode.ino, inode, file)
+        self.settle_inside(journal, inode.ino, inode, file, always)
     }
 
     /// [`Fs::settle_file`] with the gate closed, so that nothing of the file is unsettled then, and all of its bytes are durable where they lie.
     pub(super) fn settle_closed(&self, inode: &Inode, file: &BlockFile) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
+        // A commit must not take the range in between.
+        let _one_at_a_time = journal.syncing(inode.ino).lock();
         self.note_dirty(inode.ino, file, 0..BlockMap::LIMIT);
-        self.settle_inside(journal, inode.ino, inode, file)
+        self.settle_inside(journal, inode.ino, inode, file, false)
     }
 
     /// Tells the log of changes of a file nothing of which is unsettled, with the gate closed; makes them durable at once.
     pub(super) fn tell_settled(&self, slot: &Slot, ino: Ino, changes: &[Change<'_>]) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
-        let settled = Record::Settled {
-            ino,
-            through: u64::MAX,
-            at: 0,
-            blocks: 0,
-        };
         let changes = changes.iter().map(|change| Record::Change(*change));
-        journal.append_records(&self.pool, self.now_ns(), changes.chain([settled]));
+        journal.append_records(&self.pool, self.now_ns(), changes.chain([settled_wholly(ino)]));
         journal.met_all(ino);
         if is_planted(Planted::ShiftUndone) {
             return Ok(());
         }
-        self.force(journal, slot)
+        self.force(journal, slot, Some(ino))
     }
 
-    /// Makes a file's bytes durable, and appends that its changes are settled; inside the gate or with the gate closed.
-    fn settle_inside(&self, journal: &Journal, ino: Ino, inode: &Inode, file: &BlockFile) -> Result<()> {
+    /// [`Fs::settle_file`] inside the gate or with the gate closed, with the file's syncing lock.
+    fn settle_inside(&self, journal: &Journal, ino: Ino, inode: &Inode, file: &BlockFile, always: bool) -> Result<()> {
         let through = journal.end();
-        let dirty = file.take_dirty();
+        let dirty = file.take_unsaved();
         // Relaxed: it is written before the writer of a group that came before `through` returned, or that is not meant.
         let is_settled = file.changed.load(Ordering::Relaxed) <= journal.settled_all.load(Ordering::Relaxed);
-        if dirty.is_empty() && is_settled {
+        if dirty.is_empty() && is_settled && !always {
             return Ok(());
         }
         if is_planted(Planted::RecordBeforeBytes) {
@@ -364,7 +386,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             };
             journal.append_records(&self.pool, self.now_ns(), [early].into_iter());
         }
-        let saved = self.save(file, dirty.clone()).map_err(|error| {
+        let saved = self.save(journal, file, dirty.clone()).map_err(|error| {
             self.note_dirty(ino, file, dirty);
             Error::from(error)
         })?;
@@ -389,12 +411,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Makes the bytes of some file blocks durable where they lie, or copies them for the log.
-    fn save(&self, file: &BlockFile, dirty: Range<u64>) -> std::result::Result<Saved, MemoryError> {
+    fn save(&self, journal: &Journal, file: &BlockFile, dirty: Range<u64>) -> std::result::Result<Saved, MemoryError> {
         if dirty.is_empty() || is_planted(Planted::BytesNotPersisted) {
             return Ok(Saved::Nothing);
         }
         let memory = self.pool.memory();
-        if (dirty.end - dirty.start).saturating_mul(BLOCK) > memory.inline_bytes_max() as u64 {
+        let is_large = (dirty.end - dirty.start).saturating_mul(BLOCK) > memory.inline_bytes_max() as u64;
+        // In a full pool the log has no room for bytes.
+        if is_large || journal.is_short() {
             self.persist_blocks(file, &dirty)?;
             return Ok(Saved::InPlace(dirty));
         }
@@ -434,7 +458,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 let file = inode.blocks()?;
                 // A sync of the file that goes on ends first: its range is durable then, or dirty again.
                 let _one_at_a_time = journal.syncing(inode.ino).lock();
-                Some((inode, file, file.take_dirty()))
+                Some((inode, file, file.take_dirty_to_save()))
             })
             .collect();
         let result = self.persist_all(slot, &taken);
@@ -445,6 +469,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 } else {
                     self.note_dirty(inode.ino, file, dirty);
                 }
+                // Not before it is dirty again: a sync looks at both.
+                file.saving.store(0, Ordering::SeqCst);
             }
             return Err(error.into());
         }
@@ -453,6 +479,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let now = self.now_ns();
         let settled = journal.append_records(&self.pool, now, records);
         for (_, file, _) in &taken {
+            file.saving.store(0, Ordering::SeqCst);
             let settle = |changed: u64| (changed <= through).then_some(0);
             let _ = file.changed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, settle);
         }
@@ -462,7 +489,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 journal.dirty.lock().push(inode.ino);
             }
         }
-        self.force(journal, slot)?;
+        self.force(journal, slot, None)?;
         // Nothing but what this appended, when nobody did meanwhile.
         let through = if settled == through + 1 { settled } else { through };
         journal.settled_all.store(through, Ordering::Relaxed);
@@ -478,13 +505,27 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> std::result::Result<(), MemoryError> {
         let members = self.pool.status().members;
         let memory = self.pool.memory();
-        if members.iter().all(|member| member.kind == MemberKind::File) {
-            return members.iter().try_for_each(|member| memory.persist_all(member.id));
+        let is_file = |member: &&MemberStatus| member.kind == MemberKind::File;
+        // All of them: bytes that only the log has so far come to their place.
+        let files = members.iter().filter(is_file);
+        files.clone().try_for_each(|member| memory.persist_all(member.id))?;
+        if files.count() == members.len() {
+            return Ok(());
         }
         taken.iter().try_for_each(|(inode, file, dirty)| {
             let _inside = inode.enter(file, slot);
             self.persist_blocks(file, dirty)
         })
+    }
+}
+
+/// A mark that nothing of a file is unsettled.
+fn settled_wholly(ino: Ino) -> Record<'static> {
+    Record::Settled {
+        ino,
+        through: u64::MAX,
+        at: 0,
+        blocks: 0,
     }
 }
 

@@ -159,11 +159,6 @@ impl Journal {
         &self.syncing[usize::try_from(ino.0 % SYNCING as u64).expect("below SYNCING")]
     }
 
-    /// Notes that changes of a file must be settled before any group is forced.
-    pub(crate) fn need(&self, ino: Ino) {
-        *self.needed.lock().entry(ino).or_default() += 1;
-    }
-
     /// Files that must be settled first, each with a mark for [`Journal::met`].
     pub(crate) fn needed(&self) -> Vec<(Ino, u64)> {
         self.needed.lock().iter().map(|(ino, mark)| (*ino, *mark)).collect()
@@ -189,9 +184,25 @@ impl Journal {
         now_ns: i64,
         records: impl Iterator<Item = Record<'a>>,
     ) -> u64 {
+        self.append_needing(pool, now_ns, records, None)
+    }
+
+    /// [`Journal::append_records`] of a group that counts only when the changes of the file `needs` are settled that came before: they must be
+    /// before any group is forced.
+    pub(crate) fn append_needing<'a, M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        now_ns: i64,
+        records: impl Iterator<Item = Record<'a>>,
+        needs: Option<Ino>,
+    ) -> u64 {
         let mut writer = self.writer.lock();
         if writer.append(self, pool, now_ns, records).is_err() {
             self.failed.store(true, Ordering::Relaxed);
+        }
+        // Under the lock: nobody forces the group without it, and no settling before the group counts.
+        if let Some(ino) = needs {
+            *self.needed.lock().entry(ino).or_default() += 1;
         }
         writer.sequence
     }

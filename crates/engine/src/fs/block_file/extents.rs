@@ -364,9 +364,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         self.check_writable()?;
         if let Found::Placed { block, .. } = file.map.find(&self.nodes, range.start / BLOCK, 1) {
-            self.note_dirty(closed.ino, file, range.start / BLOCK..range.end.div_ceil(BLOCK));
             let bytes = usize::try_from(range.end - range.start).expect("within a block");
-            self.pool.memory().zero(block, in_block(range.start), bytes)?;
+            let zeroed = self.pool.memory().zero(block, in_block(range.start), bytes);
+            self.note_dirty(closed.ino, file, range.start / BLOCK..range.end.div_ceil(BLOCK));
+            zeroed?;
         }
         Ok(())
     }
@@ -533,7 +534,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.note_dirty(closed.ino, file, range.clone());
         self.log_extents(closed, file, range.clone());
         self.check_writable()?;
-        self.zero_left(file, range)
+        let zeroed = self.zero_left(file, range.clone());
+        self.note_dirty(closed.ino, file, range);
+        zeroed
     }
 
     /// Zeroes what is still placed in `range` (file blocks): parts of two runs at most.

@@ -73,6 +73,8 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
 fn members(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let [only] = given else { return Ok(given.to_vec()) };
     let name = only.to_str().and_then(|name| name.parse::<PoolName>().ok());
-    let known = name.map_or(Ok(None), |name| known::find(&name))?;
-    Ok(known.map_or_else(|| given.to_vec(), |known| known.members))
+    match name {
+        Some(name) if known::find(&name)?.is_some() => known::members_of(&name),
+        _ => Ok(given.to_vec()),
+    }
 }

@@ -79,6 +79,9 @@ pub(crate) struct ExportArgs {
     /// The pool.
     #[arg(value_name = "NAME")]
     name: PoolName,
+    /// Forget the name of a pool that cannot be opened. Its files are not touched.
+    #[arg(long, short)]
+    force: bool,
 }
 
 pub(crate) fn create(args: &CreateArgs) -> Result<()> {
@@ -354,9 +357,14 @@ fn look_at(known: &Known) -> (u64, Option<String>) {
 }
 
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
-    let members = known::members_of(&args.name)?;
     // Opened and closed: what a killed server left in this machine's memory is on the files then.
-    drop(Pool::open_on(&members, &PoolOptions::default())?);
+    let open = |members: Vec<PathBuf>| Pool::open_on(&members, &PoolOptions::default()).map_err(Failure::from);
+    if let Err(failure) = known::members_of(&args.name).and_then(open) {
+        if !args.force {
+            fail!("{failure}; --force forgets the name all the same");
+        }
+        complain!("homenode: {failure}");
+    }
     known::forget(&args.name)?;
     crate::print_line(&format!(
         "pool {} is put away; `homenode pool import` takes it up again, here or elsewhere",

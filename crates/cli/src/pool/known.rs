@@ -1,6 +1,7 @@
 //! Durable pools that this machine knows by name: which files are their members.
 
 use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::shown;
 use homenode::PoolName;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -19,6 +20,25 @@ pub(crate) struct Known {
     /// In hexadecimal digits.
     pub(crate) uuid: String,
     pub(crate) members: Vec<PathBuf>,
+}
+
+impl Known {
+    /// Refuses files that belong to another pool by now.
+    fn refuse_others(&self, name: &PoolName) -> Result<()> {
+        for path in &self.members {
+            // What cannot be read is told by whoever opens it.
+            if let Ok(found) = homenode::member_of(path)
+                && format!("{:032x}", found.uuid) != self.uuid
+            {
+                fail!(
+                    "{} is no member of pool {name} any more, but of pool {:032x}: `homenode pool import` makes known what is there now",
+                    shown(path),
+                    found.uuid
+                );
+            }
+        }
+        Ok(())
+    }
 }
 
 fn directory() -> PathBuf {
@@ -49,7 +69,10 @@ pub(crate) fn find(name: &PoolName) -> Result<Option<Known>> {
 /// The members of a pool that must be known.
 pub(crate) fn members_of(name: &PoolName) -> Result<Vec<PathBuf>> {
     match find(name)? {
-        Some(known) => Ok(known.members),
+        Some(known) => {
+            known.refuse_others(name)?;
+            Ok(known.members)
+        }
         None => fail!(
             "no pool {name} is known here: `homenode pool list` shows which are, `homenode pool import PATH...` makes one known"
         ),

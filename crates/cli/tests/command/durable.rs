@@ -147,9 +147,18 @@ fn what_is_no_new_pool_is_refused_and_leaves_nothing() {
     fs::copy(pools.path("other"), pools.path("copy")).unwrap();
     refused(&mut pools.homenode("pool import other copy"), &["the same member"]);
     fs::remove_file(pools.path("other")).unwrap();
+    refused(&mut pools.homenode("pool export tunk"), &["No such file", "--force"]);
+    fs::rename(pools.path("copy"), &data).unwrap();
+    refused(
+        &mut pools.homenode("pool export tank"),
+        &["no member of pool tank any more"],
+    );
     let listed = pools.listed();
     assert!(
         listed[1]["problem"].as_str().unwrap().contains("No such file"),
         "{listed:?}"
     );
+    succeed(&mut pools.homenode("pool export tunk --force"));
+    succeed(&mut pools.homenode("pool export -f tank"));
+    assert!(pools.listed().is_empty());
 }

@@ -273,7 +273,7 @@ fn new_pool(member: &Path, bytes: u64) -> Result<Pool, Error> {
     Pool::create_on(&[member.to_owned()], &PoolOptions::new()).map_err(Error::library("making a durable pool"))
 }
 
-/// What is promised, and what was found.
+/// Promises, and the numbers found.
 fn findings(report: &Report) -> Vec<Finding> {
     let ratio = |case: String, peer: &str, least: f64| {
         Some(Finding {

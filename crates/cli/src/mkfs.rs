@@ -19,7 +19,7 @@ pub(crate) const FSCK: &str = "fsck.homenode";
 #[derive(Debug, Parser)]
 #[command(name = MKFS, version)]
 struct MkfsArgs {
-    /// What it is called: letters, digits, `-`, `_` and `.`.
+    /// Name of the pool: letters, digits, `-`, `_` and `.`.
     #[arg(short = 'L', long, value_name = "NAME")]
     label: Option<PoolName>,
     #[command(flatten)]
@@ -40,7 +40,7 @@ struct CheckArgs {
     progress: Option<String>,
 }
 
-/// Whether this process is called as one of them, and then its exit code.
+/// Exit code of this process, if it is called as one of them.
 pub(crate) fn main_if_called() -> Option<ExitCode> {
     let name = std::env::args_os().next();
     let name = name.as_deref().and_then(|name| Path::new(name).file_name());

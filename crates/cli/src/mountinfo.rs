@@ -26,7 +26,7 @@ pub(crate) struct MountEntry {
     pub(crate) device: Device,
     pub(crate) mount_point: PathBuf,
     pub(crate) filesystem_type: String,
-    /// What is mounted, as the filesystem says.
+    /// Source, as the filesystem says.
     pub(crate) source: OsString,
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct UpArgs {
     /// Default: 25%, at least 16M; where files are the kernel's 50%, at least 64M. Taken only as files need it. A user other than root gets at most half of what is left.
     #[arg(long, value_name = "SIZE", value_parser = argument::metadata)]
     pub(crate) metadata: Option<Size>,
-    /// The same as NAME: for units and scripts.
+    /// A durable pool, as NAME: for units and scripts.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["size_per_node", "nodes", "per_node"])]
     pool: Option<PoolName>,
     /// Stay in the foreground; SIGINT or SIGTERM unmounts and ends.

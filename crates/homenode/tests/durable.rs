@@ -398,7 +398,7 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
 
 /// Threads of the crowd: many more than CPUs.
 const CROWD: u64 = 64;
-/// How long the crowd works, and how long it may take to end.
+/// Time that the crowd works, and that it may take to end.
 const CROWD_TIME: Duration = Duration::from_secs(3);
 const CROWD_TIMEOUT: Duration = Duration::from_secs(100);
 

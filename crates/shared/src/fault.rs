@@ -10,7 +10,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// Ranges that can be registered at a time.
 const RANGES_MAX: usize = 256;
@@ -79,11 +79,12 @@ impl Drop for Guarded {
     }
 }
 
-/// Whether a page of these bytes is lost. Asked after they were copied, by the thread that did.
+/// True when a page of these bytes is lost. Asked after they were copied, by the thread that did.
 #[inline]
 #[must_use]
 pub fn is_lost(start: *const u8, bytes: usize) -> bool {
-    // Relaxed: this thread's own fault came before in its own order, and another's has put zeros there by a system call.
+    // The copy comes first: the compiler knows nothing of the handler, and other processors might look early.
+    fence(Ordering::Acquire);
     LOST_COUNT.load(Ordering::Relaxed) != 0 && looks_lost(start.addr(), bytes)
 }
 
@@ -136,8 +137,12 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     let info_of = unsafe { &*info };
     // SAFETY: SIGBUS fills in the address.
     let address = unsafe { info_of.si_addr() }.addr();
-    let is_ours = registered(address).is_some_and(|range| replace(range, address / PAGE_BYTES * PAGE_BYTES));
-    if !is_ours {
+    let is_ours = info_of.si_code > 0
+        && registered(address).is_some_and(|range| replace(range, address / PAGE_BYTES * PAGE_BYTES));
+    if info_of.si_code <= 0 {
+        // Sent by a process: nothing would fault once more when the handler returns.
+        end(signal);
+    } else if !is_ours {
         pass_on(signal, info, context);
     }
 }
@@ -171,6 +176,14 @@ fn replace(range: &Range, page: usize) -> bool {
     // SAFETY: as above.
     unsafe { *errno_at = errno };
     mapped != libc::MAP_FAILED
+}
+
+/// Ends the process by a signal, once its handler returns.
+fn end(signal: libc::c_int) {
+    // SAFETY: both may be called here; SIG_DFL needs nothing.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // SAFETY: likewise.
+    unsafe { libc::raise(signal) };
 }
 
 /// Does what would have been done without us.

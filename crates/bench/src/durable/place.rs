@@ -1,4 +1,4 @@
-//! Where files of the durable bench lie: in a pool of this process, or in a directory.
+//! Contestants of the durable bench: a pool of this process, or a directory.
 
 use crate::error::Error;
 use homenode::{OpenOptions, Pool};

@@ -1,4 +1,4 @@
-//! How long a pool takes to come back: with a million files after it was put away, and with a long log after its process was killed.
+//! Times that a pool takes to come back: with a million files after it was put away, and with a long log after its process was killed.
 
 use super::disk;
 use crate::error::Error;
@@ -19,7 +19,7 @@ const DIRECTORIES: usize = 100;
 pub(crate) struct Arguments {
     /// The pool's member.
     member: PathBuf,
-    /// How many files.
+    /// Number of files.
     files: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What each pass of the durable bench does, and how long an operation of it takes.
+//! Work of each pass of the durable bench, and the time of an operation of it.
 
 use super::place::Place;
 use crate::error::Error;
@@ -19,7 +19,7 @@ const THREADS: usize = 8;
 pub(super) enum Work {
     /// 4 KiB at the end of a file, and fsync.
     Append,
-    /// The same while another file has 64 MiB that nobody synced.
+    /// `Append` while another file has 64 MiB that nobody synced.
     AppendBeside,
     /// 1 MiB at the end of a file, and fsync.
     Mebibyte,

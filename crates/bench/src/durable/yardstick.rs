@@ -1,4 +1,4 @@
-//! What programs use that must lose nothing: a transaction of SQLite, and one of redb.
+//! Yardsticks that lose nothing either: a transaction of SQLite, and one of redb.
 
 use crate::error::Error;
 use std::io::Write;

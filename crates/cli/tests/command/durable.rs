@@ -1,6 +1,7 @@
 //! Durable pools: made, mounted, killed, put away and taken up again.
 
 use super::harness::*;
+use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -40,9 +41,10 @@ impl Pools {
     }
 }
 
-fn kill_server(mount: &Path) {
+/// Ends a server by a signal that it cannot treat.
+fn kill_server(mount: &Path, signal: Signal) {
     let pid = server_pid(mount).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
     let asked = Instant::now();
     while fs::metadata(format!("/proc/{}", pid.as_raw_pid())).is_ok() {
         assert!(asked.elapsed() < Duration::from_secs(10), "the server does not end");
@@ -59,17 +61,18 @@ fn a_pool_is_mounted_by_its_name_and_keeps_what_it_holds() {
     assert!(made.contains("made pool tank"), "{made}");
     let used = fs::metadata(pools.path("a")).unwrap();
     assert_eq!(std::os::unix::fs::MetadataExt::mode(&used) & 0o777, 0o600);
-    for round in 0..3 {
+    for round in 0..4 {
         succeed(&mut pools.homenode("up tank mount"));
         let names = fs::read_dir(&mount).unwrap().count();
         assert_eq!(names, round);
         fs::write(mount.join(format!("{round}")), format!("in round {round}")).unwrap();
         assert_eq!(pools.listed()[0]["mounted_on"][0], mount.to_str().unwrap());
         refused(&mut pools.homenode("pool export tank"), &["is in use"]);
-        if round == 1 {
-            kill_server(&mount);
-        } else {
-            down(&mount);
+        match round {
+            1 => kill_server(&mount, Signal::KILL),
+            // As faults of mapped members come, but sent by somebody.
+            2 => kill_server(&mount, Signal::BUS),
+            _ => down(&mount),
         }
     }
     // By mount(8), under another name, from where somebody else has put the files.
@@ -97,7 +100,7 @@ fn a_pool_is_mounted_by_its_name_and_keeps_what_it_holds() {
     let mut check = pools.command("fsck.homenode");
     let checked = succeed(check.args(["-a", "tonk"]));
     assert!(
-        checked.contains("pool tank") && checked.contains("sound; 4 inodes"),
+        checked.contains("pool tank") && checked.contains("sound; 5 inodes"),
         "{checked}"
     );
 }

@@ -53,7 +53,7 @@ impl BlockFile {
         unpack(before.expect("the closure always answers")).is_empty()
     }
 
-    /// Whether all these file blocks are in the dirty range.
+    /// True when all these file blocks are in the dirty range.
     fn is_noted(&self, blocks: &Range<u64>) -> bool {
         let noted = unpack(self.dirty.load(Ordering::Relaxed));
         noted.start <= blocks.start && blocks.end.min(FAR) <= noted.end
@@ -264,21 +264,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     pub(super) fn admit(&self, adds: bool) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
         self.check_writable()?;
-        let is_too_long = journal.is_too_long();
-        if !is_too_long && !journal.lacks_room(&self.pool, adds) {
+        let is_tight = || journal.is_too_long() || journal.lacks_room(&self.pool, adds);
+        if !is_tight() {
             return Ok(());
         }
         let slot = self.slots.claim().ok_or(Error::Busy)?;
         let _one_at_a_time = journal.settling.lock();
-        if is_too_long && !journal.is_too_long() {
+        if !is_tight() {
             // Another thread was faster.
             return Ok(());
         }
         self.settle_all(journal, &slot)?;
-        if !is_too_long && !journal.lacks_room(&self.pool, adds) {
-            return Ok(());
-        }
-        if journal.has_grown() {
+        // Freed blocks may be room enough.
+        if journal.has_grown() && is_tight() {
             self.write_snapshot(journal, &slot)?;
         }
         if adds && journal.lacks_room(&self.pool, adds) {
@@ -298,7 +296,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .visit(&self.nodes, &(0..BlockMap::LIMIT), &mut |_, _| extents += 1);
         let bytes = extents * EXTENT_RECORD_BYTES_MAX;
         journal
-            .fill_spare_for(&self.pool, bytes)
+            .has_room_for(&self.pool, bytes)
             .then_some(())
             .ok_or(Error::NoSpace)
     }

@@ -240,7 +240,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             crc: superblock.tail.seed,
         };
         let journal = Journal::new(options, superblock, vec![snapshot], end);
-        journal.is_open();
+        journal.opened();
         if !journal.fill_spare(&fs.pool) {
             return Err(OpenError::TooSmall);
         }
@@ -316,7 +316,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     fn begin(&self) -> Result<(), OpenError> {
         let journal = self.journal.as_deref().expect("a durable pool has a log");
         let slot = self.slots.claim().expect("nobody else has a slot yet");
-        journal.is_open();
+        journal.opened();
         if journal.is_new() {
             self.write_snapshot(journal, &slot)?;
             return Ok(());

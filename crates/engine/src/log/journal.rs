@@ -263,19 +263,24 @@ impl Journal {
 
     /// Takes empty segments until there are as many as there should be; false when the pool has no room for them.
     pub(crate) fn fill_spare<M: Memory>(&self, pool: &Pool<M>) -> bool {
-        let is_full = self.fill_spare_for(pool, 0);
+        let wanted = self.writer.lock().segments.len() + SPARE_SEGMENTS;
+        let is_full = self.fill_to(pool, wanted);
         if is_full {
             self.short.store(false, Ordering::Relaxed);
         }
         is_full
     }
 
-    /// Takes empty segments until a group of `bytes` bytes leaves as many as there should be; false when the pool has no room for them.
-    pub(crate) fn fill_spare_for<M: Memory>(&self, pool: &Pool<M>, bytes: u64) -> bool {
+    /// Takes empty segments for a group of `bytes` bytes, if it is so large that it was not reckoned with; false when the pool has no room for them.
+    pub(crate) fn has_room_for<M: Memory>(&self, pool: &Pool<M>, bytes: u64) -> bool {
         let segment_bytes = u64::from(self.options.segment_blocks) * BLOCK_BYTES as u64;
         // A segment's end may stay empty, less than half of it.
         let more = usize::try_from(2 * bytes / segment_bytes).expect("its records are in memory");
-        let wanted = self.writer.lock().segments.len() + SPARE_SEGMENTS + 2 * more;
+        let used = self.writer.lock().segments.len();
+        more == 0 || self.fill_to(pool, used + LEAST_SEGMENTS + 2 * more)
+    }
+
+    fn fill_to<M: Memory>(&self, pool: &Pool<M>, wanted: usize) -> bool {
         while self.spare.lock().len() < wanted {
             let Some(segment) = self.take_new(pool) else {
                 return false;
@@ -298,8 +303,8 @@ impl Journal {
         Some((first, blocks))
     }
 
-    /// The pool is there.
-    pub(crate) fn is_open(&self) {
+    /// The pool is there from now on.
+    pub(crate) fn opened(&self) {
         self.is_opening.store(false, Ordering::Relaxed);
     }
 

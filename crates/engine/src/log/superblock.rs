@@ -7,7 +7,7 @@ use crate::{BLOCK_BYTES, Block, MemberId};
 const MAGIC: &[u8; 8] = b"HomeNode";
 /// Members that a durable pool may have: as many as the table in a superblock has room for.
 pub(crate) const MEMBERS_MAX: usize = 128;
-/// Where the pool's name lies, in bytes.
+/// Place of the pool's name, in bytes.
 const NAME_AT: usize = 256;
 /// Where the table of members begins, in bytes.
 const MEMBERS_AT: usize = 512;
@@ -120,7 +120,7 @@ pub struct Superblock {
     pub features: Features,
     /// Identity of the pool.
     pub uuid: u128,
-    /// What people call it.
+    /// Name, for people.
     pub name: PoolName,
     /// Rises with each change: the highest of all copies counts.
     pub generation: u64,

@@ -1,4 +1,4 @@
-//! One thread works for all that wait for the same.
+//! Work that a thread does for all who wait for it.
 //!
 //! A mutex would hand itself on from one waiter to the next, with a wake-up for each, only for them to see that all is done. Here all are woken
 //! at once. And who leads waits a little for those who came along the last time: they are about to ask again.
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 /// Most time for which a leader waits for others, if the work took as long the last time.
 const GATHERING_MAX: Duration = Duration::from_micros(500);
 
-/// Who leads, and who waits.
+/// State of the threads that lead and wait.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
     state: Mutex<State>,
-    /// The work is done.
+    /// Told when the work is done.
     done: Condvar,
-    /// As many wait as are expected.
+    /// Told when as many wait as are expected.
     joined: Condvar,
 }
 
@@ -24,7 +24,7 @@ struct State {
     is_led: bool,
     /// Threads that wait besides the leader.
     waiting: usize,
-    /// As many waited when the last work was done.
+    /// Threads that waited when the last work was done.
     expected: usize,
     /// Time that the work took.
     took: Duration,

@@ -415,8 +415,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _one_at_a_time = self.journal.as_ref().map(|journal| journal.shifting.lock());
         let no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
-        // Blocks are at another place of the file then, and bytes may be overwritten: a power cut must not undo it.
         self.admit_extents(file)?;
+        // Blocks are at another place of the file then, and bytes may be overwritten: a power cut must not undo it.
         self.settle_closed(inode, file)?;
         let left = if operation == Operation::CollapseRange {
             self.collapse(asking.slot, &closed, file, taker, range)?

@@ -29,7 +29,7 @@ const SLACK_SHARE: u64 = 32;
 const MEMBER_BLOCKS_MIN: u64 = 16 * 256;
 
 impl Pool {
-    /// Makes a durable pool on files, one member each, and brings it up. Each file keeps its size, and takes all of its room on the disk. One
+    /// Makes a durable pool on files, one member each, and brings it up. Each file keeps its size, takes all of its room on the disk, and is written once. One
     /// on persistent memory (DAX) is a `pmem` member, and so is one on a tmpfs, to play that; others are `file` members.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl Pool {
                 });
             }
         }
-        files.iter().try_for_each(MemberFile::prepare)?;
+        files.iter().try_for_each(|file| file.prepare(options.unwritten))?;
         let log = LogOptions {
             uuid: u128::from(random()?) << 64 | u128::from(random()?),
             name: options.name,
@@ -138,13 +138,13 @@ impl Pool {
 pub struct Membership {
     /// Identity of the pool.
     pub uuid: u128,
-    /// What people call the pool.
+    /// Name of the pool.
     pub name: PoolName,
     /// This member.
     pub member: MemberId,
     /// All members, each with its bytes.
     pub members: Vec<(MemberId, u64)>,
-    /// Of the copies that members have, the one with the highest counts.
+    /// Generation of this copy: of those that members have the highest counts.
     pub generation: u64,
 }
 
@@ -172,7 +172,7 @@ pub fn member_of(path: &Path) -> Result<Membership, Error> {
 pub struct Checked {
     /// Identity of the pool.
     pub uuid: u128,
-    /// What people call it.
+    /// Name of the pool.
     pub name: PoolName,
     /// Inodes: directories, files, volumes and others.
     pub inodes: u64,

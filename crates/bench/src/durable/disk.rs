@@ -64,7 +64,7 @@ impl Drop for Disk {
     }
 }
 
-/// Each block of the device has its place on the disk then.
+/// Writes all of a file, so that each of its blocks has a place on the disk.
 fn write_zeros(path: &Path, bytes: usize) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     let zeros = vec![0; STEP_BYTES];
@@ -87,10 +87,10 @@ pub(super) fn call(command: &mut Command) -> Result<String, Error> {
     Err(Error::system(format!("running {name}"), std::io::Error::other(said)))
 }
 
-/// Makes a file of this size for a member. It is written once: the filesystem below need not note first writes any more.
+/// Makes a file of this size for a member.
 pub(super) fn member(path: &Path, bytes: u64) -> Result<(), Error> {
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    write_zeros(path, bytes).map_err(|error| Error::system(format!("making {}", path.display()), error))
+    let made = File::create(path).and_then(|file| file.set_len(bytes));
+    made.map_err(|error| Error::system(format!("making {}", path.display()), error))
 }
 
 /// Removes a file that may be gone already.

@@ -9,7 +9,7 @@ use homenode_engine::log::{Superblock, UnusableSuperblock};
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved};
 use homenode_shared::{Guarded, is_lost};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, SeekFrom};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -22,6 +22,8 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// Bytes that are written at a time: the page cache makes folios as large as a write, and a store through the mapping makes all of one dirty.
 const WRITE_BYTES_MAX: usize = 64 << 10;
+/// Zeros that a new member has in the page cache at a time.
+const CACHED_BYTES_MAX: usize = 64 << 20;
 
 /// A member's file, opened and locked.
 #[derive(Debug)]
@@ -198,11 +200,12 @@ impl MemberFile {
         }
     }
 
-    /// Makes it ready for a new pool: refuses one that belongs to a pool, and takes all of its room on the disk.
+    /// Makes it ready for a new pool: refuses one that belongs to a pool, and takes all of its room on the disk. Unless `unwritten`, zeros are
+    /// written where nothing was yet: a filesystem notes the first write to each place, and an fsync would wait for that.
     ///
     /// # Errors
     /// [`MemberFileError::Taken`], or why there is no room.
-    pub fn prepare(&self) -> Result<(), MemberFileError> {
+    pub fn prepare(&self, unwritten: bool) -> Result<(), MemberFileError> {
         match self.superblock() {
             Err(MemberFileError::Superblock {
                 source: UnusableSuperblock::NotOne,
@@ -218,11 +221,52 @@ impl MemberFile {
         }
         let stat = rustix::fs::fstat(&self.file).map_err(|errno| self.failed("look at", errno.into()))?;
         // XFS wants all the room once more, to say that it is taken already.
-        if u64::try_from(stat.st_blocks).is_ok_and(|sectors| sectors * 512 >= self.bytes) {
+        let has_room = u64::try_from(stat.st_blocks).is_ok_and(|sectors| sectors * 512 >= self.bytes);
+        let taken = if has_room {
+            Ok(())
+        } else {
+            rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.bytes)
+        };
+        taken.map_err(|errno| self.failed("take the room on the disk for all of", errno.into()))?;
+        if unwritten {
             return Ok(());
         }
-        rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.bytes)
-            .map_err(|errno| self.failed("take the room on the disk for all of", errno.into()))
+        self.write_holes()
+            .map_err(|error| self.failed("write zeros to all of", error))
+    }
+
+    /// Writes zeros where nothing was written yet, and leaves none of them in the page cache.
+    fn write_holes(&self) -> io::Result<()> {
+        // What was only read counts as data as long as it is cached.
+        self.drop_cached()?;
+        let zeros = vec![0; WRITE_BYTES_MAX];
+        let (mut at, mut cached) = (0, 0);
+        while at < self.bytes {
+            let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(at))?;
+            let end = match rustix::fs::seek(&self.file, SeekFrom::Data(hole)) {
+                Ok(data) => data,
+                // No data behind it.
+                Err(rustix::io::Errno::NXIO) => self.bytes,
+                Err(errno) => return Err(errno.into()),
+            };
+            for start in (hole..end.min(self.bytes)).step_by(WRITE_BYTES_MAX) {
+                let bytes = usize::try_from(end.min(self.bytes) - start)
+                    .map_or(WRITE_BYTES_MAX, |left| left.min(WRITE_BYTES_MAX));
+                self.file.write_all_at(&zeros[..bytes], start)?;
+                cached += bytes;
+                if cached >= CACHED_BYTES_MAX {
+                    self.drop_cached()?;
+                    cached = 0;
+                }
+            }
+            at = end;
+        }
+        self.drop_cached()
+    }
+
+    fn drop_cached(&self) -> io::Result<()> {
+        rustix::fs::fdatasync(&self.file)?;
+        Ok(rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed)?)
     }
 
     /// Identity of what keeps stores to the file that are not durable: this boot, and this mount of the file's filesystem.
@@ -361,5 +405,46 @@ impl DurableMember {
             return Ok(());
         }
         Ok(rustix::fs::fdatasync(&self.file.file)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of a file in which nothing was written yet.
+    fn unwritten_bytes(file: &File, bytes: u64) -> u64 {
+        let (mut at, mut found) = (0, 0);
+        while at < bytes {
+            let hole = rustix::fs::seek(file, SeekFrom::Hole(at)).expect("the filesystem tells holes");
+            let end = rustix::fs::seek(file, SeekFrom::Data(hole)).unwrap_or(bytes);
+            found += end - hole;
+            at = end;
+        }
+        found
+    }
+
+    #[test]
+    fn a_new_member_is_written_once_and_keeps_what_was_there() {
+        const BYTES: u64 = 3 << 20;
+        // Beside the target: /tmp may be a tmpfs.
+        let directory =
+            tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("the source's filesystem can be written");
+        let path = directory.path().join("member");
+        let file = File::create(&path).expect("the directory is ours");
+        file.set_len(BYTES).expect("a hole takes no room");
+        file.write_all_at(b"kept", 1 << 20).expect("there is room for a block");
+        let member = MemberFile::open(&path).expect("nobody else has it");
+        member.prepare(true).expect("there is room");
+        assert!(
+            unwritten_bytes(&file, BYTES) > 0,
+            "this filesystem tells no holes: nothing is tested"
+        );
+        member.prepare(false).expect("there is room");
+        assert_eq!(unwritten_bytes(&file, BYTES), 0);
+        let mut kept = [0; 4];
+        let opened = File::open(&path).expect("it is there");
+        opened.read_exact_at(&mut kept, 1 << 20).expect("it is long enough");
+        assert_eq!(&kept, b"kept");
     }
 }

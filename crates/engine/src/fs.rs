@@ -20,6 +20,7 @@ mod namespace;
 mod open;
 mod placement;
 mod rename;
+mod repair;
 mod restore;
 mod snapshot;
 mod table;
@@ -35,7 +36,9 @@ pub use kernel_file::PreparedFile;
 pub use namespace::DirEntry;
 pub use open::{Access, Opens};
 pub use placement::{Placement, UnknownPlacement};
+pub use repair::{Mended, Remedy, Repair};
 pub use restore::{OpenError, Replayed};
+pub(crate) use volume::{check_name as check_volume_name, check_size as check_volume_size};
 pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub use xattr::{MAP_XATTR, POLICY_XATTR, map_value};
 

@@ -7,6 +7,8 @@
 mod codec;
 mod journal;
 pub mod planted;
+mod rewrite;
+mod salvage;
 mod scan;
 mod superblock;
 mod tables;
@@ -14,7 +16,9 @@ mod turn;
 
 pub use codec::{Malformed, Record};
 pub use journal::LogOptions;
-pub(crate) use journal::{Journal, first_superblock, repair_superblocks};
+pub(crate) use journal::{Journal, first_superblock, repair_superblocks, write_superblock};
+pub(crate) use rewrite::Rewrite;
+pub(crate) use salvage::{Salvaged, salvage};
 pub(crate) use scan::{Segment, Shown, Tail, Unreadable, scan};
 pub use superblock::{Features, Head, MemberRecord, NotAName, PoolName, Superblock, UnusableSuperblock};
 pub use tables::{Damage, Data, Node, Tables};

@@ -9,7 +9,7 @@ use super::volume::Volume;
 use super::{Error, Fs, Ino, NewInode};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{
-    Change, Damage, Data, Head, Journal, LogOptions, MemberRecord, Node, Record, Segment, Shown, Superblock, Tables,
+    Change, Damage, Data, Features, Head, Journal, LogOptions, MemberRecord, Node, Record, Segment, Shown, Superblock, Tables,
     Tail, Unreadable, first_superblock, repair_superblocks, scan,
 };
 use crate::pool::Machine;
@@ -38,12 +38,28 @@ pub enum OpenError {
     /// The tree that the log leads to is not sound.
     #[error("{first}, and {more} more faults: run homenode fsck", first = .0[0], more = .0.len() - 1)]
     Damaged(Vec<Damage>),
+    /// This version may only read the pool.
+    #[error("the pool uses feature {0}, under which this version of Homenode may only read it: mount it read-only")]
+    ReadOnly(u32),
+    /// A repair finds no room for its snapshot.
+    #[error("the pool has no room for a new log of {0} bytes")]
+    NoRoom(u64),
     /// A new pool is too small for a log.
     #[error("the pool is too small: its log does not fit")]
     TooSmall,
     /// It has more inodes than the machine's limit.
     #[error("the pool has {0} inodes, and at most {1} may be: raise the limit")]
     TooManyFiles(u64, u64),
+}
+
+impl Features {
+    /// Fails when a feature is unknown here that only readers need not know.
+    pub(super) fn require_writable(self) -> Result<(), OpenError> {
+        match self.read_only {
+            0 => Ok(()),
+            bits => Err(OpenError::ReadOnly(bits.trailing_zeros())),
+        }
+    }
 }
 
 impl From<MemoryError> for OpenError {
@@ -73,10 +89,17 @@ pub struct Replayed {
     /// The tree.
     pub tables: Tables,
     /// Bytes that the log has and that may not be where they belong, with their places.
-    saved: Vec<(Block, Arc<[u8]>)>,
-    snapshot: Vec<Segment>,
-    tail: Tail,
-    all_is_there: bool,
+    pub(super) saved: Vec<(Ino, Block, Arc<[u8]>)>,
+    pub(super) snapshot: Vec<Segment>,
+    pub(super) tail: Tail,
+    pub(super) all_is_there: bool,
+}
+
+/// Whether a segment lies in the members, and holds no superblock.
+pub(super) fn within(superblock: &Superblock, (first, blocks): Segment) -> bool {
+    let member = superblock.members.iter().find(|member| member.id == first.member());
+    let end = first.index() + u64::from(blocks);
+    member.is_some_and(|member| first.index() > 0 && end < member.blocks)
 }
 
 impl Replayed {
@@ -85,15 +108,7 @@ impl Replayed {
     /// # Errors
     /// [`OpenError`] when there is no log that can be played; the tree itself is not checked.
     pub fn read<M: Memory>(memory: &M, superblock: &Superblock, witness: u128) -> Result<Self, OpenError> {
-        let blocks_of: HashMap<MemberId, u64> = superblock
-            .members
-            .iter()
-            .map(|member| (member.id, member.blocks))
-            .collect();
-        let is_within = |(first, blocks): Segment| {
-            let end = first.index() + u64::from(blocks);
-            first.index() > 0 && blocks_of.get(&first.member()).is_some_and(|all| end < *all)
-        };
+        let is_within = |segment| within(superblock, segment);
         let all_is_there = superblock.witness == witness;
         let mut tables = Tables::default();
         let snapshot = scan(memory, superblock.snapshot, u64::MAX, &is_within, &mut |group| {
@@ -105,12 +120,14 @@ impl Replayed {
         let until = if all_is_there {
             u64::MAX
         } else {
-            last_met(memory, superblock.tail, &is_within)?
+            let (last, scanned) = last_met(memory, superblock.tail, &is_within);
+            scanned.map(|()| last)?
         };
         let tail = scan(memory, superblock.tail, until, &is_within, &mut |group| {
             tables.play(&group)
         })?;
         let saved = tables.finish(all_is_there);
+        tables.drop_nameless();
         Ok(Self {
             tables,
             saved,
@@ -133,7 +150,17 @@ impl Replayed {
             };
             is_inside && !segments.iter().any(is_logs)
         };
-        self.tables.check(&is_for_files)
+        let mut damage = self.tables.check(&is_for_files);
+        let extents = self.tables.inodes.values().flat_map(|node| node.data.extents.values());
+        let (mut promised, mut placed) = (0, 0);
+        for (blocks, first) in extents {
+            *if first.is_none() { &mut promised } else { &mut placed } += blocks;
+        }
+        let all: u64 = superblock.members.iter().map(|member| member.blocks).sum();
+        if promised > 0 && promised + placed > all {
+            damage.push(Damage::Promised(promised));
+        }
+        damage
     }
 
     /// Blocks in use of each member: superblocks, the log and files; ascending.
@@ -163,14 +190,18 @@ impl Replayed {
     }
 }
 
-/// The last group before the first one that needs changes which were never settled.
-fn last_met<M: Memory>(memory: &M, head: Head, is_within: &dyn Fn(Segment) -> bool) -> Result<u64, Unreadable> {
+/// The last group before the first one that needs changes which were never settled, in the part of the log that can be read.
+pub(super) fn last_met<M: Memory>(
+    memory: &M,
+    head: Head,
+    is_within: &dyn Fn(Segment) -> bool,
+) -> (u64, Result<(), Unreadable>) {
     let mut changed: HashMap<Ino, u64> = HashMap::new();
     let mut settled: HashMap<Ino, u64> = HashMap::new();
     let mut settled_all = 0;
     // Group, file, and the group of its last change.
     let mut needs: Vec<(u64, Ino, u64)> = Vec::new();
-    scan(memory, head, u64::MAX, is_within, &mut |group: Shown<'_>| {
+    let scanned = scan(memory, head, u64::MAX, is_within, &mut |group: Shown<'_>| {
         for record in group.records {
             match record? {
                 Record::Needs { ino } => needs.push((group.sequence, ino, changed.get(&ino).copied().unwrap_or(0))),
@@ -188,15 +219,14 @@ fn last_met<M: Memory>(memory: &M, head: Head, is_within: &dyn Fn(Segment) -> bo
             }
         }
         Ok(())
-    })?;
+    });
     let is_unmet = |(_, ino, last): &&(u64, Ino, u64)| {
         let through = settled.get(ino).copied().unwrap_or(0).max(settled_all);
         through < *last
     };
-    Ok(needs
-        .iter()
-        .find(is_unmet)
-        .map_or(u64::MAX, |(sequence, ..)| sequence - 1))
+    let first = needs.iter().find(is_unmet);
+    let last = first.map_or(u64::MAX, |(sequence, ..)| sequence - 1);
+    (last, scanned.map(drop))
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -263,6 +293,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         superblock: Superblock,
         home_of: &dyn Fn(MemberId) -> NodeId,
     ) -> Result<Self, OpenError> {
+        superblock.features.require_writable()?;
         let replayed = Replayed::read(&memory, &superblock, options.witness)?;
         let damage = replayed.check(&superblock);
         if !damage.is_empty() {
@@ -289,7 +320,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             all_is_there,
         } = replayed;
         repair_superblocks(fs.pool.memory(), &superblock)?;
-        for (place, bytes) in saved {
+        for (_, place, bytes) in saved {
             fs.pool.memory().store(place, 0, &bytes)?;
             fs.pool.memory().persist(place, 0, bytes.len())?;
         }

@@ -274,7 +274,7 @@ impl State {
     }
 }
 
-fn check_name(name: &str) -> Result<(), VolumeError> {
+pub(crate) fn check_name(name: &str) -> Result<(), VolumeError> {
     let problem = match name {
         "" => "is empty",
         "." | ".." => "is `.` or `..`",
@@ -286,7 +286,7 @@ fn check_name(name: &str) -> Result<(), VolumeError> {
     Err(VolumeError::Name(problem))
 }
 
-fn check_size(bytes: u64) -> Result<(), VolumeError> {
+pub(crate) fn check_size(bytes: u64) -> Result<(), VolumeError> {
     if bytes > VOLUME_BYTES_MAX {
         Err(VolumeError::TooLarge(bytes))
     } else if bytes == 0 {

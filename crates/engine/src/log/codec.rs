@@ -480,6 +480,13 @@ pub(super) fn seal(group: &mut Vec<u8>, seed: u32, header: Group) -> u32 {
 
 /// Opens the group at the start of `bytes`: its header, its records, and its checksum. `None`: there is none whose checksum continues `seed`.
 pub(super) fn open(bytes: &[u8], seed: u32) -> Option<(Group, &[u8], u32)> {
+    let (group, records, crc) = peek(bytes)?;
+    let found = crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes[..CRC_AT]), records);
+    (found == crc || is_planted(Planted::TornGroup)).then_some((group, records, crc))
+}
+
+/// The group at the start of `bytes` as its header tells it, right or not.
+pub(super) fn peek(bytes: &[u8]) -> Option<(Group, &[u8], u32)> {
     let mut header = Records::new(bytes.get(..HEADER_BYTES)?);
     let (magic, count) = (header.u32()?, header.u32()?);
     let (sequence, nonce, time_ns) = (header.u64()?, header.u64()?, header.i64()?);
@@ -488,14 +495,13 @@ pub(super) fn open(bytes: &[u8], seed: u32) -> Option<(Group, &[u8], u32)> {
         return None;
     }
     let records = bytes.get(HEADER_BYTES..usize::try_from(count).ok()?)?;
-    let found = crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes[..CRC_AT]), records);
     let group = Group {
         sequence,
         nonce,
         time_ns,
         more: flags & u32::from(MORE) != 0,
     };
-    (found == crc || is_planted(Planted::TornGroup)).then_some((group, records, crc))
+    Some((group, records, crc))
 }
 
 #[cfg(test)]

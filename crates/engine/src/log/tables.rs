@@ -8,8 +8,8 @@ use super::codec::{Record, Records};
 use super::planted::{Planted, is_planted};
 use super::scan::Shown;
 use super::{Attributes, Change, Malformed};
-use crate::fs::{FILE_BYTES_MAX, Ino, VOLUME_BYTES_MAX, attr, check_name};
-use crate::{BLOCK_BYTES, Block};
+use crate::fs::{FILE_BYTES_MAX, Ino, attr, check_name, check_volume_name, check_volume_size};
+use crate::{BLOCK_BYTES, Block, MemberId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ pub enum Damage {
     #[error("volume `{0}` has no inode of its own")]
     Volume(Box<str>),
     /// Blocks that no member has, or that hold superblocks or the log.
-    #[error("file {ino} has {blocks} blocks at {first:?}, which are not for files", ino = .ino.0)]
+    #[error("file {ino} has {blocks} blocks from block {} of {} on, which are not for files", .first.index(), .first.member(), ino = .ino.0)]
     Outside {
         /// The file.
         ino: Ino,
@@ -128,7 +128,7 @@ pub enum Damage {
         blocks: u64,
     },
     /// Blocks that two files have.
-    #[error("file {ino} has {blocks} blocks at {first:?}, some of which another file has too", ino = .ino.0)]
+    #[error("file {ino} has {blocks} blocks from block {} of {} on, some of which another file has too", .first.index(), .first.member(), ino = .ino.0)]
     Twice {
         /// The file.
         ino: Ino,
@@ -136,6 +136,23 @@ pub enum Damage {
         first: Block,
         /// How many.
         blocks: u64,
+    },
+    /// More blocks are promised to files than the pool has.
+    #[error("{0} blocks are promised to files, more than the pool has room for")]
+    Promised(u64),
+    /// An inode without a name, in a log that has lost some.
+    #[error("inode {ino} has no name", ino = .0.0)]
+    Nameless(Ino),
+    /// Parts of the log that cannot be read.
+    #[error("the log is damaged: {0}")]
+    Log(String),
+    /// A copy of a member's superblock is no superblock.
+    #[error("the superblock at the {} of {member} is damaged", if *.at_end { "end" } else { "start" })]
+    Superblock {
+        /// The member.
+        member: MemberId,
+        /// Which copy.
+        at_end: bool,
     },
 }
 
@@ -154,6 +171,7 @@ impl Tables {
             records,
         })?;
         tables.finish(true);
+        tables.drop_nameless();
         Ok(tables)
     }
 
@@ -309,8 +327,8 @@ impl Tables {
     }
 
     /// Ends playing. When `all_is_there`, what is not settled is taken over; else it is given up, and bytes that the log has
-    /// are returned with their places. Then drops what has no name.
-    pub(crate) fn finish(&mut self, all_is_there: bool) -> Vec<(Block, Arc<[u8]>)> {
+    /// are returned with their files and places.
+    pub(crate) fn finish(&mut self, all_is_there: bool) -> Vec<(Ino, Block, Arc<[u8]>)> {
         let mut saved = Vec::new();
         for ino in &self.unsettled {
             let Some(node) = self.inodes.get_mut(ino) else { continue };
@@ -320,17 +338,24 @@ impl Tables {
             }
             for (at, (_, bytes)) in &node.bytes {
                 if let Some(place) = node.data.place(*at) {
-                    saved.push((place, Arc::clone(bytes)));
+                    saved.push((*ino, place, Arc::clone(bytes)));
                 }
             }
         }
         self.drop_pending();
+        saved
+    }
+
+    /// Drops what has no name: files that were removed while they were open.
+    pub(crate) fn drop_nameless(&mut self) {
         let mut named: HashSet<Ino> = self.names.values().flat_map(BTreeMap::values).copied().collect();
         named.extend(self.volumes.values());
         named.insert(Ino::ROOT);
-        self.inodes.retain(|ino, _| named.contains(ino));
+        // One with names in it is a fault, and stays to be found.
+        let names = &self.names;
+        let has_names = |ino: &Ino| names.get(ino).is_some_and(|names: &BTreeMap<_, _>| !names.is_empty());
+        self.inodes.retain(|ino, _| named.contains(ino) || has_names(ino));
         self.names.retain(|dir, names| !names.is_empty() || named.contains(dir));
-        saved
     }
 
     /// All faults of the tables. `is_free_for_files` tells whether blocks are a file's to have.
@@ -368,14 +393,19 @@ impl Tables {
             }
         }
         damage.extend(self.unreached(&parents).map(Damage::Shape));
+        let nameless = |dir: &&Ino| **dir != Ino::ROOT && is_directory(dir) && !parents.contains_key(dir);
+        damage.extend(self.names.keys().filter(nameless).map(|dir| Damage::Shape(*dir)));
+        let volumes: HashSet<Ino> = self.volumes.values().copied().collect();
         for (ino, node) in &self.inodes {
             match node.attributes {
                 None => damage.push(Damage::NoAttributes(*ino)),
-                Some(attributes) if !node.fits(attributes.mode & attr::TYPE_MASK) => damage.push(Damage::Body(*ino)),
+                Some(attributes) if !node.fits(attributes.mode & attr::TYPE_MASK, volumes.contains(ino)) => {
+                    damage.push(Damage::Body(*ino));
+                }
                 Some(_) => {}
             }
         }
-        let named: HashSet<Ino> = if self.volumes.is_empty() {
+        let mut named: HashSet<Ino> = if self.volumes.is_empty() {
             HashSet::new()
         } else {
             self.names.values().flat_map(BTreeMap::values).copied().collect()
@@ -384,7 +414,8 @@ impl Tables {
             let attributes = self.inodes.get(ino).and_then(|node| node.attributes);
             let is_device =
                 attributes.is_some_and(|attributes| attributes.mode & attr::TYPE_MASK == attr::BLOCK_DEVICE);
-            if !is_device || named.contains(ino) {
+            // A second volume of the inode is none either.
+            if !is_device || !named.insert(*ino) || check_volume_name(name).is_err() {
                 damage.push(Damage::Volume(name.clone()));
             }
         }
@@ -433,14 +464,15 @@ impl Tables {
 }
 
 impl Node {
-    /// Whether an inode of this type can have the size and the blocks.
-    fn fits(&self, kind: u32) -> bool {
+    /// Whether an inode of this type, which may be a volume's, can have the size and the blocks.
+    pub(crate) fn fits(&self, kind: u32, is_volume: bool) -> bool {
         let is_empty = self.data == Data::default();
         match kind {
             attr::REGULAR => self.data.size <= FILE_BYTES_MAX,
-            attr::BLOCK_DEVICE => {
-                is_empty || self.data.size.is_multiple_of(BLOCK_BYTES as u64) && self.data.size <= VOLUME_BYTES_MAX
+            attr::BLOCK_DEVICE if is_volume => {
+                check_volume_size(self.data.size).is_ok() && self.data.end() <= self.data.size / BLOCK_BYTES as u64
             }
+            attr::BLOCK_DEVICE => is_empty,
             attr::SYMLINK => is_empty && self.target.is_some(),
             attr::DIRECTORY | attr::CHARACTER_DEVICE | attr::FIFO | attr::SOCKET => is_empty,
             _ => false,
@@ -479,6 +511,12 @@ impl Node {
 }
 
 impl Data {
+    /// Where the last extent ends, in blocks.
+    pub(crate) fn end(&self) -> u64 {
+        let last = self.extents.last_key_value();
+        last.map_or(0, |(at, (blocks, _))| at + blocks)
+    }
+
     /// The pool's block at file block `at`.
     fn place(&self, at: u64) -> Option<Block> {
         let (start, (blocks, first)) = self.extents.range(..=at).next_back()?;
@@ -487,7 +525,7 @@ impl Data {
     }
 
     /// Takes `blocks` file blocks from `at` on out.
-    fn cut(&mut self, at: u64, blocks: u64) {
+    pub(crate) fn cut(&mut self, at: u64, blocks: u64) {
         let end = at.saturating_add(blocks);
         let before = self.extents.range(..at).next_back().map(|(start, _)| *start);
         let touched: Vec<u64> = before

@@ -4,6 +4,7 @@
 
 mod check;
 mod golden;
+mod repair;
 mod sim;
 mod tree;
 mod workload;
@@ -261,7 +262,10 @@ fn a_flipped_bit_is_refused_or_ends_the_log() {
         let mut random = fastrand::Rng::with_seed(seed());
         let run = long(kind, &mut random);
         match flip_each(&run, kind, &mut random) {
-            Ok(opened) => eprintln!("{opened} pools opened"),
+            Ok((opened, mended)) => {
+                eprintln!("{opened} pools opened, {mended} mended");
+                assert!(mended > 0, "no flipped bit was mended");
+            }
             Err(Violation(why)) => panic!("{kind:?}, {why}"),
         }
     }

@@ -83,7 +83,11 @@ pub(crate) fn open(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<(SimFs, 
     let memory = SimMemory::new(kind, bytes);
     let ticks = Ticks(Arc::new(AtomicI64::new(1 << 40)));
     let home = |_| NodeId(0);
-    let fs = Fs::open_durable(&machine(), memory.clone(), ticks, options(witness), superblock, &home)?;
+    let options = LogOptions {
+        nonce: superblock.tail.nonce,
+        ..options(witness)
+    };
+    let fs = Fs::open_durable(&machine(), memory.clone(), ticks, options, superblock, &home)?;
     Ok((fs, memory))
 }
 

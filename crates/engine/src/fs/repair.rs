@@ -1,0 +1,294 @@
+//! Mending a damaged durable pool: its faults, each with its remedy, and a snapshot of the tree without them.
+//!
+//! Invariants: a plan writes nothing. The new snapshot goes where nothing lies, and counts from the change of the superblocks on: a crash before
+//! leaves the pool as it was. The new tree is checked as any other before the first byte is written.
+
+mod blocks;
+mod tree;
+
+use super::restore::{last_met, within};
+use super::{Ino, OpenError, Replayed};
+use crate::log::{
+    Change, Damage, Record, Rewrite, Salvaged, Segment, Superblock, Tables, Tail, repair_superblocks, salvage, scan,
+    write_superblock,
+};
+use crate::{BLOCK_BYTES, Block, MemberId, Memory};
+use blocks::Claims;
+use std::sync::Arc;
+use tree::Tree;
+
+/// A fault, and its remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{damage}: {remedy}")]
+pub struct Mended {
+    /// The fault.
+    pub damage: Damage,
+    /// The remedy.
+    pub remedy: Remedy,
+}
+
+/// A remedy of a fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// A name goes.
+    #[error("the name is dropped")]
+    NameDropped,
+    /// All names in an inode go.
+    #[error("they are dropped")]
+    NamesDropped,
+    /// An inode goes, with its blocks.
+    #[error("the inode is dropped")]
+    Dropped,
+    /// An inode gets a name in lost+found.
+    #[error("it is named `{0}` in lost+found")]
+    Found(String),
+    /// An inode becomes one of root's, which nobody else may use.
+    #[error("it becomes a {0} of root's")]
+    Remade(&'static str),
+    /// An inode keeps its owner and permissions, and becomes one of this type.
+    #[error("it becomes a {0}")]
+    Retyped(&'static str),
+    /// Bytes of an inode that can have none go.
+    #[error("its bytes are dropped")]
+    BytesDropped,
+    /// A file or a volume gets a size that it can have.
+    #[error("its size is set to {0} bytes")]
+    Resized(u64),
+    /// A volume gets a name that it can have.
+    #[error("it is renamed to `{0}`")]
+    Renamed(Box<str>),
+    /// Blocks become a hole.
+    #[error("{0} of them read as zeros from now on")]
+    Hole(u64),
+    /// Promises of room go.
+    #[error("the promises are dropped")]
+    PromisesDropped,
+    /// A part of the log is lost, and the rest is kept.
+    #[error("the rest is kept")]
+    Kept,
+    /// A copy is written anew from the other one.
+    #[error("it is written again")]
+    Rewritten,
+}
+
+/// A plan of what becomes of a damaged pool.
+#[derive(Debug)]
+pub struct Repair {
+    mended: Vec<Mended>,
+    new: Option<New>,
+    inodes: u64,
+    placed_blocks: u64,
+}
+
+/// A new state of the pool.
+#[derive(Debug)]
+struct New {
+    snapshot: Rewrite,
+    /// Free segments that it may take.
+    segments: Vec<Segment>,
+    /// Bytes that are only in the old log, with their places.
+    saved: Vec<(Block, Arc<[u8]>)>,
+}
+
+impl Repair {
+    /// Reads the pool whose superblock this is, and plans how it is mended. What is not settled counts under `witness`. `segment_blocks` is the size
+    /// of the log's segments, `now_ns` the time of what is made new.
+    ///
+    /// # Errors
+    /// [`OpenError`] when nothing of the tree can be read, or there is no room for a new snapshot.
+    pub fn plan<M: Memory>(
+        memory: &M,
+        superblock: &Superblock,
+        witness: u128,
+        segment_blocks: u32,
+        now_ns: i64,
+    ) -> Result<Self, OpenError> {
+        let mut mended = superblocks(memory, superblock);
+        let (replayed, has_lost_names) = match Replayed::read(memory, superblock, witness) {
+            Ok(replayed) => (replayed, false),
+            Err(error) => salvaged(memory, superblock, witness, error, &mut mended)?,
+        };
+        let damage = replayed.check(superblock);
+        let extents = replayed.tables.inodes.values().flat_map(|node| node.data.extents.values());
+        let placed = extents.filter(|(_, first)| first.is_some()).map(|(blocks, _)| blocks);
+        let (inodes, placed_blocks) = (replayed.tables.inodes.len() as u64, placed.sum());
+        let is_log_whole = mended.iter().all(|one| one.remedy == Remedy::Rewritten);
+        let new = if damage.is_empty() && is_log_whole {
+            None
+        } else {
+            let mut claims = Claims::new(superblock, &replayed);
+            let twice = damage.iter().any(|damage| matches!(damage, Damage::Twice { .. }));
+            if twice {
+                claims.order(memory, superblock);
+            }
+            let old = claims.all(&replayed.tables);
+            let mut tree = Tree::of(replayed.tables, now_ns, &mut mended);
+            tree.mend(has_lost_names);
+            claims.mend(&mut tree);
+            let snapshot = tree.snapshot(segment_blocks);
+            let left = snapshot.tables().map_err(|error| OpenError::Log(error.to_string()))?;
+            let left = left.check(&|first, blocks| claims.is_for_files(first, blocks));
+            if !left.is_empty() {
+                return Err(OpenError::Damaged(left));
+            }
+            let segments = claims.free_segments(old, superblock, segment_blocks, snapshot.segments())?;
+            let saved = replayed.saved.into_iter();
+            let saved = saved.filter(|(ino, place, _)| claims.is_of(*place, *ino));
+            let saved = saved.map(|(_, place, bytes)| (place, bytes)).collect();
+            Some(New {
+                snapshot,
+                segments,
+                saved,
+            })
+        };
+        Ok(Self {
+            mended,
+            new,
+            inodes,
+            placed_blocks,
+        })
+    }
+
+    /// All faults with their remedies; none in a sound pool.
+    #[must_use]
+    pub fn mended(&self) -> &[Mended] {
+        &self.mended
+    }
+
+    /// Inodes, before anything is mended.
+    #[must_use]
+    pub fn inodes(&self) -> u64 {
+        self.inodes
+    }
+
+    /// Blocks that files have, before anything is mended.
+    #[must_use]
+    pub fn placed_blocks(&self) -> u64 {
+        self.placed_blocks
+    }
+
+    /// Carries the plan out, on the memory that it was made of. `nonce` is a random number.
+    ///
+    /// # Errors
+    /// [`OpenError::Io`]; the pool is as it was then, or mended. [`OpenError::ReadOnly`] when this version may not change the pool.
+    pub fn carry_out<M: Memory>(
+        self,
+        memory: &M,
+        superblock: &Superblock,
+        witness: u128,
+        nonce: u64,
+    ) -> Result<(), OpenError> {
+        superblock.features.require_writable()?;
+        if self.mended.is_empty() {
+            return Ok(());
+        }
+        repair_superblocks(memory, superblock)?;
+        let Some(new) = self.new else { return Ok(()) };
+        for (place, bytes) in &new.saved {
+            memory.store_clean(*place, 0, bytes)?;
+            memory.persist(*place, 0, bytes.len())?;
+        }
+        let mut segments = new.segments.into_iter();
+        let (snapshot, tail) = new.snapshot.write(memory, nonce, &mut segments)?;
+        for member in &superblock.members {
+            // What a killed process left in the machine's memory.
+            memory.persist_all(member.id)?;
+        }
+        let mut superblock = superblock.clone();
+        (superblock.snapshot, superblock.tail) = (snapshot, tail);
+        (superblock.generation, superblock.witness) = (superblock.generation + 1, witness);
+        write_superblock(memory, &mut superblock)?;
+        Ok(())
+    }
+}
+
+/// Copies of superblocks that are none. An older copy is no fault: a crash leaves it between two writes.
+fn superblocks<M: Memory>(memory: &M, superblock: &Superblock) -> Vec<Mended> {
+    let copies = superblock.members.iter().flat_map(|member| {
+        let places = [(false, 0), (true, member.blocks - 1)];
+        places.map(|(at_end, index)| (member.id, at_end, Block::new(member.id, index)))
+    });
+    let is_damaged = |(.., place): &(MemberId, bool, Block)| {
+        let mut copy = [0; BLOCK_BYTES];
+        memory.load(*place, 0, &mut copy).is_err() || Superblock::decode(&copy).is_err()
+    };
+    let damaged = copies.filter(is_damaged);
+    damaged
+        .map(|(member, at_end, _)| Mended {
+            damage: Damage::Superblock { member, at_end },
+            remedy: Remedy::Rewritten,
+        })
+        .collect()
+}
+
+/// What can be read of a log that cannot be read whole, and whether names may be lost; fails with `error` when that is nothing.
+fn salvaged<M: Memory>(
+    memory: &M,
+    superblock: &Superblock,
+    witness: u128,
+    error: OpenError,
+    mended: &mut Vec<Mended>,
+) -> Result<(Replayed, bool), OpenError> {
+    let mut lost = |what: String| {
+        mended.push(Mended {
+            damage: Damage::Log(what),
+            remedy: Remedy::Kept,
+        });
+    };
+    let is_within = |segment| within(superblock, segment);
+    let mut tables = Tables::default();
+    let snapshot = salvage(memory, superblock.snapshot, &is_within, &mut |group| tables.play(&group));
+    let Salvaged { shown, damaged, .. } = snapshot;
+    if shown == 0 {
+        return Err(error);
+    }
+    if damaged > 0 {
+        lost(format!("{damaged} of the snapshot's groups cannot be read, and what they told is lost"));
+    }
+    let has_end = tables.end_snapshot();
+    if !has_end {
+        lost(format!("the snapshot ends behind {shown} groups, and what followed is lost"));
+    }
+    let all_is_there = superblock.witness == witness;
+    let (met, _) = last_met(memory, superblock.tail, &is_within);
+    let until = if all_is_there { u64::MAX } else { met };
+    let mut sequence = superblock.tail.sequence - 1;
+    let played = scan(memory, superblock.tail, until, &is_within, &mut |group| {
+        sequence = group.sequence;
+        tables.play(&group)
+    });
+    if let Err(error) = played {
+        lost(format!("what the log told behind group {sequence} is lost ({error})"));
+    }
+    let saved = tables.finish(all_is_there);
+    let has_lost_names = damaged > 0 || !has_end;
+    if !has_lost_names {
+        tables.drop_nameless();
+    }
+    let segments = salvage(memory, superblock.tail, &is_within, &mut |_| Ok(())).segments;
+    let tail = Tail {
+        segments,
+        at: 0,
+        sequence,
+        crc: 0,
+    };
+    let replayed = Replayed {
+        tables,
+        saved,
+        snapshot: snapshot.segments,
+        tail,
+        all_is_there,
+    };
+    Ok((replayed, has_lost_names))
+}
+
+/// The records of a change.
+fn change(change: Change<'_>) -> Record<'_> {
+    Record::Change(change)
+}
+
+/// Number of an inode, as a name in lost+found.
+fn number(ino: Ino) -> String {
+    format!("#{}", ino.0)
+}

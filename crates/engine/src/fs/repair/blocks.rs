@@ -1,0 +1,220 @@
+//! Blocks that files claim: each is given to one of them.
+//!
+//! Of two claims to a block the one counts that the log made later. The other file gets a hole there.
+
+use super::tree::Tree;
+use super::{Damage, Remedy};
+use crate::Block;
+use crate::fs::restore::within;
+use crate::fs::{Ino, OpenError, Replayed};
+use crate::log::{Change, Record, Segment, Superblock, Tables, salvage};
+use crate::{MemberId, Memory};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+/// Ranges of addresses in use, each with the file that has it; none has superblocks, the log, and what no member has.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ranges(BTreeMap<u64, (u64, Option<Ino>)>);
+
+impl Ranges {
+    /// Takes what is free of a range, and returns what is not, with who has it.
+    fn take(&mut self, range: Range<u64>, owner: Option<Ino>) -> Vec<(Range<u64>, Option<Ino>)> {
+        let before = self.0.range(..range.start).next_back();
+        let first = before.filter(|(_, (end, _))| *end > range.start).map(|(start, _)| *start);
+        let met = self.0.range(first.unwrap_or(range.start)..range.end);
+        let met: Vec<_> = met
+            .map(|(start, (end, owner))| ((*start).max(range.start)..(*end).min(range.end), *owner))
+            .collect();
+        let mut at = range.start;
+        for (taken, _) in &met {
+            if at < taken.start {
+                self.0.insert(at, (taken.start, owner));
+            }
+            at = taken.end;
+        }
+        if at < range.end {
+            self.0.insert(at, (range.end, owner));
+        }
+        met
+    }
+
+    /// The file that has all of a range.
+    fn owner(&self, range: Range<u64>) -> Option<Ino> {
+        let (_, (end, owner)) = self.0.range(..=range.start).next_back()?;
+        owner.filter(|_| range.end <= *end)
+    }
+}
+
+/// Claims of files to blocks.
+#[derive(Debug)]
+pub(super) struct Claims {
+    taken: Ranges,
+    /// Blocks of all members.
+    blocks: u64,
+    /// When the log made a claim, by the file and the difference between a file block and its place.
+    order: HashMap<(Ino, u64), u64>,
+}
+
+fn addresses(first: Block, blocks: u64) -> Range<u64> {
+    first.to_raw()..first.to_raw() + blocks
+}
+
+fn key(ino: Ino, at: u64, first: Block) -> (Ino, u64) {
+    (ino, first.to_raw().wrapping_sub(at))
+}
+
+impl Claims {
+    /// Nobody's claims yet: only what is not for files is taken.
+    pub(super) fn new(superblock: &Superblock, replayed: &Replayed) -> Self {
+        let mut taken = Ranges::default();
+        let mut at = 0;
+        for member in &superblock.members {
+            taken.take(at..Block::new(member.id, 1).to_raw(), None);
+            at = Block::new(member.id, member.blocks - 1).to_raw();
+        }
+        taken.take(at..u64::MAX, None);
+        for (first, blocks) in replayed.snapshot.iter().chain(&replayed.tail.segments) {
+            taken.take(addresses(*first, u64::from(*blocks)), None);
+        }
+        Self {
+            taken,
+            blocks: superblock.members.iter().map(|member| member.blocks).sum(),
+            order: HashMap::new(),
+        }
+    }
+
+    /// Reads once more when each claim was made.
+    pub(super) fn order<M: Memory>(&mut self, memory: &M, superblock: &Superblock) {
+        let is_within = |segment| within(superblock, segment);
+        let (order, mut nth) = (&mut self.order, 0);
+        for head in [superblock.snapshot, superblock.tail] {
+            salvage(memory, head, &is_within, &mut |group| {
+                for record in group.records {
+                    if let Record::Change(Change::Extent {
+                        ino,
+                        at,
+                        first: Some(first),
+                        ..
+                    }) = record?
+                    {
+                        nth += 1;
+                        order.insert(key(ino, at, first), nth);
+                    }
+                }
+                Ok(())
+            });
+        }
+    }
+
+    /// Everything that is in use in the old state, whoever has it.
+    pub(super) fn all(&self, tables: &Tables) -> Ranges {
+        let mut used = self.taken.clone();
+        for (ino, node) in &tables.inodes {
+            for (blocks, first) in node.data.extents.values() {
+                if let Some(first) = first {
+                    used.take(addresses(*first, *blocks), Some(*ino));
+                }
+            }
+        }
+        used
+    }
+
+    /// Gives each block to one file, and takes it from the others; then drops promises when there is no room for them.
+    pub(super) fn mend(&mut self, tree: &mut Tree<'_>) {
+        let mut claims = Vec::new();
+        let mut promised = 0;
+        for (ino, node) in &tree.inodes {
+            for (at, (blocks, first)) in &node.data.extents {
+                match first {
+                    Some(first) => {
+                        let order = self.order.get(&key(*ino, *at, *first)).copied().unwrap_or(0);
+                        claims.push((std::cmp::Reverse(order), *ino, *at, *first, *blocks));
+                    }
+                    None => promised += blocks,
+                }
+            }
+        }
+        claims.sort_unstable();
+        let mut in_use = 0;
+        for (_, ino, at, first, blocks) in claims {
+            let met = self.taken.take(addresses(first, blocks), Some(ino));
+            let lost: u64 = met.iter().map(|(range, _)| range.end - range.start).sum();
+            in_use += blocks - lost;
+            if met.is_empty() {
+                continue;
+            }
+            for (range, _) in &met {
+                let data = &mut tree.inodes.get_mut(&ino).expect("it has claims").data;
+                data.cut(at + (range.start - first.to_raw()), range.end - range.start);
+            }
+            let damage = if met.iter().any(|(_, owner)| owner.is_none()) {
+                Damage::Outside { ino, first, blocks }
+            } else {
+                Damage::Twice { ino, first, blocks }
+            };
+            tree.tell(damage, Remedy::Hole(lost));
+        }
+        if promised + in_use > self.blocks {
+            for node in tree.inodes.values_mut() {
+                node.data.extents.retain(|_, (_, first)| first.is_some());
+            }
+            tree.tell(Damage::Promised(promised), Remedy::PromisesDropped);
+        }
+    }
+
+    /// Whether blocks are one file's by now, and nothing else.
+    pub(super) fn is_for_files(&self, first: Block, blocks: u64) -> bool {
+        // Two pieces of one file may lie side by side.
+        let mut at = first.to_raw();
+        let end = at + blocks;
+        while at < end {
+            match self.taken.0.range(..=at).next_back() {
+                Some((_, (piece_end, Some(_)))) if *piece_end > at => at = *piece_end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether the block is that file's by now.
+    pub(super) fn is_of(&self, block: Block, ino: Ino) -> bool {
+        self.taken.owner(addresses(block, 1)) == Some(ino)
+    }
+
+    /// Segments of the log that nothing lies in, now or in the old state.
+    pub(super) fn free_segments(
+        &self,
+        used: Ranges,
+        superblock: &Superblock,
+        blocks: u32,
+        wanted: usize,
+    ) -> Result<Vec<Segment>, OpenError> {
+        let mut used = used;
+        let mut free = Vec::with_capacity(wanted);
+        let step = u64::from(blocks);
+        let all = superblock.members.iter().flat_map(|member| {
+            let starts = (0..member.blocks).step_by(blocks as usize);
+            starts.map(|index| (member.id, index))
+        });
+        let all: &mut dyn Iterator<Item = (MemberId, u64)> = &mut all.into_iter();
+        for (member, index) in all {
+            if free.len() == wanted {
+                break;
+            }
+            let first = Block::new(member, index);
+            let range = addresses(first, step);
+            let is_free = {
+                let before = used.0.range(..range.end).next_back();
+                before.is_none_or(|(_, (end, _))| *end <= range.start)
+            };
+            if is_free {
+                used.take(range, None);
+                free.push((first, blocks));
+            }
+        }
+        if free.len() < wanted {
+            return Err(OpenError::NoRoom(wanted as u64 * step * crate::BLOCK_BYTES as u64));
+        }
+        Ok(free)
+    }
+}

@@ -1,0 +1,353 @@
+//! The tree of a damaged pool, and its faults one after the other: types, volumes, sizes, names, and directories without a way to the root.
+
+use super::{Damage, Mended, Remedy, Rewrite, change, number};
+use crate::fs::attr::{BLOCK_DEVICE, CHARACTER_DEVICE, DIRECTORY, FIFO, PERMISSIONS, REGULAR, SOCKET, SYMLINK, TYPE_MASK};
+use crate::fs::{FILE_BYTES_MAX, Ino, check_name, check_volume_name, check_volume_size};
+use crate::log::{Attributes, Change, Data, Node, Record, Tables};
+use crate::BLOCK_BYTES;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Directory of what has lost its name.
+const LOST: &[u8] = b"lost+found";
+
+type Names = BTreeMap<Box<[u8]>, Ino>;
+
+/// A tree that is mended.
+#[derive(Debug)]
+pub(super) struct Tree<'a> {
+    pub(super) inodes: BTreeMap<Ino, Node>,
+    names: BTreeMap<Ino, Names>,
+    volumes: BTreeMap<Box<str>, Ino>,
+    last: u64,
+    now_ns: i64,
+    /// Inodes that have lost a name here.
+    loose: BTreeSet<Ino>,
+    mended: &'a mut Vec<Mended>,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn of(tables: Tables, now_ns: i64, mended: &'a mut Vec<Mended>) -> Self {
+        let inodes: BTreeMap<Ino, Node> = tables.inodes.into_iter().collect();
+        let highest = inodes.last_key_value().map_or(Ino::ROOT, |(ino, _)| *ino);
+        Self {
+            names: tables.names.into_iter().filter(|(_, names)| !names.is_empty()).collect(),
+            volumes: tables.volumes,
+            last: tables.last.max(highest.0),
+            inodes,
+            now_ns,
+            loose: BTreeSet::new(),
+            mended,
+        }
+    }
+
+    pub(super) fn tell(&mut self, damage: Damage, remedy: Remedy) {
+        self.mended.push(Mended { damage, remedy });
+    }
+
+    /// Mends all but blocks. When names are lost, what has none gets one.
+    pub(super) fn mend(&mut self, has_lost_names: bool) {
+        self.mend_root();
+        self.mend_types();
+        self.mend_volumes();
+        self.mend_sizes();
+        self.mend_names();
+        self.mend_shape(has_lost_names);
+    }
+
+    fn kind(&self, ino: Ino) -> Option<u32> {
+        let attributes = self.inodes.get(&ino)?.attributes?;
+        Some(attributes.mode & TYPE_MASK)
+    }
+
+    fn is_directory(&self, ino: Ino) -> bool {
+        self.kind(ino) == Some(DIRECTORY)
+    }
+
+    fn is_volume(&self, ino: Ino) -> bool {
+        self.volumes.values().any(|volume| *volume == ino)
+    }
+
+    fn mend_root(&mut self) {
+        if self.is_directory(Ino::ROOT) {
+            return;
+        }
+        let now_ns = self.now_ns;
+        self.inodes.insert(Ino::ROOT, new_directory(now_ns));
+        self.tell(Damage::NoRoot, Remedy::Remade("directory"));
+    }
+
+    /// Gives a type to what has none, by what is in it.
+    fn mend_types(&mut self) {
+        for dir in self.names.keys() {
+            self.inodes.entry(*dir).or_default();
+        }
+        let volumes: BTreeSet<Ino> = self.volumes.values().copied().collect();
+        let mut told = Vec::new();
+        let names = &self.names;
+        self.inodes.retain(|ino, node| {
+            let is_type = |attributes: &Attributes| {
+                let all = [REGULAR, DIRECTORY, SYMLINK, BLOCK_DEVICE, CHARACTER_DEVICE, FIFO, SOCKET];
+                all.contains(&(attributes.mode & TYPE_MASK))
+            };
+            if node.attributes.as_ref().is_some_and(is_type) {
+                return true;
+            }
+            let (kind, word) = match &node {
+                _ if volumes.contains(ino) => (BLOCK_DEVICE, "volume"),
+                _ if names.contains_key(ino) => (DIRECTORY, "directory"),
+                node if node.target.is_some() => (SYMLINK, "symbolic link"),
+                node if node.data != Data::default() || node.attributes.is_some() => (REGULAR, "file"),
+                _ => {
+                    told.push((Damage::NoAttributes(*ino), Remedy::Dropped));
+                    return false;
+                }
+            };
+            let (damage, remedy, before) = match node.attributes {
+                Some(before) => (Damage::Body(*ino), Remedy::Retyped(word), before),
+                None => (Damage::NoAttributes(*ino), Remedy::Remade(word), roots(0)),
+            };
+            let permissions = match (node.attributes, kind) {
+                (Some(before), _) => before.mode & PERMISSIONS,
+                (None, DIRECTORY) => 0o700,
+                (None, SYMLINK) => 0o777,
+                (None, BLOCK_DEVICE) => 0,
+                (None, _) => 0o600,
+            };
+            node.attributes = Some(Attributes {
+                mode: kind | permissions,
+                ..before
+            });
+            told.push((damage, remedy));
+            true
+        });
+        told.into_iter().for_each(|(damage, remedy)| self.tell(damage, remedy));
+    }
+
+    fn mend_volumes(&mut self) {
+        let mut seen = BTreeSet::new();
+        for (name, ino) in std::mem::take(&mut self.volumes) {
+            let damage = || Damage::Volume(name.clone());
+            if self.kind(ino) != Some(BLOCK_DEVICE) || !seen.insert(ino) {
+                self.loose.insert(ino);
+                self.tell(damage(), Remedy::NameDropped);
+            } else if check_volume_name(&name).is_err() {
+                // No directory can have it.
+                let new: Box<str> = format!("recovered-{}", ino.0).into();
+                self.tell(damage(), Remedy::Renamed(new.clone()));
+                self.volumes.insert(new, ino);
+            } else {
+                self.volumes.insert(name, ino);
+            }
+        }
+    }
+
+    fn mend_sizes(&mut self) {
+        let volumes: BTreeSet<Ino> = self.volumes.values().copied().collect();
+        let mut told = Vec::new();
+        self.inodes.retain(|ino, node| {
+            let kind = node.attributes.map_or(REGULAR, |attributes| attributes.mode & TYPE_MASK);
+            if node.fits(kind, volumes.contains(ino)) {
+                return true;
+            }
+            let block = BLOCK_BYTES as u64;
+            let end_bytes = node.data.end().saturating_mul(block);
+            let remedy = if kind == REGULAR {
+                node.data.size = end_bytes.min(FILE_BYTES_MAX);
+                Remedy::Resized(node.data.size)
+            } else if volumes.contains(ino) {
+                let size = node.data.size.max(end_bytes).max(1).checked_next_multiple_of(block);
+                let size = size.filter(|size| check_volume_size(*size).is_ok());
+                node.data.size = size.unwrap_or(end_bytes.max(block));
+                Remedy::Resized(node.data.size)
+            } else if kind == SYMLINK && node.target.is_none() {
+                told.push((Damage::Body(*ino), Remedy::Dropped));
+                return false;
+            } else {
+                node.data = Data::default();
+                Remedy::BytesDropped
+            };
+            told.push((Damage::Body(*ino), remedy));
+            true
+        });
+        told.into_iter().for_each(|(damage, remedy)| self.tell(damage, remedy));
+    }
+
+    /// Drops names that no directory can have, names in what is none, and names of what is not there or has no name.
+    fn mend_names(&mut self) {
+        for (dir, names) in std::mem::take(&mut self.names) {
+            if !self.is_directory(dir) {
+                self.loose.extend(names.into_values());
+                self.tell(Damage::NoDirectory(dir), Remedy::NamesDropped);
+                continue;
+            }
+            let mut kept = Names::new();
+            for (name, ino) in names {
+                let text = String::from_utf8_lossy(&name).into_owned();
+                let damage = if check_name(&name).is_err() {
+                    Damage::Name { dir, name: text }
+                } else if !self.inodes.contains_key(&ino) {
+                    Damage::Dangling { dir, name: text, ino }
+                } else if ino == Ino::ROOT {
+                    Damage::Shape(ino)
+                } else if let Some((volume, _)) = self.volumes.iter().find(|(_, volume)| **volume == ino) {
+                    Damage::Volume(volume.clone())
+                } else {
+                    kept.insert(name, ino);
+                    continue;
+                };
+                self.loose.insert(ino);
+                self.tell(damage, Remedy::NameDropped);
+            }
+            self.names.insert(dir, kept);
+        }
+    }
+
+    /// Leaves one way from the root to each directory, and gives a name to what has lost its own.
+    fn mend_shape(&mut self, has_lost_names: bool) {
+        let mut reached = BTreeSet::from([Ino::ROOT]);
+        self.walk(Ino::ROOT, &mut reached);
+        let named: BTreeSet<Ino> = self.names.values().flat_map(Names::values).copied().collect();
+        let is_away = |ino: &Ino| self.is_directory(*ino) && !reached.contains(ino);
+        let away: Vec<Ino> = self.inodes.keys().copied().filter(is_away).collect();
+        // First those that nothing names: others hang below them. What remains are circles.
+        let (tops, others): (Vec<Ino>, Vec<Ino>) = away.into_iter().partition(|ino| !named.contains(ino));
+        for ino in tops.into_iter().chain(others) {
+            if !reached.insert(ino) {
+                continue;
+            }
+            self.find(ino, Damage::Shape(ino));
+            self.walk(ino, &mut reached);
+        }
+        let named: BTreeSet<Ino> = self.names.values().flat_map(Names::values).copied().collect();
+        let nameless = |ino: &Ino| *ino != Ino::ROOT && !named.contains(ino) && !self.is_volume(*ino);
+        let nameless: Vec<Ino> = self.inodes.keys().copied().filter(nameless).collect();
+        for ino in nameless {
+            if has_lost_names || self.loose.contains(&ino) {
+                self.find(ino, Damage::Nameless(ino));
+            } else {
+                self.inodes.remove(&ino);
+            }
+        }
+    }
+
+    /// Follows all names below a directory. A second name of a directory is dropped.
+    fn walk(&mut self, start: Ino, reached: &mut BTreeSet<Ino>) {
+        let mut waiting = vec![start];
+        while let Some(dir) = waiting.pop() {
+            let Some(mut names) = self.names.remove(&dir) else { continue };
+            let mut again = Vec::new();
+            names.retain(|_, ino| {
+                if !self.is_directory(*ino) {
+                    return true;
+                }
+                let is_new = reached.insert(*ino);
+                if is_new {
+                    waiting.push(*ino);
+                } else {
+                    again.push(*ino);
+                }
+                is_new
+            });
+            self.names.insert(dir, names);
+            again.into_iter().for_each(|ino| self.tell(Damage::Shape(ino), Remedy::NameDropped));
+        }
+    }
+
+    /// Gives an inode a name in lost+found.
+    fn find(&mut self, ino: Ino, damage: Damage) {
+        let lost = self.lost_and_found();
+        let names = self.names.entry(lost).or_default();
+        let mut name = number(ino);
+        while names.contains_key(name.as_bytes()) {
+            name.push('_');
+        }
+        names.insert(name.as_bytes().into(), ino);
+        self.tell(damage, Remedy::Found(name));
+    }
+
+    /// The directory lost+found of the root; made when there is none.
+    fn lost_and_found(&mut self) -> Ino {
+        let mut name = LOST.to_vec();
+        loop {
+            let found = self.names.get(&Ino::ROOT).and_then(|names| names.get(&*name));
+            match found {
+                Some(ino) if self.is_directory(*ino) => return *ino,
+                // Something else is called so.
+                Some(_) => name.push(b'_'),
+                None => break,
+            }
+        }
+        self.last += 1;
+        let ino = Ino(self.last);
+        self.inodes.insert(ino, new_directory(self.now_ns));
+        self.names.entry(Ino::ROOT).or_default().insert(name.into(), ino);
+        ino
+    }
+
+    /// Records of the whole tree.
+    pub(super) fn snapshot(&self, segment_blocks: u32) -> Rewrite {
+        let mut snapshot = Rewrite::new(segment_blocks);
+        // Names first: an inode's times are those of its own record then.
+        for (dir, names) in &self.names {
+            for (name, ino) in names {
+                let (dir, ino) = (*dir, *ino);
+                snapshot.add(&change(Change::Name { dir, name, ino }));
+            }
+        }
+        for (ino, node) in &self.inodes {
+            add_inode(&mut snapshot, *ino, node);
+        }
+        for (name, ino) in &self.volumes {
+            let ino = *ino;
+            snapshot.add(&change(Change::Volume { name, ino }));
+        }
+        snapshot.add(&Record::LastInode { ino: Ino(self.last) });
+        snapshot.add(&Record::SnapshotEnd);
+        snapshot
+    }
+}
+
+fn add_inode(snapshot: &mut Rewrite, ino: Ino, node: &Node) {
+    let attributes = node.attributes.expect("what has none is mended or dropped");
+    snapshot.add(&change(Change::Inode { ino, attributes }));
+    for (at, (blocks, first)) in &node.data.extents {
+        let (at, blocks, first) = (*at, *blocks, *first);
+        snapshot.add(&change(Change::Extent { ino, at, blocks, first }));
+    }
+    if node.data.size > 0 {
+        let bytes = node.data.size;
+        snapshot.add(&change(Change::Size { ino, bytes }));
+    }
+    for (name, value) in &node.xattrs {
+        snapshot.add(&change(Change::Xattr { ino, name, value }));
+    }
+    if let Some(target) = &node.target {
+        snapshot.add(&change(Change::Target { ino, target }));
+    }
+    let [atime_ns, mtime_ns, ctime_ns, ns] = node.times_ns;
+    snapshot.add(&change(Change::Times {
+        ino,
+        atime_ns: Some(atime_ns),
+        mtime_ns: Some(mtime_ns),
+        ctime_ns: Some(ctime_ns),
+    }));
+    snapshot.add(&Record::Birth { ino, ns });
+}
+
+/// Attributes of something of root's.
+fn roots(mode: u32) -> Attributes {
+    Attributes {
+        mode,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        placement: None,
+    }
+}
+
+fn new_directory(now_ns: i64) -> Node {
+    let mut node = Node::default();
+    node.attributes = Some(roots(DIRECTORY | 0o700));
+    node.times_ns = [now_ns; 4];
+    node
+}

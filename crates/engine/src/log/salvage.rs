@@ -1,0 +1,83 @@
+//! Reading a damaged log: all groups that are whole, and how much is lost.
+//!
+//! A group's checksum continues that of the group before, and each header holds its own. So a group with wrong bytes and a plausible header is
+//! left out, and the one behind it is checked against the header's checksum. Without a plausible header the rest is lost.
+
+use super::codec::{self, HEADER_BYTES, Record, Records, padded};
+use super::scan::{Segment, Shown};
+use super::{Head, Malformed};
+use crate::{BLOCK_BYTES, Memory};
+
+/// Parts of a log that were read, and those that were not.
+#[derive(Debug, Default)]
+pub(crate) struct Salvaged {
+    /// Segments that were read.
+    pub(crate) segments: Vec<Segment>,
+    /// Groups that were shown.
+    pub(crate) shown: u64,
+    /// Groups that are damaged, and were left out in whole or in part.
+    pub(crate) damaged: u64,
+}
+
+/// Shows each group of the log at `head` that is whole, without the rule that the log ends before the first one that is not. `is_within` tells
+/// whether a segment lies in the members. Parts of a large group are shown one by one.
+pub(crate) fn salvage<M: Memory>(
+    memory: &M,
+    head: Head,
+    is_within: &dyn Fn(Segment) -> bool,
+    show: &mut dyn FnMut(Shown<'_>) -> Result<(), Malformed>,
+) -> Salvaged {
+    let mut salvaged = Salvaged::default();
+    let (mut sequence, mut seed) = (head.sequence, head.seed);
+    let mut next = Some((head.first, head.blocks));
+    while let Some(segment) = next.take() {
+        if segment.1 == 0 || salvaged.segments.contains(&segment) || !is_within(segment) {
+            salvaged.damaged += 1;
+            break;
+        }
+        salvaged.segments.push(segment);
+        let bytes = load(memory, segment);
+        let mut rest = &bytes[..];
+        while let Some((group, records, crc)) = codec::peek(rest) {
+            if group.sequence != sequence || group.nonce != head.nonce {
+                break;
+            }
+            let is_whole = codec::open(rest, seed).is_some();
+            (sequence, seed) = (sequence + 1, crc);
+            rest = rest.get(padded(HEADER_BYTES + records.len())..).unwrap_or_default();
+            if !is_whole {
+                salvaged.damaged += 1;
+                continue;
+            }
+            if let Some(Ok(Record::Next { first, blocks })) = Records::new(records).next() {
+                next = Some((first, blocks));
+                break;
+            }
+            let records = Records::new(records);
+            salvaged.shown += 1;
+            let (sequence, time_ns) = (group.sequence, group.time_ns);
+            let shown = Shown {
+                sequence,
+                time_ns,
+                records,
+            };
+            if show(shown).is_err() {
+                salvaged.damaged += 1;
+            }
+        }
+    }
+    salvaged
+}
+
+/// Bytes of a segment; zeros for blocks that cannot be read.
+fn load<M: Memory>(memory: &M, (first, blocks): Segment) -> Vec<u8> {
+    let mut bytes = vec![0; blocks as usize * BLOCK_BYTES];
+    if memory.load(first, 0, &mut bytes).is_err() {
+        for (nth, block) in (0..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
+            if memory.load(first.plus(nth), 0, block).is_err() {
+                block.fill(0);
+            }
+        }
+    }
+    bytes
+}

@@ -1,0 +1,560 @@
+//! Damaged pools: each fault is told and mended, a crash while that is done leaves the old state or the new one, and what is mended is sound.
+//!
+//! The logs are written here byte for byte by docs/format.md, so that they can tell what no filesystem does.
+
+use crate::sim::{Disk, Event, Kind, SimMemory};
+use crate::tree::Tree;
+use crate::workload::{BLOCKS, format, newest_superblock, open};
+use homenode_engine::fs::{OpenError, Repair};
+use homenode_engine::log::{Head, Superblock};
+use homenode_engine::{BLOCK_BYTES, Block};
+
+/// First block of the snapshot, of the tail, and blocks of each.
+const SNAPSHOT: u64 = 100;
+const TAIL: u64 = 108;
+const SEGMENT_BLOCKS: u32 = 8;
+const NONCE: u64 = 77;
+
+const DIRECTORY: u32 = 0o040_755;
+const FILE: u32 = 0o100_644;
+const DEVICE: u32 = 0o060_000;
+
+/// Bytes of a record.
+fn record(kind: u8, words: &[u64], rest: &[u8]) -> Vec<u8> {
+    let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    [&[kind], &words[..], rest].concat()
+}
+
+fn short(name: &str) -> Vec<u8> {
+    [&[u8::try_from(name.len()).expect("short")], name.as_bytes()].concat()
+}
+
+fn inode(ino: u64, mode: u32) -> Vec<u8> {
+    let fields = [mode, 8, 9, 0, 0].map(u32::to_le_bytes).concat();
+    record(1, &[ino], &fields)
+}
+
+fn named(dir: u64, ino: u64, name: &str) -> Vec<u8> {
+    record(4, &[dir, ino], &short(name))
+}
+
+fn extent(ino: u64, at: u64, blocks: u64, first: u64) -> Vec<u8> {
+    record(8, &[ino, at, blocks, first], &[])
+}
+
+fn size(ino: u64, bytes: u64) -> Vec<u8> {
+    record(11, &[ino, bytes], &[])
+}
+
+fn volume(ino: u64, name: &str) -> Vec<u8> {
+    record(13, &[ino], &short(name))
+}
+
+fn target(ino: u64, text: &str) -> Vec<u8> {
+    let count = u32::try_from(text.len()).expect("short").to_le_bytes();
+    record(2, &[ino], &[&count, text.as_bytes()].concat())
+}
+
+fn end() -> Vec<u8> {
+    record(23, &[], &[])
+}
+
+/// A group of the log, and its checksum.
+fn group(head: &Head, sequence: u64, seed: u32, records: &[Vec<u8>]) -> (Vec<u8>, u32) {
+    let records = records.concat();
+    let count = u32::try_from(40 + records.len()).expect("small");
+    let mut bytes = [b"HNLG".as_slice(), &count.to_le_bytes(), &sequence.to_le_bytes()].concat();
+    bytes.extend([head.nonce.to_le_bytes(), 5_i64.to_le_bytes()].concat());
+    bytes.extend(0_u32.to_le_bytes());
+    let crc = crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes), &records);
+    bytes.extend(crc.to_le_bytes());
+    bytes.extend(records);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    (bytes, crc)
+}
+
+fn head(first: u64, nonce: u64) -> Head {
+    Head {
+        first: Block::from_raw(first),
+        blocks: SEGMENT_BLOCKS,
+        sequence: 1,
+        nonce,
+        seed: 9,
+    }
+}
+
+fn put(bytes: &mut [u8], block: u64, offset: usize, new: &[u8]) {
+    let at = usize::try_from(block).expect("small") * BLOCK_BYTES + offset;
+    bytes[at..at + new.len()].copy_from_slice(new);
+}
+
+/// A pool whose snapshot is these groups, each of some records, and whose tail is these. Each block holds its number.
+fn pool(snapshot: &[Vec<Vec<u8>>], tail: &[Vec<Vec<u8>>]) -> Vec<u8> {
+    let (_, memory) = format(Kind::File);
+    let mut bytes = memory.bytes();
+    let old = newest_superblock(&bytes).expect("it was made just now");
+    for block in 1..BLOCKS as u64 - 1 {
+        put(&mut bytes, block, 0, &[u8::try_from(block).expect("few"); BLOCK_BYTES]);
+    }
+    let heads = [head(SNAPSHOT, NONCE + 1), head(TAIL, NONCE)];
+    for (head, groups) in heads.iter().zip([snapshot, tail]) {
+        let (mut at, mut seed) = (0, head.seed);
+        for (sequence, records) in (1..).zip(groups) {
+            let (group, crc) = group(head, sequence, seed, records);
+            put(&mut bytes, head.first.index(), at, &group);
+            (at, seed) = (at + group.len(), crc);
+        }
+    }
+    let superblock = Superblock {
+        generation: old.generation + 1,
+        snapshot: heads[0],
+        tail: heads[1],
+        ..old
+    };
+    for block in [0, BLOCKS as u64 - 1] {
+        put(&mut bytes, block, 0, &superblock.encode()[..]);
+    }
+    bytes
+}
+
+/// A pool with nothing in its tail, and these records behind a root in its snapshot.
+fn of_records(records: &[Vec<u8>]) -> Vec<u8> {
+    pool(&[[&[inode(1, DIRECTORY)], records, &[end()]].concat()], &[])
+}
+
+pub(crate) fn plan(memory: &SimMemory, superblock: &Superblock) -> Result<Repair, OpenError> {
+    Repair::plan(memory, superblock, 2, SEGMENT_BLOCKS, 1000)
+}
+
+fn told(repair: &Repair) -> Vec<String> {
+    repair.mended().iter().map(ToString::to_string).collect()
+}
+
+/// Mends a pool; returns what was told, and the bytes.
+pub(crate) fn mend(bytes: Vec<u8>) -> Result<(Vec<String>, SimMemory), OpenError> {
+    let superblock = newest_superblock(&bytes).expect("one superblock is whole");
+    let memory = SimMemory::new(Kind::File, bytes);
+    let repair = plan(&memory, &superblock)?;
+    assert!(memory.take_events().is_empty(), "a plan writes");
+    let told = told(&repair);
+    repair.carry_out(&memory, &superblock, 2, 4711)?;
+    Ok((told, memory))
+}
+
+/// The tree of a pool that has no fault.
+pub(crate) fn tree(bytes: Vec<u8>) -> Tree {
+    let superblock = newest_superblock(&bytes).expect("it is whole");
+    let memory = SimMemory::new(Kind::File, bytes.clone());
+    let again = plan(&memory, &superblock).expect("it can be read");
+    assert_eq!(told(&again), [""; 0], "a second look finds more");
+    let (fs, _) = open(Kind::File, bytes, 3).expect("it is sound");
+    fs.check_invariants();
+    let slot = fs.slots().claim().expect("the first");
+    Tree::of(&fs, &slot)
+}
+
+/// Paths with inode, type, permissions and owner.
+fn paths(tree: &Tree) -> Vec<String> {
+    let named = tree.names.iter().map(|(path, entry)| {
+        let path = String::from_utf8_lossy(path);
+        format!("{path} {} {:o} {}", entry.ino, entry.mode, entry.owner.0)
+    });
+    let volumes = tree.volumes.iter().map(|(name, ino)| format!("volume {name} {ino}"));
+    named.skip(1).chain(volumes).collect()
+}
+
+struct Case {
+    records: Vec<Vec<u8>>,
+    told: &'static [&'static str],
+    paths: &'static [&'static str],
+    /// Inodes with their bytes, each block one.
+    bytes: &'static [(u64, &'static [u8])],
+}
+
+const LOST: &str = "/lost+found 10 40700 0";
+
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn cases() -> Vec<Case> {
+    let case = |records: &[Vec<u8>], told, paths, bytes| Case {
+        records: records.to_vec(),
+        told,
+        paths,
+        bytes,
+    };
+    let block = BLOCK_BYTES as u64;
+    vec![
+        case(
+            &[named(1, 5, "gone"), named(1, 9, "here"), inode(9, FILE)],
+            &[
+                "inode 5 has no attributes: the inode is dropped",
+                "`gone` in directory 1 names inode 5, which is not there: the name is dropped",
+            ],
+            &["/here 9 100644 8"],
+            &[],
+        ),
+        // Names in a file; one of them is the only one.
+        case(
+            &[
+                named(1, 2, "file"),
+                inode(2, FILE),
+                named(2, 2, "a"),
+                named(2, 9, "b"),
+                inode(9, FILE),
+            ],
+            &[
+                "inode 2 has names in it and is no directory: they are dropped",
+                "inode 9 has no name: it is named `#9` in lost+found",
+            ],
+            &["/file 2 100644 8", LOST, "/lost+found/#9 9 100644 8"],
+            &[],
+        ),
+        // A directory of which nothing but its names is left.
+        case(
+            &[named(5, 9, "kept"), inode(9, FILE)],
+            &[
+                "inode 5 has no attributes: it becomes a directory of root's",
+                "directory 5 is not reached from the root by exactly one way: it is named `#5` in lost+found",
+            ],
+            &[LOST, "/lost+found/#5 5 40700 0", "/lost+found/#5/kept 9 100644 8"],
+            &[],
+        ),
+        // Two names of a directory, one of the root, and a circle.
+        case(
+            &[
+                named(1, 2, "one"),
+                named(1, 2, "two"),
+                inode(2, DIRECTORY),
+                named(2, 1, "root"),
+                named(3, 9, "down"),
+                named(9, 3, "up"),
+                inode(3, DIRECTORY),
+                inode(9, DIRECTORY),
+            ],
+            &[
+                "directory 1 is not reached from the root by exactly one way: the name is dropped",
+                "directory 2 is not reached from the root by exactly one way: the name is dropped",
+                "directory 3 is not reached from the root by exactly one way: it is named `#3` in lost+found",
+                "directory 3 is not reached from the root by exactly one way: the name is dropped",
+            ],
+            &[
+                LOST,
+                "/lost+found/#3 3 40755 8",
+                "/lost+found/#3/down 9 40755 8",
+                "/one 2 40755 8",
+            ],
+            &[],
+        ),
+        // Something else is called lost+found, and a name is none.
+        case(
+            &[
+                named(1, 2, "lost+found"),
+                inode(2, FILE),
+                named(1, 9, "a/b"),
+                named(1, 9, ".."),
+                inode(9, FILE),
+            ],
+            &[
+                "directory 1 has the name `..`, which is none: the name is dropped",
+                "directory 1 has the name `a/b`, which is none: the name is dropped",
+                "inode 9 has no name: it is named `#9` in lost+found",
+            ],
+            &[
+                "/lost+found 2 100644 8",
+                "/lost+found_ 10 40700 0",
+                "/lost+found_/#9 9 100644 8",
+            ],
+            &[],
+        ),
+        // Types: none but bytes, one that is not, bytes of a directory, a link without a target, a size out of reach.
+        case(
+            &[
+                named(1, 2, "bytes"),
+                extent(2, 0, 1, 20),
+                size(2, block),
+                named(1, 3, "odd"),
+                inode(3, 0o030_640),
+                named(1, 4, "dir"),
+                inode(4, DIRECTORY),
+                extent(4, 0, 1, 21),
+                named(1, 5, "link"),
+                inode(5, 0o120_777),
+                named(1, 6, "large"),
+                inode(6, FILE),
+                extent(6, 0, 2, 22),
+                size(6, u64::MAX),
+                named(1, 7, "target"),
+                target(7, "to"),
+                named(1, 9, "device"),
+                inode(9, DEVICE),
+                extent(9, 0, 1, 24),
+            ],
+            &[
+                "inode 2 has no attributes: it becomes a file of root's",
+                "inode 3 has a type, a size or blocks that it cannot have: it becomes a file",
+                "inode 4 has a type, a size or blocks that it cannot have: its bytes are dropped",
+                "inode 5 has a type, a size or blocks that it cannot have: the inode is dropped",
+                "inode 6 has a type, a size or blocks that it cannot have: its size is set to 8192 bytes",
+                "inode 7 has no attributes: it becomes a symbolic link of root's",
+                "inode 9 has a type, a size or blocks that it cannot have: its bytes are dropped",
+                "`link` in directory 1 names inode 5, which is not there: the name is dropped",
+            ],
+            &[
+                "/bytes 2 100600 0",
+                "/device 9 60000 8",
+                "/dir 4 40755 8",
+                "/large 6 100644 8",
+                "/odd 3 100640 8",
+                "/target 7 120777 0",
+            ],
+            &[(2, &[20]), (6, &[22, 23])],
+        ),
+        // Volumes: of nothing, of a file, of another's inode, with a bad name, with a bad size, and one that a directory names.
+        case(
+            &[
+                volume(2, "nothing"),
+                volume(3, "file"),
+                inode(3, FILE),
+                inode(4, DEVICE),
+                size(4, block),
+                volume(4, "good"),
+                volume(4, "same"),
+                inode(5, DEVICE),
+                size(5, block),
+                volume(5, "a/b"),
+                inode(9, DEVICE),
+                size(9, 5000),
+                extent(9, 2, 1, 30),
+                volume(9, "odd"),
+                named(1, 4, "named"),
+            ],
+            &[
+                "inode 9 has a type, a size or blocks that it cannot have: its size is set to 12288 bytes",
+                "volume `a/b` has no inode of its own: it is renamed to `recovered-5`",
+                "volume `file` has no inode of its own: the name is dropped",
+                "volume `good` has no inode of its own: the name is dropped",
+                "volume `nothing` has no inode of its own: the name is dropped",
+                "volume `same` has no inode of its own: the name is dropped",
+                "inode 3 has no name: it is named `#3` in lost+found",
+            ],
+            &[
+                LOST,
+                "/lost+found/#3 3 100644 8",
+                "volume good 4",
+                "volume odd 9",
+                "volume recovered-5 5",
+            ],
+            &[(9, &[0, 0, 30])],
+        ),
+        // Blocks of the log, of no member, behind the end; and blocks that two files have: what came later in the log keeps them.
+        case(
+            &[
+                named(1, 2, "log"),
+                inode(2, FILE),
+                extent(2, 0, 4, SNAPSHOT - 2),
+                extent(2, 4, 1, 1 << 50),
+                extent(2, 5, 2, BLOCKS as u64 - 2),
+                size(2, 7 * block),
+                named(1, 3, "later"),
+                named(1, 9, "first"),
+                inode(9, FILE),
+                extent(9, 0, 4, 40),
+                size(9, 4 * block),
+                inode(3, FILE),
+                extent(3, 0, 4, 42),
+                size(3, 4 * block),
+            ],
+            &[
+                "file 2 has 1 blocks from block 0 of member 4 on, which are not for files: 1 of them read as zeros from now on",
+                "file 2 has 2 blocks from block 158 of member 0 on, which are not for files: 1 of them read as zeros from now on",
+                "file 2 has 4 blocks from block 98 of member 0 on, which are not for files: 2 of them read as zeros from now on",
+                "file 9 has 4 blocks from block 40 of member 0 on, some of which another file has too: 2 of them read as zeros from now on",
+            ],
+            &["/first 9 100644 8", "/later 3 100644 8", "/log 2 100644 8"],
+            &[
+                (2, &[98, 99, 0, 0, 0, 158, 0]),
+                (3, &[42, 43, 44, 45]),
+                (9, &[40, 41, 0, 0]),
+            ],
+        ),
+        // Promises of more than there is.
+        case(
+            &[
+                named(1, 9, "promised"),
+                inode(9, FILE),
+                extent(9, 0, 1, 50),
+                record(9, &[9, 1, 1000], &[]),
+                size(9, block),
+            ],
+            &["1000 blocks are promised to files, more than the pool has room for: the promises are dropped"],
+            &["/promised 9 100644 8"],
+            &[(9, &[50])],
+        ),
+    ]
+}
+
+/// Checks a mended pool against what a case says.
+fn check(case: &Case, tree: &Tree) {
+    assert_eq!(paths(tree), case.paths);
+    for (ino, blocks) in case.bytes {
+        let firsts: Vec<u8> = tree.bytes[ino].iter().copied().step_by(BLOCK_BYTES).collect();
+        assert_eq!(firsts, *blocks, "blocks of inode {ino}");
+    }
+}
+
+
+#[test]
+fn each_fault_is_told_and_mended() {
+    for case in cases() {
+        let bytes = of_records(&case.records);
+        let refused = open(Kind::File, bytes.clone(), 2).map(drop).expect_err("it has faults");
+        assert!(matches!(refused, OpenError::Damaged(_)), "{refused}");
+        let (mut told, memory) = mend(bytes).expect("it can be mended");
+        told.sort();
+        let mut expected = case.told.to_vec();
+        expected.sort_unstable();
+        assert_eq!(told, expected);
+        check(&case, &tree(memory.bytes()));
+    }
+}
+
+#[test]
+fn a_pool_without_a_root_gets_one() {
+    let records = [named(1, 9, "kept"), inode(9, FILE), end()];
+    let (told, memory) = mend(pool(&[records.to_vec()], &[])).expect("it can be mended");
+    assert_eq!(told, ["there is no root directory: it becomes a directory of root's"]);
+    let tree = tree(memory.bytes());
+    assert_eq!(tree.names[&b""[..]].mode, 0o040_700);
+    assert_eq!(paths(&tree), ["/kept 9 100644 8"]);
+}
+
+#[test]
+fn a_sound_pool_is_left_alone() {
+    let bytes = of_records(&[named(1, 9, "file"), inode(9, FILE)]);
+    let (told, memory) = mend(bytes).expect("it is sound");
+    assert_eq!(told, [""; 0]);
+    assert!(memory.take_events().is_empty(), "it was written to");
+}
+
+/// A pool with three groups in its snapshot and one in its tail.
+fn grouped() -> Vec<u8> {
+    let snapshot = [
+        vec![inode(1, DIRECTORY), named(1, 2, "dir"), inode(2, DIRECTORY)],
+        vec![named(2, 3, "lost"), named(2, 4, "kept"), inode(3, FILE)],
+        vec![inode(4, FILE), extent(4, 0, 1, 20), size(4, 4096), inode(5, FILE)],
+        vec![end()],
+    ];
+    pool(&snapshot, &[vec![named(1, 9, "new"), inode(9, FILE), named(2, 5, "five")]])
+}
+
+#[test]
+fn what_is_whole_of_a_damaged_snapshot_is_kept() {
+    let mut bytes = grouped();
+    let second = bytes.windows(4).position(|word| word == b"lost").expect("it is there");
+    bytes[second] ^= 1;
+    let refused = open(Kind::File, bytes.clone(), 2).map(drop).expect_err("it is damaged");
+    assert_eq!(refused, OpenError::NoSnapshot);
+    let (told, memory) = mend(bytes).expect("most can be read");
+    assert_eq!(
+        told,
+        [
+            "the log is damaged: 1 of the snapshot's groups cannot be read, and what they told is lost: the rest is kept",
+            "inode 4 has no name: it is named `#4` in lost+found",
+        ]
+    );
+    assert_eq!(
+        paths(&tree(memory.bytes())),
+        [
+            "/dir 2 40755 8",
+            "/dir/five 5 100644 8",
+            LOST,
+            "/lost+found/#4 4 100644 8",
+            "/new 9 100644 8"
+        ]
+    );
+    // The header of the second group is damaged: what followed cannot be found.
+    let mut bytes = grouped();
+    let magics = bytes.windows(4).enumerate().filter(|(_, word)| word == b"HNLG");
+    let second = magics.map(|(at, _)| at).find(|at| *at > 100 * BLOCK_BYTES).expect("it is there");
+    bytes[second] ^= 1;
+    let (told, memory) = mend(bytes).expect("some can be read");
+    assert!(told[0].contains("ends behind 1 groups, and what followed is lost"), "{told:?}");
+    let kept = paths(&tree(memory.bytes()));
+    assert!(kept.contains(&"/new 9 100644 8".to_owned()) && kept.contains(&"/dir 2 40755 8".to_owned()), "{kept:?}");
+}
+
+#[test]
+fn a_log_that_leads_astray_ends_there() {
+    let mut bytes = grouped();
+    // As the only group of the tail: on to what no member has.
+    let (astray, _) = group(&head(TAIL, NONCE), 1, 9, &[record(20, &[5000], &8_u32.to_le_bytes())]);
+    put(&mut bytes, TAIL, 0, &astray);
+    let refused = open(Kind::File, bytes.clone(), 2).map(drop).expect_err("it is damaged");
+    assert!(matches!(refused, OpenError::Log(_)), "{refused}");
+    let (told, memory) = mend(bytes).expect("the snapshot is whole");
+    assert!(told[0].contains("what the log told behind group 0 is lost"), "{told:?}");
+    assert_eq!(
+        paths(&tree(memory.bytes())),
+        ["/dir 2 40755 8", "/dir/kept 4 100644 8", "/dir/lost 3 100644 8"]
+    );
+}
+
+#[test]
+fn a_log_of_which_nothing_can_be_read_is_refused() {
+    let mut bytes = grouped();
+    put(&mut bytes, SNAPSHOT, 0, &[0; 4]);
+    assert_eq!(mend(bytes).map(drop).expect_err("nothing is left"), OpenError::NoSnapshot);
+}
+
+#[test]
+fn a_damaged_superblock_is_written_again_from_the_other_one() {
+    for (damaged, word) in [(0, "start"), (BLOCKS as u64 - 1, "end")] {
+        let mut bytes = grouped();
+        put(&mut bytes, damaged, 100, &[1, 2, 3]);
+        let (told, memory) = mend(bytes).expect("the other one is whole");
+        assert_eq!(
+            told,
+            [format!(
+                "the superblock at the {word} of member 0 is damaged: it is written again"
+            )]
+        );
+        let bytes = memory.bytes();
+        assert!(bytes[..BLOCK_BYTES] == bytes[(BLOCKS - 1) * BLOCK_BYTES..], "they differ");
+        tree(bytes);
+    }
+}
+
+#[test]
+fn a_crash_while_a_pool_is_mended_leaves_the_old_state_or_the_new() {
+    let mut random = fastrand::Rng::with_seed(5);
+    for case in cases() {
+        let bytes = of_records(&case.records);
+        let superblock = newest_superblock(&bytes).expect("it is whole");
+        let old = told(&plan(&SimMemory::new(Kind::File, bytes.clone()), &superblock).expect("it can be read"));
+        let (_, memory) = mend(bytes.clone()).expect("it can be mended");
+        let events = memory.take_events();
+        let mut disk = Disk::new(Kind::File, bytes);
+        let (mut left_old, mut left_new) = (0, 0);
+        for event in &events {
+            for _ in 0..8 {
+                let bytes = disk.after_crash(|_, stores| random.usize(..=stores));
+                let superblock = newest_superblock(&bytes).expect("one is whole");
+                let again = plan(&SimMemory::new(Kind::File, bytes.clone()), &superblock).expect("it can be read");
+                let again: Vec<String> = told(&again);
+                // A superblock may have been torn.
+                let again: Vec<_> = again.into_iter().filter(|text| !text.contains("superblock")).collect();
+                if again.is_empty() {
+                    left_new += 1;
+                } else {
+                    assert_eq!(again, old, "neither the old state nor the new");
+                    left_old += 1;
+                }
+                let (_, memory) = mend(bytes).expect("it can be mended again");
+                check(&case, &tree(memory.bytes()));
+            }
+            disk.play(event);
+            assert!(!matches!(event, Event::Begin(_) | Event::End(_)));
+        }
+        assert!(left_old > 0 && left_new > 0, "{left_old} old, {left_new} new");
+        check(&case, &tree(disk.after_crash(|_, _| 0)));
+    }
+}

@@ -22,6 +22,7 @@ pub(crate) use salvage::{Salvaged, salvage};
 pub(crate) use scan::{Segment, Shown, Tail, Unreadable, scan};
 pub use superblock::{Features, Head, MemberRecord, NotAName, PoolName, Superblock, UnusableSuperblock};
 pub use tables::{Damage, Data, Node, Tables};
+pub(crate) use tables::fits;
 
 use crate::Block;
 use crate::fs::{Ino, Placement};

@@ -122,8 +122,8 @@ impl Repair {
             if twice {
                 claims.order(memory, superblock);
             }
-            let old = claims.all(&replayed.tables);
             let mut tree = Tree::of(replayed.tables, now_ns, &mut mended);
+            let old = claims.all(&tree);
             tree.mend(has_lost_names);
             claims.mend(&mut tree);
             let snapshot = tree.snapshot(segment_blocks);

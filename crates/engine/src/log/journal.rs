@@ -24,6 +24,8 @@ const SPARE_SEGMENTS: usize = 6;
 const LEAST_SEGMENTS: usize = 1;
 /// Bytes of the group that leads to the next segment.
 const NEXT_BYTES: usize = codec::padded(HEADER_BYTES + 13);
+/// Bytes of a group of a snapshot, from which on the next record goes to another one.
+pub(super) const SNAPSHOT_GROUP_BYTES: usize = 16 << 10;
 /// Locks that files are spread over while they are made durable.
 const SYNCING: usize = 64;
 
@@ -550,7 +552,8 @@ impl Writer {
         as_parts: bool,
         records: impl Iterator<Item = Record<'a>>,
     ) -> Result<(), MemoryError> {
-        let part_bytes = self.segment_bytes() / 4;
+        // What cannot be read of a snapshot is lost by the group.
+        let part_bytes = if as_parts { usize::MAX } else { SNAPSHOT_GROUP_BYTES }.min(self.segment_bytes() / 4);
         for record in records {
             if self.group.len() >= part_bytes {
                 self.write(journal, pool, time_ns, as_parts)?;

@@ -1,6 +1,7 @@
 //! A snapshot that is written whole, beside a log that nobody has open.
 
 use super::codec::{self, Group, HEADER_BYTES, Record};
+use super::journal::SNAPSHOT_GROUP_BYTES;
 use super::scan::Segment;
 use super::{Head, Malformed, Tables};
 use crate::{BLOCK_BYTES, Memory, MemoryError};
@@ -25,7 +26,7 @@ impl Rewrite {
     /// Adds a record.
     pub(crate) fn add(&mut self, record: &Record<'_>) {
         // One and the largest record fit into a segment, as in `Journal`.
-        let group_bytes = self.segment_blocks as usize * BLOCK_BYTES / 4;
+        let group_bytes = SNAPSHOT_GROUP_BYTES.min(self.segment_blocks as usize * BLOCK_BYTES / 4);
         if self.groups.last().is_none_or(|group| group.len() >= group_bytes) {
             self.groups.push(vec![0; HEADER_BYTES]);
         }

@@ -399,10 +399,12 @@ impl Tables {
         for (ino, node) in &self.inodes {
             match node.attributes {
                 None => damage.push(Damage::NoAttributes(*ino)),
-                Some(attributes) if !node.fits(attributes.mode & attr::TYPE_MASK, volumes.contains(ino)) => {
-                    damage.push(Damage::Body(*ino));
+                Some(attributes) => {
+                    let (kind, data) = (attributes.mode & attr::TYPE_MASK, &node.data);
+                    if !fits(kind, volumes.contains(ino), data.size, data.end(), node.target.is_some()) {
+                        damage.push(Damage::Body(*ino));
+                    }
                 }
-                Some(_) => {}
             }
         }
         let mut named: HashSet<Ino> = if self.volumes.is_empty() {
@@ -463,22 +465,19 @@ impl Tables {
     }
 }
 
-impl Node {
-    /// Whether an inode of this type, which may be a volume's, can have the size and the blocks.
-    pub(crate) fn fits(&self, kind: u32, is_volume: bool) -> bool {
-        let is_empty = self.data == Data::default();
-        match kind {
-            attr::REGULAR => self.data.size <= FILE_BYTES_MAX,
-            attr::BLOCK_DEVICE if is_volume => {
-                check_volume_size(self.data.size).is_ok() && self.data.end() <= self.data.size / BLOCK_BYTES as u64
-            }
-            attr::BLOCK_DEVICE => is_empty,
-            attr::SYMLINK => is_empty && self.target.is_some(),
-            attr::DIRECTORY | attr::CHARACTER_DEVICE | attr::FIFO | attr::SOCKET => is_empty,
-            _ => false,
-        }
+/// Whether an inode of type `kind`, which may be a volume's, can have this size in bytes and blocks up to `end`.
+pub(crate) fn fits(kind: u32, is_volume: bool, size: u64, end: u64, has_target: bool) -> bool {
+    let is_empty = size == 0 && end == 0;
+    match kind {
+        attr::REGULAR => size <= FILE_BYTES_MAX,
+        attr::BLOCK_DEVICE if is_volume => check_volume_size(size).is_ok() && end <= size / BLOCK_BYTES as u64,
+        attr::SYMLINK => is_empty && has_target,
+        attr::DIRECTORY | attr::BLOCK_DEVICE | attr::CHARACTER_DEVICE | attr::FIFO | attr::SOCKET => is_empty,
+        _ => false,
     }
+}
 
+impl Node {
     /// Takes changes over that came with the groups up to `through`.
     fn settle(&mut self, through: u64) {
         let count = self.pending.partition_point(|pending| pending.sequence <= through);
@@ -512,7 +511,7 @@ impl Node {
 
 impl Data {
     /// Where the last extent ends, in blocks.
-    pub(crate) fn end(&self) -> u64 {
+    fn end(&self) -> u64 {
         let last = self.extents.last_key_value();
         last.map_or(0, |(at, (blocks, _))| at + blocks)
     }
@@ -525,7 +524,7 @@ impl Data {
     }
 
     /// Takes `blocks` file blocks from `at` on out.
-    pub(crate) fn cut(&mut self, at: u64, blocks: u64) {
+    fn cut(&mut self, at: u64, blocks: u64) {
         let end = at.saturating_add(blocks);
         let before = self.extents.range(..at).next_back().map(|(start, _)| *start);
         let touched: Vec<u64> = before

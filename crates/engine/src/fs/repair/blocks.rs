@@ -7,7 +7,7 @@ use super::{Damage, Remedy};
 use crate::Block;
 use crate::fs::restore::within;
 use crate::fs::{Ino, OpenError, Replayed};
-use crate::log::{Change, Record, Segment, Superblock, Tables, salvage};
+use crate::log::{Change, Record, Segment, Superblock, salvage};
 use crate::{MemberId, Memory};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -107,10 +107,10 @@ impl Claims {
     }
 
     /// Everything that is in use in the old state, whoever has it.
-    pub(super) fn all(&self, tables: &Tables) -> Ranges {
+    pub(super) fn all(&self, tree: &Tree<'_>) -> Ranges {
         let mut used = self.taken.clone();
-        for (ino, node) in &tables.inodes {
-            for (blocks, first) in node.data.extents.values() {
+        for (ino, node) in &tree.inodes {
+            for (blocks, first) in node.extents.values() {
                 if let Some(first) = first {
                     used.take(addresses(*first, *blocks), Some(*ino));
                 }
@@ -124,7 +124,7 @@ impl Claims {
         let mut claims = Vec::new();
         let mut promised = 0;
         for (ino, node) in &tree.inodes {
-            for (at, (blocks, first)) in &node.data.extents {
+            for (at, (blocks, first)) in &node.extents {
                 match first {
                     Some(first) => {
                         let order = self.order.get(&key(*ino, *at, *first)).copied().unwrap_or(0);
@@ -144,8 +144,8 @@ impl Claims {
                 continue;
             }
             for (range, _) in &met {
-                let data = &mut tree.inodes.get_mut(&ino).expect("it has claims").data;
-                data.cut(at + (range.start - first.to_raw()), range.end - range.start);
+                let node = tree.inodes.get_mut(&ino).expect("it has claims");
+                node.cut(at, at + (range.start - first.to_raw()), range.end - range.start);
             }
             let damage = if met.iter().any(|(_, owner)| owner.is_none()) {
                 Damage::Outside { ino, first, blocks }
@@ -156,7 +156,7 @@ impl Claims {
         }
         if promised + in_use > self.blocks {
             for node in tree.inodes.values_mut() {
-                node.data.extents.retain(|_, (_, first)| first.is_some());
+                node.extents.retain(|_, (_, first)| first.is_some());
             }
             tree.tell(Damage::Promised(promised), Remedy::PromisesDropped);
         }

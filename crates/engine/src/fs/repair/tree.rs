@@ -3,14 +3,62 @@
 use super::{Damage, Mended, Remedy, Rewrite, change, number};
 use crate::fs::attr::{BLOCK_DEVICE, CHARACTER_DEVICE, DIRECTORY, FIFO, PERMISSIONS, REGULAR, SOCKET, SYMLINK, TYPE_MASK};
 use crate::fs::{FILE_BYTES_MAX, Ino, check_name, check_volume_name, check_volume_size};
-use crate::log::{Attributes, Change, Data, Node, Record, Tables};
-use crate::BLOCK_BYTES;
+use crate::log::{Attributes, Change, Record, Tables, fits};
+use crate::{BLOCK_BYTES, Block};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Directory of what has lost its name.
 const LOST: &[u8] = b"lost+found";
 
 type Names = BTreeMap<Box<[u8]>, Ino>;
+
+/// An inode.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    attributes: Option<Attributes>,
+    times_ns: [i64; 4],
+    target: Option<Box<[u8]>>,
+    xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    size: u64,
+    /// Blocks by the first file block: how many, and where; `None`: promised only.
+    pub(super) extents: BTreeMap<u64, (u64, Option<Block>)>,
+}
+
+impl Node {
+    /// Where the last extent ends, in blocks.
+    fn end(&self) -> u64 {
+        let last = self.extents.last_key_value();
+        last.map_or(0, |(at, (blocks, _))| at + blocks)
+    }
+
+    fn has_data(&self) -> bool {
+        self.size > 0 || !self.extents.is_empty()
+    }
+
+    fn drop_data(&mut self) {
+        self.size = 0;
+        self.extents.clear();
+    }
+
+    fn fits(&self, kind: u32, is_volume: bool) -> bool {
+        fits(kind, is_volume, self.size, self.end(), self.target.is_some())
+    }
+
+    /// Takes `blocks` file blocks from `at` on out, which lie in the extent that begins at `start`.
+    pub(super) fn cut(&mut self, start: u64, at: u64, blocks: u64) {
+        let found = self.extents.range_mut(start..=at).next_back();
+        let (start, (count, first)) = found.expect("what is cut was claimed");
+        let (start, rest, first) = (*start, start + *count - at - blocks, *first);
+        *count = at - start;
+        if at == start {
+            self.extents.remove(&start);
+        }
+        if rest > 0 {
+            let first = first.map(|first| first.plus(at + blocks - start));
+            self.extents.insert(at + blocks, (rest, first));
+        }
+    }
+}
 
 /// A tree that is mended.
 #[derive(Debug)]
@@ -27,7 +75,18 @@ pub(super) struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     pub(super) fn of(tables: Tables, now_ns: i64, mended: &'a mut Vec<Mended>) -> Self {
-        let inodes: BTreeMap<Ino, Node> = tables.inodes.into_iter().collect();
+        let inodes = tables.inodes.into_iter().map(|(ino, node)| {
+            let node = Node {
+                attributes: node.attributes,
+                times_ns: node.times_ns,
+                target: node.target,
+                xattrs: node.xattrs,
+                size: node.data.size,
+                extents: node.data.extents,
+            };
+            (ino, node)
+        });
+        let inodes: BTreeMap<Ino, Node> = inodes.collect();
         let highest = inodes.last_key_value().map_or(Ino::ROOT, |(ino, _)| *ino);
         Self {
             names: tables.names.into_iter().filter(|(_, names)| !names.is_empty()).collect(),
@@ -96,7 +155,7 @@ impl<'a> Tree<'a> {
                 _ if volumes.contains(ino) => (BLOCK_DEVICE, "volume"),
                 _ if names.contains_key(ino) => (DIRECTORY, "directory"),
                 node if node.target.is_some() => (SYMLINK, "symbolic link"),
-                node if node.data != Data::default() || node.attributes.is_some() => (REGULAR, "file"),
+                node if node.has_data() || node.attributes.is_some() => (REGULAR, "file"),
                 _ => {
                     told.push((Damage::NoAttributes(*ino), Remedy::Dropped));
                     return false;
@@ -150,20 +209,20 @@ impl<'a> Tree<'a> {
                 return true;
             }
             let block = BLOCK_BYTES as u64;
-            let end_bytes = node.data.end().saturating_mul(block);
+            let end_bytes = node.end().saturating_mul(block);
             let remedy = if kind == REGULAR {
-                node.data.size = end_bytes.min(FILE_BYTES_MAX);
-                Remedy::Resized(node.data.size)
+                node.size = end_bytes.min(FILE_BYTES_MAX);
+                Remedy::Resized(node.size)
             } else if volumes.contains(ino) {
-                let size = node.data.size.max(end_bytes).max(1).checked_next_multiple_of(block);
+                let size = node.size.max(end_bytes).max(1).checked_next_multiple_of(block);
                 let size = size.filter(|size| check_volume_size(*size).is_ok());
-                node.data.size = size.unwrap_or(end_bytes.max(block));
-                Remedy::Resized(node.data.size)
+                node.size = size.unwrap_or(end_bytes.max(block));
+                Remedy::Resized(node.size)
             } else if kind == SYMLINK && node.target.is_none() {
                 told.push((Damage::Body(*ino), Remedy::Dropped));
                 return false;
             } else {
-                node.data = Data::default();
+                node.drop_data();
                 Remedy::BytesDropped
             };
             told.push((Damage::Body(*ino), remedy));
@@ -310,12 +369,12 @@ impl<'a> Tree<'a> {
 fn add_inode(snapshot: &mut Rewrite, ino: Ino, node: &Node) {
     let attributes = node.attributes.expect("what has none is mended or dropped");
     snapshot.add(&change(Change::Inode { ino, attributes }));
-    for (at, (blocks, first)) in &node.data.extents {
+    for (at, (blocks, first)) in &node.extents {
         let (at, blocks, first) = (*at, *blocks, *first);
         snapshot.add(&change(Change::Extent { ino, at, blocks, first }));
     }
-    if node.data.size > 0 {
-        let bytes = node.data.size;
+    if node.size > 0 {
+        let bytes = node.size;
         snapshot.add(&change(Change::Size { ino, bytes }));
     }
     for (name, value) in &node.xattrs {
@@ -346,8 +405,9 @@ fn roots(mode: u32) -> Attributes {
 }
 
 fn new_directory(now_ns: i64) -> Node {
-    let mut node = Node::default();
-    node.attributes = Some(roots(DIRECTORY | 0o700));
-    node.times_ns = [now_ns; 4];
-    node
+    Node {
+        attributes: Some(roots(DIRECTORY | 0o700)),
+        times_ns: [now_ns; 4],
+        ..Node::default()
+    }
 }

@@ -85,6 +85,8 @@ impl Default for BlockMap {
 impl BlockMap {
     /// File blocks a map can name: all that a 63-bit file offset reaches.
     pub const LIMIT: u64 = 1 << 51;
+    /// File blocks of a map that takes no node.
+    pub const INLINE_BLOCKS: u64 = INLINE as u64;
 
     /// The pool's block at file block `at`, if it is placed: [`BlockMap::find`] for one block, in few instructions.
     #[inline(always)]

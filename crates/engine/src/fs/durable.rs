@@ -129,6 +129,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.journal.is_some() && (file.dirty.load(Ordering::Relaxed) != 0 || file.changed.load(Ordering::Relaxed) != 0)
     }
 
+    /// Whether the pool was opened to be read only.
+    pub fn is_read_only(&self) -> bool {
+        self.journal.as_ref().is_some_and(|journal| journal.is_read_only())
+    }
+
+    /// The log, unless the pool is only read: then everything is durable.
+    fn written_log(&self) -> Option<&Journal> {
+        self.journal.as_deref().filter(|journal| !journal.is_read_only())
+    }
+
     /// Whether there is a log: the pool outlives the process.
     pub fn is_durable(&self) -> bool {
         self.journal.is_some()
@@ -197,7 +207,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::Io`] when that failed; again until all of it is durable.
     pub fn sync(&self, slot: &Slot, inode: &Inode) -> Result<()> {
-        let Some(journal) = &self.journal else { return Ok(()) };
+        let Some(journal) = self.written_log() else { return Ok(()) };
         if !journal.has_failed() {
             // What it appends needs room, too.
             self.admit(false)?;
@@ -214,7 +224,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// Those of [`Fs::sync`].
     pub fn sync_all(&self, slot: &Slot) -> Result<()> {
-        let Some(journal) = &self.journal else { return Ok(()) };
+        let Some(journal) = self.written_log() else { return Ok(()) };
         let _one_at_a_time = journal.settling.lock();
         self.settle_all(journal, slot)
     }
@@ -224,7 +234,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// Those of [`Fs::sync`].
     pub fn tend_log(&self, slot: &Slot) -> Result<()> {
-        let Some(journal) = &self.journal else { return Ok(()) };
+        let Some(journal) = self.written_log() else { return Ok(()) };
         let _one_at_a_time = journal.settling.lock();
         self.settle_all(journal, slot)?;
         journal.fill_spare(&self.pool);
@@ -239,7 +249,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// Those of [`Fs::sync`].
     pub fn compact(&self, slot: &Slot) -> Result<()> {
-        let Some(journal) = &self.journal else { return Ok(()) };
+        let Some(journal) = self.written_log() else { return Ok(()) };
         let _one_at_a_time = journal.settling.lock();
         self.write_snapshot(journal, slot)
     }

@@ -4,7 +4,7 @@ use super::attr::{BLOCK_DEVICE, DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
 use super::block_file::BlockFile;
 use super::directory::{Directory, Place};
 use super::inode::{Body, Inode};
-use super::metadata::{inode_bytes, name_bytes, xattr_bytes};
+use super::metadata::{inode_bytes, name_bytes, node_bytes, xattr_bytes};
 use super::volume::Volume;
 use super::{Error, Fs, Ino, NewInode};
 use crate::log::planted::{Planted, is_planted};
@@ -38,6 +38,19 @@ pub enum OpenError {
     /// The tree that the log leads to is not sound.
     #[error("{first}, and {more} more faults: run homenode fsck", first = .0[0], more = .0.len() - 1)]
     Damaged(Vec<Damage>),
+    /// A part of the log cannot be read.
+    #[error("the pool's log on {0} cannot be read")]
+    Unreadable(MemberId),
+    /// Names, attributes and block maps need more memory than they may take.
+    #[error(
+        "names, attributes and block maps of the pool need {needs} bytes of memory, and may take {limit}: give it more (--metadata {needs})"
+    )]
+    Metadata {
+        /// What they need, in bytes.
+        needs: u64,
+        /// Their limit, in bytes.
+        limit: u64,
+    },
     /// This version may only read the pool.
     #[error("the pool uses feature {0}, under which this version of Homenode may only read it: mount it read-only")]
     ReadOnly(u32),
@@ -77,7 +90,7 @@ impl From<Error> for OpenError {
 impl From<Unreadable> for OpenError {
     fn from(unreadable: Unreadable) -> Self {
         match unreadable {
-            Unreadable::Memory(_) => Self::Io,
+            Unreadable::Memory(member) => Self::Unreadable(member),
             other => Self::Log(other.to_string()),
         }
     }
@@ -294,37 +307,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         home_of: &dyn Fn(MemberId) -> NodeId,
     ) -> Result<Self, OpenError> {
         superblock.features.require_writable()?;
-        let replayed = Replayed::read(&memory, &superblock, options.witness)?;
-        let damage = replayed.check(&superblock);
-        if !damage.is_empty() {
-            return Err(OpenError::Damaged(damage));
-        }
-        let inodes = replayed.tables.inodes.len() as u64;
-        if inodes > machine.files_max {
-            return Err(OpenError::TooManyFiles(inodes, machine.files_max));
-        }
-        let root = new_inode(Ino::ROOT, &replayed.tables.inodes[&Ino::ROOT], false);
-        let last = replayed.tables.last.max(Ino::ROOT.0);
-        let mut fs = Self::without_log(machine, memory, clock, Arc::new(root), last);
-        let used = replayed.used(&superblock);
-        for member in &superblock.members {
-            let home = home_of(member.id);
-            fs.pool
-                .restore(member.id, member.kind, home, member.blocks, &used[&member.id]);
-        }
+        let (mut fs, replayed) = Self::restored(machine, memory, clock, &options, &superblock, home_of)?;
         let Replayed {
-            tables,
             saved,
             snapshot,
             tail,
             all_is_there,
+            ..
         } = replayed;
         repair_superblocks(fs.pool.memory(), &superblock)?;
         for (_, place, bytes) in saved {
             fs.pool.memory().store(place, 0, &bytes)?;
             fs.pool.memory().persist(place, 0, bytes.len())?;
         }
-        fs.build(tables)?;
         let journal = Journal::new(options, superblock, snapshot, tail);
         journal.fill_spare(&fs.pool);
         fs.journal = Some(Box::new(journal));
@@ -341,6 +336,71 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         journal.append_records(&fs.pool, fs.now_ns(), [opened].into_iter());
         fs.begin()?;
         Ok(fs)
+    }
+
+    /// Opens a durable pool as [`Fs::open_durable`] does, to be read only. Writes nothing but bytes of the log to their places, where a power cut has
+    /// kept them from there: `memory` must take these, and may forget them. Bytes that are not there, as on a missing member, are errors when
+    /// they are read.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_to_read(
+        machine: &Machine,
+        memory: M,
+        clock: C,
+        options: LogOptions,
+        superblock: Superblock,
+        home_of: &dyn Fn(MemberId) -> NodeId,
+    ) -> Result<Self, OpenError> {
+        let (mut fs, replayed) = Self::restored(machine, memory, clock, &options, &superblock, home_of)?;
+        for (_, place, bytes) in replayed.saved {
+            let memory = fs.pool.memory();
+            if memory.is_there(place, 0, bytes.len()) {
+                memory.store(place, 0, &bytes)?;
+            }
+        }
+        let journal = Journal::new(options, superblock, replayed.snapshot, replayed.tail);
+        fs.journal = Some(Box::new(journal.to_read()));
+        Ok(fs)
+    }
+
+    /// The filesystem that the log leads to, without a journal, and what else was read.
+    fn restored(
+        machine: &Machine,
+        memory: M,
+        clock: C,
+        options: &LogOptions,
+        superblock: &Superblock,
+        home_of: &dyn Fn(MemberId) -> NodeId,
+    ) -> Result<(Self, Replayed), OpenError> {
+        let mut replayed = Replayed::read(&memory, superblock, options.witness)?;
+        let damage = replayed.check(superblock);
+        if !damage.is_empty() {
+            return Err(OpenError::Damaged(damage));
+        }
+        let inodes = replayed.tables.inodes.len() as u64;
+        if inodes > machine.files_max {
+            return Err(OpenError::TooManyFiles(inodes, machine.files_max));
+        }
+        let (needs, limit) = (needed_bytes(&replayed.tables), options.metadata_bytes_max);
+        if needs > limit {
+            return Err(OpenError::Metadata { needs, limit });
+        }
+        let root = new_inode(Ino::ROOT, &replayed.tables.inodes[&Ino::ROOT], false);
+        let last = replayed.tables.last.max(Ino::ROOT.0);
+        let fs = Self::without_log(machine, memory, clock, Arc::new(root), last);
+        let used = replayed.used(superblock);
+        for member in &superblock.members {
+            let home = home_of(member.id);
+            fs.pool
+                .restore(member.id, member.kind, home, member.blocks, &used[&member.id]);
+        }
+        fs.build(std::mem::take(&mut replayed.tables))?;
+        let (needs, _) = fs.metadata_bytes();
+        if needs > limit {
+            return Err(OpenError::Metadata { needs, limit });
+        }
+        Ok((fs, replayed))
     }
 
     /// Makes what was appended durable, and then the superblocks.
@@ -462,6 +522,44 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         debug_assert!(data.size.div_ceil(BLOCK) <= BlockMap::LIMIT);
         Ok(())
+    }
+}
+
+/// Memory that the tree takes when it is built, as [`Fs::metadata_bytes`] counts it then, or little more.
+fn needed_bytes(tables: &Tables) -> u64 {
+    let inodes = tables.inodes.iter().map(|(ino, node)| {
+        // The kind of a body without bytes does not matter.
+        let inode = new_inode(*ino, node, false);
+        let xattrs = node.xattrs.iter().map(|(name, value)| xattr_bytes(name, value));
+        inode_bytes(&inode.body) + xattrs.sum::<u64>() + node_bytes(map_nodes(&node.data))
+    });
+    let names = tables.names.values().flat_map(BTreeMap::keys);
+    inodes.sum::<u64>() + names.map(|name| name_bytes(name)).sum::<u64>()
+}
+
+/// Nodes that the map of a file takes at most.
+fn map_nodes(data: &Data) -> usize {
+    let end = data.extents.last_key_value().map_or(0, |(at, (blocks, _))| at + blocks);
+    if end <= BlockMap::INLINE_BLOCKS {
+        return 0;
+    }
+    // Blocks that a node stands for: of the lowest ones, then of those above, up to the root.
+    let (mut nodes, mut span) = (0, RUN_BLOCKS);
+    loop {
+        let mut seen = 0;
+        for (at, (blocks, _)) in &data.extents {
+            let end = at + blocks;
+            nodes += end.div_ceil(span) - seen.max(at / span);
+            seen = end.div_ceil(span);
+            if span == RUN_BLOCKS {
+                // Whole runs need none.
+                nodes -= (end / span).saturating_sub(at.div_ceil(span));
+            }
+        }
+        if end <= span {
+            return usize::try_from(nodes).unwrap_or(usize::MAX);
+        }
+        span *= RUN_BLOCKS;
     }
 }
 

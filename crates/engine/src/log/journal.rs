@@ -42,6 +42,8 @@ pub struct LogOptions {
     pub witness: u128,
     /// Blocks of a segment: a power of two, at least 64 where anything may be stored.
     pub segment_blocks: u32,
+    /// Memory that metadata may take, in bytes: a pool that needs more is not opened.
+    pub metadata_bytes_max: u64,
     /// Bytes by which the log may be longer than twice its last snapshot.
     pub slack_bytes: u64,
 }
@@ -63,6 +65,8 @@ pub(crate) struct Journal {
     forced: AtomicU64,
     /// Something could not be made durable: nothing is acknowledged any more.
     failed: AtomicBool,
+    /// The pool is only read. `failed` is set then, too.
+    is_read_only: bool,
     /// Superblock as it was written last.
     superblock: Mutex<Superblock>,
     /// Blocks that were freed, by the log's end at that time.
@@ -130,6 +134,7 @@ impl Journal {
             forcing: Turn::default(),
             forced: AtomicU64::new(tail.sequence),
             failed: AtomicBool::new(false),
+            is_read_only: false,
             superblock: Mutex::new(superblock),
             quarantine: Mutex::default(),
             syncing: std::array::from_fn(|_| Mutex::default()),
@@ -139,6 +144,18 @@ impl Journal {
             needed: Mutex::default(),
             settled_all: AtomicU64::new(settled_all),
         }
+    }
+
+    /// The journal of a pool that is only read: nothing is appended, and nothing is written.
+    pub(crate) fn to_read(mut self) -> Self {
+        self.is_read_only = true;
+        self.failed = AtomicBool::new(true);
+        self
+    }
+
+    /// Whether the pool is only read.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.is_read_only
     }
 
     /// Number of members.

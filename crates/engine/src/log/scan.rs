@@ -2,7 +2,7 @@
 
 use super::codec::{self, HEADER_BYTES, Record, Records, padded};
 use super::{Head, Malformed};
-use crate::{BLOCK_BYTES, Block, Memory, MemoryError};
+use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 
 /// A stretch of blocks that holds a part of the log.
 pub(crate) type Segment = (Block, u32);
@@ -10,8 +10,9 @@ pub(crate) type Segment = (Block, u32);
 /// Why a log cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unreadable {
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
+    /// A member gives no bytes.
+    #[error("the log on {0} cannot be read")]
+    Memory(MemberId),
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// A segment lies outside of the members.
@@ -120,7 +121,8 @@ impl<M: Memory> Reader<'_, M> {
             return Err(Unreadable::Outside { first, blocks });
         }
         self.bytes.resize(blocks as usize * BLOCK_BYTES, 0);
-        self.memory.load(first, 0, &mut self.bytes)?;
+        let loaded = self.memory.load(first, 0, &mut self.bytes);
+        loaded.map_err(|MemoryError| Unreadable::Memory(first.member()))?;
         self.tail.segments.push(segment);
         self.tail.at = 0;
         Ok(())

@@ -56,6 +56,7 @@ fn options(witness: u128) -> LogOptions {
         nonce: 0x5ec2e7,
         witness,
         segment_blocks: SEGMENT_BLOCKS,
+        metadata_bytes_max: u64::MAX,
         slack_bytes: 1 << 17,
     }
 }

@@ -1,15 +1,17 @@
-//! `homenode fsck`: whether a durable pool that is not up is sound. Exits as fsck(8) does.
+//! `homenode fsck`: whether a durable pool that is not up is sound, and its repair. Exits as fsck(8) does.
 
 use crate::failure::{Failure, plain};
 use crate::pool::known;
 use crate::print_text;
-use homenode::{Error, PoolName};
+use homenode::{Checked, Error, PoolName};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Exit code of fsck(8): the command line was not understood.
 pub(crate) const USAGE: u8 = 16;
+/// Exit code: faults were found, and are mended.
+const MENDED: u8 = 1;
 /// Exit code: faults were found, and stay.
 const FAULTS: u8 = 4;
 /// Exit code: the check itself failed.
@@ -17,56 +19,93 @@ const FAILED: u8 = 8;
 /// Faults that are told one by one.
 const TOLD_MAX: usize = 100;
 
-/// Checks a durable pool that is not up. Reads only. Exits with 0 when it is sound, 4 when it is not, 8 when that cannot be told.
+/// Check a durable pool that is not up, and repair it when asked to.
+///
+/// Without --repair it only reads. Exits with 0 when the pool is sound, 1 when all faults are repaired, 4 when faults stay, 8 when that cannot be
+/// told, 16 for a command that is not understood.
 #[derive(clap::Args, Debug)]
 pub(crate) struct FsckArgs {
     /// A pool that is known here, or the files of all members (with a `/` in a name that is a pool's too).
     #[arg(required = true, value_name = "NAME|PATH")]
     members: Vec<PathBuf>,
+    /// Repair all faults. Names of what is not there are dropped, what has lost its name gets one in lost+found, and of two files that have the same
+    /// blocks the later one keeps them. The repaired pool counts all at once, so an interrupted repair changes nothing. Make a copy of the
+    /// files first where they are worth it.
+    #[arg(long)]
+    pub(crate) repair: bool,
 }
 
 pub(crate) fn run(args: &FsckArgs) -> ExitCode {
+    let complain = |failure: &Failure| complain!("homenode: {failure}");
     let members = match members(&args.members) {
         Ok(members) => members,
         Err(failure) => {
-            complain!("homenode: {failure}");
+            complain(&failure);
             return ExitCode::from(FAILED);
         }
     };
-    let checked = match homenode::check(&members) {
+    let look = if args.repair { homenode::repair } else { homenode::check };
+    let checked = match look(&members) {
         Ok(checked) => checked,
         Err(error) => {
             let is_fault = matches!(error, Error::Open(_));
-            complain!("homenode: {}", Failure::from(error));
+            complain(&Failure::from(error));
             return ExitCode::from(if is_fault { FAULTS } else { FAILED });
         }
     };
+    if let Err(failure) = print_text(&told(&checked, args.repair)) {
+        complain(&failure);
+        return ExitCode::from(FAILED);
+    }
+    if checked.faults.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    if !args.repair {
+        return ExitCode::from(FAULTS);
+    }
+    // Not what was meant to be written counts, but what is there.
+    match homenode::check(&members) {
+        Ok(again) if again.faults.is_empty() => ExitCode::from(MENDED),
+        Ok(again) => {
+            complain!("homenode: faults stay after the repair");
+            // The exit code tells it where this cannot.
+            let _ = print_text(&told(&again, false));
+            ExitCode::from(FAULTS)
+        }
+        Err(error) => {
+            complain(&Failure::from(error));
+            ExitCode::from(FAULTS)
+        }
+    }
+}
+
+/// The faults, with their remedies when these are carried out, and a last line about the pool.
+fn told(checked: &Checked, is_repair: bool) -> String {
     let mut text = String::new();
     let mut tell = |line: &str| writeln!(text, "{line}").expect("a string grows");
-    for damage in checked.damage.iter().take(TOLD_MAX) {
-        tell(&plain(&damage.to_string()));
+    for fault in checked.faults.iter().take(TOLD_MAX) {
+        let line = if is_repair { fault.to_string() } else { fault.damage.to_string() };
+        tell(&plain(&line));
     }
-    if checked.damage.len() > TOLD_MAX {
-        tell(&format!("and {} more", checked.damage.len() - TOLD_MAX));
+    if checked.faults.len() > TOLD_MAX {
+        tell(&format!("and {} more", checked.faults.len() - TOLD_MAX));
     }
-    let (inodes, bytes) = (checked.inodes, checked.placed_bytes);
-    let state = match checked.damage.len() {
-        0 => "sound".to_owned(),
-        1 => "1 fault".to_owned(),
-        many => format!("{many} faults"),
+    let state = match (checked.faults.len(), is_repair) {
+        (0, _) => "sound".to_owned(),
+        (1, false) => "1 fault; --repair mends it".to_owned(),
+        (many, false) => format!("{many} faults; --repair mends them"),
+        (1, true) => "1 fault repaired".to_owned(),
+        (many, true) => format!("{many} faults repaired"),
     };
-    tell(&format!(
-        "pool {} {:032x}: {state}; {inodes} inodes, {bytes} bytes of data",
-        checked.name, checked.uuid
-    ));
-    match print_text(&text) {
-        Err(failure) => {
-            complain!("homenode: {failure}");
-            ExitCode::from(FAILED)
-        }
-        Ok(()) if checked.damage.is_empty() => ExitCode::SUCCESS,
-        Ok(()) => ExitCode::from(FAULTS),
-    }
+    let Checked {
+        name,
+        uuid,
+        inodes,
+        placed_bytes,
+        ..
+    } = checked;
+    tell(&format!("pool {name} {uuid:032x}: {state}; {inodes} inodes, {placed_bytes} bytes of data"));
+    text
 }
 
 /// The files that are meant.

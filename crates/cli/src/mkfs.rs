@@ -26,15 +26,21 @@ struct MkfsArgs {
     files: FilesArgs,
 }
 
-/// Check a durable pool that is not mounted: what fsck(8) runs for a pool of /etc/fstab. As `homenode fsck`.
+/// Check a durable pool that is not mounted: what fsck(8) runs for a pool of /etc/fstab. As `homenode fsck`, which repairs with `--repair`.
 #[derive(Debug, Parser)]
 #[command(name = FSCK, version)]
 struct CheckArgs {
     #[command(flatten)]
     check: FsckArgs,
-    /// Ignored: it only reads, and always looks at everything.
-    #[arg(short, short_aliases = ['p', 'y', 'n', 'f', 'v', 'T', 'M'], action = ArgAction::Count)]
+    /// Repair all faults, as -p and -y: the same as --repair.
+    #[arg(short, short_aliases = ['p', 'y'], action = ArgAction::Count)]
     a: u8,
+    /// Repair nothing, whatever else is given.
+    #[arg(short, action = ArgAction::Count)]
+    n: u8,
+    /// Ignored: it always looks at everything.
+    #[arg(short, short_aliases = ['v', 'T', 'M'], action = ArgAction::Count)]
+    f: u8,
     /// Ignored: it takes no time that a bar could show.
     #[arg(short = 'C', value_name = "FD", num_args = 0..=1, require_equals = true)]
     progress: Option<String>,
@@ -47,7 +53,10 @@ pub(crate) fn main_if_called() -> Option<ExitCode> {
     match name.and_then(OsStr::to_str)? {
         MKFS => Some(mkfs(&MkfsArgs::parse())),
         FSCK => Some(match CheckArgs::try_parse() {
-            Ok(args) => fsck::run(&args.check),
+            Ok(CheckArgs { mut check, a, n, .. }) => {
+                check.repair = n == 0 && (check.repair || a > 0);
+                fsck::run(&check)
+            }
             Err(error) => {
                 // Where it cannot be printed, the exit code has to do.
                 let _ = error.print();

@@ -26,6 +26,9 @@ pub(crate) const NAME: &str = "mount.homenode";
 /// The name for what is mounted: mount(8) takes it from the type in the mount table.
 pub(crate) const NAME_FOR_MOUNTED: &str = "mount.fuse.homenode";
 
+/// The argument of `up` that is written `ro` after `-o`.
+const READ_ONLY: &str = "--read-only";
+
 /// Exit codes of mount(8): not understood, and not mounted.
 const USAGE: u8 = 1;
 const FAILED: u8 = 32;
@@ -119,6 +122,8 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
     let mut arguments: Vec<OsString> = vec![format!("--source={}", args.source).into()];
     for option in args.written() {
         match options::meaning(option) {
+            Meaning::ReadOnly => arguments.push(READ_ONLY.into()),
+            Meaning::GivenAnyway if option == "rw" => arguments.retain(|argument| argument != READ_ONLY),
             // The later of two opposites counts: `exec` takes back a `noexec` before it.
             Meaning::GivenAnyway => {
                 let opposite = format!("--no{option}");
@@ -150,12 +155,16 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
         .and_then(|matches| UpArgs::from_arg_matches(&matches))
         .map_err(|error| Failure::new(error.to_string()))?;
     parsed.mounting.check(as_option)?;
+    parsed.check_reading(as_option)?;
     Ok(parsed)
 }
 
 /// An argument's name as it is written after `-o`.
 fn as_option(name: &str) -> String {
-    name.replace('-', "_")
+    match name {
+        "read-only" => "ro".to_owned(),
+        name => name.replace('-', "_"),
+    }
 }
 
 /// A mount option as an argument of `up`; `None` when `up` has no such. Checked alone, so that the message can name it.
@@ -326,7 +335,6 @@ mod tests {
     #[test]
     fn what_is_not_done_is_refused_by_name_and_with_the_remedy() {
         let refused = [
-            ("ro", "rw"),
             ("noatime", "relatime"),
             ("size=1G", "size_per_node"),
             ("mpol=bind:0", "per_node"),
@@ -351,6 +359,14 @@ mod tests {
                 "{message}"
             );
             assert_eq!(message.lines().count(), 1, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_pool_of_memory_is_not_read_only() {
+        for option in ["ro", "degraded"] {
+            let message = parse(&["-o", option]).unwrap_err().to_string();
+            assert!(message.starts_with(option) && message.contains("durable"), "{message}");
         }
     }
 
@@ -392,6 +408,7 @@ mod tests {
     fn sloppy_leaves_out_what_is_not_known_and_only_that() {
         assert_eq!(parse(&["-s", "-o", "frobnicate,node=1"]).unwrap().nodes, [1]);
         assert!(parse(&["-s", "-o", "ro"]).is_err());
+        assert!(parse(&["-s", "-o", "ro,rw"]).is_ok());
         assert!(parse(&["-s", "-o", "node=x"]).is_err());
     }
 

@@ -95,6 +95,8 @@ impl Serving {
                 gid: directory.gid,
             }),
             root_mode: Some(directory.mode),
+            read_only: args.read_only,
+            degraded: args.degraded,
             // Files of the kernel need no blocks of the pool: whether there are such the mount will tell.
             populate_ahead: (args.mounting.data != Data::Pool).then_some(Size::Bytes(MEMBER_BYTES_MIN)),
             ..PoolOptions::default()

@@ -53,6 +53,14 @@ pub(crate) struct UpArgs {
     /// A durable pool, as NAME: for units and scripts.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["size_per_node", "nodes", "per_node"])]
     pool: Option<PoolName>,
+    /// Open a durable pool to be read only: nothing is written to its members, which may lie on what cannot be written. Several may read a pool, when none
+    /// writes. Changes fail with EROFS.
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Open a durable pool of which members are missing, to be read only: what lies on these fails with EIO. Not possible where the pool's log lies
+    /// on one of them.
+    #[arg(long)]
+    pub(crate) degraded: bool,
     /// Stay in the foreground; SIGINT or SIGTERM unmounts and ends.
     #[arg(long)]
     pub(crate) foreground: bool,
@@ -67,6 +75,17 @@ impl UpArgs {
     /// The durable pool that is meant.
     pub(crate) fn pool(&self) -> Option<PoolName> {
         self.name.or(self.pool)
+    }
+
+    /// Refuses to read a pool that is not there yet. `spelled` makes of an option's name what the person wrote.
+    pub(crate) fn check_reading(&self, spelled: fn(&str) -> String) -> Result<()> {
+        let given = [("read-only", self.read_only), ("degraded", self.degraded)];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((name, _)) if self.pool().is_none() => {
+                fail!("{} is for durable pools: a new pool is empty, so there would be nothing to read", spelled(name))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether this is the server that a command has started.
@@ -92,6 +111,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         return serve_detached(args);
     }
     args.mounting.check(mounting::as_flag)?;
+    args.check_reading(mounting::as_flag)?;
     check_machine()?;
     if args.foreground {
         serve_in_foreground(args)
@@ -150,6 +170,8 @@ fn start_server(args: &UpArgs) -> Result<()> {
     command.args(args.nodes.iter().map(|node| format!("--node={node}")));
     command.args(args.mounting.arguments());
     command.args(args.pool().map(|name| format!("--pool={name}")));
+    let switches = [("--read-only", args.read_only), ("--degraded", args.degraded)];
+    command.args(switches.iter().filter(|(_, given)| *given).map(|(switch, _)| switch));
     command.arg("--").arg(&args.directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let cannot = |error: io::Error| Failure::new(format!("cannot start the server: {error}"));

@@ -43,6 +43,7 @@ pub(crate) fn mount(device: &Device, options: &Options, dir: &Path) -> Result<()
     );
     let source = c_string(OsStr::new(&options.source)).map_err(failed)?;
     let flags = [
+        (libc::MS_RDONLY, options.read_only),
         (libc::MS_NOSUID, options.nosuid),
         (libc::MS_NODEV, options.nodev),
         (libc::MS_NOEXEC, options.noexec),

@@ -10,6 +10,8 @@ use std::time::Duration;
 pub struct Options {
     /// Name of the mounted thing in /proc/mounts.
     pub source: String,
+    /// Nothing on the mount can be changed.
+    pub read_only: bool,
     /// Set-uid and set-gid programs run with their caller's rights.
     pub nosuid: bool,
     /// Device nodes cannot be opened.
@@ -42,6 +44,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             source: "homenode".to_owned(),
+            read_only: false,
             nosuid: false,
             nodev: false,
             noexec: false,

@@ -1,15 +1,20 @@
 //! Durable pools: made on files, and opened again.
 
+mod check;
+mod given;
+
+pub use check::{Checked, check, repair};
+
 use crate::machine::Machine;
 use crate::periodic::Periodic;
 use crate::pool::{Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
-use homenode_engine::fs::{Fs, Replayed};
-use homenode_engine::log::{Damage, LogOptions, MemberRecord, PoolName, Superblock};
+use given::{members, present_members};
+use homenode_engine::fs::{Fs, OpenError};
+use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
 use homenode_engine::{BLOCK_BYTES, MemberId};
 use homenode_linux::clock::CoarseClock;
-use homenode_linux::memory::{MemberFile, MemberFileError, MemberReader, NodeMemory};
-use std::collections::BTreeMap;
+use homenode_linux::memory::{MemberFile, NodeMemory};
 use std::fs::File;
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -84,8 +89,12 @@ impl Pool {
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
         let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
+        if options.read_only || options.degraded {
+            return Self::open_to_read(paths, options, machine);
+        }
         let (newest, files) = members(paths, MemberFile::open)?;
         let log = LogOptions {
+            metadata_bytes_max: metadata_bytes(&newest, options),
             uuid: newest.uuid,
             name: newest.name,
             nonce: newest.tail.nonce,
@@ -99,6 +108,51 @@ impl Pool {
         let fs = Fs::open_durable(&machine.engine, memory, CoarseClock, log, newest, &|_| home);
         let (owner, _) = root_of(options);
         Self::committing(fs.map_err(Error::Open)?, owner, machine, options)
+    }
+
+    /// [`Pool::open_on`] of a pool that is only read: nothing is written to its members, and others may read it meanwhile.
+    fn open_to_read(paths: &[PathBuf], options: &PoolOptions, machine: Machine) -> Result<Self, Error> {
+        let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
+        let (newest, files) = if options.degraded {
+            present_members(paths, MemberFile::open_to_read)?
+        } else {
+            let (newest, files) = members(paths, MemberFile::open_to_read)?;
+            (newest, files.into_iter().map(|(record, file)| (record, Some(file))).collect())
+        };
+        let first = files.iter().find_map(|(_, file)| file.as_ref()).ok_or(Error::NoMembers)?;
+        let log = LogOptions {
+            witness: first.witness()?,
+            metadata_bytes_max: metadata_bytes(&newest, options),
+            ..log_options(newest.members.iter().map(|member| member.blocks).sum())
+        };
+        let memory = NodeMemory::new();
+        let mut missing = Vec::new();
+        for (record, file) in files {
+            if let Some(file) = file {
+                memory.attach_to_read(record.id, record.kind, file)?;
+            } else {
+                missing.push(record.id);
+                memory.attach_missing(record.id, record.blocks * BLOCK_BYTES as u64)?;
+            }
+        }
+        let fs = Fs::open_to_read(&machine.engine, memory, CoarseClock, log, newest, &|_| home);
+        let fs = fs.map_err(|error| match error {
+            OpenError::Unreadable(member) if missing.contains(&member) => Error::LogMissing(member),
+            error => Error::Open(error),
+        })?;
+        for member in missing {
+            tracing::warn!("{member} is missing: what lies on it cannot be read");
+        }
+        let (owner, _) = root_of(options);
+        let pool = Self::of(Arc::new(fs), owner, machine, options, None);
+        pool.inner.limit_metadata();
+        Ok(pool)
+    }
+
+    /// Whether the pool was opened to be read only.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.inner.fs.is_read_only()
     }
 
     /// Makes all of a durable pool durable now, as syncfs(2). A volatile pool has nothing to do.
@@ -166,91 +220,6 @@ pub fn member_of(path: &Path) -> Result<Membership, Error> {
     })
 }
 
-/// Result of a check of a durable pool that nobody has up.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Checked {
-    /// Identity of the pool.
-    pub uuid: u128,
-    /// Name of the pool.
-    pub name: PoolName,
-    /// Inodes: directories, files, volumes and others.
-    pub inodes: u64,
-    /// Bytes of the blocks that files and volumes have.
-    pub placed_bytes: u64,
-    /// Faults of the tree; none in a sound pool.
-    pub damage: Vec<Damage>,
-}
-
-/// Checks a durable pool on these files, and writes nothing: whether its log can be played, and leads to a sound tree.
-///
-/// # Errors
-/// Those of [`Pool::open_on`]; [`Error::Open`] when the log itself is damaged.
-pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
-    let (newest, files) = members(paths, MemberFile::open_to_read)?;
-    let witness = files[0].1.witness()?;
-    let memory = MemberReader::new(files.into_iter().map(|(record, file)| (record.id, file)));
-    let replayed = Replayed::read(&memory, &newest, witness).map_err(Error::Open)?;
-    let extents = replayed
-        .tables
-        .inodes
-        .values()
-        .flat_map(|node| node.data.extents.values());
-    let placed = extents.filter(|(_, first)| first.is_some()).map(|(blocks, _)| blocks);
-    Ok(Checked {
-        uuid: newest.uuid,
-        name: newest.name,
-        inodes: replayed.tables.inodes.len() as u64,
-        placed_bytes: placed.sum::<u64>() * BLOCK_BYTES as u64,
-        damage: replayed.check(&newest),
-    })
-}
-
-/// A pool's newest superblock, and its members in the order of their numbers.
-type Members = (Superblock, Vec<(MemberRecord, MemberFile)>);
-
-/// Opens the members of one pool; each must be given once.
-fn members(paths: &[PathBuf], open: fn(&Path) -> Result<MemberFile, MemberFileError>) -> Result<Members, Error> {
-    let mut files = Vec::new();
-    for path in paths {
-        let file = open(path)?;
-        files.push((file.superblock()?, file));
-    }
-    let superblocks = files.iter().map(|(superblock, _)| superblock);
-    let newest = superblocks.max_by_key(|superblock| superblock.generation);
-    let newest = newest.ok_or(Error::NoMembers)?.clone();
-    let mut by_id = BTreeMap::new();
-    let given = files.len();
-    for (superblock, file) in files {
-        if superblock.uuid != newest.uuid {
-            return Err(Error::OtherPoolsMember {
-                path: file.path().to_owned(),
-                uuid: superblock.uuid,
-                pool: newest.uuid,
-            });
-        }
-        by_id.insert(superblock.own, file);
-    }
-    let missing = newest.members.iter().map(|member| member.id);
-    let missing: Vec<MemberId> = missing.filter(|id| !by_id.contains_key(id)).collect();
-    if !missing.is_empty() || by_id.len() < given || given > newest.members.len() {
-        return Err(Error::MissingMembers(missing));
-    }
-    let with_records = newest.members.iter().zip(by_id.into_values());
-    let files = with_records.map(|(record, file)| {
-        if record.blocks == file.blocks() {
-            return Ok((*record, file));
-        }
-        Err(Error::SmallFile {
-            path: file.path().to_owned(),
-            bytes: file.blocks() * BLOCK_BYTES as u64,
-            least_bytes: record.blocks * BLOCK_BYTES as u64,
-        })
-    });
-    let files = files.collect::<Result<_, _>>()?;
-    Ok((newest, files))
-}
-
 /// Options of the log that follow from the number of the pool's blocks.
 fn log_options(blocks: u64) -> LogOptions {
     let segment_blocks = (blocks / SEGMENT_SHARE).clamp(*SEGMENT_BLOCKS.start(), *SEGMENT_BLOCKS.end());
@@ -259,9 +228,16 @@ fn log_options(blocks: u64) -> LogOptions {
         name: PoolName::default(),
         nonce: 0,
         witness: 0,
+        metadata_bytes_max: u64::MAX,
         segment_blocks: 1 << segment_blocks.ilog2(),
         slack_bytes: (blocks * BLOCK_BYTES as u64 / SLACK_SHARE).min(SLACK_BYTES_MAX),
     }
+}
+
+/// Memory that metadata of a pool may take.
+fn metadata_bytes(superblock: &Superblock, options: &PoolOptions) -> u64 {
+    let blocks: u64 = superblock.members.iter().map(|member| member.blocks).sum();
+    options.metadata_bytes(blocks * BLOCK_BYTES as u64, false)
 }
 
 /// A random number.

@@ -154,9 +154,26 @@ pub enum Error {
         /// The others' pool.
         pool: u128,
     },
-    /// Members that no file was given for, or a member that was given twice.
-    #[error("not every member of the pool was given once: missing are {0:?}")]
+    /// Members that no file was given for.
+    #[error("{} of the pool is missing: give the files of all members, or open it degraded, to read what is there", all_of(.0))]
     MissingMembers(Vec<MemberId>),
+    /// The pool's log lies on a member that is missing.
+    #[error("the pool cannot be read without {0}, which is missing: its log lies there")]
+    LogMissing(MemberId),
+    /// A file that was given twice.
+    #[error("{} was given twice", .0.display())]
+    GivenTwice(PathBuf),
+    /// Two files that are the same member.
+    #[error("{} and {} are both {member} of the pool: leave the copy out", paths[0].display(), paths[1].display())]
+    SameMember {
+        /// The member.
+        member: MemberId,
+        /// The files.
+        paths: [PathBuf; 2],
+    },
+    /// A file that was a member of the pool once.
+    #[error("{} was a member of the pool, and is none any more: leave it out", .0.display())]
+    NoMemberAnyMore(PathBuf),
     /// A durable pool cannot be made or opened.
     #[error(transparent)]
     Open(homenode_engine::fs::OpenError),
@@ -233,8 +250,11 @@ impl Error {
             | Self::MemberFile(_)
             | Self::NoMembers
             | Self::SmallFile { .. }
-            | Self::OtherPoolsMember { .. } => EINVAL,
-            Self::MissingMembers(_) => ENODEV,
+            | Self::OtherPoolsMember { .. }
+            | Self::GivenTwice(_)
+            | Self::SameMember { .. }
+            | Self::NoMemberAnyMore(_) => EINVAL,
+            Self::MissingMembers(_) | Self::LogMissing(_) => ENODEV,
             Self::Open(_) | Self::Random(_) => EIO,
             Self::Sync(source) => source.errno(),
             Self::Pool(
@@ -258,6 +278,10 @@ impl Error {
             source,
         }
     }
+}
+
+fn all_of(members: &[MemberId]) -> String {
+    members.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn list(nodes: &[NodeId]) -> String {

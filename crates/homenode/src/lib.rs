@@ -42,14 +42,14 @@ mod size;
 mod status;
 mod volume;
 
-pub use durable::{Checked, Membership, check, member_of};
+pub use durable::{Checked, Membership, check, member_of, repair};
 pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};
 pub use homenode_engine::fs::{
-    BodyKind, Error as FsError, Operation as BodyOperation, Placement, StatFs, UnknownPlacement, VOLUME_BYTES_MAX,
+    BodyKind, Error as FsError, Mended, Operation as BodyOperation, Placement, Remedy, StatFs, UnknownPlacement, VOLUME_BYTES_MAX,
     VolumeError, VolumeStatus,
 };
-pub use homenode_engine::log::{NotAName, PoolName};
+pub use homenode_engine::log::{Damage, NotAName, PoolName};
 pub use homenode_engine::pool::{MemberKind, PoolError};
 pub use homenode_engine::{BLOCK_BYTES, CpuId, MemberId, NodeId};
 pub use homenode_fuse::{

@@ -57,7 +57,9 @@ impl Pool {
     pub fn mount_with(&self, directory: impl AsRef<Path>, options: &MountOptions) -> Result<Mount, Error> {
         let host = ThisMachine(self.inner.machine.clone());
         let directory = directory.as_ref();
-        let server = Server::mount(Arc::clone(&self.inner.fs), Arc::new(host), directory, options)?;
+        let mut options = options.clone();
+        options.read_only |= self.is_read_only();
+        let server = Server::mount(Arc::clone(&self.inner.fs), Arc::new(host), directory, &options)?;
         self.inner.limit_metadata();
         let is_kernel = server.data().data == Data::Kernel;
         let keepers = is_kernel

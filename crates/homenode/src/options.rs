@@ -39,6 +39,11 @@ pub struct PoolOptions {
     pub root_mode: Option<u32>,
     /// Name of a new durable pool; it may have none.
     pub name: PoolName,
+    /// A durable pool is opened to be read only: nothing is written to its members, and others may read it meanwhile. Changes fail with
+    /// EROFS.
+    pub read_only: bool,
+    /// A durable pool is opened although members are missing, to be read only. What lies on these fails with EIO.
+    pub degraded: bool,
     /// Leaves the files of a new durable pool unwritten: it is made at once, and the first fsync of bytes in each place takes twice as long.
     pub unwritten: bool,
 }

@@ -23,7 +23,7 @@ pub use headroom::{free_bytes, total_bytes};
 
 use crate::copy;
 use cgroup::Limits;
-use durable::DurableMember;
+use durable::{DurableMember, MissingMember};
 use headroom::{Groups, Headroom};
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId, Starved};
@@ -55,6 +55,8 @@ struct Members {
     present: BTreeMap<MemberId, Arc<Member>>,
     /// Members whose bytes are kept.
     durable: BTreeMap<MemberId, Arc<DurableMember>>,
+    /// Members of a pool of which not all are there.
+    missing: BTreeMap<MemberId, MissingMember>,
     /// Removed members: without memory, but their addresses are kept so that nothing else ever lies there.
     vacant: Vec<Arc<Member>>,
     nodes: BTreeMap<NodeId, Arc<Headroom>>,
@@ -145,13 +147,8 @@ impl NodeMemory {
     /// # Errors
     /// See [`Error`]; nothing is left behind.
     pub fn attach(&self, id: MemberId, kind: MemberKind, file: MemberFile) -> Result<(), Error> {
-        if usize::from(id.0) >= MemberId::LIMIT {
-            return Err(Error::Number(id));
-        }
         let mut members = self.members.write();
-        if members.present.contains_key(&id) || members.durable.contains_key(&id) {
-            return Err(Error::Present(id));
-        }
+        members.check_free(id)?;
         let path = file.path().to_owned();
         let member = DurableMember::map(file, kind).map_err(|source| Error::MapFile { path, source })?;
         let bytes = usize::try_from(member.bytes()).expect("it is mapped");
@@ -160,6 +157,38 @@ impl NodeMemory {
             self.inline_bytes_max.store(INLINE_BYTES_MAX, Ordering::Relaxed);
         }
         members.durable.insert(id, Arc::new(member));
+        Ok(())
+    }
+
+    /// Maps a file as the durable member `id` of `kind`, which is only read: what is stored stays in this process.
+    ///
+    /// # Errors
+    /// See [`Error`]; nothing is left behind.
+    pub fn attach_to_read(&self, id: MemberId, kind: MemberKind, file: MemberFile) -> Result<(), Error> {
+        let path = file.path().to_owned();
+        let mut members = self.members.write();
+        members.check_free(id)?;
+        let member = DurableMember::map_to_read(file, kind).map_err(|source| Error::MapFile { path, source })?;
+        let bytes = usize::try_from(member.bytes()).expect("it is mapped");
+        self.table.insert(id, member.mapping.base(), bytes);
+        members.durable.insert(id, Arc::new(member));
+        Ok(())
+    }
+
+    /// Makes `bytes` bytes addressable as the durable member `id`, which is not there: each of them is an error.
+    ///
+    /// # Errors
+    /// See [`Error`]; nothing is left behind.
+    pub fn attach_missing(&self, id: MemberId, bytes: u64) -> Result<(), Error> {
+        let too_large = Error::Size { member: id, bytes };
+        let mut members = self.members.write();
+        members.check_free(id)?;
+        let Ok(length) = usize::try_from(bytes) else {
+            return Err(too_large);
+        };
+        let member = MissingMember::new(length).map_err(|_| too_large)?;
+        self.table.insert(id, member.mapping.base(), length);
+        members.missing.insert(id, member);
         Ok(())
     }
 
@@ -361,6 +390,17 @@ impl Member {
 }
 
 impl Members {
+    /// Fails when a durable member cannot have this number.
+    fn check_free(&self, id: MemberId) -> Result<(), Error> {
+        if usize::from(id.0) >= MemberId::LIMIT {
+            return Err(Error::Number(id));
+        }
+        if self.present.contains_key(&id) || self.durable.contains_key(&id) || self.missing.contains_key(&id) {
+            return Err(Error::Present(id));
+        }
+        Ok(())
+    }
+
     /// Whether `home` can give `bytes` besides what its members are still to get.
     fn headroom(&mut self, home: NodeId) -> Arc<Headroom> {
         let groups = self

@@ -64,6 +64,23 @@ impl Guarded {
     }
 }
 
+impl Guarded {
+    /// [`Guarded::new`] of memory in the place of a file that is not there: all of it counts as lost.
+    ///
+    /// # Errors
+    /// Those of [`Guarded::new`].
+    pub fn of_nothing(start: *const u8, bytes: usize) -> io::Result<Self> {
+        let guarded = Self::new(start, bytes)?;
+        // Only then does anybody look.
+        let nth = LOST_COUNT.fetch_add(1, Ordering::AcqRel);
+        if let Some(page) = LOST.get(nth) {
+            page.store(1, Ordering::Release);
+        }
+        RANGES[guarded.slot].is_lost.store(true, Ordering::Release);
+        Ok(guarded)
+    }
+}
+
 impl Drop for Guarded {
     fn drop(&mut self) {
         let range = &RANGES[self.slot];

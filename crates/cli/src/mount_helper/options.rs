@@ -5,6 +5,8 @@
 pub(crate) enum Meaning {
     /// It is so already, or it is for others to read: mount(8), systemd, people.
     GivenAnyway,
+    /// The pool is to be read only.
+    ReadOnly,
     /// It is not done; what to do instead.
     Refused(&'static str),
     /// It says something about the pool, or nothing.
@@ -50,8 +52,7 @@ const GIVEN_ANYWAY: [&str; 32] = [
 ];
 
 /// Options that ask for something else than what is given, and what to do.
-const REFUSED: [(&str, &str); 21] = [
-    ("ro", READ_ONLY),
+const REFUSED: [(&str, &str); 20] = [
     ("noatime", ACCESS_TIMES),
     ("nodiratime", ACCESS_TIMES),
     ("norelatime", ACCESS_TIMES),
@@ -83,7 +84,6 @@ const REFUSED: [(&str, &str); 21] = [
     ),
 ];
 
-const READ_ONLY: &str = "a new pool is empty, so there would be nothing to read: write rw";
 const ACCESS_TIMES: &str = "access times move as with relatime: leave it out";
 const SYNC: &str = "a volatile pool has nothing to be in step with: leave it out";
 const NO_BIND: &str = "that needs no helper: leave out `-t homenode`";
@@ -94,6 +94,9 @@ pub(crate) fn meaning(option: &str) -> Meaning {
     let name = option.split_once('=').map_or(option, |(name, _)| name);
     if GIVEN_ANYWAY.contains(&name) || name.starts_with("x-") || name.starts_with("X-") {
         return Meaning::GivenAnyway;
+    }
+    if name == "ro" {
+        return Meaning::ReadOnly;
     }
     let refused = REFUSED.iter().find(|(refused, _)| *refused == name);
     refused.map_or(Meaning::OfPool, |(_, remedy)| Meaning::Refused(remedy))
@@ -108,7 +111,7 @@ mod tests {
         assert_eq!(meaning("defaults"), Meaning::GivenAnyway);
         assert_eq!(meaning("x-systemd.automount"), Meaning::GivenAnyway);
         assert_eq!(meaning("comment=ro"), Meaning::GivenAnyway);
-        assert_eq!(meaning("ro"), Meaning::Refused(READ_ONLY));
+        assert_eq!(meaning("ro"), Meaning::ReadOnly);
         assert_eq!(meaning("uid=1000"), Meaning::Refused(OWNER_AND_MODE));
         assert_eq!(meaning("size_per_node=1G"), Meaning::OfPool);
         assert_eq!(meaning("xyz"), Meaning::OfPool);

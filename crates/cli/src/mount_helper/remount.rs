@@ -40,7 +40,7 @@ pub(super) fn check(args: &HelperArgs) -> Result<()> {
             continue;
         }
         match meaning(option) {
-            Meaning::GivenAnyway => {}
+            Meaning::GivenAnyway | Meaning::ReadOnly => {}
             Meaning::Refused(remedy) => fail!("option {option}: {remedy}"),
             Meaning::OfPool if is_pool_option(name) => fail!(
                 "option {option}: a mounted pool keeps it, remount changes no pool; its members change with `homenode pool \

@@ -330,6 +330,31 @@ impl Memory for MemberReader {
     }
 }
 
+/// The place of a member that is not there.
+#[derive(Debug)]
+pub(super) struct MissingMember {
+    // Dropped before the mapping.
+    _guarded: Guarded,
+    pub(super) mapping: Mapping,
+}
+
+impl MissingMember {
+    pub(super) fn new(bytes: usize) -> io::Result<Self> {
+        let mapping = Mapping::reserve(mapped_bytes(bytes)?)?;
+        mapping.attach_nothing()?;
+        let _ = mapping.advise(libc::MADV_DONTDUMP);
+        Ok(Self {
+            _guarded: Guarded::of_nothing(mapping.base(), bytes)?,
+            mapping,
+        })
+    }
+}
+
+fn mapped_bytes(bytes: usize) -> io::Result<usize> {
+    let mapped = bytes.checked_next_multiple_of(HUGE_BYTES);
+    mapped.ok_or_else(|| io::ErrorKind::FileTooLarge.into())
+}
+
 /// A member's file, mapped.
 #[derive(Debug)]
 pub(super) struct DurableMember {
@@ -355,6 +380,20 @@ impl DurableMember {
             mapping.attach(file.file.as_fd())?;
         }
         // Only the size of core dumps depends on it.
+        let _ = mapping.advise(libc::MADV_DONTDUMP);
+        Ok(Self {
+            _guarded: Guarded::new(mapping.base(), bytes)?,
+            mapping,
+            file,
+            kind,
+        })
+    }
+
+    /// Maps a file that is only read. What is stored stays in this process.
+    pub(super) fn map_to_read(file: MemberFile, kind: MemberKind) -> io::Result<Self> {
+        let bytes = usize::try_from(file.bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let mapping = Mapping::reserve(mapped_bytes(bytes)?)?;
+        mapping.attach_private(file.file.as_fd())?;
         let _ = mapping.advise(libc::MADV_DONTDUMP);
         Ok(Self {
             _guarded: Guarded::new(mapping.base(), bytes)?,

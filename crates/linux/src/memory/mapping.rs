@@ -71,6 +71,19 @@ impl Mapping {
         )
     }
 
+    /// Puts the start of `file`, which may be open for reading only, behind the whole range; what is stored stays in this process.
+    pub(crate) fn attach_private(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        // Next to nothing is stored: it needs no promise of memory.
+        let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
+        self.replace(libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd(), 0)
+    }
+
+    /// Puts zeros behind the whole range, which take memory only where something is stored.
+    pub(crate) fn attach_nothing(&self) -> io::Result<()> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        self.replace(libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    }
+
     /// Puts `file`, which may be open for reading only, from byte `offset` on, a multiple of a page, behind the whole range, for reading.
     pub(crate) fn attach_to_read(&self, file: BorrowedFd<'_>, offset: u64) -> io::Result<()> {
         self.replace(libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), offset)

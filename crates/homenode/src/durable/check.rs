@@ -1,0 +1,73 @@
+//! A durable pool that nobody has up: checked, and mended.
+
+use super::given::{Members, members};
+use super::{log_options, random};
+use crate::{Error, PoolName};
+use homenode_engine::fs::{Mended, Repair};
+use homenode_engine::log::Superblock;
+use homenode_engine::{BLOCK_BYTES, Clock, Memory};
+use homenode_linux::clock::CoarseClock;
+use homenode_linux::memory::{MemberFile, MemberReader, NodeMemory};
+use std::path::PathBuf;
+
+/// Result of a check of a durable pool that nobody has up.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Checked {
+    /// Identity of the pool.
+    pub uuid: u128,
+    /// What people call it.
+    pub name: PoolName,
+    /// Inodes: directories, files, volumes and others.
+    pub inodes: u64,
+    /// Bytes of the blocks that files and volumes have.
+    pub placed_bytes: u64,
+    /// Faults, each with its remedy; none in a sound pool.
+    pub faults: Vec<Mended>,
+}
+
+/// Checks a durable pool on these files, and writes nothing: whether its log can be played, and leads to a sound tree.
+///
+/// # Errors
+/// Those of [`Pool::open_on`](crate::Pool::open_on); [`Error::Open`] when nothing of the tree can be read.
+pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
+    let (newest, files) = members(paths, MemberFile::open_to_read)?;
+    let witness = files[0].1.witness()?;
+    let memory = MemberReader::new(files.into_iter().map(|(record, file)| (record.id, file)));
+    let repair = plan(&memory, &newest, witness)?;
+    Ok(checked(&newest, &repair))
+}
+
+/// Checks a durable pool on these files, and mends all faults: by the remedy that each has in the answer. A sound pool is not written to.
+///
+/// # Errors
+/// Those of [`check`]. Nothing is changed then, unless writing itself failed.
+pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
+    let (newest, files): Members = members(paths, MemberFile::open)?;
+    let witness = files[0].1.witness()?;
+    let memory = NodeMemory::new();
+    for (record, file) in files {
+        memory.attach(record.id, record.kind, file)?;
+    }
+    let repair = plan(&memory, &newest, witness)?;
+    let checked = checked(&newest, &repair);
+    let carried_out = repair.carry_out(&memory, &newest, witness, random()?);
+    carried_out.map_err(Error::Open)?;
+    Ok(checked)
+}
+
+fn plan<M: Memory>(memory: &M, newest: &Superblock, witness: u128) -> Result<Repair, Error> {
+    let blocks = newest.members.iter().map(|member| member.blocks).sum();
+    let segment_blocks = log_options(blocks).segment_blocks;
+    Repair::plan(memory, newest, witness, segment_blocks, CoarseClock.now_ns()).map_err(Error::Open)
+}
+
+fn checked(newest: &Superblock, repair: &Repair) -> Checked {
+    Checked {
+        uuid: newest.uuid,
+        name: newest.name,
+        inodes: repair.inodes(),
+        placed_bytes: repair.placed_blocks() * BLOCK_BYTES as u64,
+        faults: repair.mended().to_vec(),
+    }
+}

@@ -84,7 +84,11 @@ fn told(checked: &Checked, is_repair: bool) -> String {
     let mut text = String::new();
     let mut tell = |line: &str| writeln!(text, "{line}").expect("a string grows");
     for fault in checked.faults.iter().take(TOLD_MAX) {
-        let line = if is_repair { fault.to_string() } else { fault.damage.to_string() };
+        let line = if is_repair {
+            fault.to_string()
+        } else {
+            fault.damage.to_string()
+        };
         tell(&plain(&line));
     }
     if checked.faults.len() > TOLD_MAX {
@@ -104,7 +108,9 @@ fn told(checked: &Checked, is_repair: bool) -> String {
         placed_bytes,
         ..
     } = checked;
-    tell(&format!("pool {name} {uuid:032x}: {state}; {inodes} inodes, {placed_bytes} bytes of data"));
+    tell(&format!(
+        "pool {name} {uuid:032x}: {state}; {inodes} inodes, {placed_bytes} bytes of data"
+    ));
     text
 }
 

@@ -82,7 +82,10 @@ impl UpArgs {
         let given = [("read-only", self.read_only), ("degraded", self.degraded)];
         match given.into_iter().find(|(_, given)| *given) {
             Some((name, _)) if self.pool().is_none() => {
-                fail!("{} is for durable pools: a new pool is empty, so there would be nothing to read", spelled(name))
+                fail!(
+                    "{} is for durable pools: a new pool is empty, so there would be nothing to read",
+                    spelled(name)
+                )
             }
             _ => Ok(()),
         }

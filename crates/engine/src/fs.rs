@@ -38,8 +38,8 @@ pub use open::{Access, Opens};
 pub use placement::{Placement, UnknownPlacement};
 pub use repair::{Mended, Remedy, Repair};
 pub use restore::{OpenError, Replayed};
-pub(crate) use volume::{check_name as check_volume_name, check_size as check_volume_size};
 pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
+pub(crate) use volume::{check_name as check_volume_name, check_size as check_volume_size};
 pub use xattr::{MAP_XATTR, POLICY_XATTR, map_value};
 
 use crate::log::{Attributes, Change, Journal};

@@ -117,9 +117,15 @@ impl Pool {
             present_members(paths, MemberFile::open_to_read)?
         } else {
             let (newest, files) = members(paths, MemberFile::open_to_read)?;
-            (newest, files.into_iter().map(|(record, file)| (record, Some(file))).collect())
+            (
+                newest,
+                files.into_iter().map(|(record, file)| (record, Some(file))).collect(),
+            )
         };
-        let first = files.iter().find_map(|(_, file)| file.as_ref()).ok_or(Error::NoMembers)?;
+        let first = files
+            .iter()
+            .find_map(|(_, file)| file.as_ref())
+            .ok_or(Error::NoMembers)?;
         let log = LogOptions {
             witness: first.witness()?,
             metadata_bytes_max: metadata_bytes(&newest, options),

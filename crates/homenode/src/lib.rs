@@ -46,8 +46,8 @@ pub use durable::{Checked, Membership, check, member_of, repair};
 pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};
 pub use homenode_engine::fs::{
-    BodyKind, Error as FsError, Mended, Operation as BodyOperation, Placement, Remedy, StatFs, UnknownPlacement, VOLUME_BYTES_MAX,
-    VolumeError, VolumeStatus,
+    BodyKind, Error as FsError, Mended, Operation as BodyOperation, Placement, Remedy, StatFs, UnknownPlacement,
+    VOLUME_BYTES_MAX, VolumeError, VolumeStatus,
 };
 pub use homenode_engine::log::{Damage, NotAName, PoolName};
 pub use homenode_engine::pool::{MemberKind, PoolError};

@@ -165,3 +165,108 @@ fn what_is_no_new_pool_is_refused_and_leaves_nothing() {
     succeed(&mut pools.homenode("pool export -f tank"));
     assert!(pools.listed().is_empty());
 }
+
+/// Flips bits of a byte of a file.
+fn flip(path: &std::path::Path, at: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+#[test]
+fn a_damaged_pool_is_repaired_when_that_is_asked_for() {
+    let pools = Pools::new("repair");
+    let (member, untouched) = (pools.path("a"), |path: &std::path::Path| fs::read(path).unwrap());
+    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    succeed(&mut pools.homenode("fsck --repair tank"));
+    for at in [100, (32 << 20) - 4000] {
+        flip(&member, at);
+        let before = untouched(&member);
+        let mut check = pools.homenode("fsck tank");
+        let output = check.output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(4), "{told}");
+        assert!(
+            told.contains("superblock at the") && told.contains("--repair mends it"),
+            "{told}"
+        );
+        // By fsck(8): -n wins.
+        let mut helper = pools.command("fsck.homenode");
+        assert_eq!(helper.args(["-n", "-y", "a"]).output().unwrap().status.code(), Some(4));
+        assert!(untouched(&member) == before, "it was written to");
+        let mut helper = pools.command("fsck.homenode");
+        let output = helper.args(["-a", "tank"]).output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(
+            told.contains("written again") && told.contains("1 fault repaired"),
+            "{told}"
+        );
+        succeed(&mut pools.homenode("fsck tank"));
+    }
+    // Both: nobody knows what pool it is.
+    flip(&member, 100);
+    flip(&member, (32 << 20) - 4000);
+    fail(8, &mut pools.homenode("fsck --repair tank"));
+    let mut helper = pools.command("fsck.homenode");
+    assert_eq!(helper.arg("--no-such").output().unwrap().status.code(), Some(16));
+}
+
+#[test]
+fn a_pool_is_read_where_it_cannot_be_written_or_is_not_whole() {
+    need_mounts!();
+    let pools = Pools::new("reading");
+    let (mount, other) = (pools.0.dir("mount"), pools.0.dir("other"));
+    succeed(&mut pools.homenode("pool create tank a b --size 32M"));
+    succeed(&mut pools.homenode("up tank mount"));
+    fs::write(mount.join("small"), "kept").unwrap();
+    fs::write(mount.join("large"), vec![7; 40 << 20]).unwrap();
+    down(&mount);
+    let before = [pools.path("a"), pools.path("b")].map(|path| fs::read(path).unwrap());
+    refused(&mut pools.homenode("up --degraded mount"), &["durable pools"]);
+    // Twice beside each other, the second time by mount(8).
+    succeed(&mut pools.homenode("up --read-only tank mount"));
+    let mut helper = pools.command("mount.homenode");
+    succeed(helper.args(["tank", "other", "-o", "rw,ro"]));
+    refused(&mut pools.homenode("fsck --repair tank"), &["in use"]);
+    succeed(&mut pools.homenode("fsck tank"));
+    let third = pools.0.dir("third");
+    refused(&mut pools.homenode("up tank third"), &["in use"]);
+    for mount in [&mount, &other] {
+        assert_eq!(fs::read_to_string(mount.join("small")).unwrap(), "kept");
+        let error = fs::write(mount.join("new"), "").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+        // The kernel lets it through, and the server does not.
+        let remounted = std::process::Command::new("mount")
+            .args(["-i", "-o", "remount,rw"])
+            .arg(mount)
+            .status();
+        assert!(remounted.unwrap().success());
+        let error = fs::write(mount.join("new"), "").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+        down(mount);
+    }
+    for (path, bytes) in ["a", "b"].iter().zip(&before) {
+        assert!(fs::read(pools.path(path)).unwrap() == *bytes, "{path} was written to");
+    }
+    fs::rename(pools.path("b"), pools.path("away")).unwrap();
+    refused(&mut pools.homenode("up tank mount"), &["No such file"]);
+    let mut helper = pools.command("mount.homenode");
+    succeed(helper.args(["tank", "mount", "-o", "degraded"]));
+    assert_eq!(fs::read_to_string(mount.join("small")).unwrap(), "kept");
+    assert_eq!(fs::metadata(mount.join("large")).unwrap().len(), 40 << 20);
+    let error = fs::read(mount.join("large")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+    let mut start = vec![0; 1 << 20];
+    std::io::Read::read_exact(&mut fs::File::open(mount.join("large")).unwrap(), &mut start).unwrap();
+    assert!(start == vec![7; 1 << 20]);
+    down(&mount);
+    fs::rename(pools.path("away"), pools.path("b")).unwrap();
+    fs::rename(pools.path("a"), pools.path("away")).unwrap();
+    refused(
+        &mut pools.homenode("up --degraded tank mount"),
+        &["member 0", "its log lies there"],
+    );
+}

@@ -39,7 +39,11 @@ fn what_the_helper_does_not_understand_mounts_nothing() {
     need_mounts!(alone);
     let scratch = Scratch::new("helper-refuses");
     let dir = scratch.dir("pool");
-    for (option, part) in [("ro", "write rw"), ("size_per_node=5X", "5X"), ("frob", "not known")] {
+    for (option, part) in [
+        ("ro", "durable pools"),
+        ("size_per_node=5X", "5X"),
+        ("frob", "not known"),
+    ] {
         let message = fail(1, &mut helper(&dir, &["-o", option]));
         assert!(
             message.starts_with("mount.homenode: ") && message.contains(option) && message.contains(part),

@@ -207,7 +207,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::Io`] when that failed; again until all of it is durable.
     pub fn sync(&self, slot: &Slot, inode: &Inode) -> Result<()> {
-        let Some(journal) = self.written_log() else { return Ok(()) };
+        let Some(journal) = self.written_log() else {
+            return Ok(());
+        };
         if !journal.has_failed() {
             // What it appends needs room, too.
             self.admit(false)?;
@@ -224,7 +226,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// Those of [`Fs::sync`].
     pub fn sync_all(&self, slot: &Slot) -> Result<()> {
-        let Some(journal) = self.written_log() else { return Ok(()) };
+        let Some(journal) = self.written_log() else {
+            return Ok(());
+        };
         let _one_at_a_time = journal.settling.lock();
         self.settle_all(journal, slot)
     }
@@ -234,7 +238,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// Those of [`Fs::sync`].
     pub fn tend_log(&self, slot: &Slot) -> Result<()> {
-        let Some(journal) = self.written_log() else { return Ok(()) };
+        let Some(journal) = self.written_log() else {
+            return Ok(());
+        };
         let _one_at_a_time = journal.settling.lock();
         self.settle_all(journal, slot)?;
         journal.fill_spare(&self.pool);
@@ -249,7 +255,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// Those of [`Fs::sync`].
     pub fn compact(&self, slot: &Slot) -> Result<()> {
-        let Some(journal) = self.written_log() else { return Ok(()) };
+        let Some(journal) = self.written_log() else {
+            return Ok(());
+        };
         let _one_at_a_time = journal.settling.lock();
         self.write_snapshot(journal, slot)
     }

@@ -9,11 +9,12 @@ mod tree;
 use super::restore::{last_met, within};
 use super::{Ino, OpenError, Replayed};
 use crate::log::{
-    Change, Damage, Record, Rewrite, Salvaged, Segment, Superblock, Tables, Tail, repair_superblocks, salvage, scan,
-    write_superblock,
+    Change, Damage, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables, Tail, repair_superblocks, salvage,
+    scan, write_superblock,
 };
 use crate::{BLOCK_BYTES, Block, MemberId, Memory};
 use blocks::Claims;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tree::Tree;
 
@@ -67,6 +68,9 @@ pub enum Remedy {
     /// A part of the log is lost, and the rest is kept.
     #[error("the rest is kept")]
     Kept,
+    /// A part of an inode is lost, and the rest is kept.
+    #[error("what is known of it is kept, and missing bytes read as zeros")]
+    PartKept,
     /// A copy is written anew from the other one.
     #[error("it is written again")]
     Rewritten,
@@ -105,12 +109,16 @@ impl Repair {
         now_ns: i64,
     ) -> Result<Self, OpenError> {
         let mut mended = superblocks(memory, superblock);
-        let (replayed, has_lost_names) = match Replayed::read(memory, superblock, witness) {
-            Ok(replayed) => (replayed, false),
+        let (replayed, lost) = match Replayed::read(memory, superblock, witness) {
+            Ok(replayed) => (replayed, Lost::default()),
             Err(error) => salvaged(memory, superblock, witness, error, &mut mended)?,
         };
         let damage = replayed.check(superblock);
-        let extents = replayed.tables.inodes.values().flat_map(|node| node.data.extents.values());
+        let extents = replayed
+            .tables
+            .inodes
+            .values()
+            .flat_map(|node| node.data.extents.values());
         let placed = extents.filter(|(_, first)| first.is_some()).map(|(blocks, _)| blocks);
         let (inodes, placed_blocks) = (replayed.tables.inodes.len() as u64, placed.sum());
         let is_log_whole = mended.iter().all(|one| one.remedy == Remedy::Rewritten);
@@ -124,7 +132,7 @@ impl Repair {
             }
             let mut tree = Tree::of(replayed.tables, now_ns, &mut mended);
             let old = claims.all(&tree);
-            tree.mend(has_lost_names);
+            tree.mend(&lost);
             claims.mend(&mut tree);
             let snapshot = tree.snapshot(segment_blocks);
             let left = snapshot.tables().map_err(|error| OpenError::Log(error.to_string()))?;
@@ -222,15 +230,60 @@ fn superblocks<M: Memory>(memory: &M, superblock: &Superblock) -> Vec<Mended> {
         .collect()
 }
 
-/// What can be read of a log that cannot be read whole, and whether names may be lost; fails with `error` when that is nothing.
+/// What is lost of a log.
+#[derive(Debug, Default)]
+struct Lost {
+    /// There may have been names.
+    names: bool,
+    /// Inodes of which a part may be lost.
+    torn: BTreeSet<Ino>,
+    /// The inode whose records the last group has begun with and not ended.
+    open: Option<Ino>,
+}
+
+impl Lost {
+    /// Looks at a group of the snapshot: which inodes have records in the groups that are lost before it.
+    fn look(&mut self, group: &Shown<'_>, is_behind_gap: bool) {
+        let mut records = group.records.clone().filter_map(Result::ok);
+        let first = records.next();
+        if is_behind_gap {
+            let is_new = matches!(first, Some(Record::Change(Change::Inode { .. })));
+            self.torn.extend(self.open.take());
+            self.torn.extend(first.and_then(inode_of).filter(|_| !is_new));
+        }
+        // Their birth comes last.
+        let last = records.last().or(first);
+        self.open = last
+            .filter(|last| !matches!(last, Record::Birth { .. }))
+            .and_then(inode_of);
+    }
+}
+
+/// The inode that a record tells of.
+fn inode_of(record: Record<'_>) -> Option<Ino> {
+    match record {
+        Record::Birth { ino, .. }
+        | Record::Change(
+            Change::Inode { ino, .. }
+            | Change::Target { ino, .. }
+            | Change::Times { ino, .. }
+            | Change::Xattr { ino, .. }
+            | Change::Extent { ino, .. }
+            | Change::Size { ino, .. },
+        ) => Some(ino),
+        _ => None,
+    }
+}
+
+/// What can be read of a log that cannot be read whole, and what is lost; fails with `error` when nothing can be read.
 fn salvaged<M: Memory>(
     memory: &M,
     superblock: &Superblock,
     witness: u128,
     error: OpenError,
     mended: &mut Vec<Mended>,
-) -> Result<(Replayed, bool), OpenError> {
-    let mut lost = |what: String| {
+) -> Result<(Replayed, Lost), OpenError> {
+    let mut tell = |what: String| {
         mended.push(Mended {
             damage: Damage::Log(what),
             remedy: Remedy::Kept,
@@ -238,17 +291,25 @@ fn salvaged<M: Memory>(
     };
     let is_within = |segment| within(superblock, segment);
     let mut tables = Tables::default();
-    let snapshot = salvage(memory, superblock.snapshot, &is_within, &mut |group| tables.play(&group));
+    let mut lost = Lost::default();
+    let snapshot = salvage(memory, superblock.snapshot, &is_within, &mut |group, is_behind_gap| {
+        lost.look(&group, is_behind_gap);
+        tables.play(&group)
+    });
     let Salvaged { shown, damaged, .. } = snapshot;
     if shown == 0 {
         return Err(error);
     }
     if damaged > 0 {
-        lost(format!("{damaged} of the snapshot's groups cannot be read, and what they told is lost"));
+        tell(format!(
+            "{damaged} of the snapshot's groups cannot be read, and what they told is lost"
+        ));
     }
     let has_end = tables.end_snapshot();
     if !has_end {
-        lost(format!("the snapshot ends behind {shown} groups, and what followed is lost"));
+        tell(format!(
+            "the snapshot ends behind {shown} groups, and what followed is lost"
+        ));
     }
     let all_is_there = superblock.witness == witness;
     let (met, _) = last_met(memory, superblock.tail, &is_within);
@@ -259,14 +320,17 @@ fn salvaged<M: Memory>(
         tables.play(&group)
     });
     if let Err(error) = played {
-        lost(format!("what the log told behind group {sequence} is lost ({error})"));
+        tell(format!("what the log told behind group {sequence} is lost ({error})"));
     }
     let saved = tables.finish(all_is_there);
-    let has_lost_names = damaged > 0 || !has_end;
-    if !has_lost_names {
+    lost.names = damaged > 0 || !has_end;
+    if !has_end {
+        lost.torn.extend(lost.open);
+    }
+    if !lost.names {
         tables.drop_nameless();
     }
-    let segments = salvage(memory, superblock.tail, &is_within, &mut |_| Ok(())).segments;
+    let segments = salvage(memory, superblock.tail, &is_within, &mut |_, _| Ok(())).segments;
     let tail = Tail {
         segments,
         at: 0,
@@ -280,7 +344,7 @@ fn salvaged<M: Memory>(
         tail,
         all_is_there,
     };
-    Ok((replayed, has_lost_names))
+    Ok((replayed, lost))
 }
 
 /// The records of a change.

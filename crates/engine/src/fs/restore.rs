@@ -9,8 +9,8 @@ use super::volume::Volume;
 use super::{Error, Fs, Ino, NewInode};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{
-    Change, Damage, Data, Features, Head, Journal, LogOptions, MemberRecord, Node, Record, Segment, Shown, Superblock, Tables,
-    Tail, Unreadable, first_superblock, repair_superblocks, scan,
+    Change, Damage, Data, Features, Head, Journal, LogOptions, MemberRecord, Node, Record, Segment, Shown, Superblock,
+    Tables, Tail, Unreadable, first_superblock, repair_superblocks, scan,
 };
 use crate::pool::Machine;
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};

@@ -19,17 +19,18 @@ pub(crate) struct Salvaged {
     pub(crate) damaged: u64,
 }
 
-/// Shows each group of the log at `head` that is whole, without the rule that the log ends before the first one that is not. `is_within` tells
-/// whether a segment lies in the members. Parts of a large group are shown one by one.
+/// Shows each group of the log at `head` that is whole, and whether damaged ones are between it and the one before, without the rule that the log
+/// ends before these. `is_within` tells whether a segment lies in the members. Parts of a large group are shown one by one.
 pub(crate) fn salvage<M: Memory>(
     memory: &M,
     head: Head,
     is_within: &dyn Fn(Segment) -> bool,
-    show: &mut dyn FnMut(Shown<'_>) -> Result<(), Malformed>,
+    show: &mut dyn FnMut(Shown<'_>, bool) -> Result<(), Malformed>,
 ) -> Salvaged {
     let mut salvaged = Salvaged::default();
     let (mut sequence, mut seed) = (head.sequence, head.seed);
     let mut next = Some((head.first, head.blocks));
+    let mut is_behind_gap = false;
     while let Some(segment) = next.take() {
         if segment.1 == 0 || salvaged.segments.contains(&segment) || !is_within(segment) {
             salvaged.damaged += 1;
@@ -46,6 +47,7 @@ pub(crate) fn salvage<M: Memory>(
             (sequence, seed) = (sequence + 1, crc);
             rest = rest.get(padded(HEADER_BYTES + records.len())..).unwrap_or_default();
             if !is_whole {
+                is_behind_gap = true;
                 salvaged.damaged += 1;
                 continue;
             }
@@ -61,9 +63,9 @@ pub(crate) fn salvage<M: Memory>(
                 time_ns,
                 records,
             };
-            if show(shown).is_err() {
-                salvaged.damaged += 1;
-            }
+            let is_read = show(shown, is_behind_gap).is_ok();
+            is_behind_gap = !is_read;
+            salvaged.damaged += u64::from(!is_read);
         }
     }
     salvaged

@@ -143,6 +143,9 @@ pub enum Damage {
     /// An inode without a name, in a log that has lost some.
     #[error("inode {ino} has no name", ino = .0.0)]
     Nameless(Ino),
+    /// An inode of which the log has lost a part: blocks, its size, or other things.
+    #[error("inode {ino} has lost a part of what the log told of it", ino = .0.0)]
+    Torn(Ino),
     /// Parts of the log that cannot be read.
     #[error("the log is damaged: {0}")]
     Log(String),
@@ -401,7 +404,13 @@ impl Tables {
                 None => damage.push(Damage::NoAttributes(*ino)),
                 Some(attributes) => {
                     let (kind, data) = (attributes.mode & attr::TYPE_MASK, &node.data);
-                    if !fits(kind, volumes.contains(ino), data.size, data.end(), node.target.is_some()) {
+                    if !fits(
+                        kind,
+                        volumes.contains(ino),
+                        data.size,
+                        data.end(),
+                        node.target.is_some(),
+                    ) {
                         damage.push(Damage::Body(*ino));
                     }
                 }

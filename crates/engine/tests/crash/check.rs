@@ -237,7 +237,9 @@ pub(crate) fn flip_each(run: &Run, kind: Kind, random: &mut fastrand::Rng) -> Re
     let mut places: Vec<usize> = superblocks.iter().flat_map(|at| *at..at + BLOCK_BYTES).collect();
     places.extend(headers.iter().flat_map(|at| *at..(at + HEADER_BYTES).min(bytes.len())));
     // Names and bytes.
-    let near = headers.iter().flat_map(|at| at + HEADER_BYTES..(at + 4 * HEADER_BYTES).min(bytes.len()));
+    let near = headers
+        .iter()
+        .flat_map(|at| at + HEADER_BYTES..(at + 4 * HEADER_BYTES).min(bytes.len()));
     places.extend(near.filter(|at| bytes[*at] != 0));
     let (mut opened, mut mended) = (0, 0);
     for (nth, at) in places.into_iter().enumerate() {

@@ -401,7 +401,6 @@ fn check(case: &Case, tree: &Tree) {
     }
 }
 
-
 #[test]
 fn each_fault_is_told_and_mended() {
     for case in cases() {
@@ -443,7 +442,10 @@ fn grouped() -> Vec<u8> {
         vec![inode(4, FILE), extent(4, 0, 1, 20), size(4, 4096), inode(5, FILE)],
         vec![end()],
     ];
-    pool(&snapshot, &[vec![named(1, 9, "new"), inode(9, FILE), named(2, 5, "five")]])
+    pool(
+        &snapshot,
+        &[vec![named(1, 9, "new"), inode(9, FILE), named(2, 5, "five")]],
+    )
 }
 
 #[test]
@@ -474,12 +476,50 @@ fn what_is_whole_of_a_damaged_snapshot_is_kept() {
     // The header of the second group is damaged: what followed cannot be found.
     let mut bytes = grouped();
     let magics = bytes.windows(4).enumerate().filter(|(_, word)| word == b"HNLG");
-    let second = magics.map(|(at, _)| at).find(|at| *at > 100 * BLOCK_BYTES).expect("it is there");
+    let second = magics
+        .map(|(at, _)| at)
+        .find(|at| *at > 100 * BLOCK_BYTES)
+        .expect("it is there");
     bytes[second] ^= 1;
     let (told, memory) = mend(bytes).expect("some can be read");
-    assert!(told[0].contains("ends behind 1 groups, and what followed is lost"), "{told:?}");
+    assert!(
+        told[0].contains("ends behind 1 groups, and what followed is lost"),
+        "{told:?}"
+    );
     let kept = paths(&tree(memory.bytes()));
-    assert!(kept.contains(&"/new 9 100644 8".to_owned()) && kept.contains(&"/dir 2 40755 8".to_owned()), "{kept:?}");
+    assert!(
+        kept.contains(&"/new 9 100644 8".to_owned()) && kept.contains(&"/dir 2 40755 8".to_owned()),
+        "{kept:?}"
+    );
+}
+
+#[test]
+fn files_that_lose_a_part_with_a_group_are_told() {
+    let snapshot = [
+        vec![
+            inode(1, DIRECTORY),
+            named(1, 4, "file"),
+            inode(4, FILE),
+            extent(4, 0, 1, 20),
+        ],
+        vec![extent(4, 1, 1, 21)],
+        vec![size(4, 8192)],
+        vec![inode(5, FILE), end()],
+    ];
+    let headers = |bytes: &[u8]| -> Vec<usize> {
+        let magics = bytes.windows(4).enumerate().filter(|(_, word)| *word == b"HNLG");
+        magics.map(|(at, _)| at).filter(|at| *at >= 100 * BLOCK_BYTES).collect()
+    };
+    for (group, whole) in [(1, [20, 0].as_slice()), (2, &[])] {
+        let mut bytes = pool(&snapshot, &[]);
+        let at = headers(&bytes)[group] + 41;
+        bytes[at] ^= 1;
+        let (told, memory) = mend(bytes).expect("most can be read");
+        let torn = "inode 4 has lost a part of what the log told of it: what is known of it is kept, and missing bytes read as zeros";
+        assert!(told.iter().any(|text| text == torn), "{told:?}");
+        let bytes = &tree(memory.bytes()).bytes[&4];
+        assert_eq!(bytes.iter().copied().step_by(BLOCK_BYTES).collect::<Vec<u8>>(), whole);
+    }
 }
 
 #[test]
@@ -502,7 +542,10 @@ fn a_log_that_leads_astray_ends_there() {
 fn a_log_of_which_nothing_can_be_read_is_refused() {
     let mut bytes = grouped();
     put(&mut bytes, SNAPSHOT, 0, &[0; 4]);
-    assert_eq!(mend(bytes).map(drop).expect_err("nothing is left"), OpenError::NoSnapshot);
+    assert_eq!(
+        mend(bytes).map(drop).expect_err("nothing is left"),
+        OpenError::NoSnapshot
+    );
 }
 
 #[test]
@@ -518,7 +561,10 @@ fn a_damaged_superblock_is_written_again_from_the_other_one() {
             )]
         );
         let bytes = memory.bytes();
-        assert!(bytes[..BLOCK_BYTES] == bytes[(BLOCKS - 1) * BLOCK_BYTES..], "they differ");
+        assert!(
+            bytes[..BLOCK_BYTES] == bytes[(BLOCKS - 1) * BLOCK_BYTES..],
+            "they differ"
+        );
         tree(bytes);
     }
 }

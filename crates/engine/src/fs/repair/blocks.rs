@@ -20,7 +20,9 @@ impl Ranges {
     /// Takes what is free of a range, and returns what is not, with who has it.
     fn take(&mut self, range: Range<u64>, owner: Option<Ino>) -> Vec<(Range<u64>, Option<Ino>)> {
         let before = self.0.range(..range.start).next_back();
-        let first = before.filter(|(_, (end, _))| *end > range.start).map(|(start, _)| *start);
+        let first = before
+            .filter(|(_, (end, _))| *end > range.start)
+            .map(|(start, _)| *start);
         let met = self.0.range(first.unwrap_or(range.start)..range.end);
         let met: Vec<_> = met
             .map(|(start, (end, owner))| ((*start).max(range.start)..(*end).min(range.end), *owner))
@@ -88,7 +90,7 @@ impl Claims {
         let is_within = |segment| within(superblock, segment);
         let (order, mut nth) = (&mut self.order, 0);
         for head in [superblock.snapshot, superblock.tail] {
-            salvage(memory, head, &is_within, &mut |group| {
+            salvage(memory, head, &is_within, &mut |group, _| {
                 for record in group.records {
                     if let Record::Change(Change::Extent {
                         ino,

@@ -1,7 +1,9 @@
 //! The tree of a damaged pool, and its faults one after the other: types, volumes, sizes, names, and directories without a way to the root.
 
-use super::{Damage, Mended, Remedy, Rewrite, change, number};
-use crate::fs::attr::{BLOCK_DEVICE, CHARACTER_DEVICE, DIRECTORY, FIFO, PERMISSIONS, REGULAR, SOCKET, SYMLINK, TYPE_MASK};
+use super::{Damage, Lost, Mended, Remedy, Rewrite, change, number};
+use crate::fs::attr::{
+    BLOCK_DEVICE, CHARACTER_DEVICE, DIRECTORY, FIFO, PERMISSIONS, REGULAR, SOCKET, SYMLINK, TYPE_MASK,
+};
 use crate::fs::{FILE_BYTES_MAX, Ino, check_name, check_volume_name, check_volume_size};
 use crate::log::{Attributes, Change, Record, Tables, fits};
 use crate::{BLOCK_BYTES, Block};
@@ -89,7 +91,11 @@ impl<'a> Tree<'a> {
         let inodes: BTreeMap<Ino, Node> = inodes.collect();
         let highest = inodes.last_key_value().map_or(Ino::ROOT, |(ino, _)| *ino);
         Self {
-            names: tables.names.into_iter().filter(|(_, names)| !names.is_empty()).collect(),
+            names: tables
+                .names
+                .into_iter()
+                .filter(|(_, names)| !names.is_empty())
+                .collect(),
             volumes: tables.volumes,
             last: tables.last.max(highest.0),
             inodes,
@@ -104,13 +110,17 @@ impl<'a> Tree<'a> {
     }
 
     /// Mends all but blocks. When names are lost, what has none gets one.
-    pub(super) fn mend(&mut self, has_lost_names: bool) {
+    pub(super) fn mend(&mut self, lost: &Lost) {
+        for ino in lost.torn.iter().filter(|ino| self.inodes.contains_key(ino)) {
+            let (damage, remedy) = (Damage::Torn(*ino), Remedy::PartKept);
+            self.mended.push(Mended { damage, remedy });
+        }
         self.mend_root();
         self.mend_types();
         self.mend_volumes();
         self.mend_sizes();
         self.mend_names();
-        self.mend_shape(has_lost_names);
+        self.mend_shape(lost.names);
     }
 
     fn kind(&self, ino: Ino) -> Option<u32> {
@@ -145,7 +155,15 @@ impl<'a> Tree<'a> {
         let names = &self.names;
         self.inodes.retain(|ino, node| {
             let is_type = |attributes: &Attributes| {
-                let all = [REGULAR, DIRECTORY, SYMLINK, BLOCK_DEVICE, CHARACTER_DEVICE, FIFO, SOCKET];
+                let all = [
+                    REGULAR,
+                    DIRECTORY,
+                    SYMLINK,
+                    BLOCK_DEVICE,
+                    CHARACTER_DEVICE,
+                    FIFO,
+                    SOCKET,
+                ];
                 all.contains(&(attributes.mode & TYPE_MASK))
             };
             if node.attributes.as_ref().is_some_and(is_type) {
@@ -204,7 +222,9 @@ impl<'a> Tree<'a> {
         let volumes: BTreeSet<Ino> = self.volumes.values().copied().collect();
         let mut told = Vec::new();
         self.inodes.retain(|ino, node| {
-            let kind = node.attributes.map_or(REGULAR, |attributes| attributes.mode & TYPE_MASK);
+            let kind = node
+                .attributes
+                .map_or(REGULAR, |attributes| attributes.mode & TYPE_MASK);
             if node.fits(kind, volumes.contains(ino)) {
                 return true;
             }
@@ -293,7 +313,9 @@ impl<'a> Tree<'a> {
     fn walk(&mut self, start: Ino, reached: &mut BTreeSet<Ino>) {
         let mut waiting = vec![start];
         while let Some(dir) = waiting.pop() {
-            let Some(mut names) = self.names.remove(&dir) else { continue };
+            let Some(mut names) = self.names.remove(&dir) else {
+                continue;
+            };
             let mut again = Vec::new();
             names.retain(|_, ino| {
                 if !self.is_directory(*ino) {
@@ -308,7 +330,9 @@ impl<'a> Tree<'a> {
                 is_new
             });
             self.names.insert(dir, names);
-            again.into_iter().for_each(|ino| self.tell(Damage::Shape(ino), Remedy::NameDropped));
+            again
+                .into_iter()
+                .for_each(|ino| self.tell(Damage::Shape(ino), Remedy::NameDropped));
         }
     }
 

@@ -460,6 +460,7 @@ fn what_is_whole_of_a_damaged_snapshot_is_kept() {
         told,
         [
             "the log is damaged: 1 of the snapshot's groups cannot be read, and what they told is lost: the rest is kept",
+            "inode 2 has lost a part of what the log told of it: what is known of it is kept, and missing bytes read as zeros",
             "inode 4 has no name: it is named `#4` in lost+found",
         ]
     );

@@ -171,6 +171,9 @@ pub enum Error {
         /// The files.
         paths: [PathBuf; 2],
     },
+    /// A file that is an earlier state of a member.
+    #[error("{} is an older state of a member than the others are, such as a copy that was put back: give the file that the pool was used with last", .0.display())]
+    OldMember(PathBuf),
     /// A file that was a member of the pool once.
     #[error("{} was a member of the pool, and is none any more: leave it out", .0.display())]
     NoMemberAnyMore(PathBuf),
@@ -253,6 +256,7 @@ impl Error {
             | Self::OtherPoolsMember { .. }
             | Self::GivenTwice(_)
             | Self::SameMember { .. }
+            | Self::OldMember(_)
             | Self::NoMemberAnyMore(_) => EINVAL,
             Self::MissingMembers(_) | Self::LogMissing(_) => ENODEV,
             Self::Open(_) | Self::Random(_) => EIO,

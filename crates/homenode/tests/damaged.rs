@@ -184,6 +184,9 @@ fn files_that_are_mixed_up_are_refused_by_name() {
     drop(Pool::create_on(&[a.clone(), b.clone()], &PoolOptions::new()).unwrap());
     drop(Pool::create_on(std::slice::from_ref(&other), &PoolOptions::new()).unwrap());
     let both = [a.clone(), b.clone()];
+    let earlier = fs::read(&b).unwrap();
+    drop(open(&both, &PoolOptions::new()).unwrap());
+    let last = fs::read(&b).unwrap();
     for options in [PoolOptions::new(), read_only(), degraded()] {
         let is = |paths: &[PathBuf], expected: fn(&Error) -> bool| {
             let error = refused(paths, &options);
@@ -206,6 +209,9 @@ fn files_that_are_mixed_up_are_refused_by_name() {
                 }
             )
         });
+        fs::write(&b, &earlier).unwrap();
+        is(&both, |error| matches!(error, Error::OldMember(_)));
+        fs::write(&b, &last).unwrap();
         // Shorter and longer.
         for bytes in [MEMBER_BYTES - BLOCK, MEMBER_BYTES / 2, MEMBER_BYTES + BLOCK] {
             let end = fs::read(&b).unwrap();

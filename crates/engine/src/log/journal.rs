@@ -500,7 +500,8 @@ pub(crate) fn write_superblock<M: Memory>(memory: &M, superblock: &mut Superbloc
     Ok(())
 }
 
-/// Writes each copy that a crash left damaged or old again, so that the other one is not the only one when that is written.
+/// Writes each copy that a crash left damaged or old again, so that the other one is not the only one when that is written, and no member stays
+/// behind the others by more than one change.
 pub(crate) fn repair_superblocks<M: Memory>(memory: &M, superblock: &Superblock) -> Result<(), MemoryError> {
     for member in &superblock.members {
         let places = [0, member.blocks - 1].map(|index| Block::new(member.id, index));
@@ -510,10 +511,14 @@ pub(crate) fn repair_superblocks<M: Memory>(memory: &M, superblock: &Superblock)
         }
         let generations = copies.map(|copy| Superblock::decode(&copy).ok().map(|superblock| superblock.generation));
         let newest = usize::from(generations[1] > generations[0]);
-        if generations[0] != generations[1] {
-            let other = places[1 - newest];
-            memory.store(other, 0, &copies[newest])?;
-            memory.persist(other, 0, BLOCK_BYTES)?;
+        let mut own = superblock.clone();
+        own.own = member.id;
+        // The other one first: the newer one stays until that is whole.
+        for nth in [1 - newest, newest] {
+            if generations[nth] != Some(superblock.generation) {
+                memory.store(places[nth], 0, &own.encode()[..])?;
+                memory.persist(places[nth], 0, BLOCK_BYTES)?;
+            }
         }
     }
     Ok(())

@@ -70,6 +70,10 @@ fn sorted(paths: &[PathBuf], open: Open, may_miss: bool) -> Result<Present, Erro
         let Some(record) = record else {
             return Err(Error::NoMemberAnyMore(file.path().to_owned()));
         };
+        // A crash leaves members one change apart.
+        if superblock.generation + 1 < newest.generation {
+            return Err(Error::OldMember(file.path().to_owned()));
+        }
         if record.blocks != file.blocks() {
             return Err(Error::SmallFile {
                 path: file.path().to_owned(),

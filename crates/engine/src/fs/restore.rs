@@ -360,7 +360,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
         }
         let journal = Journal::new(options, superblock, replayed.snapshot, replayed.tail);
-        fs.journal = Some(Box::new(journal.to_read()));
+        fs.journal = Some(Box::new(journal.read_only()));
         Ok(fs)
     }
 

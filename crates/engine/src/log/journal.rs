@@ -147,7 +147,7 @@ impl Journal {
     }
 
     /// The journal of a pool that is only read: nothing is appended, and nothing is written.
-    pub(crate) fn to_read(mut self) -> Self {
+    pub(crate) fn read_only(mut self) -> Self {
         self.is_read_only = true;
         self.failed = AtomicBool::new(true);
         self

@@ -16,7 +16,10 @@ pub use codec::{Malformed, Record};
 pub use journal::LogOptions;
 pub(crate) use journal::{Journal, first_superblock, repair_superblocks};
 pub(crate) use scan::{Segment, Shown, Tail, Unreadable, scan};
-pub use superblock::{Features, Head, MemberRecord, NotAName, PoolName, Superblock, UnusableSuperblock};
+pub(crate) use superblock::MEMBERS_MAX;
+pub use superblock::{
+    Features, Gathered, Head, MemberRecord, NotAName, NotGathered, PoolName, Superblock, UnusableSuperblock, gather,
+};
 pub use tables::{Damage, Data, Node, Tables};
 
 use crate::Block;

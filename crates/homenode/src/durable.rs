@@ -5,8 +5,8 @@ use crate::periodic::Periodic;
 use crate::pool::{Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
 use homenode_engine::fs::{Fs, Replayed};
-use homenode_engine::log::{Damage, LogOptions, MemberRecord, PoolName, Superblock};
-use homenode_engine::{BLOCK_BYTES, MemberId};
+use homenode_engine::log::{Damage, LogOptions, MemberRecord, NotGathered, PoolName, Superblock, gather};
+use homenode_engine::{BLOCK_BYTES, MemberId, NodeId};
 use homenode_linux::clock::CoarseClock;
 use homenode_linux::memory::{MemberFile, MemberFileError, MemberReader, NodeMemory};
 use std::collections::BTreeMap;
@@ -37,22 +37,17 @@ impl Pool {
     pub fn create_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
-        let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let files = paths
             .iter()
             .map(|path| MemberFile::open(path))
             .collect::<Result<Vec<_>, _>>()?;
         let first = files.first().ok_or(Error::NoMembers)?;
-        for file in &files {
-            if file.blocks() < MEMBER_BLOCKS_MIN {
-                return Err(Error::SmallFile {
-                    path: file.path().to_owned(),
-                    bytes: file.blocks() * BLOCK_BYTES as u64,
-                    least_bytes: MEMBER_BLOCKS_MIN * BLOCK_BYTES as u64,
-                });
-            }
-        }
-        files.iter().try_for_each(|file| file.prepare(options.unwritten))?;
+        files
+            .iter()
+            .try_for_each(|file| require_blocks(file, MEMBER_BLOCKS_MIN))?;
+        files
+            .iter()
+            .try_for_each(|file| file.prepare(options.unwritten, |_| false))?;
         let log = LogOptions {
             uuid: u128::from(random()?) << 64 | u128::from(random()?),
             name: options.name,
@@ -63,8 +58,8 @@ impl Pool {
         let members: Vec<_> = (0..)
             .zip(&files)
             .map(|(id, file)| {
-                let (id, kind, blocks) = (MemberId(id), file.kind()?, file.blocks());
-                Ok((MemberRecord { id, kind, blocks }, home))
+                let member = record(MemberId(id), file)?;
+                Ok((member, home_of(&machine, file)?))
             })
             .collect::<Result<_, Error>>()?;
         let memory = NodeMemory::new();
@@ -76,14 +71,14 @@ impl Pool {
         Self::committing(fs.map_err(Error::Open)?, owner, machine, options)
     }
 
-    /// Opens a durable pool whose members are these files, in any order, and brings it up: also after a crash.
+    /// Opens a durable pool whose members are these files, in any order, and brings it up: also after a crash. A file that the pool does not
+    /// list, because it was to become a member or was one, is left alone.
     ///
     /// # Errors
     /// When a file is in use, is of another pool, or is no member; when a member is missing; when the pool is damaged.
     pub fn open_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
-        let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let (newest, files) = members(paths, MemberFile::open)?;
         let log = LogOptions {
             uuid: newest.uuid,
@@ -93,12 +88,59 @@ impl Pool {
             ..log_options(newest.members.iter().map(|member| member.blocks).sum())
         };
         let memory = NodeMemory::new();
+        let mut homes = BTreeMap::new();
         for (record, file) in files {
+            homes.insert(record.id, home_of(&machine, &file)?);
             memory.attach(record.id, record.kind, file)?;
         }
-        let fs = Fs::open_durable(&machine.engine, memory, CoarseClock, log, newest, &|_| home);
+        let fs = Fs::open_durable(&machine.engine, memory, CoarseClock, log, newest, &|id| homes[&id]);
         let (owner, _) = root_of(options);
         Self::committing(fs.map_err(Error::Open)?, owner, machine, options)
+    }
+
+    /// Adds a file to a durable pool that is in use, as a member. The file keeps its size, takes all of its room on the disk, and is written
+    /// once unless `unwritten`, as with [`PoolOptions::unwritten`].
+    ///
+    /// # Errors
+    /// [`Error::VolatilePool`]; when the file is too small, in use or a member already, or the disk is full: the pool has not changed then. After
+    /// [`PoolError::Log`] the pool can only be read, and has the member or not when it is opened again.
+    pub fn add_file(&self, path: &Path, unwritten: bool) -> Result<MemberId, Error> {
+        let inner = &*self.inner;
+        let (fs, pool) = (&inner.fs, inner.fs.pool());
+        let uuid = fs.uuid().ok_or(Error::VolatilePool)?;
+        let file = MemberFile::open(path)?;
+        require_blocks(&file, MEMBER_BLOCKS_MIN)?;
+        let members = pool.status().members;
+        let is_member = |id: MemberId| members.iter().any(|member| member.id == id);
+        file.prepare(unwritten, |found| found.uuid == uuid && !is_member(found.own))?;
+        let home = home_of(&inner.machine, &file)?;
+        // One member at a time.
+        let _alone = inner.populators.lock();
+        let member = record(pool.next_member(), &file)?;
+        pool.memory().attach(member.id, member.kind, file)?;
+        if let Err(error) = fs.add_member(member, home) {
+            pool.memory().remove(member.id)?;
+            return Err(error.into());
+        }
+        inner.limit_metadata();
+        Ok(member.id)
+    }
+
+    /// The pool's UUID, if it is durable.
+    #[must_use]
+    pub fn uuid(&self) -> Option<u128> {
+        self.inner.fs.uuid()
+    }
+
+    /// Files of a durable pool's members, in the order of their numbers.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let pool = self.inner.fs.pool();
+        let members = pool.status().members;
+        members
+            .iter()
+            .filter_map(|member| pool.memory().file(member.id))
+            .collect()
     }
 
     /// Makes all of a durable pool durable now, as syncfs(2). A volatile pool has nothing to do.
@@ -142,10 +184,6 @@ pub struct Membership {
     pub name: PoolName,
     /// This member.
     pub member: MemberId,
-    /// All members, each with its bytes.
-    pub members: Vec<(MemberId, u64)>,
-    /// Generation of this copy: of those that members have the highest counts.
-    pub generation: u64,
 }
 
 /// Looks at what pool a file is a member of, whether that is up or not.
@@ -154,15 +192,10 @@ pub struct Membership {
 /// [`Error::MemberFile`] when it is none, or cannot be read.
 pub fn member_of(path: &Path) -> Result<Membership, Error> {
     let superblock = MemberFile::peek(path)?;
-    let members = superblock.members.iter();
     Ok(Membership {
         uuid: superblock.uuid,
         name: superblock.name,
         member: superblock.own,
-        members: members
-            .map(|record| (record.id, record.blocks * BLOCK_BYTES as u64))
-            .collect(),
-        generation: superblock.generation,
     })
 }
 
@@ -206,49 +239,131 @@ pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
     })
 }
 
+/// A durable pool whose files were found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Found {
+    /// Identity of the pool.
+    pub uuid: u128,
+    /// What people call the pool.
+    pub name: PoolName,
+    /// Files of its members, in the order of their numbers.
+    pub members: Vec<PathBuf>,
+    /// Bytes of all members.
+    pub bytes: u64,
+}
+
+/// Looks which of these files are the members of one pool, whether that is up or not.
+///
+/// # Errors
+/// When they are not all members of one pool, but for files that it does not list.
+pub fn find_members(paths: &[PathBuf]) -> Result<Found, Error> {
+    let (newest, members) = gathered(paths, |path| Ok((MemberFile::peek(path)?, path.to_owned())))?;
+    Ok(Found {
+        uuid: newest.uuid,
+        name: newest.name,
+        bytes: members
+            .iter()
+            .map(|(record, _)| record.blocks * BLOCK_BYTES as u64)
+            .sum(),
+        members: members.into_iter().map(|(_, path)| path).collect(),
+    })
+}
+
 /// A pool's newest superblock, and its members in the order of their numbers.
-type Members = (Superblock, Vec<(MemberRecord, MemberFile)>);
+type Members<T = MemberFile> = (Superblock, Vec<(MemberRecord, T)>);
 
 /// Opens the members of one pool; each must be given once.
 fn members(paths: &[PathBuf], open: fn(&Path) -> Result<MemberFile, MemberFileError>) -> Result<Members, Error> {
-    let mut files = Vec::new();
-    for path in paths {
+    let (newest, files) = gathered(paths, |path| {
         let file = open(path)?;
-        files.push((file.superblock()?, file));
-    }
-    let superblocks = files.iter().map(|(superblock, _)| superblock);
-    let newest = superblocks.max_by_key(|superblock| superblock.generation);
-    let newest = newest.ok_or(Error::NoMembers)?.clone();
-    let mut by_id = BTreeMap::new();
-    let given = files.len();
-    for (superblock, file) in files {
-        if superblock.uuid != newest.uuid {
-            return Err(Error::OtherPoolsMember {
+        Ok((file.superblock()?, file))
+    })?;
+    for (record, file) in &files {
+        require_blocks(file, record.blocks)?;
+        if file.blocks() > record.blocks {
+            return Err(Error::GrownFile {
                 path: file.path().to_owned(),
-                uuid: superblock.uuid,
-                pool: newest.uuid,
+                bytes: record.blocks * BLOCK_BYTES as u64,
             });
         }
-        by_id.insert(superblock.own, file);
     }
-    let missing = newest.members.iter().map(|member| member.id);
-    let missing: Vec<MemberId> = missing.filter(|id| !by_id.contains_key(id)).collect();
-    if !missing.is_empty() || by_id.len() < given || given > newest.members.len() {
-        return Err(Error::MissingMembers(missing));
-    }
-    let with_records = newest.members.iter().zip(by_id.into_values());
-    let files = with_records.map(|(record, file)| {
-        if record.blocks == file.blocks() {
-            return Ok((*record, file));
-        }
-        Err(Error::SmallFile {
-            path: file.path().to_owned(),
-            bytes: file.blocks() * BLOCK_BYTES as u64,
-            least_bytes: record.blocks * BLOCK_BYTES as u64,
-        })
-    });
-    let files = files.collect::<Result<_, _>>()?;
     Ok((newest, files))
+}
+
+/// Finds the members of one pool among files, by what `look` finds in each.
+fn gathered<T>(
+    paths: &[PathBuf],
+    look: impl Fn(&Path) -> Result<(Superblock, T), MemberFileError>,
+) -> Result<Members<T>, Error> {
+    let (mut given, mut superblocks, mut files, mut unusable) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for path in paths {
+        match look(path) {
+            Ok((superblock, file)) => {
+                given.push(path);
+                superblocks.push(superblock);
+                files.push(Some(file));
+            }
+            Err(error) => unusable.push((path, error)),
+        }
+    }
+    let gathered = match gather(&superblocks) {
+        Ok(gathered) => gathered,
+        Err(NotGathered::OtherPool(other, pool)) => {
+            return Err(Error::OtherPoolsMember {
+                path: given[other].clone(),
+                uuid: superblocks[other].uuid,
+                pool,
+            });
+        }
+        Err(NotGathered::Twice(member)) => return Err(Error::MemberTwice(member)),
+        Err(missing) => {
+            // The member that is missing may be a file that cannot be used.
+            let unusable = unusable.into_iter().next().map(|(_, error)| error.into());
+            return Err(unusable.unwrap_or(match missing {
+                NotGathered::Missing(members) => Error::MissingMembers(members),
+                _ => Error::NoMembers,
+            }));
+        }
+    };
+    // The superblocks of the members say that there are no others.
+    let others = gathered.others.iter().map(|other| given[*other]);
+    for path in others.chain(unusable.iter().map(|(path, _)| *path)) {
+        tracing::warn!(
+            "{} is no member of the pool, and is left alone: a crash came while it was added or removed",
+            path.display()
+        );
+    }
+    let members = gathered.newest.members.iter().zip(&gathered.members);
+    let files = members
+        .map(|(record, place)| (*record, files[*place].take().expect("each is one member")))
+        .collect();
+    Ok((gathered.newest, files))
+}
+
+/// Fails when a file is smaller than it must be.
+fn require_blocks(file: &MemberFile, least: u64) -> Result<(), Error> {
+    if file.blocks() >= least {
+        return Ok(());
+    }
+    Err(Error::SmallFile {
+        path: file.path().to_owned(),
+        bytes: file.blocks() * BLOCK_BYTES as u64,
+        least_bytes: least * BLOCK_BYTES as u64,
+    })
+}
+
+/// A file as a new member of that number.
+fn record(id: MemberId, file: &MemberFile) -> Result<MemberRecord, Error> {
+    let (kind, blocks) = (file.kind()?, file.blocks());
+    Ok(MemberRecord { id, kind, blocks })
+}
+
+/// The home of a member in a file: that of the file's disk, or the first node where the machine does not tell.
+fn home_of(machine: &Machine, file: &MemberFile) -> Result<NodeId, Error> {
+    let nodes = &machine.engine.nodes;
+    let home = file.home().filter(|home| nodes.contains(home));
+    home.or(nodes.first().copied()).ok_or(Error::NoNodes)
 }
 
 /// Options of the log that follow from the number of the pool's blocks.

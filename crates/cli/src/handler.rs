@@ -1,6 +1,7 @@
 //! Carries out the requests of commands in the server.
 
 mod exports;
+mod members;
 mod volumes;
 
 pub(crate) use exports::Exports;
@@ -13,7 +14,7 @@ use crate::control::protocol::{
 use crate::control::server::Handler;
 use crate::failure::chain;
 use crate::mountinfo::{Device, mounts};
-use homenode::{ChosenTransport, Error, MemberId, Mount, NodeId, Pool, Size, Status};
+use homenode::{ChosenTransport, Error, MemberId, Mount, NodeId, Pool, PoolName, Size, Status};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,15 +23,24 @@ use std::sync::Arc;
 /// A pool and its mount.
 pub(crate) struct PoolHandler {
     pool: Pool,
+    /// What a durable pool is known by.
+    name: Option<PoolName>,
     mount: Arc<Mount>,
     device: Device,
     exports: Arc<Exports>,
 }
 
 impl PoolHandler {
-    pub(crate) fn new(pool: Pool, mount: Arc<Mount>, device: Device, exports: Arc<Exports>) -> Self {
+    pub(crate) fn new(
+        pool: Pool,
+        name: Option<PoolName>,
+        mount: Arc<Mount>,
+        device: Device,
+        exports: Arc<Exports>,
+    ) -> Self {
         Self {
             pool,
+            name,
             mount,
             device,
             exports,
@@ -80,17 +90,26 @@ impl PoolHandler {
     fn add(&self, node: u16, size: &str) -> Result<Outcome, Error> {
         let size: Size = size.parse()?;
         let member = self.pool.add_member(NodeId(node), size)?;
+        Ok(self.added(member, &format!("on node {node}")))
+    }
+
+    fn add_file(&self, path: &Path, size_bytes: Option<u64>, unwritten: bool) -> Result<Outcome, Refusal> {
+        let member = members::add_file(&self.pool, self.name.as_ref(), path, (size_bytes, unwritten))?;
+        Ok(self.added(member, &format!("in {}", path.display())))
+    }
+
+    fn added(&self, member: MemberId, place: &str) -> Outcome {
         let status = self.pool.status();
         let bytes = status
             .members
             .iter()
             .find(|status| status.id == member)
             .map_or(0, |status| status.capacity_bytes);
-        tracing::info!("added {member} of {bytes} bytes on node {node}");
-        Ok(Outcome::Added {
+        tracing::info!("added {member} of {bytes} bytes {place}");
+        Outcome::Added {
             member: member.0,
             bytes,
-        })
+        }
     }
 
     fn drain(&self, member: u16, progress: &mut dyn FnMut(u64, u64)) -> Result<Outcome, Error> {
@@ -101,6 +120,7 @@ impl PoolHandler {
 
     fn remove(&self, member: u16) -> Result<Outcome, Error> {
         self.pool.remove(MemberId(member))?;
+        members::note(&self.pool, self.name.as_ref());
         tracing::info!("removed member {member}");
         Ok(Outcome::Removed)
     }
@@ -152,6 +172,11 @@ impl Handler for PoolHandler {
             Request::Down { lazy } => return self.down(lazy),
             Request::FileMove { inode, node } => self.move_file(inode, node, progress),
             Request::PoolAdd { node, size } => self.add(node, &size),
+            Request::PoolAddFile {
+                path,
+                size_bytes,
+                unwritten,
+            } => return self.add_file(Path::new(&path), size_bytes, unwritten),
             Request::PoolDrain { member } => self.drain(member, progress),
             Request::PoolRemove { member } => self.remove(member),
             Request::VolumeCreate {

@@ -6,13 +6,13 @@ pub(crate) mod known;
 use crate::argument;
 use crate::control::client::{Connection, unexpected};
 use crate::control::protocol::{Outcome, Request};
-use crate::failure::Result;
+use crate::failure::{Result, fail};
 use crate::mountinfo::shown;
 use crate::progress::Progress;
 use clap::{Args, Subcommand};
 use homenode::Size;
 use indicatif::HumanBytes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Make and find durable pools; add, drain and remove members of a mounted pool.
 #[derive(Debug, Subcommand)]
@@ -26,21 +26,31 @@ pub(crate) enum PoolCommand {
     Remove(RemoveArgs),
 }
 
-/// Add a member on a node.
+/// Add a member: a file to a durable pool, memory of a node to a pool of memory.
 #[derive(Args, Debug)]
 pub(crate) struct AddArgs {
     /// Where the pool is mounted.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The node whose memory it takes.
-    #[arg(long, value_name = "N", value_parser = argument::node)]
-    node: u16,
-    /// Its size: bytes (512M, 1.5G) or a share of the node's memory (25%).
-    #[arg(long, value_parser = argument::size)]
-    size: Size,
+    /// The file that becomes a member of a durable pool, as with `homenode pool create`. One that is there keeps its size; one that is not is
+    /// made.
+    #[arg(value_name = "PATH", conflicts_with = "node")]
+    path: Option<PathBuf>,
+    /// The node whose memory a pool of memory takes.
+    #[arg(long, value_name = "N", value_parser = argument::node, required_unless_present = "path")]
+    node: Option<u16>,
+    /// Its size: bytes (512M, 1.5G) or a share of the node's memory (25%); bytes of a file that is not there yet.
+    #[arg(long, value_parser = argument::size, required_unless_present = "path")]
+    size: Option<Size>,
+    /// Do not write zeros to all of the file first, as with `homenode pool create`.
+    #[arg(long, requires = "path")]
+    unwritten: bool,
+    /// Also take a file that holds other data, which is lost then.
+    #[arg(long, short, requires = "path")]
+    force: bool,
 }
 
-/// Move everything off a member; it takes no new data from then on.
+/// Move everything off a member; it takes no new data from then on, as long as the pool is mounted.
 #[derive(Args, Debug)]
 pub(crate) struct DrainArgs {
     /// Where the pool is mounted.
@@ -50,7 +60,7 @@ pub(crate) struct DrainArgs {
     member: u16,
 }
 
-/// Take a drained member out and give its memory back.
+/// Take a drained member out and give its memory back, or its file, which can be used for something else then.
 #[derive(Args, Debug)]
 pub(crate) struct RemoveArgs {
     /// Where the pool is mounted.
@@ -73,20 +83,37 @@ pub(crate) fn run(command: &PoolCommand) -> Result<()> {
 }
 
 fn add(args: &AddArgs) -> Result<()> {
-    let (mut connection, _) = Connection::to_server_of(&args.directory)?;
-    let progress = Progress::new(format!("adding a member on node {}", args.node));
-    let request = Request::PoolAdd {
-        node: args.node,
-        size: args.size.to_string(),
+    let size = args.size.map(|size| size.to_string());
+    let (what, request) = match (&args.path, args.node) {
+        (Some(path), _) => {
+            let size = args.size.map(|size| match size {
+                Size::Bytes(bytes) => Ok(bytes),
+                Size::Share(_) => {
+                    fail!("a share is one of a node's memory: write the bytes of a file, as 512M or 1.5G")
+                }
+            });
+            let path = durable::to_be_added(path, args.force)?;
+            let request = Request::PoolAddFile {
+                path: path.clone(),
+                size_bytes: size.transpose()?,
+                unwritten: args.unwritten,
+            };
+            (format!("in {}", shown(Path::new(&path))), request)
+        }
+        (None, node) => {
+            let node = node.expect("required without PATH");
+            let size = size.expect("required without PATH");
+            (format!("on node {node}"), Request::PoolAdd { node, size })
+        }
     };
+    let (mut connection, _) = Connection::to_server_of(&args.directory)?;
+    let progress = Progress::new(format!("adding a member {what}"));
     let outcome = connection.request(&request, &mut |_, _| {});
     drop(progress);
     match outcome? {
-        Outcome::Added { member, bytes } => crate::print_line(&format!(
-            "added member {member} of {} on node {}",
-            HumanBytes(bytes),
-            args.node
-        )),
+        Outcome::Added { member, bytes } => {
+            crate::print_line(&format!("added member {member} of {} {what}", HumanBytes(bytes)))
+        }
         other => Err(unexpected(&other)),
     }
 }

@@ -149,7 +149,7 @@ impl Serving {
             None => {}
         }
         let exports = Exported(Arc::default());
-        let handler = PoolHandler::new(pool, Arc::clone(&mount.0), device, Arc::clone(&exports.0));
+        let handler = PoolHandler::new(pool, args.pool(), Arc::clone(&mount.0), device, Arc::clone(&exports.0));
         let socket = Socket::open(device, Arc::new(handler))?;
         Ok(Self {
             directory: directory.path.clone(),

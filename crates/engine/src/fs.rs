@@ -15,6 +15,7 @@ mod error;
 mod file;
 mod inode;
 mod kernel_file;
+mod members;
 mod metadata;
 mod namespace;
 mod open;

@@ -16,11 +16,14 @@ mod turn;
 
 pub use codec::{Malformed, Record};
 pub use journal::LogOptions;
-pub(crate) use journal::{Journal, first_superblock, repair_superblocks, write_superblock};
+pub(crate) use journal::{Journal, first_superblock, repair_superblocks, write_superblocks};
 pub(crate) use rewrite::Rewrite;
 pub(crate) use salvage::{Salvaged, salvage};
 pub(crate) use scan::{Segment, Shown, Tail, Unreadable, scan};
-pub use superblock::{Features, Head, MemberRecord, NotAName, PoolName, Superblock, UnusableSuperblock};
+pub(crate) use superblock::MEMBERS_MAX;
+pub use superblock::{
+    Features, Gathered, Head, MemberRecord, NotAName, NotGathered, PoolName, Superblock, UnusableSuperblock, gather,
+};
 pub(crate) use tables::fits;
 pub use tables::{Damage, Data, Node, Tables};
 

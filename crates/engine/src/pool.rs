@@ -23,6 +23,7 @@ pub(crate) use space::NoSpace;
 pub use status::{MemberStatus, Status};
 pub(crate) use taken::Taken;
 
+use crate::log::MEMBERS_MAX;
 use crate::{Block, CpuId, MemberId, Memory, NodeId, Starved};
 use accounts::Accounts;
 use grants::Grants;
@@ -75,6 +76,20 @@ pub enum PoolError {
     /// Member numbers are not used twice.
     #[error("the pool has had {} members, the most it can", MemberId::LIMIT)]
     TooMany,
+    /// A new member cannot be written.
+    #[error("{0} cannot be written: the pool is as it was")]
+    Unwritable(MemberId),
+    /// A superblock has no room for another member.
+    #[error("the pool has {MEMBERS_MAX} members, the most that a durable one can have")]
+    Full,
+    /// The log or a superblock cannot be written, or could not before.
+    #[error(
+        "the log or a superblock of the pool cannot be written: members stay as they are, look at the disks and bring the pool up again"
+    )]
+    Log,
+    /// More threads are at work than can be told apart.
+    #[error("too many threads use the pool: try again")]
+    Busy,
 }
 
 /// Result of [`Pool::populate_ahead`].
@@ -190,21 +205,37 @@ impl<M: Memory> Pool<M> {
     /// When it is not there, holds data or was not drained.
     pub fn remove(&self, id: MemberId) -> Result<(), PoolError> {
         let mut members = self.members.write();
-        let at = members
-            .list
-            .iter()
-            .position(|member| member.id == id)
-            .ok_or(PoolError::UnknownMember(id))?;
-        let member = &members.list[at];
-        let space = member.space();
-        let used = member.blocks - member.unused(&space);
-        if used > 0 || !space.draining {
-            return Err(PoolError::NotEmpty(id, used));
-        }
-        drop(space);
-        members.list.remove(at);
+        let member = members.list.iter().find(|member| member.id == id);
+        member.ok_or(PoolError::UnknownMember(id))?.check_drained()?;
+        members.list.retain(|member| member.id != id);
         self.monitor.lock().remove(id);
         Ok(())
+    }
+
+    /// The first and the last block of a member.
+    ///
+    /// # Panics
+    /// When there is no such member.
+    pub(crate) fn ends(&self, id: MemberId) -> [Block; 2] {
+        let member = self.member(id).expect("the caller has looked");
+        [0, member.blocks - 1].map(|index| Block::new(id, index))
+    }
+
+    /// Fails unless [`Pool::remove`] would take the member out.
+    pub(crate) fn check_drained(&self, id: MemberId) -> Result<(), PoolError> {
+        self.member(id).ok_or(PoolError::UnknownMember(id))?.check_drained()
+    }
+
+    /// Whether a member takes no new blocks, or is gone.
+    pub(crate) fn is_draining(&self, id: MemberId) -> bool {
+        self.member(id).is_none_or(|member| member.space().draining)
+    }
+
+    /// Blocks that the superblocks of members take, as far as the status counts them.
+    pub(crate) fn superblock_blocks(&self) -> u64 {
+        let members = self.members.read();
+        let in_service = members.list.iter().filter(|member| !member.space().draining);
+        in_service.map(|member| member.superblocks()).sum()
     }
 
     /// Populates the member's next run (up to 2 MiB; blocks for milliseconds) when fewer than `ahead` blocks are free and

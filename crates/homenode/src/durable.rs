@@ -4,17 +4,19 @@ mod check;
 mod given;
 
 pub use check::{Checked, check, repair};
+pub use given::{Found, find_members};
 
 use crate::machine::Machine;
 use crate::periodic::Periodic;
 use crate::pool::{Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
-use given::{members, present_members};
+use given::{members, present_members, require_blocks};
 use homenode_engine::fs::{Fs, OpenError};
 use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
-use homenode_engine::{BLOCK_BYTES, MemberId};
+use homenode_engine::{BLOCK_BYTES, MemberId, NodeId};
 use homenode_linux::clock::CoarseClock;
 use homenode_linux::memory::{MemberFile, NodeMemory};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -42,22 +44,17 @@ impl Pool {
     pub fn create_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
-        let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let files = paths
             .iter()
             .map(|path| MemberFile::open(path))
             .collect::<Result<Vec<_>, _>>()?;
         let first = files.first().ok_or(Error::NoMembers)?;
-        for file in &files {
-            if file.blocks() < MEMBER_BLOCKS_MIN {
-                return Err(Error::SmallFile {
-                    path: file.path().to_owned(),
-                    bytes: file.blocks() * BLOCK_BYTES as u64,
-                    least_bytes: MEMBER_BLOCKS_MIN * BLOCK_BYTES as u64,
-                });
-            }
-        }
-        files.iter().try_for_each(|file| file.prepare(options.unwritten))?;
+        files
+            .iter()
+            .try_for_each(|file| require_blocks(file, MEMBER_BLOCKS_MIN))?;
+        files
+            .iter()
+            .try_for_each(|file| file.prepare(options.unwritten, |_| false))?;
         let log = LogOptions {
             uuid: u128::from(random()?) << 64 | u128::from(random()?),
             name: options.name,
@@ -68,8 +65,8 @@ impl Pool {
         let members: Vec<_> = (0..)
             .zip(&files)
             .map(|(id, file)| {
-                let (id, kind, blocks) = (MemberId(id), file.kind()?, file.blocks());
-                Ok((MemberRecord { id, kind, blocks }, home))
+                let member = record(MemberId(id), file)?;
+                Ok((member, home_of(&machine, file)?))
             })
             .collect::<Result<_, Error>>()?;
         let memory = NodeMemory::new();
@@ -81,14 +78,14 @@ impl Pool {
         Self::committing(fs.map_err(Error::Open)?, owner, machine, options)
     }
 
-    /// Opens a durable pool whose members are these files, in any order, and brings it up: also after a crash.
+    /// Opens a durable pool whose members are these files, in any order, and brings it up: also after a crash. A file that the pool does not
+    /// list, because it was to become a member or was one, is left alone.
     ///
     /// # Errors
     /// When a file is in use, is of another pool, or is no member; when a member is missing; when the pool is damaged.
     pub fn open_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
-        let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         if options.read_only || options.degraded {
             return Self::open_to_read(paths, options, machine);
         }
@@ -102,17 +99,18 @@ impl Pool {
             ..log_options(newest.members.iter().map(|member| member.blocks).sum())
         };
         let memory = NodeMemory::new();
+        let mut homes = BTreeMap::new();
         for (record, file) in files {
+            homes.insert(record.id, home_of(&machine, &file)?);
             memory.attach(record.id, record.kind, file)?;
         }
-        let fs = Fs::open_durable(&machine.engine, memory, CoarseClock, log, newest, &|_| home);
+        let fs = Fs::open_durable(&machine.engine, memory, CoarseClock, log, newest, &|id| homes[&id]);
         let (owner, _) = root_of(options);
         Self::committing(fs.map_err(Error::Open)?, owner, machine, options)
     }
 
     /// [`Pool::open_on`] of a pool that is only read: nothing is written to its members, and others may read it meanwhile.
     fn open_to_read(paths: &[PathBuf], options: &PoolOptions, machine: Machine) -> Result<Self, Error> {
-        let home = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let (newest, files) = if options.degraded {
             present_members(paths, MemberFile::open_to_read)?
         } else {
@@ -132,16 +130,19 @@ impl Pool {
             ..log_options(newest.members.iter().map(|member| member.blocks).sum())
         };
         let memory = NodeMemory::new();
-        let mut missing = Vec::new();
+        let (mut missing, mut homes) = (Vec::new(), BTreeMap::new());
         for (record, file) in files {
             if let Some(file) = file {
+                homes.insert(record.id, home_of(&machine, &file)?);
                 memory.attach_to_read(record.id, record.kind, file)?;
             } else {
                 missing.push(record.id);
                 memory.attach_missing(record.id, record.blocks * BLOCK_BYTES as u64)?;
             }
         }
-        let fs = Fs::open_to_read(&machine.engine, memory, CoarseClock, log, newest, &|_| home);
+        let first = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
+        let home_of = |id| homes.get(&id).copied().unwrap_or(first);
+        let fs = Fs::open_to_read(&machine.engine, memory, CoarseClock, log, newest, &home_of);
         let fs = fs.map_err(|error| match error {
             OpenError::Unreadable(member) if missing.contains(&member) => Error::LogMissing(member),
             error => Error::Open(error),
@@ -159,6 +160,51 @@ impl Pool {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.inner.fs.is_read_only()
+    }
+
+    /// Adds a file to a durable pool that is in use, as a member. The file keeps its size, takes all of its room on the disk, and is written
+    /// once unless `unwritten`, as with [`PoolOptions::unwritten`].
+    ///
+    /// # Errors
+    /// [`Error::VolatilePool`]; when the file is too small, in use or a member already, or the disk is full: the pool has not changed then. After
+    /// [`PoolError::Log`] the pool can only be read, and has the member or not when it is opened again.
+    pub fn add_file(&self, path: &Path, unwritten: bool) -> Result<MemberId, Error> {
+        let inner = &*self.inner;
+        let (fs, pool) = (&inner.fs, inner.fs.pool());
+        let uuid = fs.uuid().ok_or(Error::VolatilePool)?;
+        let file = MemberFile::open(path)?;
+        require_blocks(&file, MEMBER_BLOCKS_MIN)?;
+        let members = pool.status().members;
+        let is_member = |id: MemberId| members.iter().any(|member| member.id == id);
+        file.prepare(unwritten, |found| found.uuid == uuid && !is_member(found.own))?;
+        let home = home_of(&inner.machine, &file)?;
+        // One member at a time.
+        let _alone = inner.populators.lock();
+        let member = record(pool.next_member(), &file)?;
+        pool.memory().attach(member.id, member.kind, file)?;
+        if let Err(error) = fs.add_member(member, home) {
+            pool.memory().remove(member.id)?;
+            return Err(error.into());
+        }
+        inner.limit_metadata();
+        Ok(member.id)
+    }
+
+    /// The pool's UUID, if it is durable.
+    #[must_use]
+    pub fn uuid(&self) -> Option<u128> {
+        self.inner.fs.uuid()
+    }
+
+    /// Files of a durable pool's members, in the order of their numbers.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        let pool = self.inner.fs.pool();
+        let members = pool.status().members;
+        members
+            .iter()
+            .filter_map(|member| pool.memory().file(member.id))
+            .collect()
     }
 
     /// Makes all of a durable pool durable now, as syncfs(2). A volatile pool has nothing to do.
@@ -202,10 +248,6 @@ pub struct Membership {
     pub name: PoolName,
     /// This member.
     pub member: MemberId,
-    /// All members, each with its bytes.
-    pub members: Vec<(MemberId, u64)>,
-    /// Generation of this copy: of those that members have the highest counts.
-    pub generation: u64,
 }
 
 /// Looks at what pool a file is a member of, whether that is up or not.
@@ -214,16 +256,24 @@ pub struct Membership {
 /// [`Error::MemberFile`] when it is none, or cannot be read.
 pub fn member_of(path: &Path) -> Result<Membership, Error> {
     let superblock = MemberFile::peek(path)?;
-    let members = superblock.members.iter();
     Ok(Membership {
         uuid: superblock.uuid,
         name: superblock.name,
         member: superblock.own,
-        members: members
-            .map(|record| (record.id, record.blocks * BLOCK_BYTES as u64))
-            .collect(),
-        generation: superblock.generation,
     })
+}
+
+/// A file as a new member of that number.
+fn record(id: MemberId, file: &MemberFile) -> Result<MemberRecord, Error> {
+    let (kind, blocks) = (file.kind()?, file.blocks());
+    Ok(MemberRecord { id, kind, blocks })
+}
+
+/// The home of a member in a file: that of the file's disk, or the first node where the machine does not tell.
+fn home_of(machine: &Machine, file: &MemberFile) -> Result<NodeId, Error> {
+    let nodes = &machine.engine.nodes;
+    let home = file.home().filter(|home| nodes.contains(home));
+    home.or(nodes.first().copied()).ok_or(Error::NoNodes)
 }
 
 /// Options of the log that follow from the number of the pool's blocks.

@@ -128,13 +128,28 @@ pub enum Error {
     /// A member's file of a durable pool.
     #[error(transparent)]
     MemberFile(#[from] homenode_linux::memory::MemberFileError),
-    /// Members of a durable pool cannot be changed.
-    #[error("members of a durable pool cannot be added or drained yet: make a larger pool and copy the files")]
-    FixedMembers,
+    /// Memory for a durable pool.
+    #[error(
+        "the pool is durable, and its members are files: `homenode pool add DIR PATH` adds one, memory of a node cannot be added"
+    )]
+    DurablePool,
+    /// A file for a pool of memory.
+    #[error(
+        "the pool is one of memory: `homenode pool add DIR --node N --size SIZE` adds some, a file cannot be added"
+    )]
+    VolatilePool,
     /// A durable pool without members.
     #[error("a durable pool needs at least one file")]
     NoMembers,
-    /// A file that is smaller than it must be, or larger than it was.
+    /// A file that is larger than the member in it.
+    #[error("{} is larger than its member: `truncate -s {bytes}` sets its size as it was", path.display())]
+    GrownFile {
+        /// The file.
+        path: PathBuf,
+        /// The size it had.
+        bytes: u64,
+    },
+    /// A file that is smaller than it must be.
     #[error("{} has {bytes} B and needs {least_bytes} B: `truncate -s` sets its size", path.display())]
     SmallFile {
         /// The file.
@@ -155,7 +170,7 @@ pub enum Error {
         pool: u128,
     },
     /// Members that no file was given for.
-    #[error("{} of the pool is missing: give the files of all members, or open it degraded, to read what is there", all_of(.0))]
+    #[error("{} missing: give the files of all its members, or open it degraded, to read what is there", are(.0))]
     MissingMembers(Vec<MemberId>),
     /// The pool's log lies on a member that is missing.
     #[error("the pool cannot be read without {0}, which is missing: its log lies there")]
@@ -174,9 +189,6 @@ pub enum Error {
     /// A file that is an earlier state of a member.
     #[error("{} is an older state of a member than the others are, such as a copy that was put back: give the file that the pool was used with last", .0.display())]
     OldMember(PathBuf),
-    /// A file that was a member of the pool once.
-    #[error("{} was a member of the pool, and is none any more: leave it out", .0.display())]
-    NoMemberAnyMore(PathBuf),
     /// A durable pool cannot be made or opened.
     #[error(transparent)]
     Open(homenode_engine::fs::OpenError),
@@ -220,6 +232,7 @@ const EXDEV: i32 = 18;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
+const EROFS: i32 = 30;
 const ELOOP: i32 = 40;
 
 impl PathProblem {
@@ -249,22 +262,28 @@ impl Error {
             Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } => EINVAL,
             Self::Memory(_) | Self::Starved { .. } => ENOMEM,
             Self::NotDrained(_) => EBUSY,
-            Self::FixedMembers
+            Self::DurablePool
+            | Self::VolatilePool
+            | Self::GrownFile { .. }
             | Self::MemberFile(_)
             | Self::NoMembers
             | Self::SmallFile { .. }
             | Self::OtherPoolsMember { .. }
             | Self::GivenTwice(_)
             | Self::SameMember { .. }
-            | Self::OldMember(_)
-            | Self::NoMemberAnyMore(_) => EINVAL,
+            | Self::OldMember(_) => EINVAL,
             Self::MissingMembers(_) | Self::LogMissing(_) => ENODEV,
             Self::Open(_) | Self::Random(_) => EIO,
             Self::Sync(source) => source.errno(),
             Self::Pool(
-                PoolError::NotEmpty(..) | PoolError::Last(_) | PoolError::Unowned(..) | PoolError::Pinned(..),
+                PoolError::NotEmpty(..)
+                | PoolError::Last(_)
+                | PoolError::Unowned(..)
+                | PoolError::Pinned(..)
+                | PoolError::Busy,
             ) => EBUSY,
-            Self::Pool(PoolError::Io(_)) => EIO,
+            Self::Pool(PoolError::Io(_) | PoolError::Unwritable(_)) => EIO,
+            Self::Pool(PoolError::Log) => EROFS,
             Self::Pool(PoolError::NoSpace(_)) => ENOSPC,
             Self::Pool(_) => EINVAL,
             Self::Thread(source) | Self::Trace { source, .. } => source.raw_os_error().unwrap_or(EINVAL),
@@ -284,8 +303,9 @@ impl Error {
     }
 }
 
-fn all_of(members: &[MemberId]) -> String {
-    members.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+fn are(members: &[MemberId]) -> String {
+    let all: Vec<_> = members.iter().map(ToString::to_string).collect();
+    format!("{} {}", all.join(", "), if all.len() == 1 { "is" } else { "are" })
 }
 
 fn list(nodes: &[NodeId]) -> String {

@@ -11,6 +11,7 @@ use crate::populate::{Populator, Progress};
 use crate::{Error, MEMBER_BYTES_MIN, MemberId, MemberKind, NodeId, Owner, PoolOptions, Size, Status};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::fs::{Fs, NewInode};
+use homenode_engine::pool::PoolError;
 use homenode_linux::clock::CoarseClock;
 use homenode_linux::memory::NodeMemory;
 use homenode_shared::Slot;
@@ -48,7 +49,7 @@ pub(crate) struct Inner {
     options: PoolOptions,
     populate_ahead: Mutex<Option<Size>>,
     /// Held while a member is added, drained or removed. A drained member has no thread.
-    populators: Mutex<BTreeMap<MemberId, Populator>>,
+    pub(crate) populators: Mutex<BTreeMap<MemberId, Populator>>,
     /// Makes a durable pool durable again and again.
     committer: Option<Periodic>,
 }
@@ -113,7 +114,9 @@ impl Pool {
     /// # Errors
     /// As [`Pool::create`]; nothing has changed then.
     pub fn add_member(&self, node: NodeId, size: Size) -> Result<MemberId, Error> {
-        self.inner.require_volatile()?;
+        if self.inner.fs.is_durable() {
+            return Err(Error::DurablePool);
+        }
         let node_bytes = self.inner.machine.node(node)?.memory_bytes;
         let bytes = whole_runs(node, size.bytes_of(node_bytes))?;
         let added = self.inner.add_member(&mut self.inner.populators.lock(), node, bytes);
@@ -122,43 +125,53 @@ impl Pool {
     }
 
     /// Moves everything that lies on `member` to other members, while files are in use; it gets no new data from then
-    /// on. Gives the bytes moved. `progress` is told the bytes done and to do.
+    /// on, as long as the pool is up. Gives the bytes moved. `progress` is told the bytes done and to do.
     ///
     /// # Errors
     /// When there is no such member, it is the only one, the others have not the room, or the kernel refuses a thread to
     /// populate it again. It takes data as before then.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> Result<u64, Error> {
         let inner = &*self.inner;
-        inner.require_volatile()?;
         let mut populators = inner.populators.lock();
         let home = inner.home(member)?;
-        // For the case that it stays.
-        let next = inner.prepare_populating(member, home, inner.member_bytes(member)?)?;
+        // For the case that it stays. A durable member is there as a whole.
+        let next = (!inner.fs.is_durable())
+            .then(|| inner.prepare_populating(member, home, inner.member_bytes(member)?))
+            .transpose()?;
         // Its thread would populate what nobody is to use.
         populators.remove(&member);
         let drained = inner.fs.drain(member, progress);
         inner.limit_metadata();
         drained.map_err(|error| {
-            next.begin();
-            populators.insert(member, next);
+            if let Some(next) = next {
+                next.begin();
+                populators.insert(member, next);
+            }
             error.into()
         })
     }
 
-    /// Takes a drained member out of the pool and gives its memory back.
+    /// Takes a drained member out of the pool and gives its memory back, or its file, which is no member any more.
     ///
     /// # Errors
     /// When there is no such member, or it was not drained.
     pub fn remove(&self, member: MemberId) -> Result<(), Error> {
         let populators = self.inner.populators.lock();
-        let status = self.inner.fs.pool().status();
-        let found = status.members.iter().find(|status| status.id == member);
-        let found = found.ok_or(homenode_engine::pool::PoolError::UnknownMember(member))?;
-        if !found.draining {
+        let (fs, pool) = (&self.inner.fs, self.inner.fs.pool());
+        if !self.inner.member_status(member)?.draining {
             return Err(Error::NotDrained(member));
         }
-        self.inner.fs.pool().remove(member)?;
-        self.inner.fs.pool().memory().remove(member)?;
+        if fs.is_durable() {
+            // Opened again, the pool is asked for that of its first member.
+            let first = pool.status().members.into_iter().find(|other| other.id != member);
+            let first = first.ok_or(PoolError::Last(member))?.id;
+            let witness = pool.memory().witness(first)?;
+            fs.remove_member(member, witness.ok_or(PoolError::UnknownMember(first))?)?;
+        } else {
+            pool.remove(member)?;
+        }
+        pool.memory().remove(member)?;
+        self.inner.limit_metadata();
         drop(populators);
         Ok(())
     }
@@ -226,14 +239,6 @@ impl Inner {
             self.options
                 .metadata_bytes(pool_bytes, self.fs.pool().store().is_some()),
         );
-    }
-
-    /// Fails in a durable pool: its members are the files it was made on.
-    fn require_volatile(&self) -> Result<(), Error> {
-        if self.fs.is_durable() {
-            return Err(Error::FixedMembers);
-        }
-        Ok(())
     }
 
     /// Owner and mode of something new.
@@ -326,7 +331,7 @@ impl Inner {
     fn member_status(&self, member: MemberId) -> Result<homenode_engine::pool::MemberStatus, Error> {
         let status = self.fs.pool().status();
         let found = status.members.into_iter().find(|status| status.id == member);
-        Ok(found.ok_or(homenode_engine::pool::PoolError::UnknownMember(member))?)
+        Ok(found.ok_or(PoolError::UnknownMember(member))?)
     }
 }
 

@@ -83,11 +83,7 @@ fn what_was_written_is_there_when_the_pool_is_opened_again() {
             let node = status.members[0].home;
             assert!(matches!(
                 pool.add_member(node, homenode::Size::Bytes(64 << 20)),
-                Err(Error::FixedMembers)
-            ));
-            assert!(matches!(
-                pool.drain(status.members[0].id, &mut |_, _| {}),
-                Err(Error::FixedMembers)
+                Err(Error::DurablePool)
             ));
         }
     }

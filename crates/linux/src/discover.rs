@@ -99,6 +99,13 @@ pub fn offers(root: &Path) -> Vec<Offer> {
     offers
 }
 
+/// The home of a disk or a partition by its device number, as stat(2) tells it of a file; of a device over others (LVM, RAID, encryption)
+/// where all of those are. `None` where the machine does not tell. `root` as in [`offers`].
+#[must_use]
+pub fn home_of_disk(root: &Path, (major, minor): (u32, u32)) -> Option<NodeId> {
+    disks::home(&Tree::new(root), Path::new(&format!("sys/dev/block/{major}:{minor}")))
+}
+
 impl fmt::Display for OfferKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -59,6 +59,8 @@ struct Members {
     missing: BTreeMap<MemberId, MissingMember>,
     /// Removed members: without memory, but their addresses are kept so that nothing else ever lies there.
     vacant: Vec<Arc<Member>>,
+    /// Addresses of removed durable members, kept likewise.
+    vacant_durable: Vec<Mapping>,
     nodes: BTreeMap<NodeId, Arc<Headroom>>,
     /// Memory control groups of this process; made with the first member.
     groups: Option<Arc<Groups>>,
@@ -203,18 +205,37 @@ impl NodeMemory {
         self.members.read().durable.get(&member).cloned().ok_or(MemoryError)
     }
 
-    /// Gives the memory of `member` back. The caller guarantees that nobody names its blocks any more: a copy that
+    /// Gives the memory of `member` back, or its file. The caller guarantees that nobody names its blocks any more: a copy that
     /// does panics, or, when it began before, faults.
     ///
     /// # Errors
     /// [`Error::Absent`], or [`Error::Unmap`]: the member is gone then, but its memory is not.
     pub fn remove(&self, member: MemberId) -> Result<(), Error> {
         let mut members = self.members.write();
+        if let Some(removed) = members.durable.remove(&member) {
+            self.table.clear(member);
+            let has_file = |member: &Arc<DurableMember>| member.kind() == MemberKind::File;
+            if !members.durable.values().any(has_file) {
+                self.inline_bytes_max.store(0, Ordering::Relaxed);
+            }
+            let (mapping, vacated) = alone(removed).vacate();
+            members.vacant_durable.push(mapping);
+            return vacated.map_err(|source| Error::Unmap { member, source });
+        }
         let removed = members.present.remove(&member).ok_or(Error::Absent(member))?;
         self.table.clear(member);
         let vacated = removed.mapping.vacate();
         members.vacant.push(removed);
         vacated.map_err(|source| Error::Unmap { member, source })
+    }
+
+    /// [`MemberFile::witness`] of a durable member; `None` when there is no such member.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn witness(&self, member: MemberId) -> Result<Option<u128>, MemberFileError> {
+        let member = self.durable(member).ok();
+        member.map(|member| member.witness()).transpose()
     }
 
     /// The address of `bytes` bytes from `offset` behind the start of `block`, for copies by other means. What goes for
@@ -436,6 +457,17 @@ impl Members {
         } else {
             Ok(())
         }
+    }
+}
+
+/// The member itself, when calls have ended that looked it up before it was removed.
+fn alone(mut member: Arc<DurableMember>) -> DurableMember {
+    loop {
+        match Arc::try_unwrap(member) {
+            Ok(member) => return member,
+            Err(shared) => member = shared,
+        }
+        std::thread::yield_now();
     }
 }
 

@@ -29,6 +29,13 @@ pub(crate) enum Request {
         node: u16,
         size: String,
     },
+    PoolAddFile {
+        /// An absolute path.
+        path: String,
+        /// Size of a file that is not there yet.
+        size_bytes: Option<u64>,
+        unwritten: bool,
+    },
     PoolDrain {
         member: u16,
     },
@@ -408,6 +415,14 @@ mod tests {
                     size: "2G".into(),
                 },
                 r#"{"request":"pool_add","node":1,"size":"2G"}"#,
+            ),
+            (
+                Request::PoolAddFile {
+                    path: "/a".into(),
+                    size_bytes: None,
+                    unwritten: true,
+                },
+                r#"{"request":"pool_add_file","path":"/a","size_bytes":null,"unwritten":true}"#,
             ),
             (
                 Request::PoolDrain { member: 3 },

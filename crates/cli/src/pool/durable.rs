@@ -113,7 +113,7 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
 /// Makes a pool, and the files that are missing; gives the members' absolute paths and the bytes for files.
 pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u64)> {
     refuse_reserved(name)?;
-    let mut made = Made(Vec::new());
+    let mut made = Made::default();
     for path in &args.members {
         let is_there = refuse_data(path, args.force)?;
         if !is_there {
@@ -136,7 +136,7 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
     let bytes = pool.status().free_bytes();
     // Closed, it is on the disk.
     drop(pool);
-    made.0.clear();
+    made.keep();
     Ok((members, bytes))
 }
 
@@ -147,11 +147,40 @@ fn refuse_reserved(name: &PoolName) -> Result<()> {
     Ok(())
 }
 
-/// Files that go again unless the pool is made.
-struct Made(Vec<PathBuf>);
+/// The absolute path of a file that is to be a member of a pool that is up, and may not be there yet.
+pub(crate) fn to_be_added(path: &Path, force: bool) -> Result<String> {
+    let is_there = refuse_data(path, force)?;
+    let path = match (path.file_name(), path.parent()) {
+        (Some(name), Some(parent)) if !is_there => {
+            let parent = if parent.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                parent
+            };
+            absolute(parent)?.join(name)
+        }
+        _ => absolute(path)?,
+    };
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| {
+        Failure::new(format!(
+            "the name of {} is not UTF-8: give the file another one",
+            shown(&path)
+        ))
+    })
+}
+
+/// Files that go again unless their pool is made.
+#[derive(Default)]
+pub(crate) struct Made(Vec<PathBuf>);
 
 impl Made {
-    fn make(&mut self, path: &Path, size: Option<u64>) -> Result<()> {
+    /// The files stay.
+    pub(crate) fn keep(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn make(&mut self, path: &Path, size: Option<u64>) -> Result<()> {
         let Some(size) = size else {
             fail!(
                 "there is no {}: give --size to have it made, or make it (truncate -s 10G)",
@@ -218,19 +247,23 @@ fn note(name: &PoolName, members: Vec<PathBuf>) -> Result<()> {
 }
 
 pub(crate) fn import(args: &ImportArgs) -> Result<()> {
-    let mut found = BTreeMap::<u128, Vec<(PathBuf, Membership)>>::new();
+    let mut found = BTreeMap::<u128, (PoolName, Vec<PathBuf>)>::new();
+    let mut note = |path, membership: Membership| {
+        let (_, files) = found.entry(membership.uuid).or_insert((membership.name, Vec::new()));
+        files.push(path);
+    };
     for path in &args.paths {
         let path = absolute(path)?;
         if path.is_dir() {
             for path in files_in(&path)? {
                 // Others lie there too.
                 if let Ok(membership) = homenode::member_of(&path) {
-                    found.entry(membership.uuid).or_default().push((path, membership));
+                    note(path, membership);
                 }
             }
         } else {
             let membership = homenode::member_of(&path)?;
-            found.entry(membership.uuid).or_default().push((path, membership));
+            note(path, membership);
         }
     }
     if let Some(uuid) = &args.uuid {
@@ -239,48 +272,29 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
         found.retain(|uuid, _| *uuid == wanted);
     }
     if found.len() > 1 {
-        let all = found
-            .iter()
-            .map(|(uuid, files)| format!("{uuid:032x} ({})", files[0].1.name));
+        let all = found.iter().map(|(uuid, (name, _))| format!("{uuid:032x} ({name})"));
         let all = all.collect::<Vec<_>>().join(", ");
         fail!("members of several pools were found: say by --uuid which is meant: {all}");
     }
-    let Some((_, mut files)) = found.pop_first() else {
+    let Some((_, (_, mut files))) = found.pop_first() else {
         fail!("no member of a pool was found there");
     };
-    files.sort_by_key(|(_, membership)| membership.member);
-    files.dedup_by(|one, other| one.0 == other.0);
-    let newest = files
-        .iter()
-        .map(|(_, membership)| membership)
-        .max_by_key(|one| one.generation);
-    let newest = newest.expect("there is at least one").clone();
-    for ((id, _), nth) in newest.members.iter().zip(0..) {
-        match files.get(nth) {
-            Some((_, membership)) if membership.member == *id => {}
-            _ => fail!(
-                "{id} of pool {} is missing: give the files of all {} members",
-                newest.name,
-                newest.members.len()
-            ),
-        }
-    }
-    if files.len() > newest.members.len() {
-        fail!("two of the files are the same member: leave the copy out");
-    }
-    let name = args.name.unwrap_or(newest.name);
+    files.sort_unstable();
+    files.dedup();
+    let pool = homenode::find_members(&files)?;
+    let name = args.name.unwrap_or(pool.name);
     refuse_reserved(&name)?;
     if name == PoolName::default() {
         fail!("the pool was made without a name: give one by --name");
     }
-    let uuid = format!("{:032x}", newest.uuid);
+    let uuid = format!("{:032x}", pool.uuid);
     if let Some(known) = known::find(&name).or_else(|failure| if args.force { Ok(None) } else { Err(failure) })?
         && known.uuid != uuid
         && !args.force
     {
         fail!("another pool is known as {name} already: give this one a name by --name, or take its place by --force");
     }
-    let members = files.into_iter().map(|(path, _)| path).collect();
+    let members = pool.members;
     known::put(&name, &Known { uuid, members })?;
     crate::print_line(&format!("pool {name} is known: `homenode up {name} DIR` mounts it"))
 }
@@ -350,18 +364,11 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
 
 /// Bytes of a pool's members, and why it cannot be mounted.
 fn look_at(known: &Known) -> (u64, Option<String>) {
-    let mut bytes = 0;
-    for path in &known.members {
-        match homenode::member_of(path) {
-            Ok(membership) if format!("{:032x}", membership.uuid) == known.uuid => {
-                let own = membership.members.iter().find(|(id, _)| *id == membership.member);
-                bytes += own.map_or(0, |(_, bytes)| *bytes);
-            }
-            Ok(_) => return (bytes, Some(format!("{} is of another pool", shown(path)))),
-            Err(error) => return (bytes, Some(Failure::from(error).to_string())),
-        }
+    match homenode::find_members(&known.members) {
+        Ok(found) if format!("{:032x}", found.uuid) == known.uuid => (found.bytes, None),
+        Ok(found) => (0, Some(format!("its files are of pool {:032x}", found.uuid))),
+        Err(error) => (0, Some(Failure::from(error).to_string())),
     }
-    (bytes, None)
 }
 
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {

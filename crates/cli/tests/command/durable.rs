@@ -270,3 +270,139 @@ fn a_pool_is_read_where_it_cannot_be_written_or_is_not_whole() {
     let is_told = without_log.contains("without member 0") && without_log.contains("its log lies there");
     assert!(is_told, "{without_log}");
 }
+
+#[test]
+fn members_come_and_go_while_it_is_mounted() {
+    need_mounts!();
+    let pools = Pools::new("durable-members");
+    let mount = pools.0.dir("mount");
+    succeed(&mut pools.homenode("pool create keg a --size 32M"));
+    succeed(&mut pools.homenode("up keg mount"));
+    let content: Vec<u8> = (0..9_000_000_u32).map(|at| (at % 251) as u8).collect();
+    fs::write(mount.join("still"), &content).unwrap();
+    refused(&mut pools.homenode("pool add mount b"), &["there is no", "--size"]);
+    refused(&mut pools.homenode("pool add mount b --size 2M"), &["needs"]);
+    refused(&mut pools.homenode("pool add mount b --size 25%"), &["bytes"]);
+    refused(&mut pools.homenode("pool add mount a"), &["is in use"]);
+    refused(
+        &mut pools.homenode("pool add mount --node 0 --size 8M"),
+        &["is durable", "PATH"],
+    );
+    refused(&mut pools.homenode("pool remove mount 0"), &["member 0", "drain"]);
+    refused(&mut pools.homenode("pool drain mount 0"), &["member 0", "last"]);
+    fail(2, &mut pools.homenode("pool add mount"));
+    fs::write(pools.path("data"), vec![1; 32 << 20]).unwrap();
+    let holds = fail(1, &mut pools.homenode("pool add mount data"));
+    assert!(holds.contains("holds data"), "{holds}");
+    assert!(!pools.path("b").exists(), "what was refused leaves no file");
+    assert_eq!(pools.listed()[0]["members"].as_array().unwrap().len(), 1);
+    // Too small for all that is there.
+    let added = succeed(&mut pools.homenode("pool add mount small --size 16M"));
+    assert!(added.contains("added member 1") && added.contains("small"), "{added}");
+    let file = fs::File::create(mount.join("large")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &content, 0).unwrap();
+    refused(&mut pools.homenode("pool drain mount 0"), &["no room", "member 0"]);
+    let before = status(&mount);
+    assert!(before["members"][0]["state"] != "draining", "{before}");
+    succeed(&mut pools.homenode("pool add mount data --force"));
+    succeed(&mut pools.homenode("pool drain mount 0"));
+    assert_eq!(status(&mount)["members"][0]["state"], "drained");
+    succeed(&mut pools.homenode("pool remove mount 0"));
+    let files: Vec<PathBuf> = serde_json::from_value(pools.listed()[0]["members"].clone()).unwrap();
+    assert_eq!(files, [pools.path("small"), pools.path("data")]);
+    drop(file);
+    down(&mount);
+    // The file that went is free.
+    succeed(&mut pools.homenode("pool create other a --force"));
+    succeed(&mut pools.homenode("up keg mount"));
+    assert!(fs::read(mount.join("still")).unwrap() == content);
+    assert!(fs::read(mount.join("large")).unwrap() == content);
+    down(&mount);
+    let checked = succeed(&mut pools.homenode("fsck keg"));
+    assert!(checked.contains("sound"), "{checked}");
+}
+
+#[test]
+fn a_server_that_is_killed_while_a_member_drains_loses_nothing() {
+    need_mounts!();
+    let pools = Pools::new("killed-drain");
+    let mount = pools.0.dir("mount");
+    succeed(&mut pools.homenode("pool create vat a b --size 128M"));
+    succeed(&mut pools.homenode("up vat mount"));
+    let still: Vec<u8> = (0..90_000_000_u32).map(|at| (at % 251) as u8).collect();
+    fs::write(mount.join("still"), &still).unwrap();
+    let write = |name: &str| {
+        let path = mount.join(name);
+        let mut count = 0_u32;
+        let file = fs::File::options().append(true).create(true).open(path);
+        while let Ok(mut file) = file.as_ref() {
+            if std::io::Write::write_all(&mut file, &[count.to_le_bytes()[0]; 1000]).is_err() {
+                break;
+            }
+            count += 1;
+        }
+        count
+    };
+    let mut cut_short = 0;
+    for round in 0..5_u64 {
+        let name = format!("appended-{round}");
+        let members = status(&mount)["members"].as_array().unwrap().clone();
+        let fullest = members
+            .iter()
+            .max_by_key(|member| member["used_bytes"].as_u64().unwrap());
+        let member = fullest.unwrap()["member"].as_u64().unwrap();
+        let written = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write(&name));
+            let mut drain = pools.homenode(&format!("pool drain mount {member}"));
+            let mut drain = drain.stderr(std::process::Stdio::null()).spawn().unwrap();
+            let at = usize::try_from(member).unwrap();
+            wait_until("it drains", || {
+                status(&mount)["members"][at]["state"]
+                    .as_str()
+                    .unwrap()
+                    .starts_with("drain")
+            });
+            std::thread::sleep(Duration::from_millis(10 * round));
+            kill_server(&mount, Signal::KILL);
+            cut_short += u32::from(!drain.wait().unwrap().success());
+            writer.join().unwrap()
+        });
+        down(&mount);
+        succeed(&mut pools.homenode("up vat mount"));
+        let read = fs::read(mount.join(&name)).unwrap();
+        assert!(
+            read.len() >= written as usize * 1000,
+            "round {round}: {written} written, {} are there",
+            read.len()
+        );
+        for (nth, record) in (0_u32..).zip(read.chunks_exact(1000)) {
+            assert!(
+                record.iter().all(|byte| *byte == nth.to_le_bytes()[0]),
+                "round {round}: record {nth} is another"
+            );
+        }
+        assert!(fs::read(mount.join("still")).unwrap() == still, "round {round}");
+        fs::remove_file(mount.join(&name)).unwrap();
+    }
+    assert!(cut_short > 0, "no drain was cut short");
+    // A crash between its file being known and its joining the pool.
+    let known = pools.path("known/vat.toml");
+    let text = fs::read_to_string(&known).unwrap();
+    fs::write(pools.path("c"), vec![0; 32 << 20]).unwrap();
+    let named = format!("\"{}\"", pools.path("b").display());
+    assert!(text.contains(&named), "{text}");
+    let with_c = format!("{named}, \"{}\"", pools.path("c").display());
+    down(&mount);
+    fs::write(&known, text.replace(&named, &with_c)).unwrap();
+    let up = pools.homenode("up vat mount").output().unwrap();
+    assert!(up.status.success(), "{}", describe(&up));
+    assert!(describe(&up).contains("is no member of the pool"), "{}", describe(&up));
+    succeed(&mut pools.homenode("pool add mount c"));
+    succeed(&mut pools.homenode("pool drain mount 0"));
+    succeed(&mut pools.homenode("pool remove mount 0"));
+    kill_server(&mount, Signal::KILL);
+    down(&mount);
+    succeed(&mut pools.homenode("up vat mount"));
+    assert!(fs::read(mount.join("still")).unwrap() == still);
+    down(&mount);
+}

@@ -2,6 +2,7 @@
 
 use super::harness::*;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -68,6 +69,13 @@ fn what_cannot_be_done_is_refused_and_changes_nothing() {
         &["node 0", "at least"],
     );
     fail(2, &mut pool("add", &["--node", "0", "--size", "0"]));
+    let file = scratch.path().join("file");
+    fs::write(&file, vec![0; 32 << 20]).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    refused(
+        &mut pool("add", &[file.to_str().unwrap()]),
+        &["one of memory", "--node"],
+    );
 
     // More than the other member can hold.
     succeed(&mut pool("add", &["--node", "0", "--size", "4M"]));

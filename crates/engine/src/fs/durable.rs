@@ -198,7 +198,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Blocks of the pool that are no file's: the log's, superblocks, and those that wait until they may be used again.
     pub(super) fn log_blocks(&self) -> u64 {
         self.journal.as_ref().map_or(0, |journal| {
-            journal.segment_blocks() + journal.quarantined_blocks() + 2 * journal.members()
+            journal.segment_blocks() + journal.quarantined_blocks() + self.pool.superblock_blocks()
         })
     }
 

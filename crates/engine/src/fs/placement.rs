@@ -1,5 +1,6 @@
 //! Where an inode's blocks go: its policy, and draining a member.
 
+use super::members::undrained;
 use super::{Asking, Error, Fs, Inode};
 
 use crate::pool::PoolError;
@@ -117,14 +118,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         inode.policy.load().unwrap_or_default() == Placement::Local
     }
 
-    /// Moves everything off `member`, which takes no new blocks from then on; gives the bytes moved. `progress` hears bytes
-    /// moved, and all to move.
+    /// Moves everything off `member`, which takes no new blocks from then on; gives the bytes of files moved. `progress` hears bytes
+    /// moved, and all to move. In a durable pool what was moved is so after a crash as well, and the member is in service again when the pool
+    /// is opened anew.
     ///
     /// # Errors
     /// [`PoolError::NoSpace`] when the other members have no room, [`PoolError::Unowned`] when no file has what is left,
-    /// [`PoolError::Pinned`] when the kernel does not move pages of files; the member is in service again then, with what is left on it.
+    /// [`PoolError::Pinned`] when the kernel does not move pages of files, [`PoolError::Log`] when the log cannot be written; the member is
+    /// in service again then, with what is left on it.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<u64, PoolError> {
         let (mut moved, mut idle_passes, mut least) = (0, 0, u64::MAX);
+        // What waits to be free needs no room elsewhere.
+        self.move_log(member)?;
         loop {
             let left = self.pool.start_drain(member)?;
             if left == 0 {
@@ -142,6 +147,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
             let before = moved;
             moved = self.drain_files(member, moved, left, progress)?;
+            self.move_log(member).inspect_err(|_| self.pool.cancel_drain(member))?;
             // An eviction under way gives blocks back by and by.
             if moved == before && left >= least {
                 idle_passes += 1;
@@ -166,21 +172,26 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.table.for_each(|inode| files.push(Arc::clone(inode)));
         for inode in files {
             let Some(file) = inode.blocks() else { continue };
-            let result = self.relocate(
-                &inode,
-                file,
-                &mut |_, _| {},
-                &mut |block| block.member() == member,
-                &mut |want| self.pool.take_near(node, want).ok_or(Error::NoSpace),
-            );
+            let relocate = || {
+                self.relocate(
+                    &inode,
+                    file,
+                    &mut |_, _| {},
+                    &mut |block| block.member() == member,
+                    &mut |want| self.pool.take_near(node, want).ok_or(Error::NoSpace),
+                )
+            };
+            let result = if self.is_durable() {
+                let slot = self.slots.claim().ok_or(Error::Busy);
+                slot.and_then(|slot| self.with_freed(&slot, true, relocate))
+            } else {
+                relocate()
+            };
             match result {
                 Ok(bytes) => moved += bytes,
                 Err(error) => {
                     self.pool.cancel_drain(member);
-                    return Err(match error {
-                        Error::Io => PoolError::Io(member),
-                        _ => PoolError::NoSpace(member),
-                    });
+                    return Err(undrained(member, error));
                 }
             }
             progress(moved, moved.max(left * BLOCK_BYTES as u64));

@@ -10,7 +10,7 @@ use super::restore::{last_met, within};
 use super::{Ino, OpenError, Replayed};
 use crate::log::{
     Change, Damage, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables, Tail, repair_superblocks, salvage,
-    scan, write_superblock,
+    scan, write_superblocks,
 };
 use crate::{BLOCK_BYTES, Block, MemberId, Memory};
 use blocks::Claims;
@@ -206,7 +206,8 @@ impl Repair {
         let mut superblock = superblock.clone();
         (superblock.snapshot, superblock.tail) = (snapshot, tail);
         (superblock.generation, superblock.witness) = (superblock.generation + 1, witness);
-        write_superblock(memory, &mut superblock)?;
+        let members = superblock.members.clone();
+        write_superblocks(memory, &mut superblock, &members)?;
         Ok(())
     }
 }

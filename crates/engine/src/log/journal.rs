@@ -5,6 +5,8 @@
 //! one more than it was, and one begins behind it; then there are [`LEAST_SEGMENTS`] more than are in use, and one to remove with. Locks: the
 //! writer's is taken below those of all objects, and above the pool's.
 
+mod members;
+
 use super::Change;
 use super::codec::{self, Group, HEADER_BYTES, Record};
 use super::planted::{Planted, is_planted};
@@ -111,7 +113,8 @@ pub(crate) struct Snapshot {
 
 impl Journal {
     /// A journal that goes on behind `tail`, with the snapshot's segments given apart.
-    pub(crate) fn new(options: LogOptions, superblock: Superblock, snapshot: Vec<Segment>, tail: Tail) -> Self {
+    pub(crate) fn new(options: LogOptions, mut superblock: Superblock, snapshot: Vec<Segment>, tail: Tail) -> Self {
+        superblock.witness = options.witness;
         let (snapshot_segments, settled_all) = (snapshot.len(), tail.sequence);
         let segments: Vec<Segment> = snapshot.into_iter().chain(tail.segments).collect();
         Self {
@@ -156,11 +159,6 @@ impl Journal {
     /// Whether the pool is only read.
     pub(crate) fn is_read_only(&self) -> bool {
         self.is_read_only
-    }
-
-    /// Number of members.
-    pub(crate) fn members(&self) -> u64 {
-        self.superblock.lock().members.len() as u64
     }
 
     /// Sequence number of the last group.
@@ -382,6 +380,7 @@ impl Journal {
 
     fn take_spare<M: Memory>(&self, pool: &Pool<M>) -> Result<Segment, MemoryError> {
         self.short.store(true, Ordering::Relaxed);
+        self.leave_spare(pool);
         let spare = self.spare.lock().pop();
         spare.or_else(|| self.take_new(pool)).ok_or(MemoryError)
     }
@@ -473,8 +472,8 @@ impl Journal {
         let mut new = superblock.clone();
         change(&mut new);
         new.generation += 1;
-        new.witness = self.options.witness;
-        write_superblock(pool.memory(), &mut new)?;
+        let members = new.members.clone();
+        write_superblocks(pool.memory(), &mut new, &members)?;
         *superblock = new;
         Ok(())
     }
@@ -485,10 +484,14 @@ fn bytes_of(segments: &[Segment]) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-/// Writes the copies at the starts of all members, then those at their ends: at each moment one of each member is whole.
-pub(crate) fn write_superblock<M: Memory>(memory: &M, superblock: &mut Superblock) -> Result<(), MemoryError> {
+/// Writes the copies at the starts of `members`, then those at their ends: at each moment one of each member is whole.
+pub(crate) fn write_superblocks<M: Memory>(
+    memory: &M,
+    superblock: &mut Superblock,
+    members: &[MemberRecord],
+) -> Result<(), MemoryError> {
     for at_end in [false, true] {
-        for MemberRecord { id, blocks, .. } in superblock.members.clone() {
+        for MemberRecord { id, blocks, .. } in members.iter().copied() {
             superblock.own = id;
             let block = Block::new(id, if at_end { blocks - 1 } else { 0 });
             memory.store(block, 0, &superblock.encode()[..])?;
@@ -500,25 +503,25 @@ pub(crate) fn write_superblock<M: Memory>(memory: &M, superblock: &mut Superbloc
     Ok(())
 }
 
-/// Writes each copy that a crash left damaged or old again, so that the other one is not the only one when that is written, and no member stays
-/// behind the others by more than one change.
-pub(crate) fn repair_superblocks<M: Memory>(memory: &M, superblock: &Superblock) -> Result<(), MemoryError> {
-    for member in &superblock.members {
-        let places = [0, member.blocks - 1].map(|index| Block::new(member.id, index));
-        let mut copies = [[0; BLOCK_BYTES]; 2];
-        for (place, copy) in places.iter().zip(&mut copies) {
-            memory.load(*place, 0, copy)?;
+/// Writes each copy of the newest superblock anew that a crash left damaged or old, so that no member is ever two changes behind, and none has
+/// a single copy when that is written.
+pub(crate) fn repair_superblocks<M: Memory>(memory: &M, newest: &Superblock) -> Result<(), MemoryError> {
+    for member in &newest.members {
+        let mut copies = Vec::new();
+        for index in [0, member.blocks - 1] {
+            let (place, mut copy) = (Block::new(member.id, index), [0; BLOCK_BYTES]);
+            memory.load(place, 0, &mut copy)?;
+            copies.push((Superblock::decode(&copy).ok().map(|found| found.generation), place));
         }
-        let generations = copies.map(|copy| Superblock::decode(&copy).ok().map(|superblock| superblock.generation));
-        let newest = usize::from(generations[1] > generations[0]);
-        let mut own = superblock.clone();
-        own.own = member.id;
-        // The other one first: the newer one stays until that is whole.
-        for nth in [1 - newest, newest] {
-            if generations[nth] != Some(superblock.generation) {
-                memory.store(places[nth], 0, &own.encode()[..])?;
-                memory.persist(places[nth], 0, BLOCK_BYTES)?;
-            }
+        // A damaged one first: the other one is whole meanwhile.
+        copies.sort_unstable();
+        for (_, place) in copies.iter().filter(|(found, _)| *found != Some(newest.generation)) {
+            let own = Superblock {
+                own: member.id,
+                ..newest.clone()
+            };
+            memory.store(*place, 0, &own.encode()[..])?;
+            memory.persist(*place, 0, BLOCK_BYTES)?;
         }
     }
     Ok(())

@@ -31,6 +31,10 @@ pub enum Planted {
     StaleBytes,
     /// Blocks move within a file, and a crash undoes it after bytes were overwritten.
     ShiftUndone,
+    /// The pool's superblocks list a new member before its own superblocks are durable.
+    ListedFirst,
+    /// A member's superblocks are wiped before the pool's do not list it any more.
+    WipedFirst,
 }
 
 #[cfg(feature = "planted")]

@@ -292,6 +292,62 @@ impl Superblock {
     }
 }
 
+/// The members of a pool among files, told by their superblocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gathered {
+    /// The superblock that counts.
+    pub newest: Superblock,
+    /// Place of each member's superblock among those given, in the members' order; none where it is missing.
+    pub members: Vec<Option<usize>>,
+    /// Places of superblocks that the newest one does not list: of files that were to become members, or were some.
+    pub others: Vec<usize>,
+}
+
+/// Why superblocks are not those of one pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotGathered {
+    /// None was given.
+    Nothing,
+    /// The one at that place is of another pool than the newest, which has this UUID.
+    OtherPool(usize, u128),
+    /// Those at these places are of the same member.
+    Twice([usize; 2]),
+}
+
+/// Generations by which a member's superblock may be older than the newest: one for a change that was cut short, one for a member that joins.
+const GENERATIONS_BEHIND_MAX: u64 = 2;
+
+/// Finds the members of one pool among superblocks, the newer one of each file, in any order.
+///
+/// # Errors
+/// [`NotGathered`].
+pub fn gather(given: &[Superblock]) -> Result<Gathered, NotGathered> {
+    let newest = given.iter().max_by_key(|superblock| superblock.generation);
+    let newest = newest.ok_or(NotGathered::Nothing)?.clone();
+    if let Some(other) = given.iter().position(|superblock| superblock.uuid != newest.uuid) {
+        return Err(NotGathered::OtherPool(other, newest.uuid));
+    }
+    let mut members = Vec::new();
+    for MemberRecord { id, .. } in &newest.members {
+        let is_recent = |one: &Superblock| one.generation + GENERATIONS_BEHIND_MAX >= newest.generation;
+        let own = (0..).zip(given).filter(|(_, one)| one.own == *id && is_recent(one));
+        let mut own: Vec<(usize, u64)> = own.map(|(place, one)| (place, one.generation)).collect();
+        own.sort_unstable_by_key(|(_, generation)| std::cmp::Reverse(*generation));
+        match own[..] {
+            [(one, newer), (other, older), ..] if newer == older => return Err(NotGathered::Twice([one, other])),
+            _ => members.push(own.first().map(|(place, _)| *place)),
+        }
+    }
+    let others = (0..given.len())
+        .filter(|place| !members.contains(&Some(*place)))
+        .collect();
+    Ok(Gathered {
+        newest,
+        members,
+        others,
+    })
+}
+
 /// The name of the first incompatible feature that is not known here, of `names` as they lie in a superblock.
 fn unknown_feature(bits: u64, names: &[u8]) -> Option<Box<str>> {
     let set = (0..u64::BITS).filter(|bit| bits & 1 << bit != 0);

@@ -1,5 +1,6 @@
 //! A member: its allocator, and how much of the member is backed by memory.
 
+use super::PoolError;
 use crate::{Block, MemberId, Memory, NodeId, Starved};
 use homenode_policy::pool::{Buddy, HUGE_ORDER};
 use homenode_shared::RUN_BLOCKS;
@@ -104,9 +105,31 @@ impl Member {
         self.space.lock()
     }
 
+    /// Blocks that the superblocks of a durable member take, as long as it is one.
+    pub(super) const fn superblocks(&self) -> u64 {
+        match self.kind {
+            MemberKind::Dram => 0,
+            MemberKind::Pmem | MemberKind::File | MemberKind::Block => 2,
+        }
+    }
+
+    /// Blocks that must go before the member can.
+    pub(super) fn held(&self, space: &Space) -> u64 {
+        self.blocks - self.unused(space) - self.superblocks()
+    }
+
     /// Blocks that are in nobody's hands, populated or not.
     pub(super) fn unused(&self, space: &Space) -> u64 {
         space.buddy.free_blocks() + self.blocks - space.populated
+    }
+
+    /// Fails unless it was drained, and is empty still.
+    pub(super) fn check_drained(&self) -> Result<(), PoolError> {
+        let space = self.space();
+        match self.held(&space) {
+            0 if space.draining => Ok(()),
+            held => Err(PoolError::NotEmpty(self.id, held)),
+        }
     }
 
     /// Gives all memory back when no block is in use; else returns the free blocks that have memory.

@@ -241,7 +241,7 @@ impl<M: Memory> Pool<M> {
             }
         }
         self.empty_grants();
-        let held = member.blocks - member.unused(&member.space());
+        let held = member.held(&member.space());
         if !self.make_room(held) {
             self.cancel_drain(id);
             return Err(PoolError::NoSpace(id));

@@ -76,7 +76,9 @@ impl<M: Memory> Pool<M> {
             .iter()
             .map(|member| {
                 let space = member.space();
-                let held = member.blocks - member.unused(&space);
+                // Superblocks alone do not keep a member from being taken out.
+                let superblocks = if space.draining { 0 } else { member.superblocks() };
+                let held = member.held(&space) + superblocks;
                 MemberStatus {
                     id: member.id,
                     kind: member.kind,

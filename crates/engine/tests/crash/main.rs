@@ -69,9 +69,20 @@ fn states() -> u64 {
     })
 }
 
-/// A run that begins with a file that has bytes, some of them durable, and a directory.
+/// Operations that change which members there are.
+const MEMBERS: &[Operation] = &[
+    Operation::AddMember,
+    Operation::Drain { last: false },
+    Operation::Drain { last: true },
+    Operation::RemoveMember,
+];
+
 fn begun(kind: Kind, random: &mut fastrand::Rng) -> Run {
-    let mut run = Run::new(kind);
+    begin(Run::new(kind), random)
+}
+
+/// A run that begins with a file that has bytes, some of them durable, and a directory.
+fn begin(mut run: Run, random: &mut fastrand::Rng) -> Run {
     run.step(Operation::Create("a"));
     if random.bool() {
         run.step(Operation::Write("a", 0, 9000));
@@ -146,20 +157,54 @@ fn long(kind: Kind, random: &mut fastrand::Rng) -> Run {
     run
 }
 
+/// Members come and go, and others work in between.
+fn membered(kind: Kind, random: &mut fastrand::Rng) -> Run {
+    let mut run = begin(Run::with_places(kind, 3), random);
+    if random.u8(..) < 200 {
+        run.step(Operation::AddMember);
+    }
+    if random.u8(..) < 40 {
+        run.memory.fail_after(random.u64(..60));
+    }
+    change_members(&mut run, random);
+    run
+}
+
+fn change_members(run: &mut Run, random: &mut fastrand::Rng) {
+    for _ in 0..random.usize(1..=8) {
+        let of = match random.u8(..) {
+            ..110 => MEMBERS,
+            110..140 => SYNCS,
+            _ => OPERATIONS,
+        };
+        run.step(any(random, of));
+    }
+}
+
+/// Members come and go in a pool that was left by a crash while they did.
+fn membered_again(kind: Kind, random: &mut fastrand::Rng) -> Run {
+    let mut run = left_by_crash(kind, membered(kind, random), random);
+    change_members(&mut run, random);
+    run
+}
+
 /// A run on a pool that was left by a crash anywhere in another run.
 fn second(kind: Kind, random: &mut fastrand::Rng) -> Run {
-    let first = long(kind, random);
-    let events = first.memory.take_events();
-    let begin = events.iter().position(|event| matches!(event, Event::Begin(_)));
-    let until = random.usize(begin.expect("it has operations")..=events.len());
-    let mut disk = Disk::new(kind, first.base);
-    events[..until].iter().for_each(|event| disk.play(event));
-    let mut run = Run::after_crash(kind, disk.after_crash(|_, stores| random.usize(..=stores)));
+    let mut run = left_by_crash(kind, long(kind, random), random);
     for _ in 0..random.usize(1..=12) {
         let of = if random.u8(..) < 50 { SYNCS } else { OPERATIONS };
         run.step(any(random, of));
     }
     run
+}
+
+fn left_by_crash(kind: Kind, first: Run, random: &mut fastrand::Rng) -> Run {
+    let events = first.memory.take_events();
+    let begin = events.iter().position(|event| matches!(event, Event::Begin(_)));
+    let until = random.usize(begin.expect("it has operations")..=events.len());
+    let mut disk = Disk::new(kind, first.base);
+    events[..until].iter().for_each(|event| disk.play(event));
+    Run::after_crash(kind, disk.after_crash(|_, stores| random.usize(..=stores)))
 }
 
 /// Bytes come and go in a pool that is nearly full, and little is made durable.
@@ -191,7 +236,11 @@ fn crowded(kind: Kind, random: &mut fastrand::Rng) -> Run {
 }
 
 fn survives(make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
-    match look(states() / 5, seed(), make) {
+    survives_in(states() / 5, make);
+}
+
+fn survives_in(states: u64, make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
+    match look(states, seed(), make) {
         Ok(Looked { states, points }) => eprintln!("{states} states at {points} points"),
         Err(Violation(why)) => panic!("{why}"),
     }
@@ -215,6 +264,33 @@ fn crowded_pools_survive_every_crash() {
 #[test]
 fn pools_that_a_crash_left_survive_every_crash() {
     survives(second);
+}
+
+#[test]
+fn pools_survive_every_crash_while_members_come_and_go() {
+    survives_in(states() / 10, membered);
+    survives_in(states() / 10, membered_again);
+}
+
+#[test]
+fn members_come_and_go() {
+    for kind in [Kind::File, Kind::Pmem] {
+        let mut run = Run::with_places(kind, 2);
+        assert!(!run.step(Operation::Drain { last: true }), "it is the only one");
+        assert!(run.step(Operation::Create("a")));
+        assert!(run.step(Operation::Write("a", 0, 40 * 4096)));
+        for _ in 0..3 {
+            assert!(run.step(Operation::AddMember));
+            assert!(!run.step(Operation::RemoveMember), "none is drained");
+            assert!(run.step(Operation::Drain { last: false }));
+            assert!(!run.step(Operation::Drain { last: false }), "one must stay");
+            assert!(run.step(Operation::RemoveMember));
+            run.fs.check_invariants();
+        }
+        let members = run.fs.pool().status().members;
+        assert_eq!(members.len(), 1);
+        assert_eq!(run.trees.last(), Some(&run.trees[3]), "files are as they were");
+    }
 }
 
 /// The disk fails at some time: nothing is acknowledged as durable from then on, and what was stays.
@@ -290,6 +366,8 @@ fn every_planted_fault_is_found() {
         Planted::DroppedComeBack,
         Planted::StaleBytes,
         Planted::ShiftUndone,
+        Planted::ListedFirst,
+        Planted::WipedFirst,
     ];
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
@@ -297,7 +375,11 @@ fn every_planted_fault_is_found() {
         plant(Some(fault));
         // Panics of the engine are findings too: its invariants are part of the oracle.
         let found = std::panic::catch_unwind(|| {
-            let makes: [fn(Kind, &mut fastrand::Rng) -> Run; 3] = [crowded, long, short];
+            type Make = fn(Kind, &mut fastrand::Rng) -> Run;
+            let makes: &[Make] = match fault {
+                Planted::ListedFirst | Planted::WipedFirst => &[membered],
+                _ => &[crowded, long, short],
+            };
             let all = makes.iter().cycle().take(4 * makes.len());
             (1..).zip(all).any(|(nth, make)| look(12_000, nth << 32, make).is_err())
         });

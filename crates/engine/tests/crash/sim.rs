@@ -5,6 +5,7 @@
 //! store may be torn anywhere between two units. What [`Memory::persist`] returned for has survived. When only the process is killed, all stores
 //! survive.
 
+use crate::workload::BLOCKS;
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -48,13 +49,18 @@ pub(crate) enum Event {
     End(usize),
 }
 
-/// The memory of one member, shared by the filesystem and the test.
+/// Bytes of a member, and of the place that it has.
+pub(crate) const MEMBER_BYTES: usize = BLOCKS * BLOCK_BYTES;
+
+/// The memory of all members, shared by the filesystem and the test. There are a few places for members; a member's number, divided by how
+/// many there are, leaves the place that it has.
 #[derive(Clone, Debug)]
 pub(crate) struct SimMemory(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     kind: Kind,
+    places: usize,
     state: Mutex<State>,
 }
 
@@ -68,6 +74,7 @@ struct State {
 
 impl SimMemory {
     pub(crate) fn new(kind: Kind, bytes: Vec<u8>) -> Self {
+        let places = bytes.len() / MEMBER_BYTES;
         let state = State {
             bytes,
             events: Vec::new(),
@@ -75,6 +82,7 @@ impl SimMemory {
         };
         Self(Arc::new(Inner {
             kind,
+            places,
             state: Mutex::new(state),
         }))
     }
@@ -98,6 +106,18 @@ impl SimMemory {
         self.0.state.lock().until_fault = Some(calls);
     }
 
+    /// Places for members.
+    pub(crate) fn places(&self) -> usize {
+        self.0.places
+    }
+
+    fn address(&self, block: Block, offset: usize) -> usize {
+        let place = usize::from(block.member().0) % self.0.places;
+        let within = usize::try_from(block.index()).expect("a small member") * BLOCK_BYTES + offset;
+        assert!(within < MEMBER_BYTES, "{block:?} is in the member");
+        place * MEMBER_BYTES + within
+    }
+
     fn note_persist(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
         let mut state = self.0.state.lock();
         if state.until_fault == Some(0) {
@@ -109,20 +129,15 @@ impl SimMemory {
     }
 }
 
-fn address(block: Block, offset: usize) -> usize {
-    assert_eq!(block.member(), MemberId(0), "there is one member");
-    usize::try_from(block.index()).expect("a small member") * BLOCK_BYTES + offset
-}
-
 impl Memory for SimMemory {
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
-        let at = address(from, offset);
+        let at = self.address(from, offset);
         to.copy_from_slice(&self.0.state.lock().bytes[at..at + to.len()]);
         Ok(())
     }
 
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
-        let at = address(to, offset);
+        let at = self.address(to, offset);
         let mut state = self.0.state.lock();
         state.bytes[at..at + from.len()].copy_from_slice(from);
         state.events.push(Event::Store(at, from.into()));
@@ -144,12 +159,11 @@ impl Memory for SimMemory {
     }
 
     fn persist(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
-        self.note_persist(address(at, offset), bytes)
+        self.note_persist(self.address(at, offset), bytes)
     }
 
-    fn persist_all(&self, _: MemberId) -> Result<(), MemoryError> {
-        let all = self.0.state.lock().bytes.len();
-        self.note_persist(0, all)
+    fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {
+        self.note_persist(self.address(Block::new(member, 0), 0), MEMBER_BYTES)
     }
 
     fn inline_bytes_max(&self) -> usize {

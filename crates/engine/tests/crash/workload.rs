@@ -1,12 +1,12 @@
 //! Operations on a small tree, and their history.
 
-use crate::sim::{Event, Kind, SimMemory};
+use crate::sim::{Event, Kind, MEMBER_BYTES, SimMemory};
 use crate::tree::Tree;
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, INSERT_RANGE, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
 use homenode_engine::fs::{
     Asking, Fs, Inode, NewInode, OpenError, POLICY_XATTR, Placement, RenameMode, SetAttr, SetTime, XattrMode,
 };
-use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock, UnusableSuperblock};
+use homenode_engine::log::{LogOptions, MemberRecord, NotGathered, PoolName, Superblock, gather};
 use homenode_engine::pool::{Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Clock, CpuId, MemberId, NodeId};
 use homenode_shared::Slot;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Blocks of the member: so few that freed ones are soon used again.
+/// Blocks of a member: so few that freed ones are soon used again.
 pub(crate) const BLOCKS: usize = 160;
 /// Blocks of a segment of the log.
 const SEGMENT_BLOCKS: u32 = 8;
@@ -61,26 +61,29 @@ fn options(witness: u128) -> LogOptions {
     }
 }
 
-/// A new pool.
-pub(crate) fn format(kind: Kind) -> (SimFs, SimMemory) {
-    let memory = SimMemory::new(kind, vec![0; BLOCKS * BLOCK_BYTES]);
-    let member = MemberRecord {
-        id: MemberId(0),
+fn member(kind: Kind, id: MemberId) -> MemberRecord {
+    MemberRecord {
+        id,
         kind: match kind {
             Kind::File => MemberKind::File,
             Kind::Pmem => MemberKind::Pmem,
         },
         blocks: BLOCKS as u64,
-    };
+    }
+}
+
+/// A new pool of one member, with places for some more.
+fn format(kind: Kind, places: usize) -> (SimFs, SimMemory) {
+    let memory = SimMemory::new(kind, vec![0; places * MEMBER_BYTES]);
     let root = new(0o040_755);
-    let members = [(member, NodeId(0))];
+    let members = [(member(kind, MemberId(0)), NodeId(0))];
     let fs = Fs::format(&machine(), memory.clone(), Ticks::default(), root, options(1), &members);
     (fs.expect("there is room"), memory)
 }
 
 /// Opens the pool that these bytes are, under a witness: 1 is the one it was used under.
 pub(crate) fn open(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<(SimFs, SimMemory), OpenError> {
-    let superblock = newest_superblock(&bytes).expect("one of two superblocks is whole");
+    let superblock = newest_superblock(&bytes).expect("each member has a superblock");
     let memory = SimMemory::new(kind, bytes);
     let ticks = Ticks(Arc::new(AtomicI64::new(1 << 40)));
     let home = |_| NodeId(0);
@@ -92,13 +95,15 @@ pub(crate) fn open(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<(SimFs, 
     Ok((fs, memory))
 }
 
-pub(crate) fn newest_superblock(bytes: &[u8]) -> Result<Superblock, UnusableSuperblock> {
-    let copy = |at: usize| Superblock::decode(bytes[at..at + BLOCK_BYTES].try_into().expect("a block"));
-    match (copy(0), copy(bytes.len() - BLOCK_BYTES)) {
-        (Ok(first), Ok(last)) if last.generation > first.generation => Ok(last),
-        (Ok(first), _) => Ok(first),
-        (Err(_), last) => last,
-    }
+/// The superblock that counts, of all that lie at the ends of the members' places.
+pub(crate) fn newest_superblock(bytes: &[u8]) -> Result<Superblock, NotGathered> {
+    let of_place = |place: &[u8]| {
+        let copy = |at: usize| Superblock::decode(place[at..at + BLOCK_BYTES].try_into().expect("a block")).ok();
+        let copies = [copy(0), copy(MEMBER_BYTES - BLOCK_BYTES)].into_iter().flatten();
+        copies.max_by_key(|superblock| superblock.generation)
+    };
+    let all: Vec<Superblock> = bytes.chunks(MEMBER_BYTES).filter_map(of_place).collect();
+    gather(&all).map(|gathered| gathered.newest)
 }
 
 fn new(mode: u32) -> NewInode {
@@ -138,6 +143,13 @@ pub(crate) enum Operation {
     Sync(&'static str),
     SyncAll,
     Snapshot,
+    AddMember,
+    /// Drains the first member that is not drained, or the last.
+    Drain {
+        last: bool,
+    },
+    /// Removes the first member that is drained.
+    RemoveMember,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +170,7 @@ const ACL: &[u8] = &[
 
 /// A run of operations on a pool, with what it showed after each.
 pub(crate) struct Run {
+    kind: Kind,
     pub(crate) fs: SimFs,
     pub(crate) memory: SimMemory,
     /// Bytes of the disk before anything that the memory tells of.
@@ -185,20 +198,26 @@ pub(crate) struct Synced {
 
 impl Run {
     pub(crate) fn new(kind: Kind) -> Self {
-        let (fs, memory) = format(kind);
-        Self::of(fs, memory, vec![0; BLOCKS * BLOCK_BYTES], 1)
+        Self::with_places(kind, 1)
+    }
+
+    /// A run on a pool of one member, with places for more.
+    pub(crate) fn with_places(kind: Kind, places: usize) -> Self {
+        let (fs, memory) = format(kind, places);
+        Self::of(kind, fs, memory, vec![0; places * MEMBER_BYTES], 1)
     }
 
     /// A run on a pool that a crash left.
     pub(crate) fn after_crash(kind: Kind, base: Vec<u8>) -> Self {
         let (fs, memory) = open(kind, base.clone(), 2).expect("a crash leaves a pool that can be opened");
-        Self::of(fs, memory, base, 2)
+        Self::of(kind, fs, memory, base, 2)
     }
 
-    fn of(fs: SimFs, memory: SimMemory, base: Vec<u8>, witness: u128) -> Self {
+    fn of(kind: Kind, fs: SimFs, memory: SimMemory, base: Vec<u8>, witness: u128) -> Self {
         let slot = fs.slots().claim().expect("the first");
         let tree = Tree::of(&fs, &slot);
         Self {
+            kind,
             fs,
             memory,
             base,
@@ -314,7 +333,32 @@ impl Run {
             Operation::Sync(path) => self.fs.sync(&self.slot, &*self.find(path)?).ok(),
             Operation::SyncAll => self.fs.sync_all(&self.slot).ok(),
             Operation::Snapshot => self.fs.compact(&self.slot).ok(),
+            Operation::AddMember | Operation::Drain { .. } | Operation::RemoveMember => self.change_members(operation),
             _ => self.change_names(operation),
+        }
+    }
+
+    fn change_members(&mut self, operation: Operation) -> Option<()> {
+        let mut members = self.fs.pool().status().members;
+        match operation {
+            Operation::AddMember => {
+                let id = self.fs.pool().next_member();
+                let place = |id: MemberId| usize::from(id.0) % self.memory.places();
+                if members.iter().any(|member| place(member.id) == place(id)) {
+                    return None;
+                }
+                self.fs.add_member(member(self.kind, id), NodeId(0)).ok()
+            }
+            Operation::Drain { last } => {
+                members.retain(|member| !member.draining);
+                let member = if last { members.last() } else { members.first() };
+                self.fs.drain(member?.id, &mut |_, _| {}).ok().map(drop)
+            }
+            Operation::RemoveMember => {
+                let member = members.iter().find(|member| member.draining)?;
+                self.fs.remove_member(member.id, self.witness).ok()
+            }
+            _ => unreachable!("{operation:?} changes no member"),
         }
     }
 

@@ -1,40 +1,98 @@
 //! Files that are given as the members of a pool. Each is known by its own superblock.
 
-use crate::Error;
-use homenode_engine::log::{MemberRecord, Superblock};
+use crate::{Error, PoolName};
+use homenode_engine::log::{MemberRecord, NotGathered, Superblock, gather};
 use homenode_engine::{BLOCK_BYTES, MemberId};
 use homenode_linux::memory::{MemberFile, MemberFileError};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A pool's newest superblock, and its members in the order of their numbers.
-pub(super) type Members = (Superblock, Vec<(MemberRecord, MemberFile)>);
+pub(super) type Members<T = MemberFile> = (Superblock, Vec<(MemberRecord, T)>);
 
-/// As [`Members`], of a pool that may miss some.
-pub(super) type Present = (Superblock, Vec<(MemberRecord, Option<MemberFile>)>);
+type Open = fn(&Path) -> Result<MemberFile, MemberFileError>;
 
 /// Opens all members of one pool; each must be given once.
 pub(super) fn members(paths: &[PathBuf], open: Open) -> Result<Members, Error> {
-    let (newest, files) = sorted(paths, open, false)?;
-    let missing = files.iter().filter(|(_, file)| file.is_none());
+    let (newest, files) = opened(paths, open, false)?;
+    Ok((newest, whole(files)?))
+}
+
+/// Opens those members of one pool that are there; a file that is not, or is no member any more, counts as missing.
+pub(super) fn present_members(paths: &[PathBuf], open: Open) -> Result<Members<Option<MemberFile>>, Error> {
+    opened(paths, open, true)
+}
+
+/// A durable pool whose files were found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Found {
+    /// Identity of the pool.
+    pub uuid: u128,
+    /// What people call the pool.
+    pub name: PoolName,
+    /// Files of its members, in the order of their numbers.
+    pub members: Vec<PathBuf>,
+    /// Bytes of all members.
+    pub bytes: u64,
+}
+
+/// Looks which of these files are the members of one pool, whether that is up or not.
+///
+/// # Errors
+/// When they are not all members of one pool, but for files that it does not list.
+pub fn find_members(paths: &[PathBuf]) -> Result<Found, Error> {
+    let (newest, members) = gathered(paths, |path| Ok((MemberFile::peek(path)?, path.to_owned())), false)?;
+    let members = whole(members)?;
+    Ok(Found {
+        uuid: newest.uuid,
+        name: newest.name,
+        bytes: members
+            .iter()
+            .map(|(record, _)| record.blocks * BLOCK_BYTES as u64)
+            .sum(),
+        members: members.into_iter().map(|(_, path)| path).collect(),
+    })
+}
+
+/// Fails when a member is missing.
+fn whole<T>(members: Vec<(MemberRecord, Option<T>)>) -> Result<Vec<(MemberRecord, T)>, Error> {
+    let missing = members.iter().filter(|(_, file)| file.is_none());
     let missing: Vec<MemberId> = missing.map(|(record, _)| record.id).collect();
     if !missing.is_empty() {
         return Err(Error::MissingMembers(missing));
     }
-    let files = files.into_iter().filter_map(|(record, file)| Some((record, file?)));
-    Ok((newest, files.collect()))
+    let all = members.into_iter().filter_map(|(record, file)| Some((record, file?)));
+    Ok(all.collect())
 }
 
-/// Opens those members of one pool that are there; a file that is not, or is no member any more, counts as missing.
-pub(super) fn present_members(paths: &[PathBuf], open: Open) -> Result<Present, Error> {
-    sorted(paths, open, true)
+fn opened(paths: &[PathBuf], open: Open, may_miss: bool) -> Result<Members<Option<MemberFile>>, Error> {
+    let look = |path: &Path| {
+        let file = open(path)?;
+        Ok((file.superblock()?, file))
+    };
+    let (newest, files) = gathered(paths, look, may_miss)?;
+    for (record, file) in &files {
+        let Some(file) = file else { continue };
+        require_blocks(file, record.blocks)?;
+        if file.blocks() > record.blocks {
+            return Err(Error::GrownFile {
+                path: file.path().to_owned(),
+                bytes: record.blocks * BLOCK_BYTES as u64,
+            });
+        }
+    }
+    Ok((newest, files))
 }
 
-type Open = fn(&Path) -> Result<MemberFile, MemberFileError>;
-
-fn sorted(paths: &[PathBuf], open: Open, may_miss: bool) -> Result<Present, Error> {
+/// Finds the members of one pool among files, by what `look` finds in each. Files that cannot be used are told when no member is missing, or one `may` be.
+fn gathered<T>(
+    paths: &[PathBuf],
+    look: impl Fn(&Path) -> Result<(Superblock, T), MemberFileError>,
+    may_miss: bool,
+) -> Result<Members<Option<T>>, Error> {
     let mut seen = BTreeSet::new();
-    let mut files = Vec::new();
+    let (mut given, mut superblocks, mut files, mut unusable) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for path in paths {
         // One that is not there is told by whoever opens it.
         if let Ok(resolved) = path.canonicalize()
@@ -42,50 +100,79 @@ fn sorted(paths: &[PathBuf], open: Open, may_miss: bool) -> Result<Present, Erro
         {
             return Err(Error::GivenTwice(path.clone()));
         }
-        match open(path).and_then(|file| Ok((file.superblock()?, file))) {
-            Ok(member) => files.push(member),
-            Err(error) if may_miss && is_gone(&error) => tracing::warn!("{error}"),
-            Err(error) => return Err(error.into()),
+        match look(path) {
+            Ok((superblock, file)) => {
+                given.push(path);
+                superblocks.push(superblock);
+                files.push(Some(file));
+            }
+            Err(error) if may_miss && !is_gone(&error) => return Err(error.into()),
+            Err(error) => unusable.push((path, error)),
         }
     }
-    let superblocks = files.iter().map(|(superblock, _)| superblock);
-    let newest = superblocks.max_by_key(|superblock| superblock.generation);
-    let newest = newest.ok_or(Error::NoMembers)?.clone();
-    let mut by_id = BTreeMap::<MemberId, MemberFile>::new();
-    for (superblock, file) in files {
-        if superblock.uuid != newest.uuid {
+    let gathered = match gather(&superblocks) {
+        Ok(gathered) => gathered,
+        Err(NotGathered::OtherPool(other, pool)) => {
             return Err(Error::OtherPoolsMember {
-                path: file.path().to_owned(),
-                uuid: superblock.uuid,
-                pool: newest.uuid,
+                path: given[other].clone(),
+                uuid: superblocks[other].uuid,
+                pool,
             });
         }
-        if let Some(other) = by_id.get(&superblock.own) {
+        Err(NotGathered::Twice(places)) => {
             return Err(Error::SameMember {
-                member: superblock.own,
-                paths: [other.path().to_owned(), file.path().to_owned()],
+                member: superblocks[places[0]].own,
+                paths: places.map(|place| given[place].clone()),
             });
         }
-        let record = newest.members.iter().find(|record| record.id == superblock.own);
-        let Some(record) = record else {
-            return Err(Error::NoMemberAnyMore(file.path().to_owned()));
-        };
-        // A crash leaves members one change apart.
-        if superblock.generation + 1 < newest.generation {
-            return Err(Error::OldMember(file.path().to_owned()));
+        Err(NotGathered::Nothing) => {
+            let first = unusable.into_iter().next();
+            return Err(first.map_or(Error::NoMembers, |(_, error)| error.into()));
         }
-        if record.blocks != file.blocks() {
-            return Err(Error::SmallFile {
-                path: file.path().to_owned(),
-                bytes: file.blocks() * BLOCK_BYTES as u64,
-                least_bytes: record.blocks * BLOCK_BYTES as u64,
-            });
+    };
+    let records = gathered.newest.members.iter().zip(&gathered.members);
+    if let Some((record, _)) = records.clone().find(|(_, place)| place.is_none()) {
+        let is_old = |other: &&usize| superblocks[**other].own == record.id;
+        if let Some(old) = gathered.others.iter().find(is_old) {
+            return Err(Error::OldMember(given[*old].clone()));
         }
-        by_id.insert(superblock.own, file);
+        if !may_miss && !unusable.is_empty() {
+            // The member that is missing may be a file that cannot be used.
+            return Err(unusable.swap_remove(0).1.into());
+        }
     }
-    let records = newest.members.iter();
-    let files = records.map(|record| (*record, by_id.remove(&record.id))).collect();
-    Ok((newest, files))
+    // The superblocks of the members say that there are no others.
+    for other in &gathered.others {
+        tracing::warn!(
+            "{} is no member of the pool, and is left alone: a crash came while it was added or removed",
+            given[*other].display()
+        );
+    }
+    for (path, error) in &unusable {
+        if may_miss {
+            tracing::warn!("{error}");
+        } else {
+            tracing::warn!(
+                "{} is no member of the pool, and is left alone: {error}",
+                path.display()
+            );
+        }
+    }
+    let files = records.map(|(record, place)| (*record, place.and_then(|place| files[place].take())));
+    let files = files.collect();
+    Ok((gathered.newest, files))
+}
+
+/// Fails when a file is smaller than it must be.
+pub(super) fn require_blocks(file: &MemberFile, least: u64) -> Result<(), Error> {
+    if file.blocks() >= least {
+        return Ok(());
+    }
+    Err(Error::SmallFile {
+        path: file.path().to_owned(),
+        bytes: file.blocks() * BLOCK_BYTES as u64,
+        least_bytes: least * BLOCK_BYTES as u64,
+    })
 }
 
 /// Whether a member's file is gone, or what made it one.

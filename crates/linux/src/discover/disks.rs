@@ -3,6 +3,7 @@
 use super::{InUse, Offer, OfferKind};
 use crate::topology::sysfs::{Tree, number_after};
 use homenode_policy::NodeId;
+use std::path::Path;
 
 const DISKS: &str = "sys/block";
 /// sysfs counts the size of disks in these, whatever the disk's own sectors are.
@@ -23,9 +24,7 @@ pub(super) fn named(tree: &Tree, kind: OfferKind, wanted: impl Fn(&str) -> bool)
         let bytes = sectors.checked_mul(SECTOR_BYTES).filter(|bytes| *bytes > 0)?;
         Some(Offer {
             path: Some(format!("/dev/{name}").into()),
-            home: tree
-                .home(format!("{DISKS}/{name}"))
-                .or_else(|| home_of_paths(tree, &name)),
+            home: home(tree, Path::new(&format!("{DISKS}/{name}"))),
             in_use: in_use(tree, &name),
             free_bytes: None,
             kind,
@@ -36,6 +35,22 @@ pub(super) fn named(tree: &Tree, kind: OfferKind, wanted: impl Fn(&str) -> bool)
     names.filter_map(disk).collect()
 }
 
+/// The home of a disk or a partition whose directory this is.
+pub(super) fn home(tree: &Tree, directory: &Path) -> Option<NodeId> {
+    let above = tree.above(directory);
+    let disk = above.iter().find(|path| !tree.exists(path.join("partition")))?;
+    let below = disk.join("slaves");
+    tree.home(disk)
+        .or_else(|| home_of_paths(tree, disk.file_name()?.to_str()?))
+        .or_else(|| common(tree.names(&below).iter().map(|name| home(tree, &below.join(name)))))
+}
+
+/// The home that all have.
+fn common(mut homes: impl Iterator<Item = Option<NodeId>>) -> Option<NodeId> {
+    let first = homes.next()??;
+    homes.all(|home| home == Some(first)).then_some(first)
+}
+
 /// A disk with several paths is at home where all its paths are.
 fn home_of_paths(tree: &Tree, disk: &str) -> Option<NodeId> {
     let subsystem = number_after(disk, "nvme")?;
@@ -44,13 +59,8 @@ fn home_of_paths(tree: &Tree, disk: &str) -> Option<NodeId> {
         name.starts_with(&format!("nvme{subsystem}c"))
             && name.rsplit_once('n').is_some_and(|(_, last)| last == namespace)
     };
-    let mut homes = tree
-        .names(DISKS)
-        .into_iter()
-        .filter(is_path)
-        .map(|path| tree.home(format!("{DISKS}/{path}")));
-    let first = homes.next()??;
-    homes.all(|home| home == Some(first)).then_some(first)
+    let paths = tree.names(DISKS).into_iter().filter(is_path);
+    common(paths.map(|path| tree.home(format!("{DISKS}/{path}"))))
 }
 
 /// Whether somebody uses the disk, or one of its partitions.

@@ -88,6 +88,40 @@ fn memory_of_each_node() {
 }
 
 #[test]
+fn a_member_in_a_file_is_at_home_where_its_disk_is() {
+    let machine = Machine::new();
+    machine.nvme(1, 1).nvme(2, -1).nvme(3, 1).nvme(4, 0);
+    let number = |number: &str, directory: &str| {
+        machine.link(&format!("sys/dev/block/{number}"), &format!("../../{directory}"));
+    };
+    let disk = |n: u8| format!("devices/pci0000:00/0000:00:0{n}.0/nvme/nvme{n}/nvme{n}n1");
+    number("259:1", &disk(1));
+    number("259:2", &disk(2));
+    let partition = format!("{}/nvme1n1p2", disk(1));
+    machine.file(&format!("sys/{partition}/partition"), "2\n");
+    number("259:9", &partition);
+    for (n, others) in [(0, [1, 3]), (1, [1, 4]), (2, [1, 2])] {
+        let over = format!("devices/virtual/block/dm-{n}");
+        for other in others {
+            let name = format!("nvme{other}n1");
+            machine.link(
+                &format!("sys/{over}/slaves/{name}"),
+                &format!("../../../../../{}", disk(other)),
+            );
+        }
+        number(&format!("253:{n}"), &over);
+    }
+    let home = |major, minor| home_of_disk(machine.0.path(), (major, minor));
+    assert_eq!(home(259, 1), Some(NodeId(1)));
+    assert_eq!(home(259, 9), Some(NodeId(1)), "a partition");
+    assert_eq!(home(259, 2), None, "the firmware does not say");
+    assert_eq!(home(253, 0), Some(NodeId(1)), "over two disks of one node");
+    assert_eq!(home(253, 1), None, "over disks of two nodes");
+    assert_eq!(home(253, 2), None, "over one that nobody knows of");
+    assert_eq!(home(0, 33), None, "a tmpfs has no disk");
+}
+
+#[test]
 fn a_kernel_without_numa_has_node_0() {
     let machine = Machine::new();
     machine.file("proc/meminfo", "MemTotal: 1048576 kB\nMemFree: 1024 kB\n");

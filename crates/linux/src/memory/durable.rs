@@ -7,7 +7,7 @@ use super::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES};
 use crate::copy::WRITES_BACK;
 use homenode_engine::log::{Superblock, UnusableSuperblock};
 use homenode_engine::pool::MemberKind;
-use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved};
+use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId, Starved};
 use homenode_shared::{Guarded, is_lost};
 use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, SeekFrom};
 use std::collections::BTreeMap;
@@ -200,17 +200,27 @@ impl MemberFile {
         }
     }
 
-    /// Makes it ready for a new pool: refuses one that belongs to a pool, and takes all of its room on the disk. Unless `unwritten`, zeros are
-    /// written where nothing was yet: a filesystem notes the first write to each place, and an fsync would wait for that.
+    /// The home of the disk that the file lies on; `None` where there is no disk, or the machine does not tell.
+    #[must_use]
+    pub fn home(&self) -> Option<NodeId> {
+        let device = rustix::fs::fstat(&self.file).ok()?.st_dev;
+        let number = (rustix::fs::major(device), rustix::fs::minor(device));
+        crate::discover::home_of_disk(Path::new("/"), number)
+    }
+
+    /// Makes it ready to become a member: refuses one that belongs to a pool, unless that `was_left` in the file, and takes all of its room on
+    /// the disk. Unless `unwritten`, zeros are written where nothing was yet: a filesystem notes the first write to each place, and an fsync would
+    /// wait for that.
     ///
     /// # Errors
     /// [`MemberFileError::Taken`], or why there is no room.
-    pub fn prepare(&self, unwritten: bool) -> Result<(), MemberFileError> {
+    pub fn prepare(&self, unwritten: bool, was_left: impl Fn(&Superblock) -> bool) -> Result<(), MemberFileError> {
         match self.superblock() {
             Err(MemberFileError::Superblock {
                 source: UnusableSuperblock::NotOne,
                 ..
             }) => {}
+            Ok(superblock) if was_left(&superblock) => {}
             Ok(superblock) => {
                 return Err(MemberFileError::Taken {
                     path: self.path.clone(),
@@ -411,6 +421,19 @@ impl DurableMember {
         self.kind
     }
 
+    /// See [`MemberFile::witness`].
+    pub(super) fn witness(&self) -> Result<u128, MemberFileError> {
+        self.file.witness()
+    }
+
+    /// Closes the file; its addresses stay reserved as long as what is returned.
+    pub(super) fn vacate(self) -> (Mapping, io::Result<()>) {
+        let Self { _guarded, mapping, .. } = self;
+        drop(_guarded);
+        let vacated = mapping.vacate();
+        (mapping, vacated)
+    }
+
     /// Name of the file.
     pub(super) fn path(&self) -> &Path {
         &self.file.path
@@ -474,12 +497,12 @@ mod tests {
         file.set_len(BYTES).expect("a hole takes no room");
         file.write_all_at(b"kept", 1 << 20).expect("there is room for a block");
         let member = MemberFile::open(&path).expect("nobody else has it");
-        member.prepare(true).expect("there is room");
+        member.prepare(true, |_| false).expect("there is room");
         assert!(
             unwritten_bytes(&file, BYTES) > 0,
             "this filesystem tells no holes: nothing is tested"
         );
-        member.prepare(false).expect("there is room");
+        member.prepare(false, |_| false).expect("there is room");
         assert_eq!(unwritten_bytes(&file, BYTES), 0);
         let mut kept = [0; 4];
         let opened = File::open(&path).expect("it is there");

@@ -53,6 +53,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<u64> {
         let (mut moved, mut at) = (0, 0);
         loop {
+            // Each stretch is told to the log.
+            self.admit(true)?;
+            // A commit that has begun makes the old blocks durable that it settles.
+            let no_commit = self.journal.as_ref().map(|journal| journal.settling.lock());
             let mut old = Old {
                 fs: self,
                 blocks: Vec::new(),
@@ -60,7 +64,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let closed = inode.close(file, &self.slots);
             let total = file.blocks.sum();
             let Some(stretch) = self.next_placed(file, at) else {
-                drop(closed);
+                drop((closed, no_commit));
                 progress(total * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
                 return Ok(moved);
             };
@@ -86,7 +90,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             // Not before the log knows where their bytes are now.
             drop(old);
             updated?;
-            drop(closed);
+            drop((closed, no_commit));
             progress(at.min(total) * BLOCK_BYTES as u64, total * BLOCK_BYTES as u64);
         }
     }

@@ -1,0 +1,123 @@
+//! Members of a durable pool: they join it, and leave it when they are drained.
+//!
+//! A crash at any point leaves the pool with the member or without it. A file that was to become a member, or was one, may keep its superblocks:
+//! the pool's own do not list it (`log::gather`).
+
+use super::{Error, Fs};
+use crate::log::planted::{Planted, is_planted};
+use crate::log::{Journal, MemberRecord};
+use crate::pool::PoolError;
+use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};
+
+type Result<T> = std::result::Result<T, PoolError>;
+
+impl<M: Memory, C: Clock> Fs<M, C> {
+    /// Adds a member to a durable pool, in use from now on. The memory behind it is there, under the number that
+    /// [`Pool::next_member`](crate::pool::Pool::next_member) told. Members come and go one at a time.
+    ///
+    /// # Errors
+    /// [`PoolError::Unwritable`] when the new member cannot be written, [`PoolError::Log`] when another one cannot: the member may be the pool's then,
+    /// when it is opened again. [`PoolError::Full`], [`PoolError::TooMany`].
+    ///
+    /// # Panics
+    /// When the pool is not durable, or the member has no room for two superblocks.
+    pub fn add_member(&self, member: MemberRecord, home: NodeId) -> Result<()> {
+        let journal = self.journal.as_deref().expect("the pool is durable");
+        let _one_at_a_time = journal.settling.lock();
+        if usize::from(member.id.0) >= MemberId::LIMIT {
+            return Err(PoolError::TooMany);
+        }
+        if !journal.takes_members() {
+            return Err(PoolError::Full);
+        }
+        if journal.has_failed() {
+            return Err(PoolError::Log);
+        }
+        if journal.join(&self.pool, member).is_err() {
+            if journal.has_failed() {
+                return Err(PoolError::Log);
+            }
+            self.wipe([0, member.blocks - 1].map(|index| Block::new(member.id, index)));
+            return Err(PoolError::Unwritable(member.id));
+        }
+        let ends = [0..1, member.blocks - 1..member.blocks];
+        self.pool.restore(member.id, member.kind, home, member.blocks, &ends);
+        Ok(())
+    }
+
+    /// Takes a drained member out of a durable pool, and wipes its superblocks. Its memory may go afterwards. `witness` is that of the
+    /// members that stay.
+    ///
+    /// # Errors
+    /// [`PoolError::NotEmpty`] for a member that was not drained; [`PoolError::Log`] when the others cannot be written.
+    ///
+    /// # Panics
+    /// When the pool is not durable.
+    pub fn remove_member(&self, member: MemberId, witness: u128) -> Result<()> {
+        let journal = self.journal.as_deref().expect("the pool is durable");
+        // No commit between: it makes all members durable that the pool has.
+        let _one_at_a_time = journal.settling.lock();
+        self.pool.check_drained(member)?;
+        if journal.has_failed() {
+            return Err(PoolError::Log);
+        }
+        let ends = self.pool.ends(member);
+        if is_planted(Planted::WipedFirst) {
+            self.wipe(ends);
+        }
+        journal
+            .leave(&self.pool, member, witness)
+            .map_err(|MemoryError| PoolError::Log)?;
+        self.pool.remove(member)?;
+        self.wipe(ends);
+        Ok(())
+    }
+
+    /// The pool's UUID, if it is durable.
+    pub fn uuid(&self) -> Option<u128> {
+        self.journal.as_ref().map(|journal| journal.uuid())
+    }
+
+    /// Wipes superblocks of a file that is no member, as far as that is possible: it is none, whatever they say.
+    fn wipe(&self, superblocks: [Block; 2]) {
+        let memory = self.pool.memory();
+        for block in superblocks {
+            let wiped = memory.zero(block, 0, BLOCK_BYTES);
+            let _ = wiped.and_then(|()| memory.persist(block, 0, BLOCK_BYTES));
+        }
+    }
+
+    /// Moves the log off members that drain, and gives blocks back that were freed on them. Without a log there is nothing to do.
+    pub(super) fn move_log(&self, member: MemberId) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let slot = self.slots.claim().ok_or(PoolError::Busy)?;
+        let _one_at_a_time = journal.settling.lock();
+        let moved = self.stock_spare(journal).and_then(|()| {
+            if journal.must_move(&self.pool) {
+                self.write_snapshot(journal, &slot)?;
+                // The segments that it took the place of.
+                self.stock_spare(journal)
+            } else {
+                self.settle_all(journal, &slot)
+            }
+        });
+        moved.map_err(|error| undrained(member, error))
+    }
+
+    /// Has as many empty segments as there should be, none of them on a member that drains.
+    fn stock_spare(&self, journal: &Journal) -> super::Result<()> {
+        journal.leave_spare(&self.pool);
+        let is_full = journal.fill_spare(&self.pool);
+        is_full.then_some(()).ok_or(Error::NoSpace)
+    }
+}
+
+/// Why a member was not drained.
+pub(super) fn undrained(member: MemberId, error: Error) -> PoolError {
+    match error {
+        Error::NoSpace => PoolError::NoSpace(member),
+        Error::ReadOnly => PoolError::Log,
+        Error::Busy => PoolError::Busy,
+        _ => PoolError::Io(member),
+    }
+}

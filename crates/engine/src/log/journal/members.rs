@@ -1,0 +1,79 @@
+//! Members that join a pool and leave it, as the log and the superblocks see them.
+
+use super::{Journal, MemoryError, write_superblocks};
+use crate::log::planted::{Planted, is_planted};
+use crate::log::scan::Segment;
+use crate::log::superblock::{MEMBERS_MAX, MemberRecord, Superblock};
+use crate::pool::Pool;
+use crate::{MemberId, Memory};
+use std::sync::atomic::Ordering;
+
+impl Journal {
+    /// Identity of the pool.
+    pub(crate) fn uuid(&self) -> u128 {
+        self.options.uuid
+    }
+
+    /// Whether the superblocks have room for another member.
+    pub(crate) fn takes_members(&self) -> bool {
+        self.superblock.lock().members.len() < MEMBERS_MAX
+    }
+
+    /// Puts a member into the pool's table of members, in all superblocks. Its own come first, durable: a crash before the others leaves
+    /// the pool as it was, and a file that belongs to no pool. Their generation is below the pool's own, so that no such file counts.
+    ///
+    /// # Errors
+    /// [`MemoryError`]; the log has failed when it is not known what the superblocks say.
+    pub(crate) fn join<M: Memory>(&self, pool: &Pool<M>, member: MemberRecord) -> Result<(), MemoryError> {
+        let mut joining = self.superblock.lock().clone();
+        joining.members.push(member);
+        joining.generation -= 1;
+        if !is_planted(Planted::ListedFirst) {
+            write_superblocks(pool.memory(), &mut joining, &[member])?;
+        }
+        self.change_members(pool, |superblock| superblock.members.push(member))
+    }
+
+    /// Takes a member out of the pool's table of members, in the superblocks of the others. `witness` is theirs from now on.
+    ///
+    /// # Errors
+    /// Those of [`Journal::join`].
+    pub(crate) fn leave<M: Memory>(&self, pool: &Pool<M>, id: MemberId, witness: u128) -> Result<(), MemoryError> {
+        self.change_members(pool, |superblock| {
+            superblock.members.retain(|member| member.id != id);
+            superblock.witness = witness;
+        })
+    }
+
+    fn change_members<M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<(), MemoryError> {
+        // Some copies may have the change: another one of the same generation must not follow.
+        self.change_superblock(pool, change)
+            .inspect_err(|_| self.failed.store(true, Ordering::Relaxed))
+    }
+
+    /// Gives empty segments back that lie on members that drain.
+    pub(crate) fn leave_spare<M: Memory>(&self, pool: &Pool<M>) {
+        let leaving: Vec<Segment> = {
+            let mut spare = self.spare.lock();
+            let (leaving, stay) = spare.drain(..).partition(|(first, _)| pool.is_draining(first.member()));
+            *spare = stay;
+            leaving
+        };
+        if !leaving.is_empty() {
+            self.short.store(true, Ordering::Relaxed);
+        }
+        leaving
+            .into_iter()
+            .for_each(|(first, blocks)| pool.free(first, blocks.into()));
+    }
+
+    /// Whether a part of the log lies on a member that drains.
+    pub(crate) fn must_move<M: Memory>(&self, pool: &Pool<M>) -> bool {
+        let segments = self.writer.lock().segments.clone();
+        segments.iter().any(|(first, _)| pool.is_draining(first.member()))
+    }
+}

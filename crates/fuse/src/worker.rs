@@ -42,6 +42,10 @@ pub(crate) struct Asked {
 pub(crate) const ASIDE_MESSAGE_BYTES: usize = 256;
 
 impl Errand for Asked {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.request.len()
+    }
+
     fn is_sync(&self) -> bool {
         let header = InHeader::take(&mut &self.request[..]);
         header.is_some_and(|header| is_sync(header.opcode))
@@ -91,7 +95,8 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
             let request = requests.bytes().get(..bytes).unwrap_or_default();
             let mut answer = self.responder.answer(request, false, replies.bytes());
             if let Answer::Later(Later::Disk { is_long }) = answer {
-                if let Some(aside) = &self.aside {
+                let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(bytes, is_long);
+                if let Some(aside) = self.aside.as_ref().filter(has_room) {
                     let asked = Asked {
                         request: request.to_vec(),
                         message: [0; ASIDE_MESSAGE_BYTES],
@@ -100,7 +105,7 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
                     aside.send(asked, is_long);
                     continue;
                 }
-                // Beside rings nobody waits for this thread.
+                // Beside rings nobody waits for this thread; and where too much waits already, all do.
                 answer = self.responder.answer(request, true, replies.bytes());
                 self.responder.force(std::iter::once(&mut answer));
             }

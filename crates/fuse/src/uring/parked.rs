@@ -71,6 +71,11 @@ impl Back {
 }
 
 impl Errand for Parked {
+    fn bytes(&self) -> usize {
+        // It waits in its entry.
+        0
+    }
+
     fn is_sync(&self) -> bool {
         is_sync(self.header.request().opcode)
     }

@@ -30,6 +30,9 @@ pub(crate) struct TestMemory {
     disk: Option<Disk>,
 }
 
+/// Longest that a disk is stuck, so that a test in which everybody waits for it fails, and does not hang.
+const STUCK_MAX: Duration = Duration::from_secs(20);
+
 /// A disk that does what the test says.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
@@ -68,9 +71,9 @@ impl Disk {
     fn persist(&self, bytes: usize) -> Result<(), MemoryError> {
         let mut state = self.state();
         state.waiting += 1;
-        while state.stuck_from.is_some_and(|least| bytes >= least) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        let is_stuck = |state: &mut DiskState| state.stuck_from.is_some_and(|least| bytes >= least);
+        let waited = self.changed.wait_timeout_while(state, STUCK_MAX, is_stuck);
+        (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.waiting -= 1;
         state.done += 1;
         if state.fails { Err(MemoryError) } else { Ok(()) }

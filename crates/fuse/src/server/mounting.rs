@@ -287,8 +287,6 @@ fn start_lanes<E: Errand, M: Memory, C: Clock, H: Host>(
         };
         let (lane, counters) = (Arc::clone(lane), Arc::clone(&responder.counters));
         start(format!("fuse-{}-{number}", lane.name), number, running, move || {
-            // Beside a ring it is on its callers' CPU.
-            uring::wait_for_turn();
             lane.serve(&responder);
             Ok(())
         })?;

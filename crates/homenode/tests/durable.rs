@@ -303,7 +303,7 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
         let unmounted = Command::new("umount").arg("-l").arg(&directory).status().unwrap();
         assert!(unmounted.success(), "round {round}: the dead mount stays");
         let checked = homenode::check(std::slice::from_ref(&member)).unwrap();
-        assert!(checked.damage.is_empty(), "round {round}: {:?}", checked.damage);
+        assert!(checked.faults.is_empty(), "round {round}: {:?}", checked.faults);
         let pool = Pool::open_on(std::slice::from_ref(&member), &options()).unwrap();
         if let Some(last) = last {
             let kept = stamp(&bytes_of(&pool, "kept"));

@@ -229,6 +229,7 @@ pub(crate) fn durable_filesystem() -> Arc<TestFs> {
         witness: 3,
         segment_blocks: 64,
         slack_bytes: 16 << 20,
+        metadata_bytes_max: u64::MAX,
     };
     let member = |node: u16| {
         let record = MemberRecord {

@@ -5,6 +5,7 @@
 //! and fences are executed, and what persistent memory itself takes is not measured.
 
 mod disk;
+mod mounted;
 mod place;
 pub(crate) mod restart;
 mod work;
@@ -64,6 +65,11 @@ const OVERWRITE_RATIOS: [(&str, f64); 2] = [("pmem", 1.0 / 1.1), ("file", 1.0 / 
 /// SQLite on the mounted pool, and its least ratio.
 const SQLITE: &str = "file/sqlite-wal-full";
 const SQLITE_RATIO: f64 = 1.0;
+/// What is done on the mounted pool and on ext4, and how often.
+const ON_MOUNT: [(Work, usize); 2] = [(Work::Append, 200), (Work::Group, 800)];
+/// Reads on the mounted pool beside a thread of the same CPU that syncs: there, on ext4, or nowhere.
+const READ_BESIDE: &str = "file/mount-read-beside-fsync-p99";
+const READS: usize = 20_000;
 /// Files of a pool that comes back, and those that make a log of some 64 MiB.
 const FILES: usize = 1_000_000;
 const LOGGED_FILES: usize = 480_000;
@@ -79,7 +85,7 @@ pub(crate) fn run(arguments: &DurableArguments) -> Result<(), Error> {
     interrupt::watch()?;
     let mut bench = Bench {
         report: Report::new("durable"),
-        table: Table::new(&["ext4", "xfs", "redb", "sqlite", "volatile"]).with_range_of("ext4"),
+        table: Table::new(&["ext4", "xfs", "redb", "sqlite", "volatile", "alone"]).with_range_of("ext4"),
         common,
     };
     bench.table.print_head();
@@ -87,7 +93,7 @@ pub(crate) fn run(arguments: &DurableArguments) -> Result<(), Error> {
     bench.on_disk(&stage)?;
     bench.on_memory(&stage)?;
     bench.overwrites(&stage)?;
-    bench.sqlite(&stage)?;
+    bench.on_mount(&stage)?;
     drop(stage);
     bench.restarts(directory)?;
     let report = bench.report;
@@ -231,12 +237,14 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A program on the mounted pool. The library does not touch it meanwhile.
-    fn sqlite(&mut self, stage: &Stage) -> Result<(), Error> {
+    /// What comes through the mount. The library does not touch the pool meanwhile.
+    fn on_mount(&mut self, stage: &Stage) -> Result<(), Error> {
         let Place::Pool(pool) = &stage.on_file else {
             return Ok(());
         };
-        if !self.wants(SQLITE) {
+        let works = ON_MOUNT.map(|(work, count)| (format!("file/mount-{}", work.name()), work, count));
+        let cases = works.iter().map(|(case, ..)| &**case).chain([SQLITE, READ_BESIDE]);
+        if !cases.into_iter().any(|case| self.wants(case)) {
             return Ok(());
         }
         let directory = tempfile::tempdir().map_err(|error| Error::system("making a directory", error))?;
@@ -244,10 +252,29 @@ impl Bench<'_> {
             .mount(directory.path())
             .map_err(Error::library("mounting a pool"))?;
         let roots = [directory.path(), stage.ext4.root(), stage.xfs.root()];
-        let count = self.few(1000);
-        let samples = self.take_turns(3, |_, contestant| yardstick::sqlite(roots[contestant], 400, count))?;
-        let peers = [("ext4", &samples[1]), ("xfs", &samples[2])];
-        self.show(Row::new(SQLITE.to_owned(), "ns/op", &samples[0], &peers));
+        let on_mount = Place::Directory(directory.path().to_owned());
+        for (case, work, count) in works {
+            if self.wants(&case) {
+                let (places, count) = ([&on_mount, &stage.on_ext4, &stage.on_xfs], self.few(count));
+                let samples = self.take_turns(3, |round, contestant| work.pass(places[contestant], count, round))?;
+                let peers = [("ext4", &samples[1]), ("xfs", &samples[2])];
+                self.show(Row::new(case, "ns/op", &samples[0], &peers));
+            }
+        }
+        if self.wants(SQLITE) {
+            let count = self.few(1000);
+            let samples = self.take_turns(3, |_, contestant| yardstick::sqlite(roots[contestant], 400, count))?;
+            let peers = [("ext4", &samples[1]), ("xfs", &samples[2])];
+            self.show(Row::new(SQLITE.to_owned(), "ns/op", &samples[0], &peers));
+        }
+        if self.wants(READ_BESIDE) {
+            let (beside, count) = ([Some(roots[0]), Some(roots[1]), None], self.few(READS));
+            let samples = self.take_turns(3, |_, contestant| {
+                mounted::read_beside(roots[0], beside[contestant], count)
+            })?;
+            let peers = [("ext4", &samples[1]), ("alone", &samples[2])];
+            self.show(Row::new(READ_BESIDE.to_owned(), "ns", &samples[0], &peers));
+        }
         mount.unmount(false).map_err(Error::library("unmounting a pool"))
     }
 

@@ -98,6 +98,12 @@ pub(crate) fn microseconds(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("write whole microseconds, 0 to {SECOND_US}"))
 }
 
+/// A time between two commits, in seconds.
+pub(crate) fn commit_period(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=300).contains(seconds));
+    seconds.ok_or_else(|| "write whole seconds, 1 to 300".to_owned())
+}
+
 /// A time in seconds, whole or not, down to a nanosecond.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let remedy = || "write seconds, as 0, 0.5 or 60".to_owned();

@@ -154,8 +154,7 @@ fn up_args(args: &HelperArgs) -> Result<UpArgs> {
     let parsed = parsed
         .and_then(|matches| UpArgs::from_arg_matches(&matches))
         .map_err(|error| Failure::new(error.to_string()))?;
-    parsed.mounting.check(as_option)?;
-    parsed.check_reading(as_option)?;
+    parsed.check(as_option)?;
     Ok(parsed)
 }
 
@@ -288,6 +287,15 @@ mod tests {
         assert!(args.mounting.per_node && !args.foreground);
         assert_eq!(args.mounting.source.as_deref(), Some("homenode"));
         assert!(!parse(&[]).unwrap().mounting.per_node);
+    }
+
+    #[test]
+    fn the_time_between_commits_is_for_durable_pools() {
+        let refused = |option: &str| parse(&["-o", option]).unwrap_err().to_string();
+        assert!(refused("commit=5").contains("commit is for durable pools"));
+        for wrong in ["commit=0", "commit=301", "commit=soon", "commit=1.5"] {
+            assert!(refused(wrong).contains("1 to 300"), "{}", refused(wrong));
+        }
     }
 
     #[test]

@@ -97,6 +97,7 @@ impl Serving {
             root_mode: Some(directory.mode),
             read_only: args.read_only,
             degraded: args.degraded,
+            commit_period: args.commit_period(),
             // Files of the kernel need no blocks of the pool: whether there are such the mount will tell.
             populate_ahead: (args.mounting.data != Data::Pool).then_some(Size::Bytes(MEMBER_BYTES_MIN)),
             ..PoolOptions::default()

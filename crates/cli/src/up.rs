@@ -21,13 +21,14 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Bring a pool up and mount it on DIR.
 ///
 /// The mount is a filesystem over the memory of every node: bytes lie on the node of the CPU that writes them. Its
 /// contents go with `homenode down`, as those of a tmpfs go with its unmounting. With NAME it is that durable pool (`homenode pool
 /// create`), and its contents stay: after its server was killed all that was written, after a power cut what was synced, and
-/// what was written more than a second before. The server's log is in /run/homenode,
+/// what was written more than a second before (--commit). The server's log is in /run/homenode,
 /// named by the mount's device number; HOMENODE_LOG sets its level (warn, info, debug).
 #[derive(Args, Clone, Debug)]
 #[command(allow_missing_positional = true)]
@@ -50,6 +51,10 @@ pub(crate) struct UpArgs {
     /// Default: 25%, at least 16M; where files are the kernel's 50%, at least 64M. Taken only as files need it. A user other than root gets at most half of what is left.
     #[arg(long, value_name = "SIZE", value_parser = argument::metadata)]
     pub(crate) metadata: Option<Size>,
+    /// Seconds between two commits of a durable pool, 1 to 300: as long may a power cut take back what was not synced. Default: 1.
+    /// More writes less of what changes again soon, and keeps the room of removed files back for longer. fsync(2) does not wait for a commit.
+    #[arg(long, value_name = "SECONDS", value_parser = argument::commit_period)]
+    commit: Option<u64>,
     /// A durable pool, as NAME: for units and scripts.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["size_per_node", "nodes", "per_node"])]
     pool: Option<PoolName>,
@@ -78,7 +83,7 @@ impl UpArgs {
     }
 
     /// Refuses to read a pool that is not there yet. `spelled` makes of an option's name what the person wrote.
-    pub(crate) fn check_reading(&self, spelled: fn(&str) -> String) -> Result<()> {
+    fn check_reading(&self, spelled: fn(&str) -> String) -> Result<()> {
         let given = [("read-only", self.read_only), ("degraded", self.degraded)];
         match given.into_iter().find(|(_, given)| *given) {
             Some((name, _)) if self.pool().is_none() => {
@@ -89,6 +94,23 @@ impl UpArgs {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Time between two commits.
+    pub(crate) fn commit_period(&self) -> Option<Duration> {
+        self.commit.map(Duration::from_secs)
+    }
+
+    /// Refuses what contradicts itself. `spelled` makes of an option's name what the person wrote.
+    pub(crate) fn check(&self, spelled: fn(&str) -> String) -> Result<()> {
+        if self.commit.is_some() && self.pool().is_none() {
+            let commit = spelled("commit");
+            fail!(
+                "{commit} is for durable pools, and a pool of memory commits nothing: name a pool, or leave {commit} out"
+            );
+        }
+        self.check_reading(spelled)?;
+        self.mounting.check(spelled)
     }
 
     /// Whether this is the server that a command has started.
@@ -113,8 +135,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     if args.detached {
         return serve_detached(args);
     }
-    args.mounting.check(mounting::as_flag)?;
-    args.check_reading(mounting::as_flag)?;
+    args.check(mounting::as_flag)?;
     check_machine()?;
     if args.foreground {
         serve_in_foreground(args)
@@ -169,6 +190,9 @@ fn start_server(args: &UpArgs) -> Result<()> {
     }
     if let Some(size) = args.metadata {
         command.arg(format!("--metadata={size}"));
+    }
+    if let Some(seconds) = args.commit {
+        command.arg(format!("--commit={seconds}"));
     }
     command.args(args.nodes.iter().map(|node| format!("--node={node}")));
     command.args(args.mounting.arguments());

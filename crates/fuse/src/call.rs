@@ -1,8 +1,8 @@
 //! Carries out a request on the filesystem.
 //!
-//! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It waits for nothing but
-//! (a fifth of a second) for room, and to remove a name in a pool that is nearly full, so an INTERRUPT has nothing to interrupt: it is answered ENOSYS, after which the kernel sends no
-//! more of them. ENOSYS to FLUSH and OPENDIR saves those trips for good too: close has nothing to do in memory, and
+//! A [`Call`] knows who asks, and turns operations of the wire into operations of [`Fs`]. It waits (a fifth of a second) for room and, in a durable
+//! pool, for the disk, which does not answer sooner when it is asked to: an INTERRUPT has nothing to interrupt, and is answered ENOSYS, after which the kernel sends no
+//! more of them. What waits for the disk is carried out by other threads than those that take requests, as far as these are not to wait. ENOSYS to FLUSH and OPENDIR saves those trips for good too: close has nothing to do in memory, and
 //! reading a directory needs no handle. FSYNC and FSYNCDIR are answered each time, although there is nothing to do in memory: after
 //! ENOSYS the kernel would go on saying that all is well when the server has died. Where the kernel has the bytes itself that is right, and
 //! ENOSYS it is.
@@ -49,7 +49,7 @@ pub(crate) struct Service<M: Memory, C: Clock, H> {
     maps: Mutex<HashMap<u64, BTreeMap<NodeId, u64>>>,
     /// Threads that read the device.
     threads: usize,
-    /// Number of these threads that wait for room.
+    /// Number of these threads that wait, for room or for the disk.
     waiting: AtomicUsize,
 }
 
@@ -85,6 +85,17 @@ pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_millis(200);
 /// The pause before each try.
 pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(1);
 
+/// A reader of the device waits, if it is one, and is counted.
+struct Waiting<'a>(Option<&'a AtomicUsize>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.0 {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A request under way.
 pub(crate) struct Call<'a, M: Memory, C: Clock, H> {
     pub(crate) service: &'a Service<M, C, H>,
@@ -94,16 +105,23 @@ pub(crate) struct Call<'a, M: Memory, C: Clock, H> {
     pub(crate) origin: Origin,
     /// Set when the request is to be carried out again.
     pub(crate) later: Cell<Option<Later>>,
+    /// Whether the thread may wait, and is counted as one that does.
+    pub(crate) waits: Cell<bool>,
 }
 
 /// Where a request came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The device, whose reader may wait.
-    Device,
+    /// The device, one of whose readers at least goes on serving.
+    Device {
+        /// Whether another thread than a reader carries it out, which may wait.
+        is_aside: bool,
+    },
     /// The ring of this CPU, whose thread has others to serve.
     Ring {
         cpu: CpuId,
+        /// Whether another thread than the ring's carries it out, which may wait for the disk.
+        is_aside: bool,
         /// Since it was first carried out, and not to its end.
         waited: Option<Duration>,
         /// Whether it is carried out for the first time.
@@ -118,6 +136,11 @@ pub(crate) enum Origin {
 pub(crate) enum Later {
     /// There is no room yet.
     Room,
+    /// It waits for the disk: by another thread ([`crate::aside`]).
+    Disk {
+        /// Whether others must not wait for it.
+        is_long: bool,
+    },
     /// A step of it is done, and it has come so far: others are served before the next step.
     Step(u64),
 }
@@ -142,6 +165,16 @@ impl From<Full> for Errno {
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Carries out `request` and writes the payload of its answer to `reply`.
     pub(crate) fn carry_out(&self, request: Request<'_>, reply: &mut Reply<'_>) -> Result<(), Errno> {
+        let _waiting = match self.disk_wait(&request) {
+            None => None,
+            Some(later) => match self.wait_here() {
+                Some(waiting) => Some(waiting),
+                None => {
+                    self.later.set(Some(later));
+                    return Err(Errno(libc::EAGAIN));
+                }
+            },
+        };
         match request {
             Request::Forget(input) => {
                 self.forget(self.header.nodeid, input.nlookup);
@@ -204,12 +237,68 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
     }
 
-    /// Makes the inode durable. The thread blocks meanwhile, as for a copy.
+    /// Makes the inode durable. Aside it only settles the inode: the thread there forces the log, for others as well.
     fn sync(&self) -> Result<(), Errno> {
-        if self.fs().is_durable() {
-            self.fs().sync(self.slot, &*self.inode()?)?;
+        if !self.fs().is_durable() {
+            return Ok(());
         }
-        Ok(())
+        let inode = self.inode()?;
+        match self.origin {
+            Origin::Device { is_aside: true } | Origin::Ring { is_aside: true, .. } => {
+                Ok(self.fs().begin_sync(self.slot, &inode)?)
+            }
+            _ => Ok(self.fs().sync(self.slot, &inode)?),
+        }
+    }
+
+    /// Why the request is to be carried out by another thread, if it may wait for the disk.
+    fn disk_wait(&self, request: &Request<'_>) -> Option<Later> {
+        let fs = self.fs();
+        let is_long = match request {
+            _ if !fs.is_durable() => return None,
+            Request::FSync(_) | Request::FSyncDir(_) if fs.waits_to_sync() || fs.may_wait(false) => {
+                self.inode().is_ok_and(|inode| fs.begins_long(&inode))
+            }
+            // It may ask for more than a pool has that is far from full; and collapse makes the file durable.
+            Request::SyncFs | Request::FAllocate(_) => true,
+            Request::Write { .. }
+            | Request::Create { .. }
+            | Request::MkNod { .. }
+            | Request::MkDir { .. }
+            | Request::SymLink { .. }
+            | Request::TmpFile(_)
+            | Request::Link { .. }
+            | Request::Rename { .. }
+            | Request::SetXattr { .. }
+            | Request::CopyFileRange(_)
+            | Request::CopyFileRange64(_)
+                if fs.may_wait(true) =>
+            {
+                true
+            }
+            Request::Unlink { .. } | Request::RmDir { .. } | Request::RemoveXattr { .. } | Request::SetAttr(_)
+                if fs.may_wait(false) =>
+            {
+                true
+            }
+            _ => return None,
+        };
+        Some(Later::Disk { is_long })
+    }
+
+    /// Whether this thread may wait, for as long as it keeps what is returned.
+    fn wait_here(&self) -> Option<Waiting<'_>> {
+        match self.origin {
+            Origin::Device { is_aside: true } | Origin::Ring { is_aside: true, .. } => Some(Waiting(None)),
+            Origin::Ring { .. } => None,
+            Origin::Device { .. } if self.waits.get() => Some(Waiting(None)),
+            Origin::Device { .. } => {
+                let waiting = Waiting(Some(&self.service.waiting));
+                let others_serve = self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;
+                self.waits.set(others_serve);
+                others_serve.then_some(waiting)
+            }
+        }
     }
 
     fn fs(&self) -> &Fs<M, C> {
@@ -265,13 +354,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             self.later.set(in_time.then_some(Later::Room));
             return Ok(result?);
         }
-        let others_serve = self.service.waiting.fetch_add(1, Ordering::Relaxed) + 1 < self.service.threads;
+        let waiting = self.wait_here();
         let start = Instant::now();
-        while !settled && others_serve && start.elapsed() < ROOM_TIMEOUT {
+        while !settled && waiting.is_some() && start.elapsed() < ROOM_TIMEOUT {
             std::thread::sleep(ROOM_WAIT);
             (result, settled) = attempt();
         }
-        self.service.waiting.fetch_sub(1, Ordering::Relaxed);
         Ok(result?)
     }
 
@@ -283,7 +371,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         };
         let pool = self.fs().pool();
         // On the classic device, whose threads all read, any request may be waiting.
-        let is_unread = || self.origin != Origin::Device && connection.has_request();
+        let is_unread = || matches!(self.origin, Origin::Ring { .. }) && connection.has_request();
         let is_behind = || pool.is_ahead_short() && (pool.is_discarding() || is_unread());
         let passed = self.with_room(|| if is_behind() { Err(fs::Error::NoSpace) } else { Ok(()) });
         if self.later.get().is_some() { passed } else { Ok(()) }

@@ -11,6 +11,7 @@
 //! Cost: a request is one system call of a ring, or one read and one write of the device, with the bytes copied once between
 //! kernel and buffer and once between buffer and pool.
 
+mod aside;
 mod buffer;
 mod call;
 mod device;

@@ -37,17 +37,32 @@ pub(crate) enum Answer {
 }
 
 impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
-    /// Carries out the request in `bytes`, read from the device, and writes the whole message into `message`; `None` when no
-    /// answer is due.
-    pub(crate) fn answer(&self, bytes: &[u8], message: &mut [u8]) -> Option<usize> {
-        let (mut head, payload) = message.split_at_mut_checked(OutHeader::BYTES)?;
-        let mut reply = Reply::new(payload);
-        match self.carry_out(Incoming::parse(bytes), Origin::Device, &mut reply) {
-            Answer::Due(header) => {
-                header.put(&mut head)?;
-                Some(header.len as usize)
+    /// Carries out the request in `bytes`, read from the device, and writes the payload of its answer into `message`, behind the place of
+    /// its header.
+    pub(crate) fn answer(&self, bytes: &[u8], is_aside: bool, message: &mut [u8]) -> Answer {
+        let payload = message.get_mut(OutHeader::BYTES..).unwrap_or_default();
+        let origin = Origin::Device { is_aside };
+        self.carry_out(Incoming::parse(bytes), origin, &mut Reply::new(payload))
+    }
+
+    /// Makes durable what the requests that have these answers settled, or changes the answers.
+    pub(crate) fn force<'a>(&self, answers: impl Iterator<Item = &'a mut Answer>) {
+        // Unwind safety: everything is behind the engine's locks.
+        let forced = catch_unwind(AssertUnwindSafe(|| self.service.fs.end_sync(&self.slot)));
+        let Errno(errno) = match forced {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.into(),
+            Err(panic) => {
+                self.report_panic(&InHeader::default(), panic.as_ref());
+                Errno(libc::EIO)
             }
-            Answer::None | Answer::Later(_) => None,
+        };
+        for answer in answers {
+            if let Answer::Due(header) = answer
+                && header.error == 0
+            {
+                *answer = self.due(header.unique, errno, 0);
+            }
         }
     }
 
@@ -62,7 +77,10 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
             Ok(incoming) => incoming,
             Err(malformed) => return self.refuse(malformed),
         };
-        if !matches!(origin, Origin::Ring { is_new: false, .. }) {
+        if !matches!(
+            origin,
+            Origin::Ring { is_new: false, .. } | Origin::Device { is_aside: true }
+        ) {
             self.counters.count_request(header.opcode);
         }
         let call = Call {
@@ -72,6 +90,7 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
             header: &header,
             origin,
             later: Cell::new(None),
+            waits: Cell::new(false),
         };
         let is_silent = matches!(request, Request::Forget(_) | Request::BatchForget(_));
         // Unwind safety: the reply counts as empty then, and everything else is behind the engine's locks.

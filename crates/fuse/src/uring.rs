@@ -9,8 +9,10 @@
 
 mod buffers;
 mod command;
+mod parked;
 mod queue;
 
+use crate::aside::Aside;
 use crate::call::Service;
 use crate::device::Device;
 use crate::error::RingError;
@@ -21,6 +23,8 @@ use buffers::Buffers;
 use homenode_engine::pool::Pool;
 use homenode_engine::{Clock, CpuId, Memory};
 use io_uring::{IoUring, squeue};
+use parked::Back;
+use queue::Desk;
 use std::sync::Arc;
 use std::{fmt, fs, io, panic, thread};
 
@@ -93,7 +97,7 @@ pub(crate) fn prepare<M: Memory, H: Host>(
     let queues = host.possible_cpus().max(1);
     let shape = Shape::fitting(queues, options.buffer_bytes, payload_bytes_max)?;
     let ring = |cpu| {
-        let entries = u32::try_from(shape.depth.next_power_of_two()).expect("no more than DEPTH_MAX");
+        let entries = u32::try_from((shape.depth + 1).next_power_of_two()).expect("little more than DEPTH_MAX");
         // Made here and enabled by the thread that uses it, which alone may submit. An error of one command does not keep
         // the rest of a batch back. The kernel works for the ring only when its thread waits, not by interrupting it.
         let ring = IoUring::builder()
@@ -158,7 +162,17 @@ impl Rings {
         device: &Arc<Device>,
         options: &Options,
     ) -> Result<Vec<Queue<M, C, H>>, crate::Error> {
+        let depth = self.shape.depth;
         let queue = |(cpu, (ring, buffers))| {
+            let desk = || {
+                Ok(Desk {
+                    aside: Aside::new(),
+                    back: Back::new(depth)?,
+                    answered: Vec::with_capacity(depth),
+                })
+            };
+            let failed = |source| crate::Error::Spawn { thread: cpu, source };
+            let desk = service.fs.is_durable().then(desk).transpose().map_err(failed)?;
             let slot = service.fs.slots().claim().ok_or(crate::Error::Slots { thread: cpu })?;
             let cpu_id = cpu_id(cpu);
             let queue = || {
@@ -167,9 +181,9 @@ impl Rings {
                     slot,
                     counters: Arc::<Counters>::default(),
                 };
-                Queue::new(cpu_id, ring, buffers, Arc::clone(device), responder, options.spin)
+                Queue::new(cpu_id, ring, buffers, Arc::clone(device), responder, options.spin, desk)
             };
-            on_cpu(&*service.host, cpu_id, queue).map_err(|source| crate::Error::Spawn { thread: cpu, source })
+            on_cpu(&*service.host, cpu_id, queue).map_err(failed)
         };
         self.rings.into_iter().enumerate().map(queue).collect()
     }

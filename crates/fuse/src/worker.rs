@@ -2,12 +2,14 @@
 //!
 //! After its buffers are made, a thread takes nothing from the heap to read and write files.
 
+use crate::aside::{Aside, Errand};
 use crate::buffer::Buffer;
+use crate::call::Later;
 use crate::device::{Device, Received, Sent};
 use crate::host::Host;
 use crate::negotiate::TRANSFER_BYTES_MAX;
-use crate::responder::Responder;
-use crate::wire::{Field, InHeader, OutHeader, WriteIn};
+use crate::responder::{Answer, Responder};
+use crate::wire::{Field, InHeader, Opcode, OutHeader, WriteIn};
 use homenode_engine::{Clock, Memory};
 use std::io;
 use std::sync::Arc;
@@ -24,6 +26,60 @@ pub(crate) struct Worker<M: Memory, C: Clock, H> {
     pub(crate) responder: Responder<M, C, H>,
     /// Whether others answer all requests that somebody waits for: rings.
     pub(crate) is_beside_rings: bool,
+    /// Who carries out what waits for the disk, in a durable pool.
+    pub(crate) aside: Option<Arc<Aside<Asked>>>,
+}
+
+/// A request that was read from a device, and waits for the disk.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    request: Vec<u8>,
+    message: [u8; ASIDE_MESSAGE_BYTES],
+    device: Arc<Device>,
+}
+
+/// The longest answer to what changes something: a name, its attributes and an open file.
+pub(crate) const ASIDE_MESSAGE_BYTES: usize = 256;
+
+impl Errand for Asked {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.request.len()
+    }
+
+    fn is_sync(&self) -> bool {
+        let header = InHeader::take(&mut &self.request[..]);
+        header.is_some_and(|header| is_sync(header.opcode))
+    }
+
+    fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer {
+        responder.answer(&self.request, true, &mut self.message)
+    }
+
+    fn give_back(errands: &mut Vec<(Self, Answer)>) {
+        for (mut asked, answer) in errands.drain(..) {
+            send(&asked.device, answer, &mut asked.message);
+        }
+    }
+}
+
+/// Whether it is the number of an fsync.
+pub(crate) fn is_sync(opcode: u32) -> bool {
+    opcode == Opcode::FSync as u32 || opcode == Opcode::FSyncDir as u32
+}
+
+/// Sends an answer whose payload is in `message`; false when none is due.
+fn send(device: &Device, answer: Answer, message: &mut [u8]) -> bool {
+    let Answer::Due(header) = answer else { return false };
+    let placed = header.put(&mut &mut message[..]);
+    let message = placed.and_then(|()| message.get(..header.len as usize));
+    match message.map(|message| device.send(message)) {
+        // Unwanted only when the connection has ended, and every lookup of the kernel with it.
+        Some(Ok(Sent::Taken | Sent::Unwanted)) => {}
+        // The kernel gives the caller EIO then.
+        Some(Err(error)) => tracing::error!(%error, bytes = header.len, "the kernel refused an answer"),
+        None => tracing::error!(bytes = header.len, "an answer is longer than its place"),
+    }
+    true
 }
 
 impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
@@ -37,18 +93,24 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
                 Received::Unmounted => return Ok(()),
             };
             let request = requests.bytes().get(..bytes).unwrap_or_default();
-            let Some(message_bytes) = self.responder.answer(request, replies.bytes()) else {
-                if self.is_beside_rings {
-                    thread::sleep(FORGET_PAUSE);
+            let mut answer = self.responder.answer(request, false, replies.bytes());
+            if let Answer::Later(Later::Disk { is_long }) = answer {
+                let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(bytes, is_long);
+                if let Some(aside) = self.aside.as_ref().filter(has_room) {
+                    let asked = Asked {
+                        request: request.to_vec(),
+                        message: [0; ASIDE_MESSAGE_BYTES],
+                        device: Arc::clone(&self.device),
+                    };
+                    aside.send(asked, is_long);
+                    continue;
                 }
-                continue;
-            };
-            let message = replies.bytes().get(..message_bytes).unwrap_or_default();
-            match self.device.send(message) {
-                // Unwanted only when the connection has ended, and every lookup of the kernel with it.
-                Ok(Sent::Taken | Sent::Unwanted) => {}
-                // The kernel gives the caller EIO then.
-                Err(error) => tracing::error!(%error, bytes = message_bytes, "the kernel refused an answer"),
+                // Beside rings nobody waits for this thread; and where too much waits already, all do.
+                answer = self.responder.answer(request, true, replies.bytes());
+                self.responder.force(std::iter::once(&mut answer));
+            }
+            if !send(&self.device, answer, replies.bytes()) && self.is_beside_rings {
+                thread::sleep(FORGET_PAUSE);
             }
         }
     }

@@ -22,10 +22,7 @@ use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-/// Time between two commits: as long may what was not synced be lost by a power cut.
-const COMMIT_PERIOD: Duration = Duration::from_secs(1);
 /// Blocks of a segment of the log, and the share of the pool that is the most of them: 256 KiB to 1 MiB.
 const SEGMENT_BLOCKS: RangeInclusive<u64> = 64..=256;
 const SEGMENT_SHARE: u64 = 256;
@@ -42,6 +39,7 @@ impl Pool {
     /// # Errors
     /// When a file is too small, in use or a member already, or the disk is full. Nothing is changed then but the room that files take.
     pub fn create_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
+        options.checked_commit_period()?;
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
         let files = paths
@@ -84,6 +82,7 @@ impl Pool {
     /// # Errors
     /// When a file is in use, is of another pool, or is no member; when a member is missing; when the pool is damaged.
     pub fn open_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
+        options.checked_commit_period()?;
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
         if options.read_only || options.degraded {
@@ -223,6 +222,7 @@ impl Pool {
         machine: Machine,
         options: &PoolOptions,
     ) -> Result<Self, Error> {
+        let period = options.checked_commit_period()?;
         let fs = Arc::new(fs);
         let slot = fs.slots().claim().expect("nobody has claimed a slot of a new pool");
         let committed = Arc::clone(&fs);
@@ -230,7 +230,7 @@ impl Pool {
             if let Err(error) = committed.tend_log(&slot) {
                 tracing::error!("the pool's changes cannot be made durable: {error}");
             }
-            COMMIT_PERIOD
+            period
         })?;
         let pool = Self::of(fs, owner, machine, options, Some(committer));
         pool.inner.limit_metadata();

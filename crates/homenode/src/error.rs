@@ -69,6 +69,12 @@ pub enum Error {
     /// A block device that a killed process left cannot be removed.
     #[error("cannot remove a block device that a killed server left: {0}")]
     Leftover(#[source] Box<homenode_linux::ublk::Error>),
+    /// A time between two commits that cannot be.
+    #[error("{} s between two commits: give 1 to 300 s", .0.as_secs_f64())]
+    CommitPeriod(std::time::Duration),
+    /// A time between two commits for a pool of memory.
+    #[error("a pool of memory commits nothing: leave the time between two commits out")]
+    CommitOfMemory,
     /// A size that does not parse.
     #[error(transparent)]
     Size(#[from] SizeError),
@@ -265,6 +271,8 @@ impl Error {
             Self::DurablePool
             | Self::VolatilePool
             | Self::GrownFile { .. }
+            | Self::CommitPeriod(_)
+            | Self::CommitOfMemory
             | Self::MemberFile(_)
             | Self::NoMembers
             | Self::SmallFile { .. }

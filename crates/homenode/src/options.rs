@@ -1,6 +1,8 @@
 //! Options of a pool.
 
-use crate::{NodeId, PoolName, Size};
+use crate::{Error, NodeId, PoolName, Size};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// Fewest bytes of a member: one huge page, the step in which memory is populated.
 pub const MEMBER_BYTES_MIN: u64 = 2 << 20;
@@ -46,6 +48,9 @@ pub struct PoolOptions {
     pub degraded: bool,
     /// Leaves the files of a new durable pool unwritten: it is made at once, and the first fsync of bytes in each place takes twice as long.
     pub unwritten: bool,
+    /// Time between two commits of a durable pool, 1 to 300 s: as long may a power cut take back what was not synced. `None`: a second.
+    /// A longer one writes less of what changes again soon, and keeps freed blocks back for longer. A pool of memory has none.
+    pub commit_period: Option<Duration>,
 }
 
 /// A user and a group.
@@ -70,6 +75,11 @@ impl PoolOptions {
     const METADATA_BYTES_MIN: u64 = 16 << 20;
     /// Room for a few names: less is of no use.
     const METADATA_FLOOR_BYTES: u64 = 64 << 10;
+
+    /// Time between two commits, unless another is set.
+    const COMMIT_PERIOD_DEFAULT: Duration = Duration::from_secs(1);
+    /// Shorter ones force the disk for nothing (a program that needs more syncs its files); longer ones are mistakes.
+    const COMMIT_PERIODS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
 
     /// The defaults.
     #[must_use]
@@ -105,6 +115,23 @@ impl PoolOptions {
         self
     }
 
+    /// Sets the time between two commits of a durable pool.
+    #[must_use]
+    pub fn commit_period(mut self, period: Duration) -> Self {
+        self.commit_period = Some(period);
+        self
+    }
+
+    /// Time between two commits of a durable pool.
+    pub(crate) fn checked_commit_period(&self) -> Result<Duration, Error> {
+        let period = self.commit_period.unwrap_or(Self::COMMIT_PERIOD_DEFAULT);
+        if Self::COMMIT_PERIODS.contains(&period) {
+            Ok(period)
+        } else {
+            Err(Error::CommitPeriod(period))
+        }
+    }
+
     /// Bytes that metadata may take in a pool of `pool_bytes`, whose files may be the kernel's.
     pub(crate) fn metadata_bytes(&self, pool_bytes: u64, has_kernel_files: bool) -> u64 {
         let (default, least) = if has_kernel_files {
@@ -134,6 +161,23 @@ impl PoolOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commits_are_at_least_a_second_and_at_most_five_minutes_apart() {
+        let period = |seconds| {
+            PoolOptions::new()
+                .commit_period(Duration::from_secs_f64(seconds))
+                .checked_commit_period()
+        };
+        assert_eq!(
+            PoolOptions::new().checked_commit_period().unwrap(),
+            Duration::from_secs(1)
+        );
+        assert_eq!(period(300.0).unwrap(), Duration::from_secs(300));
+        for wrong in [0.0, 0.999, 300.1] {
+            assert!(period(wrong).unwrap_err().to_string().contains("1 to 300 s"));
+        }
+    }
 
     #[test]
     fn populated_ahead_is_bounded_by_the_member_and_the_default_window() {

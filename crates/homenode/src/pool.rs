@@ -62,6 +62,9 @@ impl Pool {
     /// When a node is unknown or has less free memory than asked for, or the kernel refuses memory or threads. Nothing
     /// is left behind then.
     pub fn create(options: &PoolOptions) -> Result<Self, Error> {
+        if options.commit_period.is_some() {
+            return Err(Error::CommitOfMemory);
+        }
         let mut machine = Machine::read()?;
         machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
         let sizes = member_sizes(&machine, options)?;

@@ -1,7 +1,7 @@
 //! Durable pools on files: made, opened, refused, and opened after their process was killed.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
-use homenode::{Allocate, Error, MemberKind, OpenOptions, Placement, Pool, PoolOptions};
+use homenode::{Allocate, Error, MemberKind, MountOptions, OpenOptions, Placement, Pool, PoolOptions, Transport};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -172,14 +172,64 @@ fn files_that_are_no_members_of_one_pool_are_refused() {
 /// Environment variable that makes this test's own process the server that is killed: where it mounts the pool.
 const SERVER: &str = "HOMENODE_TEST_SERVER";
 
+/// Environment variable with which that server reads /dev/fuse.
+const CLASSIC: &str = "HOMENODE_TEST_CLASSIC";
+
 /// Serves the pool on a mount until it is killed.
 fn serve_until_killed(member: &Path, directory: &Path) -> ! {
     let pool = Pool::open_on(&[member.to_owned()], &options()).unwrap();
-    let _mount = pool.mount(directory).unwrap();
+    let mut mounting = MountOptions::default();
+    if std::env::var_os(CLASSIC).is_some() {
+        mounting.transport = Transport::Classic;
+    }
+    let _mount = pool.mount_with(directory, &mounting).unwrap();
     println!("up");
     loop {
         std::thread::park();
     }
+}
+
+/// Replaces a file through the mount again and again, until the server is gone: a new one of two records, synced and renamed over the old one. Returns the
+/// last that was renamed.
+fn replace_while_served(directory: &Path) -> Option<u64> {
+    let (new, kept) = (directory.join("new"), directory.join("kept"));
+    let replace = |nth: u64| -> std::io::Result<()> {
+        let file = File::create(&new)?;
+        (&file).write_all(&record(nth))?;
+        if nth.is_multiple_of(3) {
+            file.sync_all()?;
+        }
+        (&file).write_all(&record(nth))?;
+        fs::rename(&new, &kept)
+    };
+    let first = stamp(&fs::read(&kept).unwrap_or_default()).map_or(0, |nth| nth + 1);
+    let mut last = None;
+    for nth in first.. {
+        if replace(nth).is_err() {
+            break;
+        }
+        last = Some(nth);
+    }
+    last
+}
+
+/// All bytes of a file.
+fn bytes_of(pool: &Pool, name: &str) -> Vec<u8> {
+    let file = pool.open(name, &OpenOptions::new().read(true)).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.metadata().len()).unwrap()];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// The number that a file of two records has; `None` of an empty one.
+fn stamp(bytes: &[u8]) -> Option<u64> {
+    let nth = u64::from_le_bytes(bytes.get(..8)?.try_into().unwrap());
+    assert!(
+        bytes == [record(nth), record(nth)].concat(),
+        "another file's bytes: {:?}",
+        &bytes[..24]
+    );
+    Some(nth)
 }
 
 /// Appends records through the mount and syncs some, until the server is gone; returns how many were written.
@@ -219,9 +269,10 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
     let (member, directory) = (files.member("a", MEMBER_BYTES), files.0.join("mount"));
     fs::create_dir(&directory).unwrap();
     drop(Pool::create_on(std::slice::from_ref(&member), &options()).unwrap());
-    let (rounds, mut most) = (kills() / 3, 0);
+    let (rounds, mut most, mut replaced) = (kills(), 0, 0);
     for round in 0..rounds {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args([
                 "--exact",
                 "nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed",
@@ -229,22 +280,36 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
             ])
             .env(KILLED, &member)
             .env(SERVER, &directory)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        if round.is_multiple_of(2) {
+            command.env(CLASSIC, "1");
+        }
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let up = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("up"));
         assert!(up, "round {round}: the pool was not served");
-        let written = std::thread::scope(|scope| {
+        let (written, last) = std::thread::scope(|scope| {
             let writer = scope.spawn(|| write_while_served(&directory));
+            let replacer = scope.spawn(|| replace_while_served(&directory));
             std::thread::sleep(std::time::Duration::from_millis(20 + round * 7 % 90));
             child.kill().unwrap();
             child.wait().unwrap();
-            writer.join().unwrap()
+            (writer.join().unwrap(), replacer.join().unwrap())
         });
         let unmounted = Command::new("umount").arg("-l").arg(&directory).status().unwrap();
         assert!(unmounted.success(), "round {round}: the dead mount stays");
+        let checked = homenode::check(std::slice::from_ref(&member)).unwrap();
+        assert!(checked.faults.is_empty(), "round {round}: {:?}", checked.faults);
         let pool = Pool::open_on(std::slice::from_ref(&member), &options()).unwrap();
+        if let Some(last) = last {
+            let kept = stamp(&bytes_of(&pool, "kept"));
+            // One more when the rename was carried out and its answer did not come.
+            assert!(
+                kept == Some(last) || kept == Some(last + 1),
+                "round {round}: {last} was renamed, {kept:?} is there"
+            );
+            replaced = replaced.max(last);
+        }
         let Ok(file) = pool.open("file", &OpenOptions::new().read(true)) else {
             assert_eq!(written, 0, "round {round}: the file is gone");
             continue;
@@ -266,6 +331,11 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
         }
     }
     assert!(most > rounds, "{most} records in {rounds} rounds: it was not at work");
+    assert!(
+        replaced > rounds,
+        "{replaced} renames in {rounds} rounds: it was not at work"
+    );
+    eprintln!("{rounds} rounds, up to {most} records in a file, {replaced} renames");
 }
 
 /// Rounds of kills.
@@ -296,6 +366,10 @@ fn write_until_killed(member: &Path) {
             // What names a file comes and goes beside.
             let other = format!("{name}-{nth}");
             pool.create_file(&other).unwrap();
+            // And one takes another's name.
+            let new = pool.create_file(format!("{name}-new")).unwrap();
+            new.write_all_at(&[record(nth), record(nth)].concat(), 0).unwrap();
+            pool.rename(format!("{name}-new"), format!("{name}-kept")).unwrap();
             if nth > 3 {
                 // Not there when it was killed before it made that one.
                 let _ = pool.remove_file(format!("{name}-{}", nth - 3));
@@ -372,6 +446,8 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
                 );
             }
             if *told > 0 {
+                let kept = stamp(&bytes_of(&pool, &format!("file-{thread}-kept"))).unwrap();
+                assert!(kept >= *told, "round {round}: {told} was renamed, {kept} is there");
                 let newest = format!("file-{thread}-{told}");
                 let next = format!("file-{thread}-{}", told + 1);
                 assert!(
@@ -392,11 +468,106 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
     eprintln!("{rounds} rounds, {written} records in a file");
 }
 
+/// Blocks that were freed are kept back until a commit, so they tell when there was one.
+#[test]
+fn commits_come_as_often_as_was_asked_for() {
+    const BYTES: u64 = 8 << 20;
+    let files = Files::new("commits");
+    let is_freed_within = |period: Option<Duration>, time: Duration| {
+        let mut options = options();
+        options.commit_period = period;
+        let member = files.member(&format!("{period:?}"), MEMBER_BYTES);
+        let pool = Pool::create_on(&[member], &options).unwrap();
+        let file = pool.create_file("file").unwrap();
+        file.write_all_at(&vec![7; usize::try_from(BYTES).unwrap()], 0).unwrap();
+        pool.sync().unwrap();
+        drop(file);
+        let before = pool.status().free_bytes();
+        pool.remove_file("file").unwrap();
+        let start = Instant::now();
+        // Some blocks of the log come and go.
+        while pool.status().free_bytes() < before + BYTES / 2 {
+            if start.elapsed() > time {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    };
+    assert!(is_freed_within(None, Duration::from_secs(20)));
+    assert!(!is_freed_within(Some(Duration::from_secs(300)), Duration::from_secs(3)));
+    let refused = Pool::create(&options().commit_period(Duration::from_secs(5)));
+    assert!(matches!(refused, Err(Error::CommitOfMemory)));
+}
+
 /// Threads of the crowd: many more than CPUs.
 const CROWD: u64 = 64;
 /// Time that the crowd works, and that it may take to end.
 const CROWD_TIME: Duration = Duration::from_secs(3);
 const CROWD_TIMEOUT: Duration = Duration::from_secs(100);
+
+/// How long a thread of the crowd may wait for one fsync on a busy machine.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Many more threads than the server has, or entries in its rings: each comes to its turn.
+#[test]
+fn a_crowd_that_syncs_through_a_mount_gets_its_turns_and_others_are_served() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: only root may mount, and /dev/fuse is needed");
+        return;
+    }
+    for transport in [Transport::Auto, Transport::Classic] {
+        let files = Files::new("crowd-on-a-mount");
+        let (member, directory) = (files.member("a", MEMBER_BYTES), files.0.join("mount"));
+        fs::create_dir(&directory).unwrap();
+        let pool = Pool::create_on(&[member], &options()).unwrap();
+        let mut mounting = MountOptions::default();
+        mounting.transport = transport;
+        let mount = pool.mount_with(&directory, &mounting).unwrap();
+        let end = Instant::now() + CROWD_TIME;
+        // How often, and the longest wait.
+        let until_end = |act: &dyn Fn(u64)| {
+            let (mut count, mut worst) = (0, Duration::ZERO);
+            while Instant::now() < end {
+                let start = Instant::now();
+                act(count);
+                (count, worst) = (count + 1, worst.max(start.elapsed()));
+            }
+            (count, worst)
+        };
+        let sync = |thread: u64| {
+            let file = File::create(directory.join(format!("file-{thread}"))).unwrap();
+            until_end(&|nth| {
+                file.write_all_at(&[7; 4096], nth % 64 * 4096).unwrap();
+                file.sync_all().unwrap();
+            })
+        };
+        let make = || until_end(&|nth| drop(File::create(directory.join(format!("made-{}", nth % 100))).unwrap()));
+        let (syncs, (made, worst_made)) = std::thread::scope(|scope| {
+            let maker = scope.spawn(make);
+            let sync = &sync;
+            let syncs: Vec<_> = (0..CROWD).map(|thread| scope.spawn(move || sync(thread))).collect();
+            let syncs: Vec<_> = syncs.into_iter().map(|sync| sync.join().unwrap()).collect();
+            (syncs, maker.join().unwrap())
+        });
+        let (least, total) = (
+            syncs.iter().map(|sync| sync.0).min().unwrap(),
+            syncs.iter().map(|sync| sync.0).sum::<u64>(),
+        );
+        let worst = syncs.iter().map(|sync| sync.1).max().unwrap();
+        eprintln!(
+            "{}: {total} fsyncs of {CROWD} threads, {least} at least, the longest wait {worst:?}; beside them {made} files made, {worst_made:?}",
+            mount.transport().transport
+        );
+        assert!(
+            least > 0 && worst < SYNC_TIMEOUT,
+            "{least} fsyncs of one thread, {worst:?}"
+        );
+        assert!(made > 0 && worst_made < SYNC_TIMEOUT, "{made} files, {worst_made:?}");
+        mount.unmount(false).unwrap();
+        mount.wait().unwrap();
+    }
+}
 
 /// Changes files that all threads share, until `end`.
 fn disturb(pool: &Pool, thread: u64, end: Instant) {

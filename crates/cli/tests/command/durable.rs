@@ -62,7 +62,7 @@ fn a_pool_is_mounted_by_its_name_and_keeps_what_it_holds() {
     let used = fs::metadata(pools.path("a")).unwrap();
     assert_eq!(std::os::unix::fs::MetadataExt::mode(&used) & 0o777, 0o600);
     for round in 0..4 {
-        succeed(&mut pools.homenode("up tank mount"));
+        succeed(&mut pools.homenode("up tank mount --commit 2"));
         let names = fs::read_dir(&mount).unwrap().count();
         assert_eq!(names, round);
         fs::write(mount.join(format!("{round}")), format!("in round {round}")).unwrap();
@@ -88,7 +88,7 @@ fn a_pool_is_mounted_by_its_name_and_keeps_what_it_holds() {
     let found = succeed(&mut pools.homenode("pool import moved --name tonk"));
     assert!(found.contains("pool tonk is known"), "{found}");
     let mut helper = pools.command("mount.homenode");
-    helper.args(["tonk", "mount", "-o", "rw,nosuid"]);
+    helper.args(["tonk", "mount", "-o", "rw,nosuid,commit=300"]);
     succeed(&mut helper);
     assert_eq!(fs::read_to_string(mount.join("1")).unwrap(), "in round 1");
     let status = succeed(&mut pools.homenode("status mount"));
@@ -120,6 +120,11 @@ fn what_is_no_new_pool_is_refused_and_leaves_nothing() {
     refused(&mut pools.homenode("pool create tank ."), &["is no regular file"]);
     fail(2, &mut pools.homenode("pool create ../x a"));
     fail(2, &mut pools.homenode("up tank mount --size-per-node 1G"));
+    fail(2, &mut pools.homenode("up tank mount --commit 301"));
+    refused(
+        &mut pools.homenode("up mount --commit 5"),
+        &["--commit is for durable pools"],
+    );
     let left: Vec<_> = fs::read_dir(pools.0.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
     let data = pools.path("data");

@@ -6,6 +6,8 @@
 //! Order of a writer: store, note the range as dirty, append, publish. Order of a sync: read the log's end, take the dirty range, make it durable,
 //! append that all up to that end is settled. So what a sync settles was stored before its range was taken.
 
+mod apart;
+
 use super::block_file::BlockFile;
 use super::{Error, Fs, Ino, Inode, Result};
 use crate::log::planted::{Planted, is_planted};
@@ -207,18 +209,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::Io`] when that failed; again until all of it is durable.
     pub fn sync(&self, slot: &Slot, inode: &Inode) -> Result<()> {
-        let Some(journal) = self.written_log() else {
-            return Ok(());
-        };
-        if !journal.has_failed() {
-            // What it appends needs room, too.
-            self.admit(false)?;
-        }
-        if let Some(file) = inode.blocks() {
-            file.is_synced.store(true, Ordering::Relaxed);
-            self.settle_file(journal, slot, inode, file, false)?;
-        }
-        self.force(journal, slot, None)
+        self.begin_sync(slot, inode)?;
+        self.end_sync(slot)
     }
 
     /// Makes everything durable that was there before the call (syncfs(2)), and gives freed blocks back. Without a log it does nothing.

@@ -90,7 +90,7 @@ impl<M: Memory> Pool<M> {
         let Some(store) = self.store() else { return };
         let populated = self.shed();
         let mut room = self.lent.room.lock();
-        let free = u64::try_from(self.uncommitted.load(Ordering::Relaxed)).unwrap_or(0);
+        let free = self.uncommitted_blocks();
         let more = self.commit_up_to(free.saturating_sub(populated));
         if more > 0 && store.resize(room.lent + room.ahead + more).is_ok() {
             room.lent += more;

@@ -281,7 +281,7 @@ impl<M: Memory> Pool<M> {
     /// A run for `asking`, 2 MiB or less where that is much of what is left: `want` blocks of it for the caller, the others
     /// into `grants`.
     fn refill(&self, grants: &Mutex<Grants>, asking: NodeId, want: u64) -> Result<(Block, u64), NoSpace> {
-        let left = u64::try_from(self.uncommitted.load(Ordering::Relaxed)).unwrap_or(0);
+        let left = self.uncommitted_blocks();
         let share = left / (GRANT_SHARE * self.grants.len() as u64);
         self.seek(want, || {
             let most = share.clamp(GRANT_BLOCKS_MIN, RUN_BLOCKS);
@@ -359,6 +359,11 @@ impl<M: Memory> Pool<M> {
             .uncommitted
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left - some(left)));
         some(before.expect("the closure always answers")).unsigned_abs()
+    }
+
+    /// Blocks that are in nobody's hands, but for what CPUs were granted; a figure.
+    pub(crate) fn uncommitted_blocks(&self) -> u64 {
+        u64::try_from(self.uncommitted.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
     pub(super) fn uncommit(&self, blocks: u64) {

@@ -111,7 +111,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
         let (from, to) = (self.inode()?, self.inode_of(input.nodeid_out)?);
         let most = input.len.min(match self.origin {
-            Origin::Device => COPY_BYTES_MAX,
+            Origin::Device { .. } => COPY_BYTES_MAX,
             Origin::Ring { .. } => COPY_BYTES_MAX_IN_RING,
         });
         let node = || self.own_node();

@@ -153,11 +153,11 @@ fn encode<F: Field>(field: F) -> Vec<u8> {
 /// The errno of an answer (0: none) and its payload.
 fn ask(responder: &Responder<Bytes, Midnight, OneCpu>, bytes: &[u8]) -> Option<(i32, Vec<u8>)> {
     let mut message = vec![0; OutHeader::BYTES + (1 << 16)];
-    let length = responder.answer(bytes, &mut message)?;
-    let mut from = &message[..length];
-    let header = OutHeader::take(&mut from).unwrap();
-    assert_eq!((header.len as usize, header.unique), (length, 8));
-    Some((-header.error, from.to_vec()))
+    let Answer::Due(header) = responder.answer(bytes, false, &mut message) else {
+        return None;
+    };
+    assert_eq!(header.unique, 8);
+    Some((-header.error, message[OutHeader::BYTES..header.len as usize].to_vec()))
 }
 
 #[test]
@@ -272,6 +272,7 @@ fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
             Incoming::parse(&bytes),
             Origin::Ring {
                 cpu,
+                is_aside: false,
                 waited,
                 is_new: waited.is_none(),
                 done: 0,
@@ -339,6 +340,7 @@ fn long_operations_through_a_ring_let_others_through() {
         let is_new = waited.is_none();
         let origin = Origin::Ring {
             cpu,
+            is_aside: false,
             waited,
             is_new,
             done,

@@ -1,6 +1,7 @@
 //! A mount being made: what holds the bytes, how requests travel, and the threads.
 
 use super::{Ending, NOTICE_TIMEOUT, Running};
+use crate::aside::{Aside, Errand, Lane};
 use crate::call::Service;
 use crate::device::Device;
 use crate::error::{Error, RingError};
@@ -13,7 +14,7 @@ use crate::prepared::{FILES_MAX, Prepared};
 use crate::responder::Responder;
 use crate::statistics::Counters;
 use crate::uring::{self, PAYLOAD_BYTES_MIN, Queue, Rings};
-use crate::worker::Worker;
+use crate::worker::{Asked, Worker};
 use homenode_engine::fs::Fs;
 use homenode_engine::{BLOCK_BYTES, Clock, CpuId, Memory, NodeId};
 use std::collections::BTreeSet;
@@ -88,9 +89,23 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         if let Some(rings) = rings {
             let queues = rings.queues(&service, &device, self.options)?;
             counters.extend(queues.iter().map(|queue| Arc::clone(&queue.responder.counters)));
+            for queue in &queues {
+                let cpu = queue.cpu();
+                let number = cpu.0 as usize;
+                let lanes: Vec<_> = queue.lanes().cloned().collect();
+                let start = || start_lanes(&service, &lanes, number, &running);
+                let started = uring::on_cpu(&*self.host, cpu, start);
+                counters.extend(started.unwrap_or_else(|source| Err(not_started(number, source)))?);
+            }
             start_queues(&*self.host, queues, &running)?;
         }
-        let workers = workers(&service, device, threads, is_beside_rings)?;
+        let aside = (!is_beside_rings && self.fs.is_durable())
+            .then(Aside::new)
+            .map(Arc::new);
+        let lanes: Vec<_> = aside.iter().flat_map(|aside| aside.lanes()).cloned().collect();
+        counters.extend(start_lanes(&service, &lanes, 0, &running)?);
+        let workers = workers(&service, device, threads, is_beside_rings, aside.as_ref())?;
+        drop(aside);
         counters.extend(workers.iter().map(|worker| Arc::clone(&worker.responder.counters)));
         for (number, worker) in workers.into_iter().enumerate() {
             start(format!("fuse-{number}"), number, &running, move || worker.run())?;
@@ -229,6 +244,7 @@ fn workers<M: Memory, C: Clock, H: Host>(
     first: Arc<Device>,
     count: usize,
     is_beside_rings: bool,
+    aside: Option<&Arc<Aside<Asked>>>,
 ) -> Result<Vec<Worker<M, C, H>>, Error> {
     let clone = |_| {
         first
@@ -249,9 +265,38 @@ fn workers<M: Memory, C: Clock, H: Host>(
             device,
             responder,
             is_beside_rings,
+            aside: aside.cloned(),
         })
     };
     devices.into_iter().enumerate().map(worker).collect()
+}
+
+/// Starts threads that carry out what waits for the disk; returns what they count.
+fn start_lanes<E: Errand, M: Memory, C: Clock, H: Host>(
+    service: &Arc<Service<M, C, H>>,
+    lanes: &[Arc<Lane<E>>],
+    number: usize,
+    running: &Arc<Running>,
+) -> Result<Vec<Arc<Counters>>, Error> {
+    let start_one = |lane: &Arc<Lane<E>>| {
+        let slot = service.fs.slots().claim().ok_or(Error::Slots { thread: number })?;
+        let responder = Responder {
+            service: Arc::clone(service),
+            slot,
+            counters: Arc::default(),
+        };
+        let (lane, counters) = (Arc::clone(lane), Arc::clone(&responder.counters));
+        start(format!("fuse-{}-{number}", lane.name), number, running, move || {
+            lane.serve(&responder);
+            Ok(())
+        })?;
+        Ok(counters)
+    };
+    lanes.iter().map(start_one).collect()
+}
+
+fn not_started(thread: usize, source: io::Error) -> Error {
+    Error::Spawn { thread, source }
 }
 
 /// Starts the threads of all queues and waits until the kernel has their rings.
@@ -280,7 +325,7 @@ fn start_queues<M: Memory, C: Clock, H: Host>(
         uring::on_cpu(host, cpu, || {
             start(format!("fuse-ring-{number}"), number, running, serve)
         })
-        .unwrap_or_else(|source| Err(Error::Spawn { thread: number, source }))?;
+        .unwrap_or_else(|source| Err(not_started(number, source)))?;
     }
     drop(registered);
     let mut registered = 0;
@@ -314,9 +359,7 @@ fn start(
         drop(ending);
     };
     let spawned = thread::Builder::new().name(name).spawn(run);
-    spawned
-        .map(|_| ())
-        .map_err(|source| Error::Spawn { thread: number, source })
+    spawned.map(|_| ()).map_err(|source| not_started(number, source))
 }
 
 /// A mount that is taken down again unless it is kept.

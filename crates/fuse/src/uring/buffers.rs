@@ -7,6 +7,7 @@
 use crate::wire::{RING_HEADER_BYTES, RingHeader};
 use homenode_engine::NodeId;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::{io, slice};
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -17,19 +18,59 @@ const _: () = assert!(HEADER_STRIDE_BYTES >= RING_HEADER_BYTES && HEADER_STRIDE_
 /// Header and payload of each entry of a ring.
 #[derive(Debug)]
 pub(super) struct Buffers {
-    mapping: NonNull<u8>,
-    mapping_bytes: usize,
+    mapping: Arc<Mapping>,
     /// The first payload, on a 2 MiB boundary.
     first: NonNull<u8>,
     payload_bytes: usize,
     /// By entry: where its header and payload are, as a registration tells the kernel.
     vectors: Vec<[libc::iovec; 2]>,
-    /// By entry: whether the kernel may write to it.
-    with_kernel: Vec<bool>,
+    /// By entry: who may write to it.
+    holders: Vec<Holder>,
 }
 
-// SAFETY: the mapping belongs to this value alone, as do the vectors that point into it, and nothing depends on the thread.
+/// Whose an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Queue,
+    Kernel,
+    /// Who has its [`Lent`].
+    Other,
+}
+
+/// Memory that is unmapped when nobody has it any more.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+/// An entry's payload in the hands of another thread than the queue's.
+#[derive(Debug)]
+pub(super) struct Lent {
+    index: usize,
+    payload: NonNull<u8>,
+    bytes: usize,
+    /// Keeps it mapped.
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: what it points to is mapped for as long as the value lives, and is used by whoever has the value alone.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared reference to it gives an address and a number, and nothing to do with them.
+unsafe impl Sync for Mapping {}
+// SAFETY: the payload is used through this value alone (`Buffers::lend`), and nothing depends on the thread.
+unsafe impl Send for Lent {}
+// SAFETY: the entries belong to this value alone, but for those lent, as do the vectors that point to them, and nothing depends on the thread.
 unsafe impl Send for Buffers {}
+
+impl Lent {
+    /// The bytes.
+    pub(super) fn payload(&mut self) -> &mut [u8] {
+        // SAFETY: mapped for that length, initialised by the kernel (zeros), neither the kernel nor the queue touches it meanwhile, and
+        // borrowed from `self` exclusively.
+        unsafe { slice::from_raw_parts_mut(self.payload.as_ptr(), self.bytes) }
+    }
+}
 
 impl Buffers {
     /// Maps memory for `depth` entries, preferably of `node`.
@@ -44,18 +85,21 @@ impl Buffers {
             return Err(io::Error::last_os_error());
         }
         let mapping = NonNull::new(mapping.cast::<u8>()).expect("the kernel maps nothing at 0");
+        let whole = Arc::new(Mapping {
+            start: mapping,
+            bytes: mapping_bytes,
+        });
         // SAFETY: within the mapping.
         let behind_headers = unsafe { mapping.add(headers_bytes) };
         let skip = behind_headers.align_offset(HUGE_PAGE_BYTES);
         // SAFETY: less than 2 MiB, which the mapping has besides headers and payloads.
         let first = unsafe { behind_headers.add(skip) };
         let mut buffers = Self {
-            mapping,
-            mapping_bytes,
+            mapping: whole,
             first,
             payload_bytes,
             vectors: Vec::new(),
-            with_kernel: vec![false; depth],
+            holders: vec![Holder::Queue; depth],
         };
         buffers.vectors = (0..depth).map(|index| buffers.vectors_of(index)).collect();
         buffers.advise();
@@ -68,7 +112,7 @@ impl Buffers {
     /// Large pages for the payloads, and nothing of it in core dumps. Hints: a kernel without them costs speed only.
     fn advise(&self) {
         let payloads = (self.first, self.depth() * self.payload_bytes);
-        let all = (self.mapping, self.mapping_bytes);
+        let all = (self.mapping.start, self.mapping.bytes);
         for (advice, (start, bytes)) in [(libc::MADV_HUGEPAGE, payloads), (libc::MADV_DONTDUMP, all)] {
             // SAFETY: within our own mapping, and neither advice changes what its pages hold.
             let taken = unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) };
@@ -88,7 +132,7 @@ impl Buffers {
         *word = 1 << (usize::from(node.0) % WORD_BITS);
         // The kernel takes one bit less than it is told.
         let bits = nodes.len() * WORD_BITS + 1;
-        let (start, bytes, mode) = (self.mapping.as_ptr(), self.mapping_bytes, libc::MPOL_PREFERRED);
+        let (start, bytes, mode) = (self.mapping.start.as_ptr(), self.mapping.bytes, libc::MPOL_PREFERRED);
         // SAFETY: says where pages of our own mapping come from; the mask is readable for its bits.
         let result = unsafe { libc::syscall(libc::SYS_mbind, start, bytes, mode, nodes.as_ptr(), bits, 0) };
         // A kernel without NUMA has nothing to choose from.
@@ -99,7 +143,7 @@ impl Buffers {
     }
 
     pub(super) fn depth(&self) -> usize {
-        self.with_kernel.len()
+        self.holders.len()
     }
 
     /// What a registration tells the kernel: where the entry's header and payload are.
@@ -120,26 +164,45 @@ impl Buffers {
 
     /// The kernel gets the entry with the next submission.
     pub(super) fn give(&mut self, index: usize) {
-        assert!(!self.with_kernel[index], "an entry is given once");
-        self.with_kernel[index] = true;
+        assert!(self.holders[index] == Holder::Queue, "an entry is given once");
+        self.holders[index] = Holder::Kernel;
     }
 
     /// The entry's command has completed.
     pub(super) fn take_back(&mut self, index: usize) {
-        assert!(self.with_kernel[index], "a command completes once");
-        self.with_kernel[index] = false;
+        assert!(self.holders[index] == Holder::Kernel, "a command completes once");
+        self.holders[index] = Holder::Queue;
+    }
+
+    /// Gives the entry to another thread.
+    pub(super) fn lend(&mut self, index: usize) -> Lent {
+        assert!(self.holders[index] == Holder::Queue, "an entry is lent once");
+        self.holders[index] = Holder::Other;
+        Lent {
+            index,
+            payload: self.payload_at(index),
+            bytes: self.payload_bytes,
+            mapping: Arc::clone(&self.mapping),
+        }
+    }
+
+    /// Takes an entry of these back.
+    pub(super) fn return_lent(&mut self, lent: Lent) {
+        assert!(Arc::ptr_eq(&lent.mapping, &self.mapping), "it is one of these");
+        assert!(self.holders[lent.index] == Holder::Other, "it was lent");
+        self.holders[lent.index] = Holder::Queue;
     }
 
     /// A copy of the entry's header.
     pub(super) fn header(&self, index: usize) -> RingHeader {
-        assert!(!self.with_kernel[index], "the kernel may be writing");
+        assert!(self.holders[index] != Holder::Kernel, "the kernel may be writing");
         let at = self.header_at(index).cast::<[u8; RING_HEADER_BYTES]>();
         // SAFETY: mapped, initialised by the kernel (zeros), and nobody writes to it now.
         RingHeader(unsafe { at.read() })
     }
 
     pub(super) fn set_header(&mut self, index: usize, header: &RingHeader) {
-        assert!(!self.with_kernel[index], "the kernel may be reading");
+        assert!(self.holders[index] == Holder::Queue, "another may be reading");
         let at = self.header_at(index).cast::<[u8; RING_HEADER_BYTES]>();
         // SAFETY: mapped, and nobody else uses it now.
         unsafe { at.write(header.0) };
@@ -147,9 +210,9 @@ impl Buffers {
 
     /// The entry's payload.
     pub(super) fn payload(&mut self, index: usize) -> &mut [u8] {
-        assert!(!self.with_kernel[index], "the kernel may be writing");
+        assert!(self.holders[index] == Holder::Queue, "another may be writing");
         let at = self.payload_at(index);
-        // SAFETY: mapped for that length, initialised by the kernel (zeros), with the kernel no more, and borrowed from
+        // SAFETY: mapped for that length, initialised by the kernel (zeros), with the kernel no more and not lent, and borrowed from
         // `self` exclusively.
         unsafe { slice::from_raw_parts_mut(at.as_ptr(), self.payload_bytes) }
     }
@@ -163,14 +226,14 @@ impl Buffers {
     fn header_at(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.depth());
         // SAFETY: the mapping starts with `depth` headers.
-        unsafe { self.mapping.add(index * HEADER_STRIDE_BYTES) }
+        unsafe { self.mapping.start.add(index * HEADER_STRIDE_BYTES) }
     }
 }
 
-impl Drop for Buffers {
+impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the whole of our own mapping, which nothing borrows any more.
-        let unmapped = unsafe { libc::munmap(self.mapping.as_ptr().cast(), self.mapping_bytes) };
+        // SAFETY: the whole of our own mapping: all that points into it keeps this value.
+        let unmapped = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(unmapped, 0, "the mapping is as mmap gave it");
     }
 }
@@ -224,10 +287,35 @@ mod tests {
     const MPOL_F_ADDR: libc::c_int = 2;
 
     #[test]
-    #[should_panic(expected = "the kernel may be writing")]
+    #[should_panic(expected = "another may be writing")]
     fn what_the_kernel_has_is_not_looked_at() {
         let mut buffers = Buffers::new(1, 128 << 10, NodeId(0)).unwrap();
         buffers.give(0);
+        buffers.payload(0);
+    }
+
+    #[test]
+    fn a_lent_payload_is_the_same_bytes_and_outlives_the_buffers() {
+        let mut buffers = Buffers::new(2, 128 << 10, NodeId(0)).unwrap();
+        buffers.payload(1)[0] = 5;
+        let mut lent = buffers.lend(1);
+        let written = std::thread::spawn(move || {
+            lent.payload()[1] = 6;
+            lent
+        });
+        let lent = written.join().unwrap();
+        buffers.return_lent(lent);
+        assert_eq!(buffers.payload(1)[..2], [5, 6]);
+        let mut lent = buffers.lend(1);
+        drop(buffers);
+        assert_eq!(lent.payload()[..2], [5, 6]);
+    }
+
+    #[test]
+    #[should_panic(expected = "another may be writing")]
+    fn what_is_lent_is_not_looked_at() {
+        let mut buffers = Buffers::new(1, 128 << 10, NodeId(0)).unwrap();
+        let _lent = buffers.lend(0);
         buffers.payload(0);
     }
 }

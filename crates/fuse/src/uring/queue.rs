@@ -4,15 +4,17 @@
 //! for the next ones. After its start a thread takes nothing from the heap to read and write files.
 
 use super::buffers::Buffers;
+use super::parked::{Back, Parked, carry_out};
 use super::{Ring, command};
+use crate::aside::{Aside, Lane};
 use crate::call::{Later, Origin, ROOM_TIMEOUT, ROOM_WAIT};
 use crate::device::Device;
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
-use crate::wire::{Field, OutHeader, Reply, RingHeader};
+use crate::wire::{Field, OutHeader, RingHeader};
 use homenode_engine::{Clock, CpuId, Memory};
 use io_uring::squeue::Entry128;
-use io_uring::types;
+use io_uring::{cqueue, opcode, types};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -29,6 +31,10 @@ const ASTRAY_PAUSE: Duration = Duration::from_millis(1);
 const LONG_BYTES: u32 = 128 << 10;
 /// After so many in a row the thread leaves its CPU.
 const LONG_READS: u32 = 3;
+
+/// The bell's command, among those with the index of an entry.
+const BELL: u64 = u64::MAX;
+const POLLIN: u32 = libc::POLLIN as u32;
 
 #[expect(clippy::cast_possible_truncation, reason = "16")]
 const OUT_HEADER_BYTES: u32 = OutHeader::BYTES as u32;
@@ -52,6 +58,8 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     waiting: Vec<Ready>,
     /// When they were last carried out.
     waited: Option<Instant>,
+    /// Threads that carry out what waits for the disk, in a durable pool.
+    aside: Option<Desk>,
     /// Entries that still get requests.
     live: usize,
     /// When the thread last tried to get to its CPU; none while it runs there.
@@ -60,9 +68,18 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     long_reads: u32,
 }
 
+/// The way to threads that carry out what waits for the disk, and back.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) aside: Aside<Parked>,
+    pub(super) back: Arc<Back>,
+    /// What has come back.
+    pub(super) answered: Vec<(Parked, Answer)>,
+}
+
 /// An entry with a request.
 #[derive(Clone, Copy, Debug)]
-struct Ready {
+pub(super) struct Ready {
     index: usize,
     /// When it was first carried out, and not to its end.
     since: Option<Instant>,
@@ -78,6 +95,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         device: Arc<Device>,
         responder: Responder<M, C, H>,
         spin: Duration,
+        aside: Option<Desk>,
     ) -> Self {
         let depth = buffers.depth();
         Self {
@@ -92,10 +110,16 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             going: VecDeque::with_capacity(depth),
             waiting: Vec::with_capacity(depth),
             waited: None,
+            aside,
             live: depth,
             astray: None,
             long_reads: 0,
         }
+    }
+
+    /// What other threads are to carry out.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane<Parked>>> {
+        self.aside.iter().flat_map(|desk| desk.aside.lanes())
     }
 
     pub(crate) fn cpu(&self) -> CpuId {
@@ -115,6 +139,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             self.push(&entry);
         }
         let submitted = self.ring.0.submit()?;
+        self.listen();
         self.take_completions()?;
         // Fewer also when the mount has gone meanwhile: then nothing more is to come.
         if submitted == depth {
@@ -150,13 +175,21 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         Ok(())
     }
 
+    /// Has the bell heard in the ring.
+    fn listen(&mut self) {
+        if let Some(desk) = &self.aside {
+            let bell = opcode::PollAdd::new(types::Fd(desk.back.bell()), POLLIN).multi(true);
+            self.push(&bell.build().user_data(BELL).into());
+        }
+    }
+
     /// Carries out the request of an entry, and prepares its answer. Gives the bytes of payload it moved.
     fn serve(&mut self, ready: Ready) -> u32 {
         let Ready { index, since, done } = ready;
-        let mut header = self.buffers.header(index);
-        let entry = header.entry();
+        let header = self.buffers.header(index);
         let origin = Origin::Ring {
             cpu: self.cpu,
+            is_aside: false,
             // No more than half of the entries wait for room: others want to be served, which is what may bring it.
             waited: since
                 .map(|since| since.elapsed())
@@ -166,20 +199,14 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         };
         self.choose_cpu(&header);
         let payload = self.buffers.payload(index);
-        let answer = if entry.payload_sz == 0 {
-            self.responder
-                .carry_out(header.parse(&[]), origin, &mut Reply::new(payload))
-        } else {
-            // What is asked and what is answered would share the payload.
-            let mut reply = Reply::new(&mut self.scratch);
-            let answer = self.responder.carry_out(header.parse(payload), origin, &mut reply);
-            let used = reply.used();
-            // A request that is carried out again is parsed again.
-            if matches!(answer, Answer::Due(_)) {
-                payload[..used].copy_from_slice(&self.scratch[..used]);
-            }
-            answer
-        };
+        let answer = carry_out(&self.responder, &header, payload, &mut self.scratch, origin);
+        self.conclude(ready, header, answer)
+    }
+
+    /// Prepares the answer to a request that was carried out, or keeps it for later.
+    fn conclude(&mut self, ready: Ready, mut header: RingHeader, answer: Answer) -> u32 {
+        let Ready { index, since, done } = ready;
+        let entry = header.entry();
         let out = match answer {
             Answer::Due(out) => out,
             // Requests that want no answer come by the device. If one came here, its entry would have to go back all the same.
@@ -197,6 +224,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                         self.waited.get_or_insert(now);
                         self.waiting.push(Ready { index, since, done });
                     }
+                    Later::Disk { is_long } => self.send_aside(Ready { index, since, done }, header, is_long),
                 }
                 return 0;
             }
@@ -207,6 +235,39 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         self.buffers.give(index);
         self.push(&command::commit(self.cpu, entry.commit_id, index as u64));
         payload_bytes.max(entry.payload_sz)
+    }
+
+    /// Has another thread carry out the request of an entry.
+    fn send_aside(&mut self, ready: Ready, header: RingHeader, is_long: bool) {
+        let desk = self.aside.as_ref().expect("only a durable pool has such requests");
+        let parked = Parked {
+            ready,
+            header,
+            lent: self.buffers.lend(ready.index),
+            origin: Origin::Ring {
+                cpu: self.cpu,
+                is_aside: true,
+                waited: ready.since.map(|since| since.elapsed()),
+                is_new: false,
+                done: ready.done,
+            },
+            back: Arc::clone(&desk.back),
+        };
+        desk.aside.send(parked, is_long);
+    }
+
+    /// Prepares the answers of requests that others have carried out.
+    fn take_answered(&mut self) {
+        let Some(desk) = &mut self.aside else { return };
+        let mut answered = std::mem::take(&mut desk.answered);
+        desk.back.take(&mut answered);
+        for (parked, answer) in answered.drain(..) {
+            self.buffers.return_lent(parked.lent);
+            self.conclude(parked.ready, parked.header, answer);
+        }
+        if let Some(desk) = &mut self.aside {
+            desk.answered = answered;
+        }
     }
 
     /// Keeps a long request for its next step: after the others, but where half of the entries are such, before them. So that an entry
@@ -225,7 +286,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         // command completes (`Buffers::give`); what a registration points to lives as long
         // (`Buffers::vectors`).
         let pushed = unsafe { queue.push(entry) };
-        pushed.expect("the queue has room for every entry, and each is in it once");
+        pushed.expect("the queue has room for every entry and the bell, and each is in it once");
     }
 
     /// Sends the answers that are prepared and waits for requests; for a moment when some wait for room, and not at all when some
@@ -263,7 +324,13 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
 
     /// Takes what has completed: requests, or entries that get no more.
     fn take_completions(&mut self) -> io::Result<()> {
+        let (mut rang, mut is_deaf) = (false, false);
         for completion in self.ring.0.completion() {
+            if completion.user_data() == BELL {
+                rang = true;
+                is_deaf = !cqueue::more(completion.flags());
+                continue;
+            }
             let index = usize::try_from(completion.user_data()).expect("the index it was submitted with");
             self.buffers.take_back(index);
             if completion.result() >= 0 {
@@ -280,6 +347,12 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED | libc::ENODEV => {}
                 errno => return Err(io::Error::from_raw_os_error(errno)),
             }
+        }
+        if rang {
+            self.take_answered();
+        }
+        if is_deaf {
+            self.listen();
         }
         Ok(())
     }

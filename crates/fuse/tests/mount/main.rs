@@ -4,6 +4,7 @@
 
 mod attributes;
 mod data;
+mod durable;
 mod life;
 mod names;
 mod open;

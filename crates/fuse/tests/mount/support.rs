@@ -2,6 +2,7 @@
 
 use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Fs, NewInode};
+use homenode_engine::log::{LogOptions, MemberRecord, PoolName};
 use homenode_engine::pool::{Ahead, Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Block, Clock, CpuId, MemberId, Memory, MemoryError, NodeId, Starved};
 use homenode_fuse::wire::Opcode;
@@ -13,7 +14,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A write of these bytes panics in the memory, as a bug in the engine might.
@@ -23,15 +24,74 @@ const MEMBER_BLOCKS: u32 = 8192;
 const MEMBER_BYTES: usize = MEMBER_BLOCKS as usize * BLOCK_BYTES;
 
 /// Memory of two members, a piece for each.
-pub(crate) struct TestMemory(Vec<RwLock<Vec<u8>>>);
+pub(crate) struct TestMemory {
+    members: Vec<RwLock<Vec<u8>>>,
+    /// Where it becomes durable, in a durable pool.
+    disk: Option<Disk>,
+}
+
+/// Longest that a disk is stuck, so that a test in which everybody waits for it fails, and does not hang.
+const STUCK_MAX: Duration = Duration::from_secs(20);
+
+/// A disk that does what the test says.
+#[derive(Debug, Default)]
+pub(crate) struct Disk {
+    state: Mutex<DiskState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct DiskState {
+    /// Requests of so many bytes and more wait.
+    pub(crate) stuck_from: Option<usize>,
+    /// What waits.
+    pub(crate) waiting: usize,
+    /// Requests fail from now on.
+    pub(crate) fails: bool,
+    /// Requests that were carried out.
+    pub(crate) done: usize,
+}
+
+impl Disk {
+    pub(crate) fn state(&self) -> MutexGuard<'_, DiskState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has requests of `bytes` bytes and more wait.
+    pub(crate) fn stick(&self, bytes: usize) {
+        self.state().stuck_from = Some(bytes);
+    }
+
+    /// Carries out what waits and what comes.
+    pub(crate) fn release(&self) {
+        self.state().stuck_from = None;
+        self.changed.notify_all();
+    }
+
+    fn persist(&self, bytes: usize) -> Result<(), MemoryError> {
+        let mut state = self.state();
+        state.waiting += 1;
+        let is_stuck = |state: &mut DiskState| state.stuck_from.is_some_and(|least| bytes >= least);
+        let waited = self.changed.wait_timeout_while(state, STUCK_MAX, is_stuck);
+        (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state.done += 1;
+        if state.fails { Err(MemoryError) } else { Ok(()) }
+    }
+}
 
 impl TestMemory {
-    fn new() -> Self {
-        Self((0..2).map(|_| RwLock::new(vec![0xDB; MEMBER_BYTES])).collect())
+    fn new(disk: Option<Disk>) -> Self {
+        let members = (0..2).map(|_| RwLock::new(vec![0xDB; MEMBER_BYTES])).collect();
+        Self { members, disk }
+    }
+
+    pub(crate) fn disk(&self) -> &Disk {
+        self.disk.as_ref().expect("the pool is durable")
     }
 
     fn of(&self, block: Block) -> &RwLock<Vec<u8>> {
-        &self.0[usize::from(block.member().0)]
+        &self.members[usize::from(block.member().0)]
     }
 
     fn at(block: Block, offset: usize) -> usize {
@@ -70,6 +130,18 @@ impl Memory for TestMemory {
 
     fn populate(&self, _: MemberId, _: u64, _: u64) -> Result<(), Starved> {
         Ok(())
+    }
+
+    fn persist(&self, _: Block, _: usize, bytes: usize) -> Result<(), MemoryError> {
+        self.disk().persist(bytes)
+    }
+
+    fn persist_all(&self, _: MemberId) -> Result<(), MemoryError> {
+        self.disk().persist(MEMBER_BYTES)
+    }
+
+    fn inline_bytes_max(&self) -> usize {
+        if self.disk.is_some() { 32 << 10 } else { 0 }
     }
 
     fn depopulate(&self, _: MemberId) -> bool {
@@ -130,25 +202,55 @@ impl Host for TestHost {
 
 pub(crate) type TestFs = Fs<TestMemory, TestClock>;
 
-/// A filesystem with a member of 32 MiB on each of two nodes.
-pub(crate) fn filesystem() -> Arc<TestFs> {
-    let nodes = vec![NodeId(0), NodeId(1)];
-    let machine = Machine {
+const ROOT: NewInode = NewInode {
+    mode: 0o755,
+    umask: 0,
+    uid: 0,
+    gid: 0,
+    rdev: 0,
+};
+
+fn machine() -> Machine {
+    Machine {
         // Even CPUs are on node 0, odd ones on node 1.
         cpu_nodes: (0..1024).map(|cpu| NodeId(cpu % 2)).collect(),
-        nodes: nodes.clone(),
+        nodes: vec![NodeId(0), NodeId(1)],
         latency: vec![vec![10, 20], vec![20, 10]],
         files_max: 1 << 20,
+    }
+}
+
+/// A durable filesystem on two members of 32 MiB, whose log has all the room that it should have.
+pub(crate) fn durable_filesystem() -> Arc<TestFs> {
+    let log = LogOptions {
+        uuid: 1,
+        name: PoolName::default(),
+        nonce: 2,
+        witness: 3,
+        segment_blocks: 64,
+        slack_bytes: 16 << 20,
+        metadata_bytes_max: u64::MAX,
     };
-    let root = NewInode {
-        mode: 0o755,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
+    let member = |node: u16| {
+        let record = MemberRecord {
+            id: MemberId(node),
+            kind: MemberKind::File,
+            blocks: MEMBER_BLOCKS.into(),
+        };
+        (record, NodeId(node))
     };
-    let fs = Fs::new(&machine, TestMemory::new(), TestClock, root);
-    for node in nodes {
+    let memory = TestMemory::new(Some(Disk::default()));
+    let fs = Fs::format(&machine(), memory, TestClock, ROOT, log, &[member(0), member(1)]).expect("it fits");
+    fs.tend_log(&fs.slots().claim().expect("few have one"))
+        .expect("the disk works");
+    Arc::new(fs)
+}
+
+/// A filesystem with a member of 32 MiB on each of two nodes.
+pub(crate) fn filesystem() -> Arc<TestFs> {
+    let machine = machine();
+    let fs = Fs::new(&machine, TestMemory::new(None), TestClock, ROOT);
+    for node in machine.nodes {
         let member = fs
             .pool()
             .add(MemberKind::Dram, node, MEMBER_BLOCKS.into())
@@ -181,10 +283,15 @@ impl Mounted {
     }
 
     pub(crate) fn with(options: &Options) -> Option<Self> {
+        Self::of(filesystem, options)
+    }
+
+    /// Mounts a filesystem that `make` makes.
+    pub(crate) fn of(make: fn() -> Arc<TestFs>, options: &Options) -> Option<Self> {
         if skipped() {
             return None;
         }
-        let (fs, dir) = (filesystem(), new_dir());
+        let (fs, dir) = (make(), new_dir());
         let server = Server::mount(Arc::clone(&fs), Arc::new(TestHost), &dir, options).expect("mounted");
         let asked = options.transport;
         assert!(asked == Transport::Auto || server.transport().transport == asked);

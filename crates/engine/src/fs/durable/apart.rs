@@ -1,0 +1,70 @@
+//! Fsync in two parts, and whether an operation may wait for a device: for a server whose threads have others to serve.
+
+use super::{BLOCK, to_limit, unpack};
+use crate::fs::{Fs, Inode, Result};
+use crate::{Clock, Memory};
+use homenode_shared::Slot;
+use std::sync::atomic::Ordering;
+
+/// Blocks of a pool that is nearly full: more than a request takes, but for fallocate.
+const NEARLY_FULL_BLOCKS: u64 = 4096;
+
+impl<M: Memory, C: Clock> Fs<M, C> {
+    /// First part of [`Fs::sync`]: makes an inode's bytes durable, or copies them to the log, and appends that they count. After it
+    /// [`Fs::end_sync`] makes all inodes durable for which this was done before.
+    ///
+    /// # Errors
+    /// Those of [`Fs::sync`].
+    pub fn begin_sync(&self, slot: &Slot, inode: &Inode) -> Result<()> {
+        let Some(journal) = self.written_log() else {
+            return Ok(());
+        };
+        if !journal.has_failed() {
+            // What it appends needs room, too.
+            self.admit(false)?;
+        }
+        if let Some(file) = inode.blocks() {
+            file.is_synced.store(true, Ordering::Relaxed);
+            self.settle_file(journal, slot, inode, file, false)?;
+        }
+        Ok(())
+    }
+
+    /// Second part of [`Fs::sync`], once for any number of inodes.
+    ///
+    /// # Errors
+    /// Those of [`Fs::sync`]: nothing that was settled counts as durable then.
+    pub fn end_sync(&self, slot: &Slot) -> Result<()> {
+        let Some(journal) = self.written_log() else {
+            return Ok(());
+        };
+        self.force(journal, slot, None)
+    }
+
+    /// Whether [`Fs::sync`] waits for a device.
+    pub fn waits_to_sync(&self) -> bool {
+        // Where bytes are copied to the log, a forced write costs more than the copy.
+        self.written_log().is_some() && self.pool.memory().inline_bytes_max() > 0
+    }
+
+    /// Whether [`Fs::begin_sync`] may wait long for a device by itself: for many bytes, or for a snapshot.
+    pub fn begins_long(&self, inode: &Inode) -> bool {
+        let (Some(journal), Some(file)) = (self.written_log(), inode.blocks()) else {
+            return false;
+        };
+        // Relaxed: a guess.
+        let words = [&file.dirty, &file.saving].map(|word| word.load(Ordering::Relaxed));
+        let blocks = words.map(unpack).map(to_limit).map(|range| range.end - range.start);
+        let bytes = blocks[0].saturating_add(blocks[1]).saturating_mul(BLOCK);
+        bytes > self.pool.memory().inline_bytes_max() as u64 || journal.is_too_long()
+    }
+
+    /// Whether a change that `adds` something, or else takes something away, may wait for a device: for a snapshot, for room in the log, or
+    /// for freed blocks.
+    #[inline]
+    pub fn may_wait(&self, adds: bool) -> bool {
+        self.written_log().is_some_and(|journal| {
+            journal.is_too_long() || journal.is_short() || adds && self.pool.uncommitted_blocks() < NEARLY_FULL_BLOCKS
+        })
+    }
+}

@@ -1,0 +1,117 @@
+//! Requests of a ring that other threads carry out, and the way back: only the ring's thread can answer them.
+
+use super::buffers::Lent;
+use super::queue::Ready;
+use crate::aside::Errand;
+use crate::call::Origin;
+use crate::host::Host;
+use crate::responder::{Answer, Responder};
+use crate::wire::{Reply, RingHeader};
+use crate::worker::{ASIDE_MESSAGE_BYTES, is_sync};
+use homenode_engine::{Clock, Memory};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is added to an eventfd, in the machine's order of bytes.
+const ONE: [u8; 8] = if cfg!(target_endian = "little") {
+    1_u64.to_le_bytes()
+} else {
+    1_u64.to_be_bytes()
+};
+
+/// A request that waits for the disk.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    pub(super) ready: Ready,
+    pub(super) header: RingHeader,
+    pub(super) lent: Lent,
+    pub(super) origin: Origin,
+    pub(super) back: Arc<Back>,
+}
+
+/// Requests on their way back to a ring's thread.
+#[derive(Debug)]
+pub(crate) struct Back {
+    answered: Mutex<Vec<(Parked, Answer)>>,
+    /// An eventfd that the ring's thread waits for.
+    bell: File,
+}
+
+impl Back {
+    pub(super) fn new(depth: usize) -> io::Result<Arc<Self>> {
+        // SAFETY: takes two numbers.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if bell < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Arc::new(Self {
+            answered: Mutex::new(Vec::with_capacity(depth)),
+            // SAFETY: a descriptor that was made just now and is nobody else's.
+            bell: unsafe { File::from_raw_fd(bell) },
+        }))
+    }
+
+    pub(super) fn bell(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    /// Takes what has come back, after the bell rang.
+    pub(super) fn take(&self, answered: &mut Vec<(Parked, Answer)>) {
+        // Before the look: what comes after it rings again. Nothing is to be read when it rang for what was taken already.
+        let _ = (&self.bell).read(&mut [0; 8]);
+        answered.append(&mut self.lock());
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Parked, Answer)>> {
+        // Nothing panics under the lock.
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Errand for Parked {
+    fn bytes(&self) -> usize {
+        // It waits in its entry.
+        0
+    }
+
+    fn is_sync(&self) -> bool {
+        is_sync(self.header.request().opcode)
+    }
+
+    fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer {
+        let mut scratch = [0; ASIDE_MESSAGE_BYTES];
+        carry_out(responder, &self.header, self.lent.payload(), &mut scratch, self.origin)
+    }
+
+    fn give_back(errands: &mut Vec<(Self, Answer)>) {
+        let Some((first, _)) = errands.first() else { return };
+        let back = Arc::clone(&first.back);
+        back.lock().append(errands);
+        // It fails only when the thread has not looked for 2^64 times.
+        let _ = (&back.bell).write(&ONE);
+    }
+}
+
+/// Carries out the request of an entry; the answer's payload takes the place of the request's.
+pub(super) fn carry_out<M: Memory, C: Clock, H: Host>(
+    responder: &Responder<M, C, H>,
+    header: &RingHeader,
+    payload: &mut [u8],
+    scratch: &mut [u8],
+    origin: Origin,
+) -> Answer {
+    if header.entry().payload_sz == 0 {
+        return responder.carry_out(header.parse(&[]), origin, &mut Reply::new(payload));
+    }
+    // What is asked and what is answered would share the payload.
+    let mut reply = Reply::new(scratch);
+    let answer = responder.carry_out(header.parse(payload), origin, &mut reply);
+    let used = reply.used();
+    // A request that is carried out again is parsed again.
+    if matches!(answer, Answer::Due(_)) {
+        payload[..used].copy_from_slice(&scratch[..used]);
+    }
+    answer
+}

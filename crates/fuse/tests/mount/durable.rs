@@ -1,0 +1,238 @@
+//! A durable pool whose disk takes its time: who waits for it, and who does not. Each test by both transports.
+
+use crate::support::{Disk, Mounted, TestHost, durable_filesystem, eventually, options};
+use homenode_engine::CpuId;
+use homenode_fuse::{Host, Transport};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// More fsyncs than there are threads that read the device.
+const SYNCS: usize = 8;
+/// In this time an operation that waits for nothing is done.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Runs `test` on a mount of each transport.
+fn by_both(test: impl Fn(&Mounted)) {
+    for transport in [Transport::Uring, Transport::Classic] {
+        let mut options = options();
+        options.transport = if transport == Transport::Uring {
+            Transport::Auto
+        } else {
+            transport
+        };
+        let Some(mounted) = Mounted::of(durable_filesystem, &options) else {
+            return;
+        };
+        if mounted.server.transport().transport != transport {
+            eprintln!("SKIPPED: no rings here: {}", mounted.server.transport().reason);
+            continue;
+        }
+        test(&mounted);
+    }
+}
+
+fn disk(mounted: &Mounted) -> &Disk {
+    mounted.fs.pool().memory().disk()
+}
+
+/// A file that is open past the page cache, so that reads reach the server, with `bytes` bytes in it that are not durable.
+fn file(mounted: &Mounted, name: &str, bytes: usize) -> File {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(mounted.path(name))
+        .unwrap();
+    file.write_all_at(&vec![7; bytes], 0).unwrap();
+    file
+}
+
+/// Keeps this thread on CPU 0, so that all come to the same ring.
+fn on_cpu_0() {
+    TestHost.pin_to_cpu(CpuId(0)).unwrap();
+}
+
+/// What a caller on the same CPU gets while an fsync waits.
+fn check_served(mounted: &Mounted, read: &File, name: &str) {
+    let start = Instant::now();
+    let mut byte = [0; 512];
+    read.read_exact_at(&mut byte, 0).unwrap();
+    assert_eq!(byte, [7; 512]);
+    let made = File::create(mounted.path(name)).unwrap();
+    made.write_all_at(b"new", 0).unwrap();
+    assert_eq!(made.metadata().unwrap().len(), 3);
+    std::fs::rename(mounted.path(name), mounted.path("renamed")).unwrap();
+    assert!(start.elapsed() < SOON, "it waited for the disk: {:?}", start.elapsed());
+}
+
+#[test]
+fn others_are_served_while_fsyncs_wait_for_the_disk_and_one_forced_write_is_for_all() {
+    by_both(|mounted| {
+        let read = file(mounted, "read", 4096);
+        let files: Vec<File> = (0..SYNCS)
+            .map(|nth| file(mounted, &format!("file-{nth}"), 4096))
+            .collect();
+        let (disk, ended) = (disk(mounted), AtomicUsize::new(0));
+        disk.stick(0);
+        let before = disk.state().done;
+        thread::scope(|scope| {
+            let sync = |file: &File| {
+                on_cpu_0();
+                file.sync_all().unwrap();
+                ended.fetch_add(1, Ordering::Relaxed);
+            };
+            let first = &files[0];
+            scope.spawn(move || sync(first));
+            eventually("the first waits for the disk", || disk.state().waiting == 1);
+            for file in &files[1..] {
+                scope.spawn(move || sync(file));
+            }
+            scope
+                .spawn(|| {
+                    on_cpu_0();
+                    // The others have come to the server by then, or are behind this thread in its queue.
+                    eventually("all have asked", || {
+                        mounted.asked(homenode_fuse::wire::Opcode::FSync) == SYNCS as u64
+                    });
+                    check_served(mounted, &read, "made");
+                })
+                .join()
+                .unwrap();
+            assert_eq!(
+                ended.load(Ordering::Relaxed),
+                0,
+                "nothing is acknowledged that is not durable"
+            );
+            disk.release();
+        });
+        let forced = disk.state().done - before;
+        assert!((2..=4).contains(&forced), "{forced} forced writes for {SYNCS} fsyncs");
+    });
+}
+
+#[test]
+fn a_short_fsync_does_not_wait_for_a_long_one() {
+    by_both(|mounted| {
+        let (long, short) = (file(mounted, "long", 1 << 20), file(mounted, "short", 4096));
+        let disk = disk(mounted);
+        // Forced writes of the log are smaller.
+        disk.stick(64 << 10);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                on_cpu_0();
+                long.sync_all()
+            });
+            eventually("the long one waits for the disk", || disk.state().waiting == 1);
+            let synced = scope.spawn(|| {
+                on_cpu_0();
+                short.sync_data()
+            });
+            synced.join().unwrap().unwrap();
+            assert!(!waits.is_finished());
+            disk.release();
+            waits.join().unwrap().unwrap();
+        });
+    });
+}
+
+/// Room for the log is taken with a forced write: whoever needs it waits, and nobody else.
+#[test]
+fn others_are_served_while_a_change_waits_for_room_in_the_log() {
+    by_both(|mounted| {
+        let (read, disk) = (file(mounted, "read", 4096), disk(mounted));
+        disk.stick(128 << 10);
+        thread::scope(|scope| {
+            let (mounted, read) = (&mounted, &read);
+            let maker = scope.spawn(move || {
+                on_cpu_0();
+                // Names until the log goes on in another segment.
+                let make = |nth: usize| File::create(mounted.path(&format!("{nth:0>200}")));
+                (0..2000).try_for_each(|nth| make(nth).map(drop))
+            });
+            eventually("a change waits for the disk", || disk.state().waiting > 0);
+            let reader = scope.spawn(move || {
+                on_cpu_0();
+                let start = Instant::now();
+                read.read_exact_at(&mut [0; 512], 0).unwrap();
+                read.metadata().unwrap();
+                start.elapsed()
+            });
+            assert!(reader.join().unwrap() < SOON);
+            assert!(!maker.is_finished());
+            disk.release();
+            maker.join().unwrap().unwrap();
+        });
+    });
+}
+
+#[test]
+fn every_fsync_is_told_that_the_disk_failed() {
+    by_both(|mounted| {
+        let files: Vec<File> = (0..SYNCS)
+            .map(|nth| file(mounted, &format!("file-{nth}"), 4096))
+            .collect();
+        let disk = disk(mounted);
+        disk.stick(0);
+        thread::scope(|scope| {
+            let sync = |file: &File| {
+                on_cpu_0();
+                file.sync_all().map_err(|error| error.raw_os_error())
+            };
+            let syncs: Vec<_> = files.iter().map(|file| scope.spawn(move || sync(file))).collect();
+            eventually("one waits for the disk", || disk.state().waiting > 0);
+            disk.state().fails = true;
+            disk.release();
+            for sync in syncs {
+                assert_eq!(sync.join().unwrap(), Err(Some(libc::EIO)));
+            }
+        });
+        let refused = files[0]
+            .write_all_at(&[1; 4096], 0)
+            .map_err(|error| error.raw_os_error());
+        assert_eq!(refused, Err(Some(libc::EROFS)));
+    });
+}
+
+#[test]
+fn a_mount_ends_with_fsyncs_under_way() {
+    by_both(|mounted| {
+        let files: Vec<File> = (0..SYNCS)
+            .map(|nth| file(mounted, &format!("file-{nth}"), 4096))
+            .collect();
+        let disk = disk(mounted);
+        disk.stick(0);
+        thread::scope(|scope| {
+            let sync = |file: &File| -> io::Result<()> { file.sync_all() };
+            let syncs: Vec<_> = files.iter().map(|file| scope.spawn(move || sync(file))).collect();
+            eventually("one waits for the disk", || disk.state().waiting > 0);
+            mounted.server.stop().unwrap();
+            for sync in syncs {
+                assert!(sync.join().unwrap().is_err(), "it was not acknowledged");
+            }
+            disk.release();
+        });
+        mounted.server.wait().unwrap();
+    });
+}
+
+#[test]
+fn a_killed_process_leaves_its_fsync_behind_and_nothing_else() {
+    by_both(|mounted| {
+        let (kept, disk) = (file(mounted, "file", 4096), disk(mounted));
+        disk.stick(0);
+        let mut child = Command::new("sync").arg(mounted.path("file")).spawn().unwrap();
+        eventually("it waits for the disk", || disk.state().waiting > 0);
+        child.kill().unwrap();
+        disk.release();
+        assert!(!child.wait().unwrap().success());
+        kept.write_all_at(&[7; 4096], 0).unwrap();
+        kept.sync_all().unwrap();
+    });
+}

@@ -8,7 +8,7 @@ use homenode_engine::fs::{Fs, Replayed};
 use homenode_engine::log::{Damage, LogOptions, MemberRecord, PoolName, Superblock};
 use homenode_engine::{BLOCK_BYTES, MemberId};
 use homenode_linux::clock::CoarseClock;
-use homenode_linux::memory::{MemberFile, MemberFileError, MemberReader, NodeMemory};
+use homenode_linux::memory::{MemberFile, MemberFileError, MemberReader, NodeMemory, witness};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -42,7 +42,9 @@ impl Pool {
             .iter()
             .map(|path| MemberFile::open(path))
             .collect::<Result<Vec<_>, _>>()?;
-        let first = files.first().ok_or(Error::NoMembers)?;
+        if files.is_empty() {
+            return Err(Error::NoMembers);
+        }
         for file in &files {
             if file.blocks() < MEMBER_BLOCKS_MIN {
                 return Err(Error::SmallFile {
@@ -57,7 +59,7 @@ impl Pool {
             uuid: u128::from(random()?) << 64 | u128::from(random()?),
             name: options.name,
             nonce: random()?,
-            witness: first.witness()?,
+            witness: witness((0..).map(MemberId).zip(&files))?,
             ..log_options(files.iter().map(MemberFile::blocks).sum())
         };
         let members: Vec<_> = (0..)
@@ -89,7 +91,7 @@ impl Pool {
             uuid: newest.uuid,
             name: newest.name,
             nonce: newest.tail.nonce,
-            witness: files[0].1.witness()?,
+            witness: witness(files.iter().map(|(record, file)| (record.id, file)))?,
             ..log_options(newest.members.iter().map(|member| member.blocks).sum())
         };
         let memory = NodeMemory::new();
@@ -188,7 +190,7 @@ pub struct Checked {
 /// Those of [`Pool::open_on`]; [`Error::Open`] when the log itself is damaged.
 pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
     let (newest, files) = members(paths, MemberFile::open_to_read)?;
-    let witness = files[0].1.witness()?;
+    let witness = witness(files.iter().map(|(record, file)| (record.id, file)))?;
     let memory = MemberReader::new(files.into_iter().map(|(record, file)| (record.id, file)));
     let replayed = Replayed::read(&memory, &newest, witness).map_err(Error::Open)?;
     let extents = replayed

@@ -17,7 +17,7 @@ pub(crate) mod mapping;
 mod table;
 
 pub use backing::{Backing, Swap};
-pub use durable::{MemberFile, MemberFileError, MemberReader};
+pub use durable::{MemberFile, MemberFileError, MemberReader, identity, witness};
 pub use error::Error;
 pub use headroom::{free_bytes, total_bytes};
 

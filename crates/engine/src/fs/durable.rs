@@ -204,7 +204,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         if let Some(file) = inode.blocks() {
             file.is_synced.store(true, Ordering::Relaxed);
-            self.settle_file(journal, slot, inode, file, false)?;
+            let settled = self.settle_file(journal, slot, inode, file, false);
+            settled.inspect_err(|_| journal.revoke(&self.pool))?;
         }
         self.force(journal, slot, None)
     }
@@ -417,7 +418,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let is_large = (dirty.end - dirty.start).saturating_mul(BLOCK) > memory.inline_bytes_max() as u64;
         // In a full pool the log has no room for bytes.
         if is_large || journal.is_short() {
-            self.persist_blocks(file, &dirty)?;
+            self.persist_blocks(journal, file, &dirty)?;
             return Ok(Saved::InPlace(dirty));
         }
         let mut inline = Vec::new();
@@ -432,10 +433,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Makes the bytes of some file blocks durable where they lie; inside the gate or with the gate closed.
-    fn persist_blocks(&self, file: &BlockFile, blocks: &Range<u64>) -> std::result::Result<(), MemoryError> {
+    fn persist_blocks(
+        &self,
+        journal: &Journal,
+        file: &BlockFile,
+        blocks: &Range<u64>,
+    ) -> std::result::Result<(), MemoryError> {
         file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
             let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
-            self.pool.memory().persist(block, 0, bytes)
+            journal.persist(&self.pool, block, 0, bytes)
         })
     }
 
@@ -459,7 +465,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 Some((inode, file, file.take_dirty_to_save()))
             })
             .collect();
-        let result = self.persist_all(slot, &taken);
+        let result = self.persist_all(journal, slot, &taken);
         if let Err(error) = result {
             for (inode, file, dirty) in taken {
                 if dirty.is_empty() {
@@ -470,6 +476,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 // Not before it is dirty again: a sync looks at both.
                 file.saving.store(0, Ordering::SeqCst);
             }
+            journal.revoke(&self.pool);
             return Err(error.into());
         }
         let times = files.iter().map(|inode| Record::Change(times(inode)));
@@ -498,21 +505,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Makes the bytes of dirty ranges durable, or those of all members where that is one request.
     fn persist_all(
         &self,
+        journal: &Journal,
         slot: &Slot,
         taken: &[(&std::sync::Arc<Inode>, &BlockFile, Range<u64>)],
     ) -> std::result::Result<(), MemoryError> {
         let members = self.pool.status().members;
-        let memory = self.pool.memory();
         let is_file = |member: &&MemberStatus| member.kind == MemberKind::File;
         // All of them: bytes that only the log has so far come to their place.
         let files = members.iter().filter(is_file);
-        files.clone().try_for_each(|member| memory.persist_all(member.id))?;
+        files
+            .clone()
+            .try_for_each(|member| journal.persist_all(&self.pool, member.id))?;
         if files.count() == members.len() {
             return Ok(());
         }
         taken.iter().try_for_each(|(inode, file, dirty)| {
             let _inside = inode.enter(file, slot);
-            self.persist_blocks(file, dirty)
+            self.persist_blocks(journal, file, dirty)
         })
     }
 }

@@ -13,7 +13,7 @@ use super::superblock::{Features, Head, MemberRecord, PoolName, Superblock};
 use super::turn::Turn;
 use crate::fs::Ino;
 use crate::pool::Pool;
-use crate::{BLOCK_BYTES, Block, Memory, MemoryError};
+use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +24,10 @@ const SPARE_SEGMENTS: usize = 6;
 const LEAST_SEGMENTS: usize = 1;
 /// Bytes of the group that leads to the next segment.
 const NEXT_BYTES: usize = codec::padded(HEADER_BYTES + 13);
+/// Segments that are set aside because they cannot be written, at most.
+const BAD_SEGMENTS_MAX: u64 = 8;
+/// The witness of a pool that none was there for: nothing counts but what is durable.
+const NO_WITNESS: u128 = 0;
 /// Locks that files are spread over while they are made durable.
 const SYNCING: usize = 64;
 
@@ -59,8 +63,12 @@ pub(crate) struct Journal {
     forcing: Turn,
     /// Sequence number of the last group that is durable.
     forced: AtomicU64,
-    /// Something could not be made durable: nothing is acknowledged any more.
+    /// Something could not be written or made durable: nothing is acknowledged any more.
     failed: AtomicBool,
+    /// Stores may be lost that were made before: the superblocks' witness must not be believed.
+    has_lost: AtomicBool,
+    /// Blocks of segments that could not be written, kept away from everybody.
+    bad_blocks: AtomicU64,
     /// Superblock as it was written last.
     superblock: Mutex<Superblock>,
     /// Blocks that were freed, by the log's end at that time.
@@ -128,6 +136,8 @@ impl Journal {
             forcing: Turn::default(),
             forced: AtomicU64::new(tail.sequence),
             failed: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
+            bad_blocks: AtomicU64::new(0),
             superblock: Mutex::new(superblock),
             quarantine: Mutex::default(),
             syncing: std::array::from_fn(|_| Mutex::default()),
@@ -152,6 +162,48 @@ impl Journal {
     /// Whether nothing can be made durable any more.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the log.
+    fn fail(&self) {
+        // Relaxed: whoever acknowledges something looks behind a lock that orders it, or has seen the failure himself.
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the log because stores may be lost.
+    fn lose(&self) {
+        self.has_lost.store(true, Ordering::Relaxed);
+        self.fail();
+    }
+
+    /// Makes bytes durable: [`Memory::persist`]. The kernel tells once that stores were lost, to one caller, and not which: a failure ends the log,
+    /// but for a page that cannot be reached, which stays so and is known.
+    ///
+    /// # Errors
+    /// Those of [`Memory::persist`].
+    pub(crate) fn persist<M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        at: Block,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), MemoryError> {
+        // Before: a page that is lost meanwhile says nothing of the others.
+        let is_there = pool.memory().is_there(at, offset, bytes);
+        let persisted = pool.memory().persist(at, offset, bytes);
+        persisted.inspect_err(|_| {
+            if is_there {
+                self.lose();
+            }
+        })
+    }
+
+    /// [`Journal::persist`] of all bytes of a member.
+    ///
+    /// # Errors
+    /// Those of [`Memory::persist_all`].
+    pub(crate) fn persist_all<M: Memory>(&self, pool: &Pool<M>, member: MemberId) -> Result<(), MemoryError> {
+        pool.memory().persist_all(member).inspect_err(|_| self.lose())
     }
 
     /// The lock of a file that is being made durable.
@@ -197,8 +249,8 @@ impl Journal {
         needs: Option<Ino>,
     ) -> u64 {
         let mut writer = self.writer.lock();
-        if writer.append(self, pool, now_ns, records).is_err() {
-            self.failed.store(true, Ordering::Relaxed);
+        if self.has_failed() || writer.append(self, pool, now_ns, records).is_err() {
+            self.fail();
         }
         // Under the lock: nobody forces the group without it, and no settling before the group counts.
         if let Some(ino) = needs {
@@ -220,14 +272,26 @@ impl Journal {
                     (std::mem::take(&mut writer.unforced), writer.sequence)
                 };
                 for (block, offset, bytes) in unforced {
-                    if pool.memory().persist(block, offset, bytes).is_err() {
-                        self.failed.store(true, Ordering::Relaxed);
+                    if self.persist(pool, block, offset, bytes).is_err() {
+                        self.fail();
                     }
                 }
                 self.forced.store(end, Ordering::Release);
             });
         }
-        if self.has_failed() { Err(MemoryError) } else { Ok(()) }
+        if self.has_failed() {
+            self.revoke(pool);
+            return Err(MemoryError);
+        }
+        Ok(())
+    }
+
+    /// Takes the witness out of the superblocks when stores may be lost, before anybody is told: the pool is opened as after a power cut then.
+    pub(crate) fn revoke<M: Memory>(&self, pool: &Pool<M>) {
+        let mut superblock = self.superblock.lock();
+        if self.has_lost.load(Ordering::Relaxed) && superblock.witness != NO_WITNESS {
+            revoke(pool.memory(), &mut superblock);
+        }
     }
 
     /// Keeps blocks back that a file had until now: a crash may bring back the record that gave them to it.
@@ -258,7 +322,7 @@ impl Journal {
     /// Blocks of the log, used and empty.
     pub(crate) fn segment_blocks(&self) -> u64 {
         let used = bytes_of(&self.writer.lock().segments);
-        (used + bytes_of(&self.spare.lock())) / BLOCK_BYTES as u64
+        (used + bytes_of(&self.spare.lock())) / BLOCK_BYTES as u64 + self.bad_blocks.load(Ordering::Relaxed)
     }
 
     /// Takes empty segments until there are as many as there should be; false when the pool has no room for them.
@@ -292,15 +356,24 @@ impl Journal {
 
     fn take_new<M: Memory>(&self, pool: &Pool<M>) -> Option<Segment> {
         let blocks = self.options.segment_blocks;
-        let first = pool.take_whole(u64::from(blocks))?;
-        // A disk's filesystem takes twice as long for the first forced write to a place. A failure is told when it is written to. Segments of a
-        // pool that is being opened were written before, or are soon.
-        if pool.memory().inline_bytes_max() > 0 && !self.is_opening.load(Ordering::Relaxed) {
+        loop {
+            let first = pool.take_whole(u64::from(blocks))?;
+            // A disk's filesystem takes twice as long for the first forced write to a place. Segments of a pool that is being opened were written
+            // before, or are soon.
+            if pool.memory().inline_bytes_max() == 0 || self.is_opening.load(Ordering::Relaxed) {
+                return Some((first, blocks));
+            }
             let bytes = blocks as usize * BLOCK_BYTES;
             let zeroed = pool.memory().zero(first, 0, bytes);
-            let _ = zeroed.and_then(|()| pool.memory().persist(first, 0, bytes));
+            if zeroed.and_then(|()| self.persist(pool, first, 0, bytes)).is_ok() {
+                return Some((first, blocks));
+            }
+            // Its pages are lost, as nobody else's: another will do.
+            self.bad_blocks.fetch_add(blocks.into(), Ordering::Relaxed);
+            if self.has_failed() || self.bad_blocks.load(Ordering::Relaxed) > BAD_SEGMENTS_MAX * u64::from(blocks) {
+                return None;
+            }
         }
-        Some((first, blocks))
     }
 
     /// The pool is there from now on.
@@ -320,13 +393,6 @@ impl Journal {
     /// Whether anything was appended since the last snapshot.
     pub(crate) fn has_grown(&self) -> bool {
         self.end() > self.snapshot_end.load(Ordering::Relaxed)
-    }
-
-    /// Takes all groups of a life before this one for such as are not durable.
-    pub(crate) fn persist_segments<M: Memory>(&self, pool: &Pool<M>) -> Result<(), MemoryError> {
-        let segments = self.writer.lock().segments.clone();
-        let persist = |(first, blocks): Segment| pool.memory().persist(first, 0, blocks as usize * BLOCK_BYTES);
-        segments.into_iter().try_for_each(persist)
     }
 
     /// Whether the pool was never opened.
@@ -370,10 +436,16 @@ impl Journal {
     /// Begins a snapshot of what the log says up to the sequence number that is returned with it; what is appended from now on goes to a new
     /// segment, which follows the snapshot.
     pub(crate) fn begin_snapshot<M: Memory>(&self, pool: &Pool<M>) -> Result<(Snapshot, Head), MemoryError> {
+        if self.has_failed() {
+            return Err(MemoryError);
+        }
         let nonce = self.options.nonce;
         let (first, blocks) = self.take_spare(pool)?;
         let mut writer = self.writer.lock();
-        writer.go_on(self, pool, 0)?;
+        if let Err(error) = writer.go_on(self, pool, 0) {
+            self.spare.lock().push((first, blocks));
+            return Err(error);
+        }
         let (tail_first, tail_blocks) = *writer.segments.last().expect("it was entered just now");
         let tail = Head {
             first: tail_first,
@@ -407,14 +479,16 @@ impl Journal {
         tail: Head,
     ) -> Result<(), MemoryError> {
         let Snapshot { head, writer: mut new } = snapshot;
-        if let Err(error) = new.write(self, pool, 0, false) {
+        let late = is_planted(Planted::SuperblockFirst);
+        let written = new.write(self, pool, 0, false).and_then(|()| {
+            let mut unforced = new.unforced.iter().filter(|_| !late);
+            unforced.try_for_each(|(block, offset, bytes)| self.persist(pool, *block, *offset, *bytes))
+        });
+        if let Err(error) = written {
             self.spare.lock().extend(new.segments);
             return Err(error);
         }
-        let late = is_planted(Planted::SuperblockFirst);
-        for (block, offset, bytes) in new.unforced.iter().filter(|_| !late) {
-            pool.memory().persist(*block, *offset, *bytes)?;
-        }
+        // A failure ends the log: the segments of both are kept.
         self.change_superblock(pool, |superblock| {
             (superblock.snapshot, superblock.tail) = (head, tail);
         })?;
@@ -455,7 +529,8 @@ impl Journal {
         change(&mut new);
         new.generation += 1;
         new.witness = self.options.witness;
-        write_superblock(pool.memory(), &mut new)?;
+        // Some copies may be written, or lost: the same number must not be given to others.
+        write_superblock(pool.memory(), &mut new).inspect_err(|_| self.lose())?;
         *superblock = new;
         Ok(())
     }
@@ -479,6 +554,15 @@ pub(crate) fn write_superblock<M: Memory>(memory: &M, superblock: &mut Superbloc
         }
     }
     Ok(())
+}
+
+/// Takes the witness out of the superblocks: what the next life finds is not all that was stored.
+pub(crate) fn revoke<M: Memory>(memory: &M, superblock: &mut Superblock) {
+    superblock.witness = NO_WITNESS;
+    // A change that failed may have left the number in between.
+    superblock.generation += 2;
+    // Where not even that can be made durable, the page cache shows the copy that was stored first.
+    let _ = write_superblock(memory, superblock);
 }
 
 /// Writes each copy that a crash left damaged or old again, so that the other one is not the only one when that is written.
@@ -588,7 +672,7 @@ impl Writer {
             self.go_on(journal, pool, time_ns)?;
             self.group = group;
         }
-        self.store(pool, time_ns, more)
+        self.store(journal, pool, time_ns, more)
     }
 
     /// Leads on to an empty segment.
@@ -596,7 +680,7 @@ impl Writer {
         let (first, blocks) = journal.take_spare(pool)?;
         self.begin();
         codec::encode(&mut self.group, &Record::Next { first, blocks });
-        self.store(pool, time_ns, false)?;
+        self.store(journal, pool, time_ns, false)?;
         self.segments.push((first, blocks));
         self.at = 0;
         let more = u64::from(blocks) * BLOCK_BYTES as u64;
@@ -604,7 +688,13 @@ impl Writer {
         Ok(())
     }
 
-    fn store<M: Memory>(&mut self, pool: &Pool<M>, time_ns: i64, more: bool) -> Result<(), MemoryError> {
+    fn store<M: Memory>(
+        &mut self,
+        journal: &Journal,
+        pool: &Pool<M>,
+        time_ns: i64,
+        more: bool,
+    ) -> Result<(), MemoryError> {
         let header = Group {
             sequence: self.sequence + 1,
             nonce: self.nonce,
@@ -613,7 +703,9 @@ impl Writer {
         };
         self.crc = codec::seal(&mut self.group, self.crc, header);
         let (segment, _) = *self.segments.last().expect("a log has a segment");
-        pool.memory().store_clean(segment, self.at, &self.group)?;
+        // The checksums go on from this group: without it nothing behind it counts.
+        let stored = pool.memory().store_clean(segment, self.at, &self.group);
+        stored.inspect_err(|_| journal.fail())?;
         let bytes = self.group.len();
         match self.unforced.last_mut() {
             Some((last, offset, count)) if *last == segment && *offset + *count == self.at => *count += bytes,

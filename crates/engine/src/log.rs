@@ -14,7 +14,7 @@ mod turn;
 
 pub use codec::{Malformed, Record};
 pub use journal::LogOptions;
-pub(crate) use journal::{Journal, first_superblock, repair_superblocks, revoke};
+pub(crate) use journal::{Effect, Journal, Room, first_superblock, repair_superblocks, revoke};
 pub(crate) use scan::{Segment, Shown, Tail, Unreadable, scan};
 pub use superblock::{Features, Head, MemberRecord, NotAName, PoolName, Superblock, UnusableSuperblock};
 pub use tables::{Damage, Data, Node, Tables};

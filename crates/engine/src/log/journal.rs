@@ -1,9 +1,15 @@
 //! Writing the log: appending groups, making them durable, and the blocks that wait until they may be used again.
 //!
-//! Segments of the log are blocks of the pool. What adds something needs an empty segment for each one in use, and [`SPARE_SEGMENTS`] more: so a
-//! snapshot always finds room, and removing works in a full pool. The last group that adds may fill a segment; a snapshot of all that may need
-//! one more than it was, and one begins behind it; then there are [`LEAST_SEGMENTS`] more than are in use, and one to remove with. Locks: the
-//! writer's is taken below those of all objects, and above the pool's.
+//! Room in the log. Segments of the log are blocks of the pool, and an empty one is kept for each in use, so that a snapshot finds room in a full
+//! pool. Before an operation locks anything it is promised room for all that it may append ([`Room`]): appending fails never for want of room.
+//! With `n` segments' ends and all groups that are promised taken together in `w` segments, these may become in use, and a snapshot that shows
+//! them may be `w` longer. So 2 `w` more are kept empty, besides
+//! - one for the segment that follows a snapshot: something that frees needs no more ([`Effect::Frees`]);
+//! - one more, for what may make the snapshot longer while it frees ([`Effect::Splits`]);
+//! - two more, for what adds ([`Effect::Adds`]): so that enough is left for the others when nothing can be added any more. After a snapshot of `l`
+//!   segments `l` + 1 are in use, and the group behind it may begin one more.
+//!
+//! Locks: the writer's is taken below those of all objects, and above the pool's and that of the empty segments.
 
 use super::Change;
 use super::codec::{self, Group, HEADER_BYTES, Record};
@@ -18,10 +24,45 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Empty segments beyond one for each in use, as long as something is added.
+/// Empty segments beyond one for each in use, as long as there is room: what adds something, and half a segment of promises with it.
 const SPARE_SEGMENTS: usize = 6;
-/// Empty segments beyond one for each in use, without which a snapshot comes before anything else.
-const LEAST_SEGMENTS: usize = 1;
+
+/// Effect of an operation on the size of the log's next snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// It grows.
+    Adds,
+    /// It may grow by a record, though the pool's room does not shrink.
+    Splits,
+    /// It does not grow.
+    Frees,
+}
+
+impl Effect {
+    /// Empty segments that are kept beyond one for each in use, and those that are promised.
+    const fn least_segments(self) -> usize {
+        match self {
+            Self::Adds => 4,
+            Self::Splits => 2,
+            Self::Frees => 1,
+        }
+    }
+}
+
+/// Room in the log that an operation was promised, until dropped.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    promised: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        // Relaxed: what was appended is seen under the writer's lock.
+        self.promised.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// Bytes of the group that leads to the next segment.
 const NEXT_BYTES: usize = codec::padded(HEADER_BYTES + 13);
 /// Segments that are set aside because they cannot be written, at most.
@@ -55,8 +96,12 @@ pub(crate) struct Journal {
     writer: Mutex<Writer>,
     /// Empty segments.
     spare: Mutex<Vec<Segment>>,
-    /// Fewer empty segments are left than there should be.
+    /// Fewer empty segments are left than there should be. Changed with the lock above.
     short: AtomicBool,
+    /// Bytes of groups that were promised.
+    promised: AtomicU64,
+    /// Held while empty segments are taken from the pool.
+    filling: Mutex<()>,
     /// The pool is being opened.
     is_opening: AtomicBool,
     /// Groups are made durable by one thread for all that wait.
@@ -132,6 +177,8 @@ impl Journal {
             }),
             spare: Mutex::default(),
             short: AtomicBool::new(true),
+            promised: AtomicU64::new(0),
+            filling: Mutex::default(),
             is_opening: AtomicBool::new(true),
             forcing: Turn::default(),
             forced: AtomicU64::new(tail.sequence),
@@ -327,31 +374,76 @@ impl Journal {
 
     /// Takes empty segments until there are as many as there should be; false when the pool has no room for them.
     pub(crate) fn fill_spare<M: Memory>(&self, pool: &Pool<M>) -> bool {
-        let wanted = self.writer.lock().segments.len() + SPARE_SEGMENTS;
-        let is_full = self.fill_to(pool, wanted);
-        if is_full {
-            self.short.store(false, Ordering::Relaxed);
-        }
-        is_full
+        let _one_at_a_time = self.filling.lock();
+        self.fill(pool, SPARE_SEGMENTS)
     }
 
-    /// Takes empty segments for a group of `bytes` bytes, if it is so large that it was not reckoned with; false when the pool has no room for them.
-    pub(crate) fn has_room_for<M: Memory>(&self, pool: &Pool<M>, bytes: u64) -> bool {
-        let segment_bytes = u64::from(self.options.segment_blocks) * BLOCK_BYTES as u64;
-        // A segment's end may stay empty, less than half of it.
-        let more = usize::try_from(2 * bytes / segment_bytes).expect("its records are in memory");
-        let used = self.writer.lock().segments.len();
-        more == 0 || self.fill_to(pool, used + LEAST_SEGMENTS + 2 * more)
-    }
-
-    fn fill_to<M: Memory>(&self, pool: &Pool<M>, wanted: usize) -> bool {
-        while self.spare.lock().len() < wanted {
+    /// Takes empty segments until there are `more` than are in use. With the lock for it.
+    fn fill<M: Memory>(&self, pool: &Pool<M>, more: usize) -> bool {
+        while !self.has_spare(more) {
             let Some(segment) = self.take_new(pool) else {
                 return false;
             };
             self.spare.lock().push(segment);
         }
         true
+    }
+
+    /// Whether there are `more` empty segments than are in use.
+    fn has_spare(&self, more: usize) -> bool {
+        // Both: a segment that comes into use is in neither, or in both, without.
+        let writer = self.writer.lock();
+        let spare = self.spare.lock();
+        let has_spare = |more: usize| spare.len() >= writer.segments.len() + more;
+        if has_spare(SPARE_SEGMENTS) {
+            self.short.store(false, Ordering::Relaxed);
+        }
+        has_spare(more)
+    }
+
+    /// Promises room for groups of `bytes` bytes, unless there may be too little.
+    #[inline]
+    pub(crate) fn promise_at_once(&self, bytes: u64) -> Option<Room<'_>> {
+        let room = self.count(bytes);
+        // Relaxed: one who sees late that a segment came into use has room in it, as have all who are promised half of one together.
+        let all = self.promised.load(Ordering::Relaxed);
+        (!self.short.load(Ordering::Relaxed) && 2 * all <= self.segment_bytes()).then_some(room)
+    }
+
+    /// Promises room for groups of `bytes` bytes with this effect; `None` when the pool has too little for them and all that is promised.
+    pub(crate) fn promise<M: Memory>(&self, pool: &Pool<M>, effect: Effect, bytes: u64) -> Option<Room<'_>> {
+        self.promise_at_once(bytes)
+            .or_else(|| self.promise_new(pool, effect, bytes))
+    }
+
+    #[cold]
+    fn promise_new<M: Memory>(&self, pool: &Pool<M>, effect: Effect, bytes: u64) -> Option<Room<'_>> {
+        let _one_at_a_time = self.filling.lock();
+        let room = self.count(bytes);
+        let promised = self.spare_for(self.promised.load(Ordering::Relaxed));
+        let is_full = self.fill(pool, Effect::Adds.least_segments() + promised);
+        (is_full || self.has_spare(effect.least_segments() + promised)).then_some(room)
+    }
+
+    /// Promises room for groups of `bytes` bytes, whether there is some or not.
+    pub(crate) fn count(&self, bytes: u64) -> Room<'_> {
+        self.promised.fetch_add(bytes, Ordering::Relaxed);
+        let promised = &self.promised;
+        Room { promised, bytes }
+    }
+
+    /// Whether the room that others were promised is all that is missing for a promise.
+    pub(crate) fn fits_alone(&self, effect: Effect, bytes: u64) -> bool {
+        self.has_spare(effect.least_segments() + self.spare_for(bytes))
+    }
+
+    /// Empty segments that promises of `bytes` bytes take. A group that does not fit leaves a segment's end empty, less than its own length.
+    fn spare_for(&self, bytes: u64) -> usize {
+        2 * usize::try_from((2 * bytes).div_ceil(self.segment_bytes())).expect("its records are in memory")
+    }
+
+    fn segment_bytes(&self) -> u64 {
+        u64::from(self.options.segment_blocks) * BLOCK_BYTES as u64
     }
 
     fn take_new<M: Memory>(&self, pool: &Pool<M>) -> Option<Segment> {
@@ -381,15 +473,6 @@ impl Journal {
         self.is_opening.store(false, Ordering::Relaxed);
     }
 
-    /// Whether room is missing for the log of something that `adds`, or frees.
-    pub(crate) fn lacks_room<M: Memory>(&self, pool: &Pool<M>, adds: bool) -> bool {
-        if !self.is_short() || self.fill_spare(pool) {
-            return false;
-        }
-        let used = self.writer.lock().segments.len();
-        adds || self.spare.lock().len() < used + LEAST_SEGMENTS
-    }
-
     /// Whether anything was appended since the last snapshot.
     pub(crate) fn has_grown(&self) -> bool {
         self.end() > self.snapshot_end.load(Ordering::Relaxed)
@@ -402,7 +485,6 @@ impl Journal {
 
     /// Whether empty segments are missing.
     pub(crate) fn is_short(&self) -> bool {
-        // Relaxed: who sees it late is one more of those for whom two segments are kept.
         self.short.load(Ordering::Relaxed)
     }
 
@@ -428,8 +510,11 @@ impl Journal {
     }
 
     fn take_spare<M: Memory>(&self, pool: &Pool<M>) -> Result<Segment, MemoryError> {
-        self.short.store(true, Ordering::Relaxed);
-        let spare = self.spare.lock().pop();
+        let spare = {
+            let mut spare = self.spare.lock();
+            self.short.store(true, Ordering::Relaxed);
+            spare.pop()
+        };
         spare.or_else(|| self.take_new(pool)).ok_or(MemoryError)
     }
 
@@ -636,11 +721,17 @@ impl Writer {
     ) -> Result<(), MemoryError> {
         let part_bytes = self.segment_bytes() / 4;
         for record in records {
-            if self.group.len() >= part_bytes {
+            let before = self.group.len();
+            codec::encode(&mut self.group, &record);
+            // It ends before a record that does not fit into the segment: a snapshot leaves less than a record of each empty.
+            let rest = self.segment_bytes() - self.at;
+            let fits = codec::padded(self.group.len()) + NEXT_BYTES <= rest;
+            if before > HEADER_BYTES && (before >= part_bytes || !fits) {
+                let last = self.group.split_off(before);
                 self.write(journal, pool, time_ns, as_parts)?;
                 self.begin();
+                self.group.extend_from_slice(&last);
             }
-            codec::encode(&mut self.group, &record);
         }
         Ok(())
     }

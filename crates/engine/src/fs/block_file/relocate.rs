@@ -3,6 +3,8 @@
 use super::super::{Error, Fs, Inode, Result};
 use super::BlockFile;
 
+use crate::fs::durable::EXTENT_RECORD_BYTES_MAX;
+use crate::log::Effect;
 use crate::pool::Taken;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
@@ -57,6 +59,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 fs: self,
                 blocks: Vec::new(),
             };
+            let _room = self.admit_bytes(Effect::Adds, RUN_BLOCKS * EXTENT_RECORD_BYTES_MAX)?;
             let closed = inode.close(file, &self.slots);
             let total = file.blocks.sum();
             let Some(stretch) = self.next_placed(file, at) else {

@@ -9,6 +9,8 @@ use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 /// Kinds of members that are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +44,12 @@ pub(crate) enum Event {
     Store(usize, Box<[u8]>),
     /// Bytes are durable from now on: where, and how many.
     Persist(usize, usize),
-    /// The workload begins with its nth operation.
-    Begin(usize),
-    /// The workload has ended its nth operation.
-    End(usize),
+    /// Something was not made durable, and the caller was told.
+    Fault,
+    /// A thread of the workload begins with its nth operation.
+    Begin(usize, usize),
+    /// A thread of the workload has ended its nth operation.
+    End(usize, usize),
 }
 
 /// The memory of one member, shared by the filesystem and the test.
@@ -56,14 +60,20 @@ pub(crate) struct SimMemory(Arc<Inner>);
 struct Inner {
     kind: Kind,
     state: Mutex<State>,
+    /// Of 256 calls so many let other threads go first.
+    pauses: AtomicU8,
 }
 
 #[derive(Debug)]
 struct State {
     bytes: Vec<u8>,
     events: Vec<Event>,
-    /// Calls of persist until the first that fails, as all behind it do; `None` for never.
+    /// Calls of persist until the first that fails; `None` for never.
     until_fault: Option<u64>,
+    /// Calls of persist that fail then.
+    faults: u64,
+    /// Whether events are kept.
+    records: bool,
 }
 
 impl SimMemory {
@@ -72,11 +82,37 @@ impl SimMemory {
             bytes,
             events: Vec::new(),
             until_fault: None,
+            faults: 0,
+            records: true,
         };
         Self(Arc::new(Inner {
             kind,
             state: Mutex::new(state),
+            pauses: AtomicU8::new(0),
         }))
+    }
+
+    /// Keeps no events from now on.
+    pub(crate) fn forget_events(&self) {
+        let mut state = self.0.state.lock();
+        state.records = false;
+        state.events = Vec::new();
+    }
+
+    /// Lets other threads go first in so many of 256 calls.
+    pub(crate) fn pause_often(&self, pauses: u8) {
+        self.0.pauses.store(pauses, Ordering::Relaxed);
+    }
+
+    fn pause(&self) {
+        let pauses = self.0.pauses.load(Ordering::Relaxed);
+        if pauses > 0 && fastrand::u8(..) < pauses {
+            if fastrand::bool() {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(fastrand::u64(1..60)));
+            }
+        }
     }
 
     /// Bytes as they are now.
@@ -93,18 +129,26 @@ impl SimMemory {
         self.0.state.lock().events.push(event);
     }
 
-    /// Has calls of persist fail, for ever, after so many more.
-    pub(crate) fn fail_after(&self, calls: u64) {
-        self.0.state.lock().until_fault = Some(calls);
+    /// Has calls of persist fail, so many of them, after so many more.
+    pub(crate) fn fail_after(&self, calls: u64, faults: u64) {
+        let mut state = self.0.state.lock();
+        (state.until_fault, state.faults) = (Some(calls), faults);
     }
 
     fn note_persist(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
         let mut state = self.0.state.lock();
-        if state.until_fault == Some(0) {
+        if state.until_fault == Some(0) && state.faults > 0 {
+            state.faults -= 1;
+            state.events.push(Event::Fault);
             return Err(MemoryError);
         }
-        state.until_fault = state.until_fault.map(|calls| calls - 1);
-        state.events.push(Event::Persist(start, bytes));
+        state.until_fault = state.until_fault.map(|calls| calls.saturating_sub(1));
+        if state.records {
+            state.events.push(Event::Persist(start, bytes));
+        }
+        drop(state);
+        // What others store now is not among what this makes durable.
+        self.pause();
         Ok(())
     }
 }
@@ -116,6 +160,7 @@ fn address(block: Block, offset: usize) -> usize {
 
 impl Memory for SimMemory {
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
+        self.pause();
         let at = address(from, offset);
         to.copy_from_slice(&self.0.state.lock().bytes[at..at + to.len()]);
         Ok(())
@@ -123,9 +168,14 @@ impl Memory for SimMemory {
 
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         let at = address(to, offset);
+        self.pause();
         let mut state = self.0.state.lock();
         state.bytes[at..at + from.len()].copy_from_slice(from);
-        state.events.push(Event::Store(at, from.into()));
+        if state.records {
+            state.events.push(Event::Store(at, from.into()));
+        }
+        drop(state);
+        self.pause();
         Ok(())
     }
 
@@ -203,7 +253,7 @@ impl Disk {
                     }
                 }
             }
-            Event::Begin(_) | Event::End(_) => {}
+            Event::Fault | Event::Begin(..) | Event::End(..) => {}
         }
     }
 

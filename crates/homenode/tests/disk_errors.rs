@@ -91,7 +91,7 @@ fn a_disk_that_lost_bytes_acknowledges_nothing_any_more() {
     let Some(disk) = Disk::new("errors") else { return };
     let member = disk.member();
     let old = vec![7; 8192];
-    let pool = Pool::create_on(std::slice::from_ref(&member), &PoolOptions::new()).unwrap();
+    let pool = Pool::create_on(std::slice::from_ref(&member), &options()).unwrap();
     let files = ["a", "b"].map(|name| pool.create_file(name).unwrap());
     for file in &files {
         file.write_all_at(&old, 0).unwrap();
@@ -112,7 +112,7 @@ fn a_disk_that_lost_bytes_acknowledges_nothing_any_more() {
     assert!(pool.create_file("c").is_err(), "the pool can only be read");
     drop((files, pool));
     // As after a power cut, though the machine went on.
-    let pool = Pool::open_on(&[member], &PoolOptions::new()).unwrap();
+    let pool = Pool::open_on(&[member], &options()).unwrap();
     for name in ["a", "b"] {
         let file = pool.open(name, &OpenOptions::new().read(true)).unwrap();
         assert_eq!(file.metadata().len(), 8192, "what was never durable is not shown");
@@ -121,6 +121,13 @@ fn a_disk_that_lost_bytes_acknowledges_nothing_any_more() {
         assert!(read == old);
     }
     pool.create_file("c").unwrap().sync().unwrap();
+}
+
+/// A member that is written once would fill the disk.
+fn options() -> PoolOptions {
+    let mut options = PoolOptions::new();
+    options.unwritten = true;
+    options
 }
 
 fn witness_of(path: &Path) -> u128 {

@@ -269,7 +269,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             // power cut.
             let mut members = superblock.members.iter();
             let persisted = members.try_for_each(|member| memory.persist_all(member.id));
-            persisted.inspect_err(|_| revoke(&memory, &mut superblock.clone()))?;
+            persisted.inspect_err(|_| {
+                if repair_superblocks(&memory, &superblock).is_ok() {
+                    revoke(&memory, &mut superblock.clone(), false);
+                }
+            })?;
         }
         let damage = replayed.check(&superblock);
         if !damage.is_empty() {

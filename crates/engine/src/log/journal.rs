@@ -112,6 +112,8 @@ pub(crate) struct Journal {
     failed: AtomicBool,
     /// Stores may be lost that were made before: the superblocks' witness must not be believed.
     has_lost: AtomicBool,
+    /// Those at the ends of members, of the superblock's copies, are not durable; else it may be those at the starts.
+    failed_at_end: AtomicBool,
     /// Blocks of segments that could not be written, kept away from everybody.
     bad_blocks: AtomicU64,
     /// Superblock as it was written last.
@@ -184,6 +186,7 @@ impl Journal {
             forced: AtomicU64::new(tail.sequence),
             failed: AtomicBool::new(false),
             has_lost: AtomicBool::new(false),
+            failed_at_end: AtomicBool::new(false),
             bad_blocks: AtomicU64::new(0),
             superblock: Mutex::new(superblock),
             quarantine: Mutex::default(),
@@ -337,7 +340,11 @@ impl Journal {
     pub(crate) fn revoke<M: Memory>(&self, pool: &Pool<M>) {
         let mut superblock = self.superblock.lock();
         if self.has_lost.load(Ordering::Relaxed) && superblock.witness != NO_WITNESS {
-            revoke(pool.memory(), &mut superblock);
+            revoke(
+                pool.memory(),
+                &mut superblock,
+                self.failed_at_end.load(Ordering::Relaxed),
+            );
         }
     }
 
@@ -615,7 +622,11 @@ impl Journal {
         new.generation += 1;
         new.witness = self.options.witness;
         // Some copies may be written, or lost: the same number must not be given to others.
-        write_superblock(pool.memory(), &mut new).inspect_err(|_| self.lose())?;
+        write_superblock(pool.memory(), &mut new, false).map_err(|Failed { at_end }| {
+            self.failed_at_end.store(at_end, Ordering::Relaxed);
+            self.lose();
+            MemoryError
+        })?;
         *superblock = new;
         Ok(())
     }
@@ -626,28 +637,35 @@ fn bytes_of(segments: &[Segment]) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-/// Writes the copies at the starts of all members, then those at their ends: at each moment one of each member is whole.
-pub(crate) fn write_superblock<M: Memory>(memory: &M, superblock: &mut Superblock) -> Result<(), MemoryError> {
-    for at_end in [false, true] {
+/// A copy of the superblock was not made durable: one at the end of a member, or at its start.
+struct Failed {
+    at_end: bool,
+}
+
+/// Writes the copies at the starts of all members, then those at their ends, or the other way round: at each moment one of each is whole.
+fn write_superblock<M: Memory>(memory: &M, superblock: &mut Superblock, ends_first: bool) -> Result<(), Failed> {
+    for at_end in [ends_first, !ends_first] {
         for MemberRecord { id, blocks, .. } in superblock.members.clone() {
             superblock.own = id;
             let block = Block::new(id, if at_end { blocks - 1 } else { 0 });
-            memory.store(block, 0, &superblock.encode()[..])?;
-            if !is_planted(Planted::BothSuperblocks) {
-                memory.persist(block, 0, BLOCK_BYTES)?;
-            }
+            let stored = memory.store(block, 0, &superblock.encode()[..]);
+            let persisted = stored.and_then(|()| match is_planted(Planted::BothSuperblocks) {
+                true => Ok(()),
+                false => memory.persist(block, 0, BLOCK_BYTES),
+            });
+            persisted.map_err(|MemoryError| Failed { at_end })?;
         }
     }
     Ok(())
 }
 
-/// Takes the witness out of the superblocks: what the next life finds is not all that was stored.
-pub(crate) fn revoke<M: Memory>(memory: &M, superblock: &mut Superblock) {
+/// Takes the witness out of the superblocks: what the next life finds is not all that was stored. The copies that may not be whole come first.
+pub(crate) fn revoke<M: Memory>(memory: &M, superblock: &mut Superblock, ends_first: bool) {
     superblock.witness = NO_WITNESS;
     // A change that failed may have left the number in between.
     superblock.generation += 2;
     // Where not even that can be made durable, the page cache shows the copy that was stored first.
-    let _ = write_superblock(memory, superblock);
+    let _ = write_superblock(memory, superblock, ends_first);
 }
 
 /// Writes each copy that a crash left damaged or old again, so that the other one is not the only one when that is written.

@@ -2,7 +2,7 @@
 
 use crate::sim::Kind;
 use crate::tree::Tree;
-use crate::workload::{Operation, Range, Run, asking, format_of, open};
+use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, open};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
 use homenode_engine::fs::{Error, NewInode, XattrMode};
 
@@ -128,4 +128,37 @@ fn a_full_pool_overwrites_collapses_and_punches() {
     assert!(run.step(Operation::Allocate("a", Range::Collapse, 0, 4096)), "it frees");
     assert!(run.step(Operation::Allocate("b", Range::Punch, 4096, 4096)), "it frees");
     assert!(run.step(Operation::SyncAll));
+}
+
+/// A run of 2 MiB that cannot be split, for want of map nodes, stays behind the size of a file that was cut.
+#[test]
+fn a_cut_that_a_power_cut_undoes_leaves_the_old_bytes_though_no_map_node_is_left() {
+    const RUN_BYTES: usize = 2 << 20;
+    const LEFT_BYTES: usize = (1 << 20) + 100;
+    let (fs, memory) = format_of(Kind::File, 8192, 64);
+    let slot = fs.slots().claim().expect("the first");
+    let inode = fs.create(&fs.root(), b"a", file()).expect("the pool is empty");
+    let old = vec![7; RUN_BYTES];
+    fs.write(&asking(&slot), &inode, 0, &old, false).expect("there is room");
+    fs.sync_all(&slot).expect("the disk works");
+    fs.set_metadata_limit(0);
+    fs.truncate_step(&inode, LEFT_BYTES as u64, 0)
+        .expect("cutting needs no memory");
+    let read = |fs: &SimFs, bytes: usize| {
+        let slot = fs.slots().claim().expect("there are many");
+        let (inode, mut read) = (fs.lookup(&fs.root(), b"a").expect("it was made"), vec![1; bytes]);
+        let count = fs.read(&asking(&slot), &inode, 0, &mut read).expect("it has bytes");
+        read.truncate(count);
+        read
+    };
+    assert!(read(&fs, RUN_BYTES) == old[..LEFT_BYTES]);
+    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("its log is whole");
+    assert!(
+        read(&again, RUN_BYTES) == old,
+        "the cut was not settled, and its zeros show"
+    );
+    fs.truncate_step(&inode, RUN_BYTES as u64, 0)
+        .expect("growing takes nothing");
+    let grown = read(&fs, RUN_BYTES);
+    assert!(grown[..LEFT_BYTES] == old[..LEFT_BYTES] && grown[LEFT_BYTES..].iter().all(|byte| *byte == 0));
 }

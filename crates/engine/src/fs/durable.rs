@@ -4,7 +4,8 @@
 //! leaves the file as it was settled last. Locks: settling everything; the gate; a file's syncing lock.
 //!
 //! Order of a writer: store, note the range as dirty, append, publish. Order of a sync: read the log's end, take the dirty range, make it durable,
-//! append that all up to that end is settled. So what a sync settles was stored before its range was taken.
+//! append that all up to that end is settled. So what a sync settles was stored before its range was taken. It finds the blocks of the range in the
+//! map, so those that are being published are waited for.
 
 use super::block_file::BlockFile;
 use super::{Error, Fs, Ino, Inode, Result};
@@ -73,11 +74,13 @@ impl BlockFile {
 
     /// Takes the dirty range; an end of [`BlockMap::LIMIT`] stands for all that follows.
     fn take_dirty(&self) -> Range<u64> {
+        let _none_half_there = self.publishing.write();
         to_limit(unpack(self.dirty.swap(0, Ordering::SeqCst)))
     }
 
     /// Takes the dirty range for a commit: who syncs the file meanwhile does not rely on it.
     fn take_dirty_to_save(&self) -> Range<u64> {
+        let _none_half_there = self.publishing.write();
         let word = self.dirty.swap(0, Ordering::SeqCst);
         self.saving.store(word, Ordering::SeqCst);
         to_limit(unpack(word))
@@ -314,11 +317,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.settle_all(journal, &slot)?;
             room = find();
         }
-        let is_worth_it = match effect {
-            Effect::Frees => journal.has_grown(),
-            Effect::Adds | Effect::Splits => journal.is_too_long() || journal.can_be_shorter(),
-        };
-        if room.is_none() && is_worth_it {
+        if room.is_none() && journal.has_grown() {
             self.write_snapshot(journal, &slot)?;
             room = find();
         }
@@ -539,7 +538,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let listed = std::mem::take(&mut *journal.dirty.lock());
         let is_settled = through <= journal.settled_all.load(Ordering::Relaxed);
         if listed.is_empty() && is_settled && journal.quarantined_blocks() == 0 {
-            return Ok(());
+            // An error is told to everybody, whatever there is to do.
+            return Ok(journal.force(&self.pool, 0)?);
         }
         let mut files: Vec<_> = listed.iter().filter_map(|ino| self.table.find(*ino)).collect();
         files.sort_by_key(|inode| inode.ino);

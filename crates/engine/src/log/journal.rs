@@ -4,10 +4,11 @@
 //! pool. Before an operation locks anything it is promised room for all that it may append ([`Room`]): appending fails never for want of room.
 //! With `n` segments' ends and all groups that are promised taken together in `w` segments, these may become in use, and a snapshot that shows
 //! them may be `w` longer. So 2 `w` more are kept empty, besides
-//! - one for the segment that follows a snapshot: something that frees needs no more ([`Effect::Frees`]);
-//! - one more, for what may make the snapshot longer while it frees ([`Effect::Splits`]);
-//! - two more, for what adds ([`Effect::Adds`]): so that enough is left for the others when nothing can be added any more. After a snapshot of `l`
-//!   segments `l` + 1 are in use, and the group behind it may begin one more.
+//! - one for the segment that follows a snapshot: something that frees needs no more ([`Effect::Frees`]), nor what may make the snapshot longer by
+//!   a record while it frees ([`Effect::Splits`]), but that is refused without;
+//! - four more, for what adds ([`Effect::Adds`]): so that enough is left for the others when nothing can be added any more. A snapshot may be one
+//!   longer than all that is in use then, as what is added last goes on in the next segment; `l` + 1 are in use behind one of `l`, and the group
+//!   that follows may begin one more.
 //!
 //! Locks: the writer's is taken below those of all objects, and above the pool's and that of the empty segments.
 
@@ -25,7 +26,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Empty segments beyond one for each in use, as long as there is room: what adds something, and half a segment of promises with it.
-const SPARE_SEGMENTS: usize = 6;
+const SPARE_SEGMENTS: usize = 7;
 
 /// Effect of an operation on the size of the log's next snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +43,8 @@ impl Effect {
     /// Empty segments that are kept beyond one for each in use, and those that are promised.
     const fn least_segments(self) -> usize {
         match self {
-            Self::Adds => 4,
-            Self::Splits => 2,
-            Self::Frees => 1,
+            Self::Adds => 5,
+            Self::Splits | Self::Frees => 1,
         }
     }
 }

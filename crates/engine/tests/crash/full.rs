@@ -125,7 +125,10 @@ fn a_full_pool_overwrites_collapses_and_punches() {
         run.step(Operation::Write("a", 1000, 20_000)),
         "an overwrite of several extents adds nothing"
     );
-    assert!(run.step(Operation::Allocate("a", Range::Collapse, 0, 4096)), "it frees");
+    assert!(
+        run.step(Operation::Allocate("a", Range::Collapse, 0, 4096)),
+        "collapsing frees"
+    );
     assert!(run.step(Operation::Allocate("b", Range::Punch, 4096, 4096)), "it frees");
     assert!(run.step(Operation::SyncAll));
 }

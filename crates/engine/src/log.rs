@@ -16,7 +16,7 @@ mod turn;
 
 pub use codec::{Malformed, Record};
 pub use journal::LogOptions;
-pub(crate) use journal::{Journal, first_superblock, repair_superblocks, write_superblocks};
+pub(crate) use journal::{Effect, Journal, Room, first_superblock, repair_superblocks, revoke, write_superblocks};
 pub(crate) use rewrite::Rewrite;
 pub(crate) use salvage::{Salvaged, salvage};
 pub(crate) use scan::{Segment, Shown, Tail, Unreadable, scan};

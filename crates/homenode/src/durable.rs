@@ -15,7 +15,7 @@ use homenode_engine::fs::{Fs, OpenError};
 use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
 use homenode_engine::{BLOCK_BYTES, MemberId, NodeId};
 use homenode_linux::clock::CoarseClock;
-use homenode_linux::memory::{MemberFile, NodeMemory};
+use homenode_linux::memory::{MemberFile, NodeMemory, identity, witness};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -46,7 +46,9 @@ impl Pool {
             .iter()
             .map(|path| MemberFile::open(path))
             .collect::<Result<Vec<_>, _>>()?;
-        let first = files.first().ok_or(Error::NoMembers)?;
+        if files.is_empty() {
+            return Err(Error::NoMembers);
+        }
         files
             .iter()
             .try_for_each(|file| require_blocks(file, MEMBER_BLOCKS_MIN))?;
@@ -57,7 +59,7 @@ impl Pool {
             uuid: u128::from(random()?) << 64 | u128::from(random()?),
             name: options.name,
             nonce: random()?,
-            witness: first.witness()?,
+            witness: witness((0..).map(MemberId).zip(&files))?,
             ..log_options(files.iter().map(MemberFile::blocks).sum())
         };
         let members: Vec<_> = (0..)
@@ -94,7 +96,7 @@ impl Pool {
             uuid: newest.uuid,
             name: newest.name,
             nonce: newest.tail.nonce,
-            witness: files[0].1.witness()?,
+            witness: witness(files.iter().map(|(record, file)| (record.id, file)))?,
             ..log_options(newest.members.iter().map(|member| member.blocks).sum())
         };
         let memory = NodeMemory::new();
@@ -119,12 +121,12 @@ impl Pool {
                 files.into_iter().map(|(record, file)| (record, Some(file))).collect(),
             )
         };
-        let first = files
-            .iter()
-            .find_map(|(_, file)| file.as_ref())
-            .ok_or(Error::NoMembers)?;
         let log = LogOptions {
-            witness: first.witness()?,
+            witness: witness(
+                files
+                    .iter()
+                    .filter_map(|(record, file)| Some((record.id, file.as_ref()?))),
+            )?,
             metadata_bytes_max: metadata_bytes(&newest, options),
             ..log_options(newest.members.iter().map(|member| member.blocks).sum())
         };
@@ -180,8 +182,9 @@ impl Pool {
         // One member at a time.
         let _alone = inner.populators.lock();
         let member = record(pool.next_member(), &file)?;
+        let identity = identity(member.id, &file)?;
         pool.memory().attach(member.id, member.kind, file)?;
-        if let Err(error) = fs.add_member(member, home) {
+        if let Err(error) = fs.add_member(member, home, identity) {
             pool.memory().remove(member.id)?;
             return Err(error.into());
         }

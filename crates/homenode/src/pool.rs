@@ -165,11 +165,8 @@ impl Pool {
             return Err(Error::NotDrained(member));
         }
         if fs.is_durable() {
-            // Opened again, the pool is asked for that of its first member.
-            let first = pool.status().members.into_iter().find(|other| other.id != member);
-            let first = first.ok_or(PoolError::Last(member))?.id;
-            let witness = pool.memory().witness(first)?;
-            fs.remove_member(member, witness.ok_or(PoolError::UnknownMember(first))?)?;
+            let identity = pool.memory().identity(member)?;
+            fs.remove_member(member, identity.ok_or(PoolError::UnknownMember(member))?)?;
         } else {
             pool.remove(member)?;
         }

@@ -17,7 +17,7 @@ pub(crate) mod mapping;
 mod table;
 
 pub use backing::{Backing, Swap};
-pub use durable::{MemberFile, MemberFileError, MemberReader};
+pub use durable::{MemberFile, MemberFileError, MemberReader, identity, witness};
 pub use error::Error;
 pub use headroom::{free_bytes, total_bytes};
 
@@ -229,13 +229,13 @@ impl NodeMemory {
         vacated.map_err(|source| Error::Unmap { member, source })
     }
 
-    /// [`MemberFile::witness`] of a durable member; `None` when there is no such member.
+    /// [`identity`] of a durable member; `None` when there is no such member.
     ///
     /// # Errors
     /// When the kernel does not tell.
-    pub fn witness(&self, member: MemberId) -> Result<Option<u128>, MemberFileError> {
-        let member = self.durable(member).ok();
-        member.map(|member| member.witness()).transpose()
+    pub fn identity(&self, member: MemberId) -> Result<Option<u128>, MemberFileError> {
+        let found = self.durable(member).ok();
+        found.map(|found| found.identity(member)).transpose()
     }
 
     /// The address of `bytes` bytes from `offset` behind the start of `block`, for copies by other means. What goes for

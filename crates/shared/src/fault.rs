@@ -109,10 +109,14 @@ pub fn is_lost(start: *const u8, bytes: usize) -> bool {
 fn looks_lost(start: usize, bytes: usize) -> bool {
     let count = LOST_COUNT.load(Ordering::Acquire).min(PAGES_MAX);
     let (first, end) = (start / PAGE_BYTES * PAGE_BYTES, start + bytes);
-    // 0: it is being noted.
     let is_noted = |page: &AtomicUsize| {
-        let page = page.load(Ordering::Acquire);
-        page == 0 || (first..end).contains(&page)
+        let mut noted = page.load(Ordering::Acquire);
+        while noted == 0 {
+            // Another thread is about to note it.
+            std::thread::yield_now();
+            noted = page.load(Ordering::Acquire);
+        }
+        (first..end).contains(&noted)
     };
     LOST[..count].iter().any(is_noted) || registered(start).is_some_and(|range| range.is_lost.load(Ordering::Acquire))
 }
@@ -271,5 +275,25 @@ mod tests {
         drop(guarded);
         let _again = Guarded::new(mapped.0, mapped.1).expect("there is room");
         assert!(!is_lost(at(0), mapped.1));
+    }
+    /// Ends in the default way of a signal that another process sends: at once, not with the next lost page.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri starts no processes")]
+    fn a_signal_that_is_sent_ends_the_process() {
+        use std::os::unix::process::ExitStatusExt;
+        const CHILD: &str = "HOMENODE_TEST_SENT_SIGNAL";
+        if std::env::var_os(CHILD).is_some() {
+            let bytes = vec![0_u8; PAGE_BYTES];
+            let _guarded = Guarded::new(bytes.as_ptr(), bytes.len()).expect("there is room");
+            // SAFETY: it has no conditions.
+            unsafe { libc::raise(libc::SIGBUS) };
+            std::process::exit(0);
+        }
+        let own = std::env::current_exe().expect("a test has a file");
+        let test = "fault::tests::a_signal_that_is_sent_ends_the_process";
+        let mut child = std::process::Command::new(own);
+        let ended = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").output();
+        let status = ended.expect("it starts").status;
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
     }
 }

@@ -6,7 +6,7 @@ use super::commit::{Changes, Held};
 use super::kernel_file::UNBORN_NS;
 use super::xattr::{self, CAPABILITY, without_privileges};
 use super::{Attr, Fs, Inode, Result, SetAttr, SetTime};
-use crate::log::{Attributes, Change};
+use crate::log::{Attributes, Change, Effect};
 use crate::{BLOCK_BYTES, Clock, Memory};
 use std::sync::atomic::Ordering;
 
@@ -38,7 +38,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::TooBig`], or a size for something that has none. Nothing is changed then.
     pub fn set_attr(&self, inode: &Inode, set: &SetAttr) -> Result<Attr> {
-        self.admit(false)?;
+        // An access list says the same as the mode.
+        let list = set
+            .mode
+            .map_or(0, |_| inode.state.lock().xattr(ACCESS).map_or(0, <[u8]>::len));
+        let _room = self.admit_bytes(Effect::Frees, list as u64)?;
         let now_ns = inode.stamp(self.now_ns());
         if let Some(size) = set.size {
             self.truncate(inode, size)?;

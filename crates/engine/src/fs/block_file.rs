@@ -12,7 +12,7 @@ pub(crate) use data::FILE_BYTES_MAX;
 use super::{Error, Ino, Inode, Result};
 use crate::Block;
 use homenode_shared::{BlockMap, Found, Gate, Nodes, Pass, Slot, Slots, Taker};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -30,6 +30,8 @@ pub(super) struct BlockFile {
     pub(super) dirty: AtomicU64,
     /// File blocks that a commit is making durable; likewise.
     pub(super) saving: AtomicU64,
+    /// Held to share while blocks are noted as dirty, told to the log and put into the map; alone while the dirty range is taken.
+    pub(super) publishing: RwLock<()>,
     /// Number of the log's last group about its blocks or size; 0 when all are settled.
     pub(super) changed: AtomicU64,
     /// Somebody makes it durable by himself: what he writes is clean again soon.

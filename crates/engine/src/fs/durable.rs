@@ -4,19 +4,21 @@
 //! leaves the file as it was settled last. Locks: settling everything; the gate; a file's syncing lock.
 //!
 //! Order of a writer: store, note the range as dirty, append, publish. Order of a sync: read the log's end, take the dirty range, make it durable,
-//! append that all up to that end is settled. So what a sync settles was stored before its range was taken.
+//! append that all up to that end is settled. So what a sync settles was stored before its range was taken. It finds the blocks of the range in the
+//! map, so those that are being published are waited for.
 
 mod apart;
 
 use super::block_file::BlockFile;
 use super::{Error, Fs, Ino, Inode, Result};
 use crate::log::planted::{Planted, is_planted};
-use crate::log::{Change, Journal, Record};
+use crate::log::{Change, Effect, Journal, Record, Room};
 use crate::pool::{MemberKind, MemberStatus};
 use crate::{BLOCK_BYTES, Block, Clock, Memory, MemoryError};
-use homenode_shared::{BlockMap, Slot};
+use homenode_shared::{BlockMap, Found, Slot};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// File blocks that a dirty range can name; it goes to the end of the file from there on.
@@ -25,16 +27,27 @@ const FAR: u64 = u32::MAX as u64;
 /// Fewest bytes of a file that gain by [`Memory::store_clean`].
 const CALL_BYTES_MIN: usize = 8 << 10;
 /// Bytes of a record of an extent, at most.
-const EXTENT_RECORD_BYTES_MAX: u64 = 40;
+pub(super) const EXTENT_RECORD_BYTES_MAX: u64 = 40;
+/// Bytes of a group of one extent, at most.
+const EXTENT_GROUP_BYTES_MAX: u64 = 80;
+/// Bytes of the groups of an operation besides values and extents, at most: four names of 255 bytes, some attributes.
+const RECORDS_BYTES_MAX: u64 = 2 << 10;
+/// Bytes of a record of bytes besides these, at most.
+const RECORD_OF_BYTES_MAX: u64 = 32;
+/// Bytes of a file's times in the log, at most.
+const TIMES_BYTES_MAX: u64 = 40;
+/// Time between two looks whether others have given room back, and how often one looks: a tenth of a second.
+const WAIT: Duration = Duration::from_micros(100);
+const WAITS_MAX: usize = 1000;
 
 /// Bytes that a sync made durable.
-enum Saved {
+enum Saved<'a> {
     /// Nothing was dirty.
     Nothing,
     /// Bytes of these file blocks, where they lie.
     InPlace(Range<u64>),
-    /// Copies of file blocks, for the log.
-    Inline(Vec<(u64, Vec<u8>)>),
+    /// Copies of file blocks, for the log, with their room in it.
+    Inline(Vec<(u64, Vec<u8>)>, Room<'a>),
 }
 
 impl BlockFile {
@@ -63,11 +76,13 @@ impl BlockFile {
 
     /// Takes the dirty range; an end of [`BlockMap::LIMIT`] stands for all that follows.
     fn take_dirty(&self) -> Range<u64> {
+        let _none_half_there = self.publishing.write();
         to_limit(unpack(self.dirty.swap(0, Ordering::SeqCst)))
     }
 
     /// Takes the dirty range for a commit: who syncs the file meanwhile does not rely on it.
     fn take_dirty_to_save(&self) -> Range<u64> {
+        let _none_half_there = self.publishing.write();
         let word = self.dirty.swap(0, Ordering::SeqCst);
         self.saving.store(word, Ordering::SeqCst);
         to_limit(unpack(word))
@@ -267,54 +282,98 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// Finds room in the log for an operation, before it locks anything; waits for a snapshot if need be.
+    /// Finds room in the log for an operation, before it locks anything; waits for a snapshot if need be. Keep it until all is appended.
     ///
     /// # Errors
     /// [`Error::NoSpace`] for one that `adds`, when a snapshot would not fit with what it adds; [`Error::ReadOnly`].
-    pub(super) fn admit(&self, adds: bool) -> Result<()> {
-        let Some(journal) = &self.journal else { return Ok(()) };
+    pub(super) fn admit(&self, adds: bool) -> Result<Option<Room<'_>>> {
+        self.admit_bytes(if adds { Effect::Adds } else { Effect::Frees }, 0)
+    }
+
+    /// [`Fs::admit`] for one that appends `bytes` bytes beside a few names and attributes.
+    ///
+    /// # Errors
+    /// Those of [`Fs::admit`], also for one that [splits](Effect::Splits).
+    #[inline]
+    pub(super) fn admit_bytes(&self, effect: Effect, bytes: u64) -> Result<Option<Room<'_>>> {
+        let Some(journal) = &self.journal else { return Ok(None) };
         self.check_writable()?;
-        let is_tight = || journal.is_too_long() || journal.lacks_room(&self.pool, adds);
-        if !is_tight() {
-            return Ok(());
+        let bytes = bytes + RECORDS_BYTES_MAX;
+        // Who adds waits when those who tend the log are slower.
+        if (effect == Effect::Frees || !journal.is_too_long())
+            && let Some(room) = journal.promise_at_once(bytes)
+        {
+            return Ok(Some(room));
+        }
+        self.make_room(journal, effect, bytes).map(Some)
+    }
+
+    #[cold]
+    fn make_room<'a>(&'a self, journal: &'a Journal, effect: Effect, bytes: u64) -> Result<Room<'a>> {
+        let find = || {
+            let may = effect == Effect::Frees || !journal.is_too_long();
+            may.then(|| journal.promise(&self.pool, effect, bytes)).flatten()
+        };
+        if let Some(room) = find() {
+            return Ok(room);
         }
         let slot = self.slots.claim().ok_or(Error::Busy)?;
         let _one_at_a_time = journal.settling.lock();
-        if !is_tight() {
-            // Another thread was faster.
-            return Ok(());
+        // Another thread may have been faster.
+        let mut room = find();
+        if room.is_none() {
+            self.settle_all(journal, &slot)?;
+            room = find();
         }
-        self.settle_all(journal, &slot)?;
-        // Freed blocks may be room enough.
-        if journal.has_grown() && is_tight() {
+        if room.is_none() && journal.has_grown() {
             self.write_snapshot(journal, &slot)?;
+            room = find();
         }
-        if adds && journal.lacks_room(&self.pool, adds) {
-            return Err(Error::NoSpace);
+        for _ in 0..WAITS_MAX {
+            if room.is_some() || !journal.fits_alone(effect, bytes) {
+                break;
+            }
+            // Others are about to give back more than they use.
+            std::thread::sleep(WAIT);
+            room = find();
         }
-        Ok(())
+        match room {
+            Some(room) => Ok(room),
+            // Enough is kept for one at a time.
+            None if effect == Effect::Frees => Ok(journal.count(bytes)),
+            None => Err(Error::NoSpace),
+        }
     }
 
     /// Finds room in the log for one record for each extent of a file, with the gate closed.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub(super) fn admit_extents(&self, file: &BlockFile) -> Result<()> {
-        let Some(journal) = &self.journal else { return Ok(()) };
+    pub(super) fn admit_extents(&self, file: &BlockFile, effect: Effect) -> Result<Option<Room<'_>>> {
+        let Some(journal) = &self.journal else { return Ok(None) };
         let mut extents = 0;
         file.map
             .visit(&self.nodes, &(0..BlockMap::LIMIT), &mut |_, _| extents += 1);
         let bytes = extents * EXTENT_RECORD_BYTES_MAX;
         journal
-            .has_room_for(&self.pool, bytes)
-            .then_some(())
+            .promise(&self.pool, effect, bytes)
+            .map(Some)
             .ok_or(Error::NoSpace)
     }
 
-    /// Carries out `act`, which adds bytes or else frees some; once more when the pool was full, and freed blocks could be given back.
-    pub(super) fn with_freed<T>(&self, slot: &Slot, adds: bool, act: impl Fn() -> Result<T>) -> Result<T> {
+    /// Carries out `act`, whose groups have `bytes` bytes at most; once more when the pool was full, and freed blocks could be given back.
+    pub(super) fn with_freed<T>(
+        &self,
+        slot: &Slot,
+        effect: Effect,
+        bytes: u64,
+        act: impl Fn() -> Result<T>,
+    ) -> Result<T> {
         let Some(journal) = &self.journal else { return act() };
-        self.admit(adds)?;
+        let act = || {
+            let _room = self.admit_bytes(effect, bytes)?;
+            act()
+        };
         let full = |result: &Result<T>| matches!(result, Err(Error::NoSpace));
         let mut result = act();
         if full(&result) && journal.quarantined_blocks() > 0 {
@@ -326,6 +385,26 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             result = act();
         }
         result
+    }
+
+    /// Bytes of the groups that a write may append, and its effect: blocks that are there already need none.
+    pub(super) fn effect_of_write(&self, file: &BlockFile, offset: u64, bytes: usize) -> (Effect, u64) {
+        if self.journal.is_none() {
+            return (Effect::Adds, 0);
+        }
+        let end = offset.saturating_add(bytes as u64);
+        let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+        let is_there = end <= file.size.load(Ordering::Acquire) && {
+            let mut at = blocks.start;
+            while at < blocks.end
+                && let Found::Placed { blocks: found, .. } = file.map.find(&self.nodes, at, blocks.end - at)
+            {
+                at += found;
+            }
+            at == blocks.end
+        };
+        let effect = if is_there { Effect::Frees } else { Effect::Adds };
+        (effect, (blocks.end - blocks.start) * EXTENT_GROUP_BYTES_MAX)
     }
 
     /// Makes the groups durable that were appended so far, and first the bytes that these need.
@@ -398,10 +477,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.note_dirty(ino, file, dirty);
             Error::from(error)
         })?;
-        let (place, inline) = match saved {
-            Saved::Nothing => (0..0, Vec::new()),
-            Saved::InPlace(place) => (place, Vec::new()),
-            Saved::Inline(inline) => (0..0, inline),
+        let (place, inline, _room) = match saved {
+            Saved::Nothing => (0..0, Vec::new(), None),
+            Saved::InPlace(place) => (place, Vec::new(), None),
+            Saved::Inline(inline, room) => (0..0, inline, Some(room)),
         };
         let settled = Record::Settled {
             ino,
@@ -419,17 +498,24 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Makes the bytes of some file blocks durable where they lie, or copies them for the log.
-    fn save(&self, journal: &Journal, file: &BlockFile, dirty: Range<u64>) -> std::result::Result<Saved, MemoryError> {
+    fn save<'a>(
+        &self,
+        journal: &'a Journal,
+        file: &BlockFile,
+        dirty: Range<u64>,
+    ) -> std::result::Result<Saved<'a>, MemoryError> {
         if dirty.is_empty() || is_planted(Planted::BytesNotPersisted) {
             return Ok(Saved::Nothing);
         }
         let memory = self.pool.memory();
-        let is_large = (dirty.end - dirty.start).saturating_mul(BLOCK) > memory.inline_bytes_max() as u64;
-        // In a full pool the log has no room for bytes.
-        if is_large || journal.is_short() {
-            self.persist_blocks(file, &dirty)?;
+        let blocks = dirty.end - dirty.start;
+        let is_small = blocks.saturating_mul(BLOCK) <= memory.inline_bytes_max() as u64;
+        // A log that is too long, or in a full pool, has no room for bytes.
+        let room = || journal.promise_at_once(blocks * (BLOCK + RECORD_OF_BYTES_MAX));
+        let Some(room) = (is_small && !journal.is_too_long()).then(room).flatten() else {
+            self.persist_blocks(journal, file, &dirty)?;
             return Ok(Saved::InPlace(dirty));
-        }
+        };
         let mut inline = Vec::new();
         for at in dirty {
             if let Some(block) = file.map.find_one(&self.nodes, at) {
@@ -438,14 +524,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 inline.push((at, copy));
             }
         }
-        Ok(Saved::Inline(inline))
+        Ok(Saved::Inline(inline, room))
     }
 
     /// Makes the bytes of some file blocks durable where they lie; inside the gate or with the gate closed.
-    fn persist_blocks(&self, file: &BlockFile, blocks: &Range<u64>) -> std::result::Result<(), MemoryError> {
+    fn persist_blocks(
+        &self,
+        journal: &Journal,
+        file: &BlockFile,
+        blocks: &Range<u64>,
+    ) -> std::result::Result<(), MemoryError> {
         file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
             let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
-            self.pool.memory().persist(block, 0, bytes)
+            journal.persist(&self.pool, block, 0, bytes)
         })
     }
 
@@ -455,7 +546,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let listed = std::mem::take(&mut *journal.dirty.lock());
         let is_settled = through <= journal.settled_all.load(Ordering::Relaxed);
         if listed.is_empty() && is_settled && journal.quarantined_blocks() == 0 {
-            return Ok(());
+            // An error is told to everybody, whatever there is to do.
+            return Ok(journal.force(&self.pool, 0)?);
         }
         let mut files: Vec<_> = listed.iter().filter_map(|ino| self.table.find(*ino)).collect();
         files.sort_by_key(|inode| inode.ino);
@@ -469,7 +561,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 Some((inode, file, file.take_dirty_to_save()))
             })
             .collect();
-        let result = self.persist_all(slot, &taken);
+        let result = self.persist_all(journal, slot, &taken);
         if let Err(error) = result {
             for (inode, file, dirty) in taken {
                 if dirty.is_empty() {
@@ -480,9 +572,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 // Not before it is dirty again: a sync looks at both.
                 file.saving.store(0, Ordering::SeqCst);
             }
+            journal.revoke(&self.pool);
             return Err(error.into());
         }
-        let times = files.iter().map(|inode| Record::Change(times(inode)));
+        // In a full pool there may be no room for the times of files that were overwritten: the next snapshot has them.
+        let room = journal.promise(
+            &self.pool,
+            Effect::Frees,
+            RECORDS_BYTES_MAX + files.len() as u64 * TIMES_BYTES_MAX,
+        );
+        let with_times = if room.is_some() { &files[..] } else { &[] };
+        let times = with_times.iter().map(|inode| Record::Change(times(inode)));
         let records = times.chain([Record::SettledAll { through }]);
         let now = self.now_ns();
         let settled = journal.append_records(&self.pool, now, records);
@@ -508,21 +608,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Makes the bytes of dirty ranges durable, or those of all members where that is one request.
     fn persist_all(
         &self,
+        journal: &Journal,
         slot: &Slot,
         taken: &[(&std::sync::Arc<Inode>, &BlockFile, Range<u64>)],
     ) -> std::result::Result<(), MemoryError> {
         let members = self.pool.status().members;
-        let memory = self.pool.memory();
         let is_file = |member: &&MemberStatus| member.kind == MemberKind::File;
         // All of them: bytes that only the log has so far come to their place.
         let files = members.iter().filter(is_file);
-        files.clone().try_for_each(|member| memory.persist_all(member.id))?;
+        files
+            .clone()
+            .try_for_each(|member| journal.persist_all(&self.pool, member.id))?;
         if files.count() == members.len() {
             return Ok(());
         }
         taken.iter().try_for_each(|(inode, file, dirty)| {
             let _inside = inode.enter(file, slot);
-            self.persist_blocks(file, dirty)
+            self.persist_blocks(journal, file, dirty)
         })
     }
 }

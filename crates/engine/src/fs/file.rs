@@ -10,6 +10,7 @@ use super::inode::Body;
 use super::kernel_file::KernelFile;
 use super::{Asking, BodyKind, Error, Fs, Inode, Operation, Result, Whence};
 
+use crate::log::Effect;
 use crate::{Clock, CpuId, Memory, NodeId};
 use homenode_shared::SlotNumber;
 use std::collections::BTreeMap;
@@ -178,12 +179,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(from.len());
         }
         match inode.bytes_for(Operation::Write)? {
-            Bytes::Blocks(file) => self.with_freed(asking.slot, true, || {
-                self.write_blocks(asking, inode, file, offset, from, kill_priv)
-            }),
-            Bytes::Volume(file) => self.with_freed(asking.slot, true, || {
-                self.write_blocks_within(asking, inode, file, offset, from)
-            }),
+            Bytes::Blocks(file) => {
+                let (effect, bytes) = self.effect_of_write(file, offset, from.len());
+                self.with_freed(asking.slot, effect, bytes, || {
+                    self.write_blocks(asking, inode, file, offset, from, kill_priv)
+                })
+            }
+            Bytes::Volume(file) => {
+                let (effect, bytes) = self.effect_of_write(file, offset, from.len());
+                self.with_freed(asking.slot, effect, bytes, || {
+                    self.write_blocks_within(asking, inode, file, offset, from)
+                })
+            }
             Bytes::Kernel(file) => self.write_kernel(inode, kill_priv, || file.write(offset, from)),
         }
     }
@@ -194,9 +201,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// As [`Fs::write`].
     pub fn append(&self, asking: &Asking<'_>, inode: &Inode, from: &[u8], kill_priv: bool) -> Result<(u64, usize)> {
         match inode.bytes_for(Operation::Append)? {
-            Bytes::Blocks(file) | Bytes::Volume(file) => self.with_freed(asking.slot, true, || {
-                self.append_blocks(asking, inode, file, from, kill_priv)
-            }),
+            Bytes::Blocks(file) | Bytes::Volume(file) => {
+                let (effect, bytes) = self.effect_of_write(file, FILE_BYTES_MAX, from.len());
+                self.with_freed(asking.slot, effect, bytes, || {
+                    self.append_blocks(asking, inode, file, from, kill_priv)
+                })
+            }
             Bytes::Kernel(file) => self.write_kernel(inode, kill_priv, || file.append(from)),
         }
     }
@@ -217,7 +227,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// As [`Fs::set_attr`] with a size.
     pub fn truncate_step(&self, inode: &Inode, size: u64, done: u64) -> Result<Option<u64>> {
-        self.admit(false)?;
+        let _room = self.admit(false)?;
         match inode.bytes_for(Operation::Truncate)? {
             Bytes::Blocks(file) | Bytes::Volume(file) => Ok(self.truncate_blocks(inode, file, size)?.then_some(0)),
             Bytes::Kernel(_) if size > FILE_BYTES_MAX => Err(Error::TooBig),
@@ -263,12 +273,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .ok_or(Error::TooBig)?;
         let operation = operation.ok_or(Error::NotSupported)?;
         let done = done.min(bytes);
-        let adds = !matches!(operation, Operation::PunchHole | Operation::CollapseRange);
+        let effect = match operation {
+            Operation::PunchHole | Operation::CollapseRange => Effect::Splits,
+            _ => Effect::Adds,
+        };
         match body {
-            Bytes::Blocks(file) => self.with_freed(asking.slot, adds, || {
+            Bytes::Blocks(file) => self.with_freed(asking.slot, effect, 0, || {
                 self.allocate_blocks(asking, inode, file, operation, offset..end, done)
             }),
-            Bytes::Volume(file) => self.with_freed(asking.slot, adds, || {
+            Bytes::Volume(file) => self.with_freed(asking.slot, effect, 0, || {
                 self.allocate_blocks_within(asking, inode, file, operation, offset..end, done)
             }),
             Bytes::Kernel(file) => self.allocate_kernel(inode, file, operation, &(offset..end), done),

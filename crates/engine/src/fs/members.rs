@@ -13,7 +13,7 @@ type Result<T> = std::result::Result<T, PoolError>;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// Adds a member to a durable pool, in use from now on. The memory behind it is there, under the number that
-    /// [`Pool::next_member`](crate::pool::Pool::next_member) told. Members come and go one at a time.
+    /// [`Pool::next_member`](crate::pool::Pool::next_member) told, and `identity` its part of the pool's witness. Members come and go one at a time.
     ///
     /// # Errors
     /// [`PoolError::Unwritable`] when the new member cannot be written, [`PoolError::Log`] when another one cannot: the member may be the pool's then,
@@ -21,7 +21,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Panics
     /// When the pool is not durable, or the member has no room for two superblocks.
-    pub fn add_member(&self, member: MemberRecord, home: NodeId) -> Result<()> {
+    pub fn add_member(&self, member: MemberRecord, home: NodeId, identity: u128) -> Result<()> {
         let journal = self.journal.as_deref().expect("the pool is durable");
         let _one_at_a_time = journal.settling.lock();
         if usize::from(member.id.0) >= MemberId::LIMIT {
@@ -33,7 +33,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if journal.has_failed() {
             return Err(PoolError::Log);
         }
-        if journal.join(&self.pool, member).is_err() {
+        if journal.join(&self.pool, member, identity).is_err() {
             if journal.has_failed() {
                 return Err(PoolError::Log);
             }
@@ -45,15 +45,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// Takes a drained member out of a durable pool, and wipes its superblocks. Its memory may go afterwards. `witness` is that of the
-    /// members that stay.
+    /// Takes a drained member out of a durable pool, and wipes its superblocks. Its memory may go afterwards. `identity` is its part of
+    /// the pool's witness.
     ///
     /// # Errors
     /// [`PoolError::NotEmpty`] for a member that was not drained; [`PoolError::Log`] when the others cannot be written.
     ///
     /// # Panics
     /// When the pool is not durable.
-    pub fn remove_member(&self, member: MemberId, witness: u128) -> Result<()> {
+    pub fn remove_member(&self, member: MemberId, identity: u128) -> Result<()> {
         let journal = self.journal.as_deref().expect("the pool is durable");
         // No commit between: it makes all members durable that the pool has.
         let _one_at_a_time = journal.settling.lock();
@@ -66,7 +66,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.wipe(ends);
         }
         journal
-            .leave(&self.pool, member, witness)
+            .leave(&self.pool, member, identity)
             .map_err(|MemoryError| PoolError::Log)?;
         self.pool.remove(member)?;
         self.wipe(ends);

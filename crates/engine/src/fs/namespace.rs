@@ -8,7 +8,7 @@ use super::inode::Body;
 use super::kernel_file::PreparedFile;
 use super::metadata::ROOT;
 use super::{Error, Fs, Ino, Inode, NewInode, Result};
-use crate::log::{Attributes, Change};
+use crate::log::{Attributes, Change, Effect};
 use crate::{Clock, Memory};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -121,7 +121,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::NoMetadata`] too, when the inode is another's and half of the limit is taken.
     pub fn link_as(&self, user: u32, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
-        self.admit(true)?;
+        let _room = self.admit(true)?;
         check_name(name)?;
         if inode.is_directory() {
             return Err(Error::NotPermitted);
@@ -170,7 +170,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Removes a name when `check` lets what it names go.
     fn remove_name(&self, dir: &Inode, name: &[u8], check: impl FnOnce(&Inode) -> Result<()>) -> Result<()> {
-        self.admit(false)?;
+        let _room = self.admit(false)?;
         let entries = dir.directory()?.entries.write();
         let (key, inode) = entries.find_with_key(name).ok_or(Error::NotFound)?;
         let inode = Arc::clone(inode);
@@ -239,12 +239,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Makes an inode that inherits what `dir` hands down, and its first name; without one, it is pinned once.
     fn make(&self, dir: &Arc<Inode>, name: Option<&[u8]>, new: NewInode, body: Body) -> Result<Arc<Inode>> {
-        self.admit(true)?;
         let kind = match new.mode & TYPE_MASK {
             0 => REGULAR,
             kind => kind,
         };
         let (attributes, default) = inherit(dir, kind, &new);
+        let lists = default.as_ref().map_or(0, |list| 2 * list.to_bytes().len());
+        let target = if let Body::Symlink(target) = &body {
+            target.len()
+        } else {
+            0
+        };
+        let _room = self.admit_bytes(Effect::Adds, (lists + target) as u64)?;
         let access = default
             .as_ref()
             .map(|default| default.inherit(new.mode & PERMISSIONS).0);

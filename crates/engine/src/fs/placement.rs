@@ -3,6 +3,7 @@
 use super::members::undrained;
 use super::{Asking, Error, Fs, Inode};
 
+use crate::log::Effect;
 use crate::pool::PoolError;
 use crate::{BLOCK_BYTES, Clock, MemberId, Memory, NodeId};
 use homenode_shared::RUN_BLOCKS;
@@ -183,7 +184,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             };
             let result = if self.is_durable() {
                 let slot = self.slots.claim().ok_or(Error::Busy);
-                slot.and_then(|slot| self.with_freed(&slot, true, relocate))
+                slot.and_then(|slot| self.with_freed(&slot, Effect::Adds, 0, relocate))
             } else {
                 relocate()
             };

@@ -56,7 +56,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         new_name: &[u8],
         mode: RenameMode,
     ) -> Result<()> {
-        self.admit(true)?;
+        let _room = self.admit(true)?;
         check_name(new_name)?;
         // The shape of the tree changes under this lock only; renames within one directory leave it.
         let shape = (from.ino != to.ino).then(|| self.renaming.lock());

@@ -12,7 +12,7 @@ use crate::log::{
     Change, Damage, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables, Tail, repair_superblocks, salvage,
     scan, write_superblocks,
 };
-use crate::{BLOCK_BYTES, Block, MemberId, Memory};
+use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use blocks::Claims;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -207,7 +207,8 @@ impl Repair {
         (superblock.snapshot, superblock.tail) = (snapshot, tail);
         (superblock.generation, superblock.witness) = (superblock.generation + 1, witness);
         let members = superblock.members.clone();
-        write_superblocks(memory, &mut superblock, &members)?;
+        let written = write_superblocks(memory, &mut superblock, &members, false);
+        written.map_err(|_| MemoryError)?;
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use super::{Error, Fs, Ino, NewInode};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{
     Change, Damage, Data, Features, Head, Journal, LogOptions, MemberRecord, Node, Record, Segment, Shown, Superblock,
-    Tables, Tail, Unreadable, first_superblock, repair_superblocks, scan,
+    Tables, Tail, Unreadable, first_superblock, repair_superblocks, revoke, scan,
 };
 use crate::pool::Machine;
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};
@@ -308,6 +308,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<Self, OpenError> {
         superblock.features.require_writable()?;
         let (mut fs, replayed) = Self::restored(machine, memory, clock, &options, &superblock, home_of)?;
+        if replayed.all_is_there {
+            // Groups and bytes of the life before may not be durable. Where some are lost the kernel says so once: from then on it is as after a
+            // power cut.
+            let memory = fs.pool.memory();
+            let mut members = superblock.members.iter();
+            let persisted = members.try_for_each(|member| memory.persist_all(member.id));
+            persisted.inspect_err(|_| {
+                if repair_superblocks(memory, &superblock).is_ok() {
+                    revoke(memory, &mut superblock.clone(), false);
+                }
+            })?;
+        }
         let Replayed {
             saved,
             snapshot,
@@ -324,13 +336,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         journal.fill_spare(&fs.pool);
         fs.journal = Some(Box::new(journal));
         let journal = fs.journal.as_deref().expect("it was set just now");
-        if all_is_there {
-            // Groups and bytes of the life before may not be durable.
-            journal.persist_segments(&fs.pool)?;
-            for member in fs.pool.status().members {
-                fs.pool.memory().persist_all(member.id)?;
-            }
-        }
         let dropped = !all_is_there && !is_planted(Planted::DroppedComeBack);
         let opened = Record::Opened { dropped };
         journal.append_records(&fs.pool, fs.now_ns(), [opened].into_iter());

@@ -109,7 +109,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// A name or a size that a volume cannot have, a name that is taken, a node without a member, or too many inodes.
     pub fn create_volume(&self, name: &str, size_bytes: u64, placement: Placement) -> Result<Arc<Volume>, VolumeError> {
-        self.admit(true)?;
+        let _room = self.admit(true)?;
         check_name(name)?;
         check_size(size_bytes)?;
         if let Placement::Node(node) = placement
@@ -211,7 +211,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`VolumeError::Attached`], [`VolumeError::Unknown`] when it is removed already.
     pub fn remove_volume(&self, volume: &Volume) -> Result<(), VolumeError> {
-        self.admit(false)?;
+        let _room = self.admit(false)?;
         let mut volumes = self.volumes.lock();
         let mut state = volume.state.lock();
         state.require_idle()?;

@@ -7,7 +7,7 @@ use super::inode::State;
 use super::metadata::ROOT;
 use super::placement::Placement;
 use super::{Error, Fs, Ino, Inode, Operation, Result, XattrMode};
-use crate::log::{Attributes, Change};
+use crate::log::{Attributes, Change, Effect};
 use crate::{Clock, Memory, NodeId};
 
 /// Placement policy of a file, or what new entries of a directory inherit: `local`, `node:N` or `interleave`.
@@ -92,7 +92,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         mode: XattrMode,
         kill_sgid: bool,
     ) -> Result<()> {
-        self.admit(true)?;
+        let _room = self.admit_bytes(Effect::Adds, value.len().min(VALUE_BYTES_MAX) as u64)?;
         let no_suffix = name.ends_with(b".") && name.iter().filter(|byte| **byte == b'.').count() == 1;
         if name.is_empty() || no_suffix || name.len() > super::directory::NAME_BYTES_MAX {
             return Err(Error::Invalid);
@@ -159,7 +159,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// [`Error::NoAttribute`]; [`Error::NotPermitted`] for the map.
     pub fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<()> {
-        self.admit(false)?;
+        let _room = self.admit(false)?;
         let (held, ino) = (Held::state_of(inode), inode.ino);
         let state = held.only();
         let change = match name {

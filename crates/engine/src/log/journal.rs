@@ -1,9 +1,16 @@
 //! Writing the log: appending groups, making them durable, and the blocks that wait until they may be used again.
 //!
-//! Segments of the log are blocks of the pool. What adds something needs an empty segment for each one in use, and [`SPARE_SEGMENTS`] more: so a
-//! snapshot always finds room, and removing works in a full pool. The last group that adds may fill a segment; a snapshot of all that may need
-//! one more than it was, and one begins behind it; then there are [`LEAST_SEGMENTS`] more than are in use, and one to remove with. Locks: the
-//! writer's is taken below those of all objects, and above the pool's.
+//! Room in the log. Segments of the log are blocks of the pool, and an empty one is kept for each in use, so that a snapshot finds room in a full
+//! pool. Before an operation locks anything it is promised room for all that it may append ([`Room`]): appending fails never for want of room.
+//! With `n` segments' ends and all groups that are promised taken together in `w` segments, these may become in use, and a snapshot that shows
+//! them may be `w` longer. So 2 `w` more are kept empty, besides
+//! - one for the segment that follows a snapshot: something that frees needs no more ([`Effect::Frees`]), nor what may make the snapshot longer by
+//!   a record while it frees ([`Effect::Splits`]), but that is refused without;
+//! - four more, for what adds ([`Effect::Adds`]): so that enough is left for the others when nothing can be added any more. A snapshot may be one
+//!   longer than all that is in use then, as what is added last goes on in the next segment; `l` + 1 are in use behind one of `l`, and the group
+//!   that follows may begin one more.
+//!
+//! Locks: the writer's is taken below those of all objects, and above the pool's and that of the empty segments.
 
 mod members;
 
@@ -15,19 +22,57 @@ use super::superblock::{Features, Head, MemberRecord, PoolName, Superblock};
 use super::turn::Turn;
 use crate::fs::Ino;
 use crate::pool::Pool;
-use crate::{BLOCK_BYTES, Block, Memory, MemoryError};
+use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Empty segments beyond one for each in use, as long as something is added.
-const SPARE_SEGMENTS: usize = 6;
-/// Empty segments beyond one for each in use, without which a snapshot comes before anything else.
-const LEAST_SEGMENTS: usize = 1;
+/// Empty segments beyond one for each in use, as long as there is room: what adds something, and half a segment of promises with it.
+const SPARE_SEGMENTS: usize = 7;
+
+/// Effect of an operation on the size of the log's next snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// It grows.
+    Adds,
+    /// It may grow by a record, though the pool's room does not shrink.
+    Splits,
+    /// It does not grow.
+    Frees,
+}
+
+impl Effect {
+    /// Empty segments that are kept beyond one for each in use, and those that are promised.
+    const fn least_segments(self) -> usize {
+        match self {
+            Self::Adds => 5,
+            Self::Splits | Self::Frees => 1,
+        }
+    }
+}
+
+/// Room in the log that an operation was promised, until dropped.
+#[derive(Debug)]
+pub(crate) struct Room<'a> {
+    promised: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        // Relaxed: what was appended is seen under the writer's lock.
+        self.promised.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// Bytes of the group that leads to the next segment.
 const NEXT_BYTES: usize = codec::padded(HEADER_BYTES + 13);
 /// Bytes of a group of a snapshot, from which on the next record goes to another one.
 pub(super) const SNAPSHOT_GROUP_BYTES: usize = 16 << 10;
+/// Segments that are set aside because they cannot be written, at most.
+const BAD_SEGMENTS_MAX: u64 = 8;
+/// The witness of a pool that none was there for: nothing counts but what is durable.
+const NO_WITNESS: u128 = 0;
 /// Locks that files are spread over while they are made durable.
 const SYNCING: usize = 64;
 
@@ -57,18 +102,28 @@ pub(crate) struct Journal {
     writer: Mutex<Writer>,
     /// Empty segments.
     spare: Mutex<Vec<Segment>>,
-    /// Fewer empty segments are left than there should be.
+    /// Fewer empty segments are left than there should be. Changed with the lock above.
     short: AtomicBool,
+    /// Bytes of groups that were promised.
+    promised: AtomicU64,
+    /// Held while empty segments are taken from the pool.
+    filling: Mutex<()>,
     /// The pool is being opened.
     is_opening: AtomicBool,
     /// Groups are made durable by one thread for all that wait.
     forcing: Turn,
     /// Sequence number of the last group that is durable.
     forced: AtomicU64,
-    /// Something could not be made durable: nothing is acknowledged any more.
+    /// Something could not be written or made durable: nothing is acknowledged any more.
     failed: AtomicBool,
     /// The pool is only read. `failed` is set then, too.
     is_read_only: bool,
+    /// Stores may be lost that were made before: the superblocks' witness must not be believed.
+    has_lost: AtomicBool,
+    /// Those at the ends of members, of the superblock's copies, are not durable; else it may be those at the starts.
+    failed_at_end: AtomicBool,
+    /// Blocks of segments that could not be written, kept away from everybody.
+    bad_blocks: AtomicU64,
     /// Superblock as it was written last.
     superblock: Mutex<Superblock>,
     /// Blocks that were freed, by the log's end at that time.
@@ -133,11 +188,16 @@ impl Journal {
             }),
             spare: Mutex::default(),
             short: AtomicBool::new(true),
+            promised: AtomicU64::new(0),
+            filling: Mutex::default(),
             is_opening: AtomicBool::new(true),
             forcing: Turn::default(),
             forced: AtomicU64::new(tail.sequence),
             failed: AtomicBool::new(false),
             is_read_only: false,
+            has_lost: AtomicBool::new(false),
+            failed_at_end: AtomicBool::new(false),
+            bad_blocks: AtomicU64::new(0),
             superblock: Mutex::new(superblock),
             quarantine: Mutex::default(),
             syncing: std::array::from_fn(|_| Mutex::default()),
@@ -169,6 +229,48 @@ impl Journal {
     /// Whether nothing can be made durable any more.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the log.
+    fn fail(&self) {
+        // Relaxed: whoever acknowledges something looks behind a lock that orders it, or has seen the failure himself.
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the log because stores may be lost.
+    fn lose(&self) {
+        self.has_lost.store(true, Ordering::Relaxed);
+        self.fail();
+    }
+
+    /// Makes bytes durable: [`Memory::persist`]. The kernel tells once that stores were lost, to one caller, and not which: a failure ends the log,
+    /// but for a page that cannot be reached, which stays so and is known.
+    ///
+    /// # Errors
+    /// Those of [`Memory::persist`].
+    pub(crate) fn persist<M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        at: Block,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), MemoryError> {
+        // Before: a page that is lost meanwhile says nothing of the others.
+        let is_there = pool.memory().is_there(at, offset, bytes);
+        let persisted = pool.memory().persist(at, offset, bytes);
+        persisted.inspect_err(|_| {
+            if is_there {
+                self.lose();
+            }
+        })
+    }
+
+    /// [`Journal::persist`] of all bytes of a member.
+    ///
+    /// # Errors
+    /// Those of [`Memory::persist_all`].
+    pub(crate) fn persist_all<M: Memory>(&self, pool: &Pool<M>, member: MemberId) -> Result<(), MemoryError> {
+        pool.memory().persist_all(member).inspect_err(|_| self.lose())
     }
 
     /// The lock of a file that is being made durable.
@@ -214,8 +316,8 @@ impl Journal {
         needs: Option<Ino>,
     ) -> u64 {
         let mut writer = self.writer.lock();
-        if writer.append(self, pool, now_ns, records).is_err() {
-            self.failed.store(true, Ordering::Relaxed);
+        if self.has_failed() || writer.append(self, pool, now_ns, records).is_err() {
+            self.fail();
         }
         // Under the lock: nobody forces the group without it, and no settling before the group counts.
         if let Some(ino) = needs {
@@ -237,14 +339,30 @@ impl Journal {
                     (std::mem::take(&mut writer.unforced), writer.sequence)
                 };
                 for (block, offset, bytes) in unforced {
-                    if pool.memory().persist(block, offset, bytes).is_err() {
-                        self.failed.store(true, Ordering::Relaxed);
+                    if self.persist(pool, block, offset, bytes).is_err() {
+                        self.fail();
                     }
                 }
                 self.forced.store(end, Ordering::Release);
             });
         }
-        if self.has_failed() { Err(MemoryError) } else { Ok(()) }
+        if self.has_failed() {
+            self.revoke(pool);
+            return Err(MemoryError);
+        }
+        Ok(())
+    }
+
+    /// Takes the witness out of the superblocks when stores may be lost, before anybody is told: the pool is opened as after a power cut then.
+    pub(crate) fn revoke<M: Memory>(&self, pool: &Pool<M>) {
+        let mut superblock = self.superblock.lock();
+        if self.has_lost.load(Ordering::Relaxed) && superblock.witness != NO_WITNESS {
+            revoke(
+                pool.memory(),
+                &mut superblock,
+                self.failed_at_end.load(Ordering::Relaxed),
+            );
+        }
     }
 
     /// Keeps blocks back that a file had until now: a crash may bring back the record that gave them to it.
@@ -275,30 +393,18 @@ impl Journal {
     /// Blocks of the log, used and empty.
     pub(crate) fn segment_blocks(&self) -> u64 {
         let used = bytes_of(&self.writer.lock().segments);
-        (used + bytes_of(&self.spare.lock())) / BLOCK_BYTES as u64
+        (used + bytes_of(&self.spare.lock())) / BLOCK_BYTES as u64 + self.bad_blocks.load(Ordering::Relaxed)
     }
 
     /// Takes empty segments until there are as many as there should be; false when the pool has no room for them.
     pub(crate) fn fill_spare<M: Memory>(&self, pool: &Pool<M>) -> bool {
-        let wanted = self.writer.lock().segments.len() + SPARE_SEGMENTS;
-        let is_full = self.fill_to(pool, wanted);
-        if is_full {
-            self.short.store(false, Ordering::Relaxed);
-        }
-        is_full
+        let _one_at_a_time = self.filling.lock();
+        self.fill(pool, SPARE_SEGMENTS)
     }
 
-    /// Takes empty segments for a group of `bytes` bytes, if it is so large that it was not reckoned with; false when the pool has no room for them.
-    pub(crate) fn has_room_for<M: Memory>(&self, pool: &Pool<M>, bytes: u64) -> bool {
-        let segment_bytes = u64::from(self.options.segment_blocks) * BLOCK_BYTES as u64;
-        // A segment's end may stay empty, less than half of it.
-        let more = usize::try_from(2 * bytes / segment_bytes).expect("its records are in memory");
-        let used = self.writer.lock().segments.len();
-        more == 0 || self.fill_to(pool, used + LEAST_SEGMENTS + 2 * more)
-    }
-
-    fn fill_to<M: Memory>(&self, pool: &Pool<M>, wanted: usize) -> bool {
-        while self.spare.lock().len() < wanted {
+    /// Takes empty segments until there are `more` than are in use. With the lock for it.
+    fn fill<M: Memory>(&self, pool: &Pool<M>, more: usize) -> bool {
+        while !self.has_spare(more) {
             let Some(segment) = self.take_new(pool) else {
                 return false;
             };
@@ -307,17 +413,83 @@ impl Journal {
         true
     }
 
+    /// Whether there are `more` empty segments than are in use.
+    fn has_spare(&self, more: usize) -> bool {
+        // Both: a segment that comes into use is in neither, or in both, without.
+        let writer = self.writer.lock();
+        let spare = self.spare.lock();
+        let has_spare = |more: usize| spare.len() >= writer.segments.len() + more;
+        if has_spare(SPARE_SEGMENTS) {
+            self.short.store(false, Ordering::Relaxed);
+        }
+        has_spare(more)
+    }
+
+    /// Promises room for groups of `bytes` bytes, unless there may be too little.
+    #[inline]
+    pub(crate) fn promise_at_once(&self, bytes: u64) -> Option<Room<'_>> {
+        let room = self.count(bytes);
+        // Relaxed: one who sees late that a segment came into use has room in it, as have all who are promised half of one together.
+        let all = self.promised.load(Ordering::Relaxed);
+        (!self.short.load(Ordering::Relaxed) && 2 * all <= self.segment_bytes()).then_some(room)
+    }
+
+    /// Promises room for groups of `bytes` bytes with this effect; `None` when the pool has too little for them and all that is promised.
+    pub(crate) fn promise<M: Memory>(&self, pool: &Pool<M>, effect: Effect, bytes: u64) -> Option<Room<'_>> {
+        self.promise_at_once(bytes)
+            .or_else(|| self.promise_new(pool, effect, bytes))
+    }
+
+    #[cold]
+    fn promise_new<M: Memory>(&self, pool: &Pool<M>, effect: Effect, bytes: u64) -> Option<Room<'_>> {
+        let _one_at_a_time = self.filling.lock();
+        let room = self.count(bytes);
+        let promised = self.spare_for(self.promised.load(Ordering::Relaxed));
+        let is_full = self.fill(pool, Effect::Adds.least_segments() + promised);
+        (is_full || self.has_spare(effect.least_segments() + promised)).then_some(room)
+    }
+
+    /// Promises room for groups of `bytes` bytes, whether there is some or not.
+    pub(crate) fn count(&self, bytes: u64) -> Room<'_> {
+        self.promised.fetch_add(bytes, Ordering::Relaxed);
+        let promised = &self.promised;
+        Room { promised, bytes }
+    }
+
+    /// Whether the room that others were promised is all that is missing for a promise.
+    pub(crate) fn fits_alone(&self, effect: Effect, bytes: u64) -> bool {
+        self.has_spare(effect.least_segments() + self.spare_for(bytes))
+    }
+
+    /// Empty segments that promises of `bytes` bytes take. A group that does not fit leaves a segment's end empty, less than its own length.
+    fn spare_for(&self, bytes: u64) -> usize {
+        2 * usize::try_from((2 * bytes).div_ceil(self.segment_bytes())).expect("its records are in memory")
+    }
+
+    fn segment_bytes(&self) -> u64 {
+        u64::from(self.options.segment_blocks) * BLOCK_BYTES as u64
+    }
+
     fn take_new<M: Memory>(&self, pool: &Pool<M>) -> Option<Segment> {
         let blocks = self.options.segment_blocks;
-        let first = pool.take_whole(u64::from(blocks))?;
-        // A disk's filesystem takes twice as long for the first forced write to a place. A failure is told when it is written to. Segments of a
-        // pool that is being opened were written before, or are soon.
-        if pool.memory().inline_bytes_max() > 0 && !self.is_opening.load(Ordering::Relaxed) {
+        loop {
+            let first = pool.take_whole(u64::from(blocks))?;
+            // A disk's filesystem takes twice as long for the first forced write to a place. Segments of a pool that is being opened were written
+            // before, or are soon.
+            if pool.memory().inline_bytes_max() == 0 || self.is_opening.load(Ordering::Relaxed) {
+                return Some((first, blocks));
+            }
             let bytes = blocks as usize * BLOCK_BYTES;
             let zeroed = pool.memory().zero(first, 0, bytes);
-            let _ = zeroed.and_then(|()| pool.memory().persist(first, 0, bytes));
+            if zeroed.and_then(|()| self.persist(pool, first, 0, bytes)).is_ok() {
+                return Some((first, blocks));
+            }
+            // Its pages are lost, as nobody else's: another will do.
+            self.bad_blocks.fetch_add(blocks.into(), Ordering::Relaxed);
+            if self.has_failed() || self.bad_blocks.load(Ordering::Relaxed) > BAD_SEGMENTS_MAX * u64::from(blocks) {
+                return None;
+            }
         }
-        Some((first, blocks))
     }
 
     /// The pool is there from now on.
@@ -325,25 +497,9 @@ impl Journal {
         self.is_opening.store(false, Ordering::Relaxed);
     }
 
-    /// Whether room is missing for the log of something that `adds`, or frees.
-    pub(crate) fn lacks_room<M: Memory>(&self, pool: &Pool<M>, adds: bool) -> bool {
-        if !self.is_short() || self.fill_spare(pool) {
-            return false;
-        }
-        let used = self.writer.lock().segments.len();
-        adds || self.spare.lock().len() < used + LEAST_SEGMENTS
-    }
-
     /// Whether anything was appended since the last snapshot.
     pub(crate) fn has_grown(&self) -> bool {
         self.end() > self.snapshot_end.load(Ordering::Relaxed)
-    }
-
-    /// Takes all groups of a life before this one for such as are not durable.
-    pub(crate) fn persist_segments<M: Memory>(&self, pool: &Pool<M>) -> Result<(), MemoryError> {
-        let segments = self.writer.lock().segments.clone();
-        let persist = |(first, blocks): Segment| pool.memory().persist(first, 0, blocks as usize * BLOCK_BYTES);
-        segments.into_iter().try_for_each(persist)
     }
 
     /// Whether the pool was never opened.
@@ -353,7 +509,6 @@ impl Journal {
 
     /// Whether empty segments are missing.
     pub(crate) fn is_short(&self) -> bool {
-        // Relaxed: who sees it late is one more of those for whom two segments are kept.
         self.short.load(Ordering::Relaxed)
     }
 
@@ -379,19 +534,28 @@ impl Journal {
     }
 
     fn take_spare<M: Memory>(&self, pool: &Pool<M>) -> Result<Segment, MemoryError> {
-        self.short.store(true, Ordering::Relaxed);
         self.leave_spare(pool);
-        let spare = self.spare.lock().pop();
+        let spare = {
+            let mut spare = self.spare.lock();
+            self.short.store(true, Ordering::Relaxed);
+            spare.pop()
+        };
         spare.or_else(|| self.take_new(pool)).ok_or(MemoryError)
     }
 
     /// Begins a snapshot of what the log says up to the sequence number that is returned with it; what is appended from now on goes to a new
     /// segment, which follows the snapshot.
     pub(crate) fn begin_snapshot<M: Memory>(&self, pool: &Pool<M>) -> Result<(Snapshot, Head), MemoryError> {
+        if self.has_failed() {
+            return Err(MemoryError);
+        }
         let nonce = self.options.nonce;
         let (first, blocks) = self.take_spare(pool)?;
         let mut writer = self.writer.lock();
-        writer.go_on(self, pool, 0)?;
+        if let Err(error) = writer.go_on(self, pool, 0) {
+            self.spare.lock().push((first, blocks));
+            return Err(error);
+        }
         let (tail_first, tail_blocks) = *writer.segments.last().expect("it was entered just now");
         let tail = Head {
             first: tail_first,
@@ -425,14 +589,16 @@ impl Journal {
         tail: Head,
     ) -> Result<(), MemoryError> {
         let Snapshot { head, writer: mut new } = snapshot;
-        if let Err(error) = new.write(self, pool, 0, false) {
+        let late = is_planted(Planted::SuperblockFirst);
+        let written = new.write(self, pool, 0, false).and_then(|()| {
+            let mut unforced = new.unforced.iter().filter(|_| !late);
+            unforced.try_for_each(|(block, offset, bytes)| self.persist(pool, *block, *offset, *bytes))
+        });
+        if let Err(error) = written {
             self.spare.lock().extend(new.segments);
             return Err(error);
         }
-        let late = is_planted(Planted::SuperblockFirst);
-        for (block, offset, bytes) in new.unforced.iter().filter(|_| !late) {
-            pool.memory().persist(*block, *offset, *bytes)?;
-        }
+        // A failure ends the log: the segments of both are kept.
         self.change_superblock(pool, |superblock| {
             (superblock.snapshot, superblock.tail) = (head, tail);
         })?;
@@ -473,7 +639,12 @@ impl Journal {
         change(&mut new);
         new.generation += 1;
         let members = new.members.clone();
-        write_superblocks(pool.memory(), &mut new, &members)?;
+        // Some copies may be written, or lost: the same number must not be given to others.
+        write_superblocks(pool.memory(), &mut new, &members, false).map_err(|Failed { at_end }| {
+            self.failed_at_end.store(at_end, Ordering::Relaxed);
+            self.lose();
+            MemoryError
+        })?;
         *superblock = new;
         Ok(())
     }
@@ -484,23 +655,42 @@ fn bytes_of(segments: &[Segment]) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-/// Writes the copies at the starts of `members`, then those at their ends: at each moment one of each member is whole.
+/// A copy of the superblock was not made durable: one at the end of a member, or at its start.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    at_end: bool,
+}
+
+/// Writes the copies at the starts of `members`, then those at their ends, or the other way round: at each moment one of each member is whole.
 pub(crate) fn write_superblocks<M: Memory>(
     memory: &M,
     superblock: &mut Superblock,
     members: &[MemberRecord],
-) -> Result<(), MemoryError> {
-    for at_end in [false, true] {
+    ends_first: bool,
+) -> Result<(), Failed> {
+    for at_end in [ends_first, !ends_first] {
         for MemberRecord { id, blocks, .. } in members.iter().copied() {
             superblock.own = id;
             let block = Block::new(id, if at_end { blocks - 1 } else { 0 });
-            memory.store(block, 0, &superblock.encode()[..])?;
-            if !is_planted(Planted::BothSuperblocks) {
-                memory.persist(block, 0, BLOCK_BYTES)?;
-            }
+            let stored = memory.store(block, 0, &superblock.encode()[..]);
+            let persisted = stored.and_then(|()| match is_planted(Planted::BothSuperblocks) {
+                true => Ok(()),
+                false => memory.persist(block, 0, BLOCK_BYTES),
+            });
+            persisted.map_err(|MemoryError| Failed { at_end })?;
         }
     }
     Ok(())
+}
+
+/// Takes the witness out of the superblocks: what the next life finds is not all that was stored. The copies that may not be whole come first.
+pub(crate) fn revoke<M: Memory>(memory: &M, superblock: &mut Superblock, ends_first: bool) {
+    superblock.witness = NO_WITNESS;
+    // A change that failed may have left the number in between.
+    superblock.generation += 2;
+    // Where not even that can be made durable, the page cache shows the copy that was stored first.
+    let members = superblock.members.clone();
+    let _ = write_superblocks(memory, superblock, &members, ends_first);
 }
 
 /// Writes each copy of the newest superblock anew that a crash left damaged or old, so that no member is ever two changes behind, and none has
@@ -580,11 +770,17 @@ impl Writer {
         // What cannot be read of a snapshot is lost by the group.
         let part_bytes = if as_parts { usize::MAX } else { SNAPSHOT_GROUP_BYTES }.min(self.segment_bytes() / 4);
         for record in records {
-            if self.group.len() >= part_bytes {
+            let before = self.group.len();
+            codec::encode(&mut self.group, &record);
+            // It ends before a record that does not fit into the segment: a snapshot leaves less than a record of each empty.
+            let rest = self.segment_bytes() - self.at;
+            let fits = codec::padded(self.group.len()) + NEXT_BYTES <= rest;
+            if before > HEADER_BYTES && (before >= part_bytes || !fits) {
+                let last = self.group.split_off(before);
                 self.write(journal, pool, time_ns, as_parts)?;
                 self.begin();
+                self.group.extend_from_slice(&last);
             }
-            codec::encode(&mut self.group, &record);
         }
         Ok(())
     }
@@ -616,7 +812,7 @@ impl Writer {
             self.go_on(journal, pool, time_ns)?;
             self.group = group;
         }
-        self.store(pool, time_ns, more)
+        self.store(journal, pool, time_ns, more)
     }
 
     /// Leads on to an empty segment.
@@ -624,7 +820,7 @@ impl Writer {
         let (first, blocks) = journal.take_spare(pool)?;
         self.begin();
         codec::encode(&mut self.group, &Record::Next { first, blocks });
-        self.store(pool, time_ns, false)?;
+        self.store(journal, pool, time_ns, false)?;
         self.segments.push((first, blocks));
         self.at = 0;
         let more = u64::from(blocks) * BLOCK_BYTES as u64;
@@ -632,7 +828,13 @@ impl Writer {
         Ok(())
     }
 
-    fn store<M: Memory>(&mut self, pool: &Pool<M>, time_ns: i64, more: bool) -> Result<(), MemoryError> {
+    fn store<M: Memory>(
+        &mut self,
+        journal: &Journal,
+        pool: &Pool<M>,
+        time_ns: i64,
+        more: bool,
+    ) -> Result<(), MemoryError> {
         let header = Group {
             sequence: self.sequence + 1,
             nonce: self.nonce,
@@ -641,7 +843,9 @@ impl Writer {
         };
         self.crc = codec::seal(&mut self.group, self.crc, header);
         let (segment, _) = *self.segments.last().expect("a log has a segment");
-        pool.memory().store_clean(segment, self.at, &self.group)?;
+        // The checksums go on from this group: without it nothing behind it counts.
+        let stored = pool.memory().store_clean(segment, self.at, &self.group);
+        stored.inspect_err(|_| journal.fail())?;
         let bytes = self.group.len();
         match self.unforced.last_mut() {
             Some((last, offset, count)) if *last == segment && *offset + *count == self.at => *count += bytes,

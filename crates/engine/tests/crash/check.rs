@@ -7,7 +7,7 @@
 use crate::repair;
 use crate::sim::{Disk, Event, Kind};
 use crate::tree::Tree;
-use crate::workload::{Run, open};
+use crate::workload::{Operation, Run, SimFs, open};
 use homenode_engine::BLOCK_BYTES;
 use std::collections::BTreeMap;
 
@@ -30,27 +30,74 @@ pub(crate) struct Looked {
 #[derive(Debug)]
 pub(crate) struct Violation(pub(crate) String);
 
-/// Tries crashes of a run at every point where something becomes durable, at its end, and of the process before every few stores.
-pub(crate) fn explore(run: &Run, kind: Kind, random: &mut fastrand::Rng, looked: &mut Looked) -> Result<(), Violation> {
-    let events = run.memory.take_events();
-    let mut disk = Disk::new(kind, run.base.clone());
-    let mut all = disk.durable.clone();
-    let (mut begun, mut done) = (0, 0);
-    let first = events.iter().position(|event| matches!(event, Event::Begin(_)));
-    for (nth, event) in events.iter().enumerate() {
-        let is_in = run.is_opened || first.is_some_and(|first| nth >= first);
+/// Where the threads of a run are at a crash.
+#[derive(Clone, Debug)]
+struct Progress {
+    /// Operations that each has begun, and ended.
+    begun: Vec<usize>,
+    done: Vec<usize>,
+    /// Operations of each that a thread's making everything durable had seen ended, and so acknowledged.
+    all: Vec<usize>,
+    /// For each thread that makes everything durable: the operations that had ended before.
+    asked: Vec<Vec<usize>>,
+    /// The disk has failed, and may have lost what it was given.
+    has_failed: bool,
+}
+
+impl Progress {
+    fn play(&mut self, runs: &[Run], event: &Event) {
         match event {
-            Event::Begin(operation) => begun = *operation,
-            Event::End(operation) => {
-                done = *operation;
-                kill(run, kind, &all, (done, begun), looked)?;
+            Event::Begin(thread, nth) => {
+                self.begun[*thread] = *nth;
+                self.asked[*thread].clone_from(&self.done);
             }
+            Event::End(thread, nth) => {
+                self.done[*thread] = *nth;
+                let run = &runs[*thread];
+                let is_all = matches!(run.operations[nth - 1], Operation::SyncAll | Operation::Snapshot);
+                if is_all && run.done.contains(nth) {
+                    for (all, asked) in self.all.iter_mut().zip(&self.asked[*thread]) {
+                        *all = (*all).max(*asked);
+                    }
+                }
+            }
+            Event::Fault => self.has_failed = true,
+            Event::Store(..) | Event::Persist(..) => {}
+        }
+    }
+}
+
+/// Tries crashes of a run, of one thread or several, at every point where something becomes durable, at its end, and of the process before every
+/// few stores.
+pub(crate) fn explore(
+    runs: &[Run],
+    kind: Kind,
+    random: &mut fastrand::Rng,
+    looked: &mut Looked,
+) -> Result<(), Violation> {
+    let events = runs[0].memory.take_events();
+    let mut disk = Disk::new(kind, runs[0].base.clone());
+    let mut all = disk.durable.clone();
+    let nothing = vec![0; runs.len()];
+    let mut progress = Progress {
+        begun: nothing.clone(),
+        done: nothing.clone(),
+        asked: vec![nothing.clone(); runs.len()],
+        all: nothing,
+        has_failed: false,
+    };
+    let first = events.iter().position(|event| matches!(event, Event::Begin(..)));
+    for (nth, event) in events.iter().enumerate() {
+        let is_in = runs[0].is_opened || first.is_some_and(|first| nth >= first);
+        progress.play(runs, event);
+        match event {
+            Event::End(..) => kill(runs, kind, &all, &progress, looked)?,
             Event::Persist(..) if is_in => {
                 looked.points += 1;
-                cut(run, kind, &disk, (done, begun), random, looked)?;
+                cut(runs, kind, &disk, &progress, random, looked)?;
             }
-            Event::Store(..) if is_in && random.u8(..) < 64 => kill(run, kind, &all, (done, begun), looked)?,
-            Event::Persist(..) | Event::Store(..) => {}
+            Event::Store(..) if is_in && random.u8(..) < 64 => kill(runs, kind, &all, &progress, looked)?,
+            Event::Persist(..) | Event::Store(..) | Event::Fault | Event::Begin(..) => {}
         }
         disk.play(event);
         if let Event::Store(at, bytes) = event {
@@ -58,43 +105,56 @@ pub(crate) fn explore(run: &Run, kind: Kind, random: &mut fastrand::Rng, looked:
         }
     }
     looked.points += 1;
-    cut(run, kind, &disk, (done, begun), random, looked)
+    cut(runs, kind, &disk, &progress, random, looked)
 }
 
-/// The process is killed: every store is there.
-fn kill(
-    run: &Run,
-    kind: Kind,
-    all: &[u8],
-    (done, begun): (usize, usize),
-    looked: &mut Looked,
-) -> Result<(), Violation> {
+/// The process is killed: every store is there, unless the disk has failed before.
+fn kill(runs: &[Run], kind: Kind, all: &[u8], progress: &Progress, looked: &mut Looked) -> Result<(), Violation> {
     looked.states += 1;
-    let tree = recover(run, kind, all.to_vec(), run.witness)?;
-    let files = tree.bytes.keys().map(|ino| (*ino, done)).collect();
-    judge(run, &tree, done..=begun, &files).map_err(|why| describe(run, "killed", (done, begun), &why))
+    let describe = |why: &str| describe(runs, "killed", progress, why);
+    let fs = recover(kind, all.to_vec(), runs[0].witness).map_err(|why| describe(&why))?;
+    judge_all(runs, &fs, progress, !progress.has_failed).map_err(|why| describe(&why))
 }
 
 /// The machine loses power: of what is not durable, any part is there.
 fn cut(
-    run: &Run,
+    runs: &[Run],
     kind: Kind,
     disk: &Disk,
-    (done, begun): (usize, usize),
+    progress: &Progress,
     random: &mut fastrand::Rng,
     looked: &mut Looked,
 ) -> Result<(), Violation> {
     for (nth, (what, survive)) in choices(disk.pending_units(), random).into_iter().enumerate() {
         looked.states += 1;
         let bytes = disk.after_crash(survive);
-        let describe = |why: &str| describe(run, &format!("power cut, {what}"), (done, begun), why);
+        let describe = |why: &str| describe(runs, &format!("power cut, {what}"), progress, why);
         let again = (nth % 8 == 0).then(|| bytes.clone());
-        let tree = recover(run, kind, bytes, run.witness + 1).map_err(|Violation(why)| describe(&why))?;
-        let synced = &run.synced[done];
-        judge(run, &tree, synced.names..=begun, &synced.files).map_err(|why| describe(&why))?;
+        let fs = recover(kind, bytes, runs[0].witness + 1).map_err(|why| describe(&why))?;
+        judge_all(runs, &fs, progress, false).map_err(|why| describe(&why))?;
         if let Some(bytes) = again {
-            again_the_same(kind, bytes, &tree).map_err(|why| describe(&why))?;
+            let slot = fs.slots().claim().expect("the first");
+            again_the_same(kind, bytes, &Tree::of(&fs, &slot)).map_err(|why| describe(&why))?;
         }
+    }
+    Ok(())
+}
+
+/// Judges what a crash left of each thread's run; `all_is_there` when nothing that was stored may be lost.
+fn judge_all(runs: &[Run], fs: &SimFs, progress: &Progress, all_is_there: bool) -> Result<(), String> {
+    let slot = fs.slots().claim().expect("the first");
+    for run in runs {
+        let (begun, done) = (progress.begun[run.thread], progress.done[run.thread]);
+        let tree = run.tree_in(fs, &slot).ok_or("a thread's directory is gone")?;
+        let all = if all_is_there { done } else { progress.all[run.thread] };
+        let synced = &run.synced[done];
+        let mut files = synced.files.clone();
+        for ino in run.trees[all].bytes.keys() {
+            let least = files.entry(*ino).or_default();
+            *least = (*least).max(all);
+        }
+        judge(run, &tree, synced.names.max(all)..=begun, &files)
+            .map_err(|why| format!("thread {}: {why}", run.thread))?;
     }
     Ok(())
 }
@@ -136,18 +196,18 @@ fn choices(units: usize, random: &mut fastrand::Rng) -> Vec<Choice> {
     choices
 }
 
-fn describe(run: &Run, crash: &str, (done, begun): (usize, usize), why: &str) -> Violation {
+fn describe(runs: &[Run], crash: &str, progress: &Progress, why: &str) -> Violation {
+    let operations: Vec<_> = runs.iter().map(|run| &run.operations).collect();
     Violation(format!(
-        "{crash}, with {done} operations ended and {begun} begun: {why}\n  operations: {:?}",
-        run.operations
+        "{crash}, with {:?} operations ended and {:?} begun: {why}\n  operations: {operations:?}",
+        progress.done, progress.begun
     ))
 }
 
-fn recover(run: &Run, kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<Tree, Violation> {
-    let (fs, _) = open(kind, bytes, witness).map_err(|error| describe(run, "opening", (0, 0), &error.to_string()))?;
+fn recover(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<SimFs, String> {
+    let (fs, _) = open(kind, bytes, witness).map_err(|error| format!("opening: {error}"))?;
     fs.check_invariants();
-    let slot = fs.slots().claim().expect("the first");
-    Ok(Tree::of(&fs, &slot))
+    Ok(fs)
 }
 
 /// A pool that was opened, and loses power at once, is the same again.
@@ -250,7 +310,8 @@ pub(crate) fn flip_each(run: &Run, kind: Kind, random: &mut fastrand::Rng) -> Re
             fs.check_invariants();
             let slot = fs.slots().claim().expect("the first");
             let tree = Tree::of(&fs, &slot);
-            judge(run, &tree, 0..=end, &BTreeMap::new()).map_err(|why| describe(run, &crash, (0, end), &why))?;
+            judge(run, &tree, 0..=end, &BTreeMap::new())
+                .map_err(|why| Violation(format!("{crash}: {why}\n  operations: {:?}", run.operations)))?;
             opened += 1;
             // One copy of two: all of them are alike.
             if nth % 16 != 0 {

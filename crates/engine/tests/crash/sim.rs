@@ -10,6 +10,8 @@ use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 /// Kinds of members that are simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +45,28 @@ pub(crate) enum Event {
     Store(usize, Box<[u8]>),
     /// Bytes are durable from now on: where, and how many.
     Persist(usize, usize),
-    /// The workload begins with its nth operation.
-    Begin(usize),
-    /// The workload has ended its nth operation.
-    End(usize),
+    /// Something was not made durable, and the caller was told.
+    Fault,
+    /// A thread of the workload begins with its nth operation.
+    Begin(usize, usize),
+    /// A thread of the workload has ended its nth operation.
+    End(usize, usize),
 }
 
 /// Bytes of a member, and of the place that it has.
 pub(crate) const MEMBER_BYTES: usize = BLOCKS * BLOCK_BYTES;
+
+/// Members that there are places for, at most.
+const PLACES_MAX: usize = 3;
+
+/// Bytes of a member on a disk of `bytes` bytes: a large one has one member.
+pub(crate) fn member_bytes(bytes: usize) -> usize {
+    if bytes > PLACES_MAX * MEMBER_BYTES {
+        bytes
+    } else {
+        MEMBER_BYTES
+    }
+}
 
 /// The memory of all members, shared by the filesystem and the test. There are a few places for members; a member's number, divided by how
 /// many there are, leaves the place that it has.
@@ -61,30 +77,65 @@ pub(crate) struct SimMemory(Arc<Inner>);
 struct Inner {
     kind: Kind,
     places: usize,
+    member_bytes: usize,
     state: Mutex<State>,
+    /// Of 256 calls so many let other threads go first.
+    pauses: AtomicU8,
 }
 
 #[derive(Debug)]
 struct State {
     bytes: Vec<u8>,
     events: Vec<Event>,
-    /// Calls of persist until the first that fails, as all behind it do; `None` for never.
+    /// Calls of persist until the first that fails; `None` for never.
     until_fault: Option<u64>,
+    /// Calls of persist that fail then.
+    faults: u64,
+    /// Whether events are kept.
+    records: bool,
 }
 
 impl SimMemory {
     pub(crate) fn new(kind: Kind, bytes: Vec<u8>) -> Self {
-        let places = bytes.len() / MEMBER_BYTES;
+        let member_bytes = member_bytes(bytes.len());
+        let places = bytes.len() / member_bytes;
         let state = State {
             bytes,
             events: Vec::new(),
             until_fault: None,
+            faults: 0,
+            records: true,
         };
         Self(Arc::new(Inner {
             kind,
             places,
+            member_bytes,
             state: Mutex::new(state),
+            pauses: AtomicU8::new(0),
         }))
+    }
+
+    /// Keeps no events from now on.
+    pub(crate) fn forget_events(&self) {
+        let mut state = self.0.state.lock();
+        state.records = false;
+        state.events = Vec::new();
+    }
+
+    /// Lets other threads go first in so many of 256 calls.
+    pub(crate) fn pause_often(&self, pauses: u8) {
+        self.0.pauses.store(pauses, Ordering::Relaxed);
+    }
+
+    fn pause(&self) {
+        let pauses = self.0.pauses.load(Ordering::Relaxed);
+        if pauses > 0 && fastrand::u8(..) < pauses {
+            if fastrand::bool() {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(fastrand::u64(1..60)));
+            }
+        }
     }
 
     /// Bytes as they are now.
@@ -101,9 +152,10 @@ impl SimMemory {
         self.0.state.lock().events.push(event);
     }
 
-    /// Has calls of persist fail, for ever, after so many more.
-    pub(crate) fn fail_after(&self, calls: u64) {
-        self.0.state.lock().until_fault = Some(calls);
+    /// Has calls of persist fail, so many of them, after so many more.
+    pub(crate) fn fail_after(&self, calls: u64, faults: u64) {
+        let mut state = self.0.state.lock();
+        (state.until_fault, state.faults) = (Some(calls), faults);
     }
 
     /// Places for members.
@@ -114,23 +166,31 @@ impl SimMemory {
     fn address(&self, block: Block, offset: usize) -> usize {
         let place = usize::from(block.member().0) % self.0.places;
         let within = usize::try_from(block.index()).expect("a small member") * BLOCK_BYTES + offset;
-        assert!(within < MEMBER_BYTES, "{block:?} is in the member");
-        place * MEMBER_BYTES + within
+        assert!(within < self.0.member_bytes, "{block:?} is in the member");
+        place * self.0.member_bytes + within
     }
 
     fn note_persist(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
         let mut state = self.0.state.lock();
-        if state.until_fault == Some(0) {
+        if state.until_fault == Some(0) && state.faults > 0 {
+            state.faults -= 1;
+            state.events.push(Event::Fault);
             return Err(MemoryError);
         }
-        state.until_fault = state.until_fault.map(|calls| calls - 1);
-        state.events.push(Event::Persist(start, bytes));
+        state.until_fault = state.until_fault.map(|calls| calls.saturating_sub(1));
+        if state.records {
+            state.events.push(Event::Persist(start, bytes));
+        }
+        drop(state);
+        // What others store now is not among what this makes durable.
+        self.pause();
         Ok(())
     }
 }
 
 impl Memory for SimMemory {
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
+        self.pause();
         let at = self.address(from, offset);
         to.copy_from_slice(&self.0.state.lock().bytes[at..at + to.len()]);
         Ok(())
@@ -138,9 +198,14 @@ impl Memory for SimMemory {
 
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         let at = self.address(to, offset);
+        self.pause();
         let mut state = self.0.state.lock();
         state.bytes[at..at + from.len()].copy_from_slice(from);
-        state.events.push(Event::Store(at, from.into()));
+        if state.records {
+            state.events.push(Event::Store(at, from.into()));
+        }
+        drop(state);
+        self.pause();
         Ok(())
     }
 
@@ -217,7 +282,7 @@ impl Disk {
                     }
                 }
             }
-            Event::Begin(_) | Event::End(_) => {}
+            Event::Fault | Event::Begin(..) | Event::End(..) => {}
         }
     }
 

@@ -33,8 +33,19 @@ pub(crate) struct Entry {
 impl Tree {
     /// The tree that `fs` shows now.
     pub(crate) fn of(fs: &SimFs, slot: &Slot) -> Self {
+        let mut tree = Self::below(fs, slot, fs.root());
+        for status in fs.volumes() {
+            let volume = fs.volume(&status.name).expect("it is listed");
+            let ino = volume.inode().ino().0;
+            tree.volumes.insert(status.name.into(), ino);
+            tree.bytes.insert(ino, bytes(fs, slot, volume.inode()));
+        }
+        tree
+    }
+
+    /// The tree below a directory.
+    pub(crate) fn below(fs: &SimFs, slot: &Slot, root: Arc<Inode>) -> Self {
         let mut tree = Self::default();
-        let root = fs.root();
         tree.names.insert(Vec::new(), entry(fs, &root));
         let mut to_visit = vec![(Vec::new(), root)];
         while let Some((path, dir)) = to_visit.pop() {
@@ -56,12 +67,6 @@ impl Tree {
                     to_visit.push((path, inode));
                 }
             }
-        }
-        for status in fs.volumes() {
-            let volume = fs.volume(&status.name).expect("it is listed");
-            let ino = volume.inode().ino().0;
-            tree.volumes.insert(status.name.into(), ino);
-            tree.bytes.insert(ino, bytes(fs, slot, volume.inode()));
         }
         tree
     }

@@ -1,6 +1,6 @@
 //! Operations on a small tree, and their history.
 
-use crate::sim::{Event, Kind, MEMBER_BYTES, SimMemory};
+use crate::sim::{Event, Kind, MEMBER_BYTES, SimMemory, member_bytes};
 use crate::tree::Tree;
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, INSERT_RANGE, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
 use homenode_engine::fs::{
@@ -10,7 +10,7 @@ use homenode_engine::log::{LogOptions, MemberRecord, NotGathered, PoolName, Supe
 use homenode_engine::pool::{Machine, MemberKind};
 use homenode_engine::{BLOCK_BYTES, Clock, CpuId, MemberId, NodeId};
 use homenode_shared::Slot;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -23,9 +23,18 @@ const SEGMENT_BLOCKS: u32 = 8;
 pub(crate) struct Ticks(Arc<AtomicI64>);
 
 impl Clock for Ticks {
-    /// Time that goes on with each look.
+    /// Time that goes on with each look, and jumps now and then: an hour, 300 years, before 1970.
     fn now_ns(&self) -> i64 {
-        1_000_000 + self.0.fetch_add(1, Ordering::Relaxed)
+        const JUMPS_NS: [i64; 5] = [
+            0,
+            -3_600_000_000_000,
+            9_000_000_000_000_000_000,
+            0,
+            -8_000_000_000_000_000_000,
+        ];
+        let looks = self.0.fetch_add(1, Ordering::Relaxed);
+        let jump = usize::try_from(looks / 11).expect("few") % JUMPS_NS.len();
+        1_000_000 + looks + JUMPS_NS[jump]
     }
 }
 
@@ -61,23 +70,36 @@ fn options(witness: u128) -> LogOptions {
     }
 }
 
-fn member(kind: Kind, id: MemberId) -> MemberRecord {
+fn member(kind: Kind, id: MemberId, blocks: usize) -> MemberRecord {
     MemberRecord {
         id,
         kind: match kind {
             Kind::File => MemberKind::File,
             Kind::Pmem => MemberKind::Pmem,
         },
-        blocks: BLOCKS as u64,
+        blocks: blocks as u64,
     }
 }
 
 /// A new pool of one member, with places for some more.
-fn format(kind: Kind, places: usize) -> (SimFs, SimMemory) {
-    let memory = SimMemory::new(kind, vec![0; places * MEMBER_BYTES]);
+pub(crate) fn format(kind: Kind, places: usize) -> (SimFs, SimMemory) {
+    format_in(kind, vec![0; places * MEMBER_BYTES], BLOCKS, SEGMENT_BLOCKS)
+}
+
+/// A new pool of so many blocks, more than members have else, with segments of so many.
+pub(crate) fn format_of(kind: Kind, blocks: usize, segment_blocks: u32) -> (SimFs, SimMemory) {
+    format_in(kind, vec![0; blocks * BLOCK_BYTES], blocks, segment_blocks)
+}
+
+fn format_in(kind: Kind, bytes: Vec<u8>, blocks: usize, segment_blocks: u32) -> (SimFs, SimMemory) {
+    let memory = SimMemory::new(kind, bytes);
     let root = new(0o040_755);
-    let members = [(member(kind, MemberId(0)), NodeId(0))];
-    let fs = Fs::format(&machine(), memory.clone(), Ticks::default(), root, options(1), &members);
+    let members = [(member(kind, MemberId(0), blocks), NodeId(0))];
+    let options = LogOptions {
+        segment_blocks,
+        ..options(1)
+    };
+    let fs = Fs::format(&machine(), memory.clone(), Ticks::default(), root, options, &members);
     (fs.expect("there is room"), memory)
 }
 
@@ -99,10 +121,10 @@ pub(crate) fn open(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<(SimFs, 
 pub(crate) fn newest_superblock(bytes: &[u8]) -> Result<Superblock, NotGathered> {
     let of_place = |place: &[u8]| {
         let copy = |at: usize| Superblock::decode(place[at..at + BLOCK_BYTES].try_into().expect("a block")).ok();
-        let copies = [copy(0), copy(MEMBER_BYTES - BLOCK_BYTES)].into_iter().flatten();
+        let copies = [copy(0), copy(place.len() - BLOCK_BYTES)].into_iter().flatten();
         copies.max_by_key(|superblock| superblock.generation)
     };
-    let all: Vec<Superblock> = bytes.chunks(MEMBER_BYTES).filter_map(of_place).collect();
+    let all: Vec<Superblock> = bytes.chunks(member_bytes(bytes.len())).filter_map(of_place).collect();
     gather(&all).map(|gathered| gathered.newest)
 }
 
@@ -171,7 +193,11 @@ const ACL: &[u8] = &[
 /// A run of operations on a pool, with what it showed after each.
 pub(crate) struct Run {
     kind: Kind,
-    pub(crate) fs: SimFs,
+    pub(crate) fs: Arc<SimFs>,
+    /// Number of the thread whose run it is, and the directory that it has for itself: the only one has all.
+    pub(crate) thread: usize,
+    directory: Option<String>,
+    root: Arc<Inode>,
     pub(crate) memory: SimMemory,
     /// Bytes of the disk before anything that the memory tells of.
     pub(crate) base: Vec<u8>,
@@ -181,6 +207,8 @@ pub(crate) struct Run {
     pub(crate) is_opened: bool,
     pub(crate) slot: Slot,
     pub(crate) operations: Vec<Operation>,
+    /// Those of them that were carried out, by number.
+    pub(crate) done: BTreeSet<usize>,
     /// The tree before the first operation, and after each.
     pub(crate) trees: Vec<Tree>,
     /// For each of them: operations up to which each file is durable, and names are.
@@ -218,27 +246,64 @@ impl Run {
         let tree = Tree::of(&fs, &slot);
         Self {
             kind,
-            fs,
+            root: fs.root(),
+            fs: Arc::new(fs),
+            thread: 0,
+            directory: None,
             memory,
             base,
             witness,
             is_opened: witness > 1,
             slot,
             operations: Vec::new(),
+            done: BTreeSet::new(),
             trees: vec![tree],
             synced: vec![Synced::default()],
             stamp: 0,
         }
     }
 
+    /// The run of another thread on the same pool, in a directory of its own.
+    pub(crate) fn beside(&self, thread: usize, directory: &str) -> Self {
+        let root = self.find(directory).expect("it was made");
+        let slot = self.fs.slots().claim().expect("there are many");
+        Self {
+            kind: self.kind,
+            fs: Arc::clone(&self.fs),
+            thread,
+            directory: Some(directory.to_owned()),
+            memory: self.memory.clone(),
+            base: self.base.clone(),
+            witness: self.witness,
+            is_opened: self.is_opened,
+            operations: Vec::new(),
+            done: BTreeSet::new(),
+            trees: vec![Tree::below(&self.fs, &slot, Arc::clone(&root))],
+            synced: vec![Synced::default()],
+            stamp: u8::try_from(60 * thread).expect("few threads"),
+            slot,
+            root,
+        }
+    }
+
+    /// What `fs` shows of the run: the pool of the run itself, or one that a crash left.
+    pub(crate) fn tree_in(&self, fs: &SimFs, slot: &Slot) -> Option<Tree> {
+        let Some(directory) = &self.directory else {
+            return Some(Tree::of(fs, slot));
+        };
+        let root = fs.lookup(&fs.root(), directory.as_bytes()).ok()?;
+        Some(Tree::below(fs, slot, root))
+    }
+
     /// Carries out an operation; one that is refused changes nothing.
     pub(crate) fn step(&mut self, operation: Operation) -> bool {
         let nth = self.operations.len() + 1;
         self.operations.push(operation);
-        self.memory.mark(Event::Begin(nth));
+        self.memory.mark(Event::Begin(self.thread, nth));
         let mut synced = self.synced.last().expect("it begins with one").clone();
         let is_done = self.carry_out(operation).is_some();
         if is_done {
+            self.done.insert(nth);
             match operation {
                 Operation::Sync(path) => {
                     synced.names = nth;
@@ -262,20 +327,27 @@ impl Run {
                 _ => {}
             }
         }
-        self.memory.mark(Event::End(nth));
-        self.trees.push(Tree::of(&self.fs, &self.slot));
+        self.memory.mark(Event::End(self.thread, nth));
+        let tree = self.tree_in(&self.fs, &self.slot).expect("nobody else removes it");
+        self.trees.push(tree);
         self.synced.push(synced);
         is_done
     }
 
+    /// Whether the file is there that an operation makes durable.
+    pub(crate) fn has(&self, operation: Operation) -> bool {
+        matches!(operation, Operation::Sync(path) if self.find(path).is_some())
+    }
+
     fn find(&self, path: &str) -> Option<Arc<Inode>> {
-        path.split('/')
-            .try_fold(self.fs.root(), |dir, name| self.fs.lookup(&dir, name.as_bytes()).ok())
+        path.split('/').try_fold(Arc::clone(&self.root), |dir, name| {
+            self.fs.lookup(&dir, name.as_bytes()).ok()
+        })
     }
 
     fn parent<'a>(&self, path: &'a str) -> Option<(Arc<Inode>, &'a [u8])> {
         match path.split_once('/') {
-            None => Some((self.fs.root(), path.as_bytes())),
+            None => Some((Arc::clone(&self.root), path.as_bytes())),
             Some((dir, name)) => Some((self.find(dir)?, name.as_bytes())),
         }
     }
@@ -347,7 +419,7 @@ impl Run {
                 if members.iter().any(|member| place(member.id) == place(id)) {
                     return None;
                 }
-                self.fs.add_member(member(self.kind, id), NodeId(0)).ok()
+                self.fs.add_member(member(self.kind, id, BLOCKS), NodeId(0), 0).ok()
             }
             Operation::Drain { last } => {
                 members.retain(|member| !member.draining);
@@ -356,7 +428,7 @@ impl Run {
             }
             Operation::RemoveMember => {
                 let member = members.iter().find(|member| member.draining)?;
-                self.fs.remove_member(member.id, self.witness).ok()
+                self.fs.remove_member(member.id, 0).ok()
             }
             _ => unreachable!("{operation:?} changes no member"),
         }

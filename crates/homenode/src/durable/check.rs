@@ -7,7 +7,7 @@ use homenode_engine::fs::{Mended, Repair};
 use homenode_engine::log::Superblock;
 use homenode_engine::{BLOCK_BYTES, Clock, Memory};
 use homenode_linux::clock::CoarseClock;
-use homenode_linux::memory::{MemberFile, MemberReader, NodeMemory};
+use homenode_linux::memory::{MemberFile, MemberReader, NodeMemory, witness};
 use std::path::PathBuf;
 
 /// Result of a check of a durable pool that nobody has up.
@@ -32,7 +32,7 @@ pub struct Checked {
 /// Those of [`Pool::open_on`](crate::Pool::open_on); [`Error::Open`] when nothing of the tree can be read.
 pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
     let (newest, files) = members(paths, MemberFile::open_to_read)?;
-    let witness = files[0].1.witness()?;
+    let witness = witness(files.iter().map(|(record, file)| (record.id, file)))?;
     let memory = MemberReader::new(files.into_iter().map(|(record, file)| (record.id, file)));
     let repair = plan(&memory, &newest, witness)?;
     Ok(checked(&newest, &repair))
@@ -44,7 +44,7 @@ pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
 /// Those of [`check`]. Nothing is changed then, unless writing itself failed.
 pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
     let (newest, files): Members = members(paths, MemberFile::open)?;
-    let witness = files[0].1.witness()?;
+    let witness = witness(files.iter().map(|(record, file)| (record.id, file)))?;
     let memory = NodeMemory::new();
     for (record, file) in files {
         memory.attach(record.id, record.kind, file)?;

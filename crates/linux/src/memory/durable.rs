@@ -3,6 +3,11 @@
 //! A member's file is there as a whole before it is mapped, and locked while it is: the lock goes with the process. Bytes in the mapping survive
 //! the process; what [`persist`](DurableMember::persist) returned for survives the machine.
 
+mod told;
+mod witness;
+
+pub use witness::{identity, witness};
+
 use super::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES};
 use crate::copy::WRITES_BACK;
 use homenode_engine::log::{Superblock, UnusableSuperblock};
@@ -12,10 +17,11 @@ use homenode_shared::{Guarded, is_lost};
 use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, SeekFrom};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use told::Told;
 
 /// Type of a tmpfs, as statfs(2) tells it.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -279,22 +285,6 @@ impl MemberFile {
         Ok(rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed)?)
     }
 
-    /// Identity of what keeps stores to the file that are not durable: this boot, and this mount of the file's filesystem.
-    ///
-    /// # Errors
-    /// When /proc cannot be read.
-    pub fn witness(&self) -> Result<u128, MemberFileError> {
-        let mut boot = String::new();
-        let read = |boot: &mut String| File::open("/proc/sys/kernel/random/boot_id")?.read_to_string(boot);
-        read(&mut boot).map_err(|error| self.failed("read the machine's boot_id for", error))?;
-        let hex: String = boot.chars().filter(char::is_ascii_hexdigit).collect();
-        let boot = u128::from_str_radix(&hex, 16).unwrap_or(0);
-        let flags = rustix::fs::AtFlags::EMPTY_PATH;
-        let stat = rustix::fs::statx(&self.file, c"", flags, rustix::fs::StatxFlags::MNT_ID)
-            .map_err(|errno| self.failed("look at", errno.into()))?;
-        Ok(boot ^ u128::from(stat.stx_mnt_id) ^ u128::from(stat.stx_ino) << 64)
-    }
-
     fn failed(&self, doing: &'static str, source: io::Error) -> MemberFileError {
         MemberFileError::Io {
             doing,
@@ -372,6 +362,7 @@ pub(super) struct DurableMember {
     _guarded: Guarded,
     pub(super) mapping: Mapping,
     file: MemberFile,
+    told: Told,
     kind: MemberKind,
 }
 
@@ -393,6 +384,7 @@ impl DurableMember {
         let _ = mapping.advise(libc::MADV_DONTDUMP);
         Ok(Self {
             _guarded: Guarded::new(mapping.base(), bytes)?,
+            told: Told::of(&file.file)?,
             mapping,
             file,
             kind,
@@ -407,6 +399,7 @@ impl DurableMember {
         let _ = mapping.advise(libc::MADV_DONTDUMP);
         Ok(Self {
             _guarded: Guarded::new(mapping.base(), bytes)?,
+            told: Told::of(&file.file)?,
             mapping,
             file,
             kind,
@@ -421,9 +414,9 @@ impl DurableMember {
         self.kind
     }
 
-    /// See [`MemberFile::witness`].
-    pub(super) fn witness(&self) -> Result<u128, MemberFileError> {
-        self.file.witness()
+    /// See [`identity`].
+    pub(super) fn identity(&self, id: MemberId) -> Result<u128, MemberFileError> {
+        identity(id, &self.file)
     }
 
     /// Closes the file; its addresses stay reserved as long as what is returned.
@@ -453,10 +446,10 @@ impl DurableMember {
         }
         let start = offset / PAGE_BYTES * PAGE_BYTES;
         // Zeros of this process lie there, and are synced without a word.
-        if is_lost(self.mapping.base().wrapping_add(offset), bytes) {
+        if self.told.has_failed() || is_lost(self.mapping.base().wrapping_add(offset), bytes) {
             return Err(io::ErrorKind::Other.into());
         }
-        self.mapping.sync(start, offset + bytes - start)
+        self.told.check(self.mapping.sync(start, offset + bytes - start))
     }
 
     /// Makes all bytes durable.
@@ -466,7 +459,8 @@ impl DurableMember {
             self.mapping.write_back(0, bytes);
             return Ok(());
         }
-        Ok(rustix::fs::fdatasync(&self.file.file)?)
+        let synced = rustix::fs::fdatasync(&self.file.file);
+        self.told.check(synced.map_err(io::Error::from))
     }
 }
 

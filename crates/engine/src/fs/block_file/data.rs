@@ -409,6 +409,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         let block = taken.first();
         let (ino, blocks) = (inode.ino, places.blocks());
+        // Not taken as dirty by a sync that does not find them in the map yet.
+        let _publishing = self.is_durable().then(|| file.publishing.read());
         if self.is_durable() {
             let first = Some(block);
             self.note_dirty(ino, file, at..at + blocks);

@@ -3,7 +3,7 @@
 use super::super::{Asking, Error, Fs, Ino, Inode, Operation, Result, Whence};
 use super::data::{FILE_BYTES_MAX, in_block};
 use super::{BlockFile, Closed};
-use crate::log::Change;
+use crate::log::{Change, Effect};
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, Memory};
 use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS, Slot, Taker};
@@ -104,19 +104,24 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// Zeroes what the last block has behind the size, up to `end`, when the size is about to grow over it. Only a durable pool
-    /// leaves bytes there. With the gate closed, or by the one who extends the file.
+    /// Zeroes what the last block has behind the size, and the run that a cut could not split, up to `end`, when the size is about to grow over it.
+    /// Only a durable pool leaves bytes there. With the gate closed, or by the one who extends the file.
     pub(super) fn zero_gap(&self, ino: Ino, file: &BlockFile, end: u64) -> Result<()> {
         let size = file.size.load(Ordering::Relaxed);
-        if !self.is_durable() || end <= size || size.is_multiple_of(BLOCK) {
+        if !self.is_durable() || end <= size || size.is_multiple_of(RUN_BLOCKS * BLOCK) {
             return Ok(());
         }
         self.check_writable()?;
-        let end = end.min(size.next_multiple_of(BLOCK));
-        if let Some(block) = file.map.find_one(&self.nodes, size / BLOCK) {
-            let bytes = usize::try_from(end - size).expect("within a block");
-            self.pool.memory().zero(block, in_block(size), bytes)?;
-            self.note_dirty(ino, file, size / BLOCK..end.div_ceil(BLOCK));
+        let (mut at, end) = (size, end.min(size.next_multiple_of(RUN_BLOCKS * BLOCK)));
+        while at < end
+            && let first = at / BLOCK
+            && let Found::Placed { block, blocks } = file.map.find(&self.nodes, first, end.div_ceil(BLOCK) - first)
+        {
+            let behind = ((first + blocks) * BLOCK).min(end);
+            let bytes = usize::try_from(behind - at).expect("a placed extent is mapped memory");
+            self.pool.memory().zero(block, in_block(at), bytes)?;
+            self.note_dirty(ino, file, first..behind.div_ceil(BLOCK));
+            at = behind;
         }
         Ok(())
     }
@@ -385,7 +390,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-        self.admit_extents(file)?;
+        let _room = self.admit_extents(file, Effect::Adds)?;
         let wanted = file.map.holes(&self.nodes, blocks.clone());
         self.pool.reserve(wanted)?;
         let mut got = 0;
@@ -415,7 +420,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _one_at_a_time = self.journal.as_ref().map(|journal| journal.shifting.lock());
         let no_append = file.appending.lock();
         let closed = inode.close(file, &self.slots);
-        self.admit_extents(file)?;
+        let effect = if operation == Operation::CollapseRange {
+            Effect::Splits
+        } else {
+            Effect::Adds
+        };
+        let _room = self.admit_extents(file, effect)?;
         // Blocks are at another place of the file then, and bytes may be overwritten: a power cut must not undo it.
         self.settle_closed(inode, file)?;
         let left = if operation == Operation::CollapseRange {
@@ -534,6 +544,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.note_dirty(closed.ino, file, range.clone());
         self.log_extents(closed, file, range.clone());
         self.check_writable()?;
+        if self.is_durable() && range.end == BlockMap::LIMIT {
+            // A power cut may undo it: what is left becomes zero when the size grows over it.
+            return Ok(());
+        }
         let zeroed = self.zero_left(file, range.clone());
         self.note_dirty(closed.ino, file, range);
         zeroed

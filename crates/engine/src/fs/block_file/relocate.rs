@@ -3,6 +3,8 @@
 use super::super::{Error, Fs, Inode, Result};
 use super::BlockFile;
 
+use crate::fs::durable::EXTENT_RECORD_BYTES_MAX;
+use crate::log::Effect;
 use crate::pool::Taken;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Change, Found, RUN_BLOCKS};
@@ -53,8 +55,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<u64> {
         let (mut moved, mut at) = (0, 0);
         loop {
-            // Each stretch is told to the log.
-            self.admit(true)?;
+            // Each stretch is told to the log. Before the lock: room may be made by a commit.
+            let _room = self.admit_bytes(Effect::Adds, RUN_BLOCKS * EXTENT_RECORD_BYTES_MAX)?;
             // A commit that has begun makes the old blocks durable that it settles.
             let no_commit = self.journal.as_ref().map(|journal| journal.settling.lock());
             let mut old = Old {

@@ -1,7 +1,8 @@
 //! Fsync in two parts, and whether an operation may wait for a device: for a server whose threads have others to serve.
 
 use super::{BLOCK, to_limit, unpack};
-use crate::fs::{Fs, Inode, Result};
+use crate::fs::{Error, Fs, Inode, Result};
+use crate::log::Room;
 use crate::{Clock, Memory};
 use homenode_shared::Slot;
 use std::sync::atomic::Ordering;
@@ -19,13 +20,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(journal) = self.written_log() else {
             return Ok(());
         };
-        if !journal.has_failed() {
-            // What it appends needs room, too.
-            self.admit(false)?;
-        }
+        let _room = self.room_to_sync()?;
         if let Some(file) = inode.blocks() {
             file.is_synced.store(true, Ordering::Relaxed);
-            self.settle_file(journal, slot, inode, file, false)?;
+            let settled = self.settle_file(journal, slot, inode, file, false);
+            settled.inspect_err(|_| journal.revoke(&self.pool))?;
         }
         Ok(())
     }
@@ -38,7 +37,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(journal) = self.written_log() else {
             return Ok(());
         };
+        let _room = self.room_to_sync()?;
         self.force(journal, slot, None)
+    }
+
+    /// Room in the log for what a sync appends. A log that failed has none, and is told by the sync itself, as EIO.
+    fn room_to_sync(&self) -> Result<Option<Room<'_>>> {
+        match self.admit(false) {
+            Err(Error::ReadOnly) => Ok(None),
+            room => room,
+        }
     }
 
     /// Whether [`Fs::sync`] waits for a device.

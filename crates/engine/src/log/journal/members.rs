@@ -1,9 +1,9 @@
 //! Members that join a pool and leave it, as the log and the superblocks see them.
 
-use super::{Journal, MemoryError, write_superblocks};
+use super::{Failed, Journal, MemoryError, write_superblocks};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::scan::Segment;
-use crate::log::superblock::{MEMBERS_MAX, MemberRecord, Superblock};
+use crate::log::superblock::{MEMBERS_MAX, MemberRecord};
 use crate::pool::Pool;
 use crate::{MemberId, Memory};
 use std::sync::atomic::Ordering;
@@ -20,39 +20,38 @@ impl Journal {
     }
 
     /// Puts a member into the pool's table of members, in all superblocks. Its own come first, durable: a crash before the others leaves
-    /// the pool as it was, and a file that belongs to no pool. Their generation is below the pool's own, so that no such file counts.
+    /// the pool as it was, and a file that belongs to no pool. Their generation is below the pool's own, so that no such file counts. `identity` is its part of the witness.
     ///
     /// # Errors
     /// [`MemoryError`]; the log has failed when it is not known what the superblocks say.
-    pub(crate) fn join<M: Memory>(&self, pool: &Pool<M>, member: MemberRecord) -> Result<(), MemoryError> {
+    pub(crate) fn join<M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        member: MemberRecord,
+        identity: u128,
+    ) -> Result<(), MemoryError> {
         let mut joining = self.superblock.lock().clone();
         joining.members.push(member);
         joining.generation -= 1;
         if !is_planted(Planted::ListedFirst) {
-            write_superblocks(pool.memory(), &mut joining, &[member])?;
+            let written = write_superblocks(pool.memory(), &mut joining, &[member], false);
+            written.map_err(|Failed { .. }| MemoryError)?;
         }
-        self.change_members(pool, |superblock| superblock.members.push(member))
-    }
-
-    /// Takes a member out of the pool's table of members, in the superblocks of the others. `witness` is theirs from now on.
-    ///
-    /// # Errors
-    /// Those of [`Journal::join`].
-    pub(crate) fn leave<M: Memory>(&self, pool: &Pool<M>, id: MemberId, witness: u128) -> Result<(), MemoryError> {
-        self.change_members(pool, |superblock| {
-            superblock.members.retain(|member| member.id != id);
-            superblock.witness = witness;
+        self.change_superblock(pool, |superblock| {
+            superblock.members.push(member);
+            superblock.witness ^= identity;
         })
     }
 
-    fn change_members<M: Memory>(
-        &self,
-        pool: &Pool<M>,
-        change: impl FnOnce(&mut Superblock),
-    ) -> Result<(), MemoryError> {
-        // Some copies may have the change: another one of the same generation must not follow.
-        self.change_superblock(pool, change)
-            .inspect_err(|_| self.failed.store(true, Ordering::Relaxed))
+    /// Takes a member out of the pool's table of members, in the superblocks of the others. `identity` is its part of the witness.
+    ///
+    /// # Errors
+    /// Those of [`Journal::join`].
+    pub(crate) fn leave<M: Memory>(&self, pool: &Pool<M>, id: MemberId, identity: u128) -> Result<(), MemoryError> {
+        self.change_superblock(pool, |superblock| {
+            superblock.members.retain(|member| member.id != id);
+            superblock.witness ^= identity;
+        })
     }
 
     /// Gives empty segments back that lie on members that drain.
@@ -61,11 +60,11 @@ impl Journal {
             let mut spare = self.spare.lock();
             let (leaving, stay) = spare.drain(..).partition(|(first, _)| pool.is_draining(first.member()));
             *spare = stay;
+            if !leaving.is_empty() {
+                self.short.store(true, Ordering::Relaxed);
+            }
             leaving
         };
-        if !leaving.is_empty() {
-            self.short.store(true, Ordering::Relaxed);
-        }
         leaving
             .into_iter()
             .for_each(|(first, blocks)| pool.free(first, blocks.into()));

@@ -1,0 +1,167 @@
+//! Many threads in a pool that is full: some are refused, and the log goes on.
+
+use crate::sim::Kind;
+use crate::tree::Tree;
+use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, open};
+use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
+use homenode_engine::fs::{Error, NewInode, XattrMode};
+
+const THREADS: usize = 64;
+const ROUNDS: usize = 60;
+
+fn file() -> NewInode {
+    NewInode {
+        mode: 0o100_644,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+    }
+}
+
+/// Whether a pool may refuse something so when it is full.
+fn is_full<T>(result: &Result<T, Error>) -> bool {
+    match result {
+        Ok(_) => false,
+        Err(Error::NoSpace) => true,
+        Err(error) => panic!("in a full pool: {error}"),
+    }
+}
+
+#[test]
+fn threads_that_sync_and_remove_in_a_full_pool_do_not_end_its_log() {
+    for kind in [Kind::File, Kind::Pmem] {
+        let (fs, memory) = format_of(kind, 4096, 64);
+        memory.forget_events();
+        let root = fs.root();
+        for thread in 0..THREADS {
+            let own = format!("f{thread}");
+            fs.create(&root, own.as_bytes(), file()).expect("the pool is empty");
+        }
+        let work = |thread: usize| {
+            let slot = fs.slots().claim().expect("there are many");
+            let (asking, mut random) = (asking(&slot), fastrand::Rng::with_seed(thread as u64));
+            let own = format!("f{thread}");
+            let inode = fs.lookup(&root, own.as_bytes()).expect("it was made");
+            while !is_full(&fs.append(&asking, &inode, &vec![1; 20_000], false)) {}
+            for round in 0..ROUNDS {
+                let size = fs.attr(&inode).size;
+                let at = random.u64(..size.max(1));
+                match random.u8(..8) {
+                    0 => drop(is_full(&fs.write(&asking, &inode, at, &[2; 9000], false))),
+                    1 => drop(is_full(&fs.set_xattr(
+                        &inode,
+                        b"user.x",
+                        &[3; 60_000],
+                        XattrMode::Either,
+                        false,
+                    ))),
+                    2 if fs.remove_xattr(&inode, b"user.x") == Err(Error::ReadOnly) => panic!("the log ended"),
+                    3 => {
+                        let name = format!("n{thread}-{round}");
+                        if !is_full(&fs.create(&root, name.as_bytes(), file())) {
+                            fs.unlink(&root, name.as_bytes())
+                                .expect("removing works in a full pool");
+                        }
+                    }
+                    4 if size > 40_000 => {
+                        let punched = fs.fallocate(&asking, &inode, PUNCH_HOLE | KEEP_SIZE, at / 4096 * 4096, 4096);
+                        is_full(&punched);
+                    }
+                    5 if size > 40_000 => drop(is_full(&fs.fallocate(&asking, &inode, COLLAPSE_RANGE, 4096, 4096))),
+                    _ => {
+                        if at + 3000 <= size {
+                            let written = fs.write(&asking, &inode, at, &[4; 3000], false);
+                            is_full(&written);
+                        }
+                    }
+                }
+                fs.sync(&slot, &inode).expect("syncing works in a full pool");
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..THREADS).for_each(|thread| drop(scope.spawn(move || work(thread))));
+            scope.spawn(|| {
+                let slot = fs.slots().claim().expect("there are many");
+                for _ in 0..20 {
+                    fs.tend_log(&slot).expect("a full pool is tended");
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+            });
+        });
+        let slot = fs.slots().claim().expect("there are many");
+        for thread in 0..THREADS / 2 {
+            fs.unlink(&root, format!("f{thread}").as_bytes())
+                .expect("removing works in a full pool");
+        }
+        fs.sync_all(&slot).expect("the log goes on");
+        assert!(fs.create(&root, b"new", file()).is_ok(), "there is room again");
+        fs.sync_all(&slot).expect("the log goes on");
+        let before = Tree::of(&fs, &slot);
+        let (again, _) = open(kind, memory.bytes(), 9).expect("its log is whole");
+        again.check_invariants();
+        assert!(before == Tree::of(&again, &again.slots().claim().expect("the first")));
+    }
+}
+
+#[test]
+fn a_full_pool_overwrites_collapses_and_punches() {
+    let mut run = Run::new(Kind::File);
+    for path in ["a", "b"] {
+        assert!(run.step(Operation::Create(path)));
+    }
+    // Turn by turn, so that neighbours are not one extent.
+    let mut has_room = true;
+    while has_room {
+        has_room = run.step(Operation::Append("a", 4096)) && run.step(Operation::Append("b", 4096));
+    }
+    let mut names = 0..;
+    let name = |nth: u64| format!("n{nth}").into_bytes();
+    while names
+        .next()
+        .is_some_and(|nth| !is_full(&run.fs.create(&run.fs.root(), &name(nth), file())))
+    {}
+    assert!(
+        run.step(Operation::Write("a", 1000, 20_000)),
+        "an overwrite of several extents adds nothing"
+    );
+    assert!(
+        run.step(Operation::Allocate("a", Range::Collapse, 0, 4096)),
+        "collapsing frees"
+    );
+    assert!(run.step(Operation::Allocate("b", Range::Punch, 4096, 4096)), "it frees");
+    assert!(run.step(Operation::SyncAll));
+}
+
+/// A run of 2 MiB that cannot be split, for want of map nodes, stays behind the size of a file that was cut.
+#[test]
+fn a_cut_that_a_power_cut_undoes_leaves_the_old_bytes_though_no_map_node_is_left() {
+    const RUN_BYTES: usize = 2 << 20;
+    const LEFT_BYTES: usize = (1 << 20) + 100;
+    let (fs, memory) = format_of(Kind::File, 8192, 64);
+    let slot = fs.slots().claim().expect("the first");
+    let inode = fs.create(&fs.root(), b"a", file()).expect("the pool is empty");
+    let old = vec![7; RUN_BYTES];
+    fs.write(&asking(&slot), &inode, 0, &old, false).expect("there is room");
+    fs.sync_all(&slot).expect("the disk works");
+    fs.set_metadata_limit(0);
+    fs.truncate_step(&inode, LEFT_BYTES as u64, 0)
+        .expect("cutting needs no memory");
+    let read = |fs: &SimFs, bytes: usize| {
+        let slot = fs.slots().claim().expect("there are many");
+        let (inode, mut read) = (fs.lookup(&fs.root(), b"a").expect("it was made"), vec![1; bytes]);
+        let count = fs.read(&asking(&slot), &inode, 0, &mut read).expect("it has bytes");
+        read.truncate(count);
+        read
+    };
+    assert!(read(&fs, RUN_BYTES) == old[..LEFT_BYTES]);
+    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("its log is whole");
+    assert!(
+        read(&again, RUN_BYTES) == old,
+        "the cut was not settled, and its zeros show"
+    );
+    fs.truncate_step(&inode, RUN_BYTES as u64, 0)
+        .expect("growing takes nothing");
+    let grown = read(&fs, RUN_BYTES);
+    assert!(grown[..LEFT_BYTES] == old[..LEFT_BYTES] && grown[LEFT_BYTES..].iter().all(|byte| *byte == 0));
+}

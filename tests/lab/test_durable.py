@@ -1,18 +1,16 @@
-"""Durable pools where only a guest can show them: at each flush of a disk, on persistent memory whose guest is killed, and on its devices.
+"""Durable pools in guests: at each flush of a disk, on persistent memory whose guest is killed, and on its devices.
 
 See trials/durable.py and examples/stamped.rs.
 """
 
-import os
 import random
 import subprocess
 import threading
-import time
 
 from tests.support import LAB
 from trial import TrialTest
 
-# A guest's CPU caches are not emulated: what a killed one stored is in the file. That stores are written back is the crash harness's to show.
+# A guest's CPU caches are not emulated: what a killed one stored is in the file. That stores are written back the crash harness shows.
 KILLS = 4
 
 # As `ndctl create-namespace --mode=fsdax` (pfn0.0, nd_pmem) or `--mode=devdax` (dax0.0, dax_pmem) does. Later guests find it so.
@@ -37,7 +35,7 @@ member=/tmp/place/member
 """
 
 # Its mapping is one that keeps blocks in their place (MAP_SYNC).
-IS_SYNCED = 'grep -q "^VmFlags:.* sf" /proc/[0-9]*/smaps || { echo "the file is not mapped with MAP_SYNC" >&2; exit 1; }'
+IS_SYNCED = 'grep -q "^VmFlags:.* sf" /proc/[0-9]*/smaps || { echo "it is not mapped with MAP_SYNC" >&2; exit 1; }'
 
 # The memory as a device.
 DEVICE = """
@@ -71,14 +69,13 @@ class Durable(TrialTest):
     def setUp(self):
         super().setUp()
         self.stamped = self.program("examples/stamped", "cargo build --release -p homenode --example stamped")
-        self.random = random.Random(int(os.environ.get("HOMENODE_LAB_SEED", time.time_ns() % 1_000_000)))
 
     def logged(self, kind: str, size: str, kernel: str) -> None:
         """A pool on a disk whose writes are logged."""
         disks = ("--nvme", f"node=0,size={size}", "--nvme", "node=0,size=512M")
         modules = [word for name in ("dm-log-writes", "loop", "crc32c_generic", kind) for word in ("--module", name)]
         machine = ("--nodes", "1", "--mem", "1536M", *disks, *modules, "--kernel", kernel)
-        print(self.passes("durable.py", "Logged", self.random.randrange(10**6), kind, str(self.stamped), options=machine), end="")
+        print(self.passes("durable.py", "Logged", kind, str(self.stamped), options=machine), end="")
 
     def test_each_flush_of_a_disk_with_ext4(self):
         self.logged("ext4", "96M", "6.1")
@@ -91,18 +88,24 @@ class Durable(TrialTest):
         memory, told = self.directory / "memory", self.directory / "told"
         with memory.open("wb") as file:
             file.truncate(96 << 20)
-        machine = ("--nodes", "2", "--cpus-per-node", "1", "--nvdimm", f"node=1,size=96M,file={memory}", "--timeout", "120", *options)
+        disk = ("--nvdimm", f"node=1,size=96M,file={memory}")
+        machine = ("--nodes", "2", "--cpus-per-node", "1", *disk, "--timeout", "120", *options)
         lines = []
         for round_number in range(KILLS + 1):
             words = [*machine, "--", "sh", "-ec", GUEST % (MODE, prepare, also), "sh", self.binary, self.stamped, told]
             with (self.directory / "errors").open("w+") as errors, subprocess.Popen(
-                [LAB / "run", *map(str, words)], cwd=self.directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+                [LAB / "run", *map(str, words)],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
             ) as guest:
                 before = []
                 while before[-1:] != ["up\n"] and (line := guest.stdout.readline()):
                     before.append(line)
                 # The emulator goes with it, wherever it is then.
-                threading.Timer(self.random.uniform(0.2, 4), guest.kill).start()
+                threading.Timer(random.uniform(0.2, 4), guest.kill).start()
                 rest = guest.stdout.readlines()
                 errors.seek(0)
                 self.assertEqual(before[-1:], ["up\n"], f"round {round_number}: {before} {errors.read()}")

@@ -1,7 +1,7 @@
 """The log of a disk's writes that the kernel's dm-log-writes makes on another disk: what was durable when.
 
-A write that the disk has finished is logged when the next flush is done, or at once if it was forced (FUA). So the disk as of an entry that is
-a flush, or forced, has what was promised by then, and none of what was not.
+A write that the disk has finished is logged when the next flush is done, or at once if it was forced (FUA). So the disk as of an
+entry that is a flush, or forced, has what was promised by then, and none of what was not.
 """
 
 import os

@@ -112,7 +112,7 @@ fn work(pool: &Pool, thread: u64) -> Result<()> {
             tell(thread, "table", step)?;
         }
         if step.is_multiple_of(4) {
-            let new = pool.open(name("new"), &both.clone().truncate(true))?;
+            let new = pool.open(name("new"), &both.truncate(true))?;
             new.write_all_at(&repeated(word(thread, Kind::Current, 0, step), length_of(step)), 0)?;
             if step.is_multiple_of(8) {
                 new.sync()?;

@@ -156,8 +156,8 @@ fn told() -> Result<BTreeMap<(u64, String), u64>> {
 fn check(members: &[PathBuf]) -> Result<()> {
     let told = told()?;
     let checked = homenode::check(members)?;
-    if let Some(damage) = checked.damage.first() {
-        return Err(format!("the pool is damaged: {damage}, and {} more", checked.damage.len() - 1).into());
+    if let Some(fault) = checked.faults.first() {
+        return Err(format!("the pool is damaged: {fault:?}, and {} more", checked.faults.len() - 1).into());
     }
     let pool = Pool::open_on(members, &PoolOptions::new())?;
     for thread in 0..THREADS {

@@ -436,9 +436,7 @@ impl DurableMember {
         let bytes = usize::try_from(file.bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mapped = match &file.device {
             Some(device) => device.mapped_bytes()?,
-            None => bytes
-                .checked_next_multiple_of(HUGE_BYTES)
-                .ok_or(io::ErrorKind::FileTooLarge)?,
+            None => mapped_bytes(bytes)?,
         };
         let unit_bytes = file.device.as_ref().map_or(PAGE_BYTES, |device| device.unit_bytes);
         let mapping = Mapping::reserve(mapped)?;
@@ -469,6 +467,7 @@ impl DurableMember {
             mapping,
             file,
             kind,
+            is_memory: WRITES_BACK && kind == MemberKind::Pmem,
         })
     }
 

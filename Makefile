@@ -68,7 +68,7 @@ lab:
 
 lab-test: setup lab
 	@cargo build --release -p homenode-cli -p homenode-bench
-	@cargo build --release -p homenode --example pinned_writers --example disks
+	@cargo build --release -p homenode --example pinned_writers --example disks --example stamped
 	@lab/test-lab
 
 clean:

@@ -17,6 +17,7 @@ git              the repository is one of the trees copied into the filesystem
 fio              throughput in "make run" (homenode demo), verified I/O in the tests
 e2fsprogs        mkfs.ext4 and fsck.ext4, on block volumes in guests
 xfsprogs         mkfs.xfs and xfs_repair, likewise
+dmsetup          a disk that logs its writes, under durable pools in guests
 rsync            copies trees in "make run" and verifies them, as an outside judge
 acl              setfacl and getfacl, for the tests of POSIX ACLs
 attr             setfattr and getfattr, for the tests of extended attributes

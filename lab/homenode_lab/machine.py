@@ -19,6 +19,8 @@ class Device:
     node: int
     size_mib: int = 0
     queues: int = 0
+    file: Path | None = None
+    """A file of this machine that keeps what an NVDIMM holds; without one it goes with the guest."""
     rss: bool = False
     """Whether a network card has a table that says by which queue packets arrive."""
 
@@ -97,6 +99,8 @@ class Machine:
         for device in self.nvdimm:
             if device.size_mib % 16 or not device.size_mib:
                 raise LabError(f"the size of an NVDIMM is a multiple of 16M, not {device.size_mib}M")
+            if device.file and (not device.file.is_file() or device.file.stat().st_size != device.size_mib << 20):
+                raise LabError(f"{device.file} is no file of {device.size_mib}M: truncate -s {device.size_mib}M makes one")
         for device in [*self.nvme, *self.net]:
             if not 1 <= device.queues <= CPUS_MAX:
                 raise LabError(f"a device has 1 to {CPUS_MAX} queues, not {device.queues}")

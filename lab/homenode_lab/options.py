@@ -88,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--offline-cpus", default="", metavar="LIST", help="CPUs that are taken offline before the command")
     add("--absent-cpus", type=int, default=0, metavar="N", help="CPUs that are possible and absent, above all others")
     add("--nvme", action="append", default=[], metavar="node=N[,queues=N][,size=SIZE]", help="an NVMe disk; may be repeated")
-    add("--nvdimm", action="append", default=[], metavar="node=N[,size=SIZE]", help="persistent memory; may be repeated")
+    add("--nvdimm", action="append", default=[], metavar="node=N[,size=SIZE][,file=FILE]", help="persistent memory; may be repeated")
     add("--net", action="append", default=[], metavar="node=N[,queues=N][,rss=on]", help="a network card; may be repeated (root)")
     add("--source", action="store_true", help="the cards lead to a process that sends to who connects: docs/lab.md")
     add("--kernel", choices=list(cache.KERNELS), default="6.1", help="the guest's kernel (default: 6.1)")
@@ -120,7 +120,7 @@ def machine(options: argparse.Namespace) -> Machine:
         offline_cpus=cpu_list(options.offline_cpus),
         distances=read_distances(options.distances) if options.distances else [],
         nvme=[device(text, "--nvme", {"node", "queues", "size"}) for text in options.nvme],
-        nvdimm=[device(text, "--nvdimm", {"node", "size"}) for text in options.nvdimm],
+        nvdimm=[device(text, "--nvdimm", {"node", "size", "file"}) for text in options.nvdimm],
         net=[device(text, "--net", {"node", "queues", "rss"}) for text in options.net],
     )
 
@@ -175,6 +175,7 @@ def device(text: str, option: str, keys: set[str]) -> Device:
         node=number(given["node"], option),
         size_mib=mib(given.get("size", "256M")),
         queues=number(given.get("queues", "4"), option),
+        file=Path(given["file"]).absolute() if "file" in given else None,
         rss=given.get("rss") == "on",
     )
 

@@ -121,7 +121,8 @@ def devices(machine: Machine, disks: list[int], has_source: bool) -> list[str]:
         # Keeps the addresses that the plugin interface tells for NVDIMMs apart from the nodes' (see `ranges`). Never touched.
         words += ["-object", f"memory-backend-ram,id=gap,size={sum(machine.memory_mib)}M"]
     for number, dimm in enumerate(machine.nvdimm):
-        words += ["-object", f"memory-backend-memfd,id=pmem{number},size={dimm.size_mib}M,share=on"]
+        backend = f"memory-backend-file,mem-path={str(dimm.file).replace(',', ',,')}" if dimm.file else "memory-backend-memfd"
+        words += ["-object", f"{backend},id=pmem{number},size={dimm.size_mib}M,share=on"]
         words += ["-device", f"nvdimm,id=nvdimm{number},memdev=pmem{number},node={dimm.node}"]
     return words
 

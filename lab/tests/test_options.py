@@ -46,6 +46,15 @@ class Refused(LabTest):
             told = self.refused("--nvdimm", f"node=1,size={size}", "--", "true")
             self.assertIn(f"a multiple of 16M, not {size}", told)
 
+    def test_files_of_another_size(self):
+        file = self.directory / "memory"
+        for path in (file, self.directory):
+            told = self.refused("--nvdimm", f"node=1,size=16M,file={path}", "--", "true")
+            self.assertIn(f"{path} is no file of 16M", told)
+        file.write_bytes(b"short")
+        self.assertIn("truncate -s 16M", self.refused("--nvdimm", f"node=1,size=16M,file={file}", "--", "true"))
+        self.assertIn("give node=N", self.refused("--nvme", f"node=1,file={file}", "--", "true"))
+
     def test_distances_of_other_nodes(self):
         file = self.directory / "distances"
         file.write_text("10 20\n20 10\n")

@@ -6,6 +6,8 @@ mod text;
 
 use crate::affinity::look::{LookArgs, failure, of_recording};
 use crate::failure::Result;
+use crate::mountinfo::{MountEntry, mounts, shown};
+use crate::pool::known;
 use clap::Args;
 use homenode_linux::doctor::{Examined, examine, recorded};
 use homenode_linux::topology::Source;
@@ -35,6 +37,8 @@ struct Judged {
     plan: Plan,
     findings: Vec<Finding>,
     verdict: Verdict,
+    /// Facts about what is mounted here, with nothing to mend.
+    notices: Vec<String>,
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
@@ -45,7 +49,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
             (Source::Live, examined.map_err(failure)?)
         }
     };
-    let judged = Judged::new(source, examined);
+    let mut judged = Judged::new(source, examined);
+    if judged.source == Source::Live {
+        judged.notices = unsynced_pools();
+    }
     if args.json {
         crate::print_json(&json::of(&judged))
     } else {
@@ -65,6 +72,7 @@ impl Judged {
             plan,
             findings,
             verdict,
+            notices: Vec::new(),
         }
     }
 
@@ -72,6 +80,22 @@ impl Judged {
     fn unread(&self) -> usize {
         self.plan.stays.iter().filter(|stay| stay.why == Why::Unread).count()
     }
+}
+
+/// Durable pools that are mounted here: the kernel asks no FUSE server for sync(2).
+fn unsynced_pools() -> Vec<String> {
+    let names = known::names().unwrap_or_default();
+    let is_durable =
+        |mount: &MountEntry| mount.is_homenode() && names.iter().any(|name| mount.source == *name.as_str());
+    let mounts = mounts().unwrap_or_default().into_iter().filter(is_durable);
+    let told = mounts.map(|mount| {
+        format!(
+            "sync(2) and syncfs(2) do not reach the pool {} at {}: what no fsync asks for is durable up to one second later",
+            mount.source.display(),
+            shown(&mount.mount_point)
+        )
+    });
+    told.collect()
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub(crate) struct GenerateArgs {
 const ADMINISTRATION: &str = "8";
 
 const FSTAB: &str = "homenode  /srv/pool  homenode  size_per_node=25%,nosuid,nodev,nofail  0 0";
-const FSTAB_DURABLE: &str = "data  /srv/data  homenode  nofail  0 0";
+const FSTAB_DURABLE: &str = "data  /srv/data  homenode  nofail,x-systemd.requires-mounts-for=/var/pool  0 0";
 const BY_HAND: &str = "mount -t homenode -o size_per_node=2G,node=0,node=1 homenode /srv/pool";
 
 pub(crate) fn run(args: &GenerateArgs, command: Command) -> Result<()> {
@@ -140,7 +140,7 @@ fn write_page_of_mount_helper(directory: &Path) -> io::Result<()> {
     more.control("SH", ["EXAMPLES"]);
     more.text([roman("A line of /etc/fstab:")]);
     example(&mut more, FSTAB);
-    more.text([roman("One for a durable pool:")]);
+    more.text([roman("One for a durable pool, with the place of its files:")]);
     example(&mut more, FSTAB_DURABLE);
     more.text([roman("By hand:")]);
     example(&mut more, BY_HAND);

@@ -279,6 +279,14 @@ fn home_of(machine: &Machine, file: &MemberFile) -> Result<NodeId, Error> {
     home.or(nodes.first().copied()).ok_or(Error::NoNodes)
 }
 
+/// Whether any of the first `bytes` bytes of what could become a member is not zero.
+///
+/// # Errors
+/// [`Error::MemberFile`] when it could not become one, or cannot be read.
+pub fn holds_data(path: &Path, bytes: u64) -> Result<bool, Error> {
+    Ok(MemberFile::look(path)?.holds_data(bytes)?)
+}
+
 /// Options of the log that follow from the number of the pool's blocks.
 fn log_options(blocks: u64) -> LogOptions {
     let segment_blocks = (blocks / SEGMENT_SHARE).clamp(*SEGMENT_BLOCKS.start(), *SEGMENT_BLOCKS.end());

@@ -10,6 +10,7 @@
 
 mod backing;
 pub(crate) mod cgroup;
+mod devdax;
 mod durable;
 mod error;
 pub(crate) mod headroom;
@@ -290,7 +291,7 @@ impl Memory for NodeMemory {
         // A fault for each page takes longer than the call, and where the page cache has large folios it makes all of one dirty.
         if self.inline_bytes_max.load(Ordering::Relaxed) > 0 {
             let member = self.durable(to.member())?;
-            if member.kind() == MemberKind::File {
+            if member.takes_writes() {
                 let start = self.table.range(to, offset, from.len()).addr() - member.mapping.base().addr();
                 return member.write(from, start as u64).map_err(|_| MemoryError);
             }

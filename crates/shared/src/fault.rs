@@ -2,7 +2,8 @@
 //!
 //! The kernel sends SIGBUS to a thread that reaches a page of a mapped file which the disk does not give, or which lies behind the file's end. Here
 //! that page is noted as lost, zeros of this process are put in its place, and the copy goes on; whoever copied asks afterwards whether
-//! a page of what it reached is lost. Only ranges that were registered are treated so.
+//! a page of what it reached is lost. Only ranges that were registered are treated so. Devices of persistent memory can be mapped in larger units
+//! only: there a unit is lost with each of its pages.
 //!
 //! Invariants: a page is noted before zeros can be seen in its place; it stays noted as long as its range is registered. Cost: a load for each
 //! copy while nothing is lost, a look at each lost page otherwise.
@@ -21,6 +22,8 @@ const PAGE_BYTES: usize = 4096;
 struct Range {
     start: AtomicUsize,
     end: AtomicUsize,
+    /// Bytes that are lost together, a power of two.
+    unit_bytes: AtomicUsize,
     /// More pages were lost than can be noted.
     is_lost: AtomicBool,
 }
@@ -29,6 +32,7 @@ static RANGES: [Range; RANGES_MAX] = [const {
     Range {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
+        unit_bytes: AtomicUsize::new(PAGE_BYTES),
         is_lost: AtomicBool::new(false),
     }
 }; RANGES_MAX];
@@ -49,6 +53,18 @@ impl Guarded {
     /// # Errors
     /// When the action for SIGBUS cannot be set, or too many ranges are registered.
     pub fn new(start: *const u8, bytes: usize) -> io::Result<Self> {
+        Self::in_units(start, bytes, PAGE_BYTES)
+    }
+
+    /// [`Guarded::new`] for a mapping that the kernel lets change in units of `unit_bytes` only: a power of two, of which `start` is a multiple.
+    ///
+    /// # Errors
+    /// As [`Guarded::new`].
+    pub fn in_units(start: *const u8, bytes: usize, unit_bytes: usize) -> io::Result<Self> {
+        assert!(
+            unit_bytes.is_power_of_two() && unit_bytes >= PAGE_BYTES && start.addr().is_multiple_of(unit_bytes),
+            "units of {unit_bytes} bytes"
+        );
         install()?;
         let free = |(_, range): &(usize, &Range)| {
             let taken = range
@@ -58,7 +74,8 @@ impl Guarded {
         };
         let (slot, range) = RANGES.iter().enumerate().find(free).ok_or(io::ErrorKind::OutOfMemory)?;
         range.is_lost.store(false, Ordering::Relaxed);
-        // Release: who sees the end sees the start.
+        range.unit_bytes.store(unit_bytes, Ordering::Relaxed);
+        // Release: who sees the end sees the rest.
         range.end.store(start.addr() + bytes, Ordering::Release);
         Ok(Self { slot })
     }
@@ -108,7 +125,9 @@ pub fn is_lost(start: *const u8, bytes: usize) -> bool {
 #[cold]
 fn looks_lost(start: usize, bytes: usize) -> bool {
     let count = LOST_COUNT.load(Ordering::Acquire).min(PAGES_MAX);
-    let (first, end) = (start / PAGE_BYTES * PAGE_BYTES, start + bytes);
+    let range = registered(start);
+    let unit_bytes = range.map_or(PAGE_BYTES, |range| range.unit_bytes.load(Ordering::Relaxed));
+    let (first, end) = (start / unit_bytes * unit_bytes, start + bytes);
     let is_noted = |page: &AtomicUsize| {
         let mut noted = page.load(Ordering::Acquire);
         while noted == 0 {
@@ -118,7 +137,7 @@ fn looks_lost(start: usize, bytes: usize) -> bool {
         }
         (first..end).contains(&noted)
     };
-    LOST[..count].iter().any(is_noted) || registered(start).is_some_and(|range| range.is_lost.load(Ordering::Acquire))
+    LOST[..count].iter().any(is_noted) || range.is_some_and(|range| range.is_lost.load(Ordering::Acquire))
 }
 
 fn registered(address: usize) -> Option<&'static Range> {
@@ -158,8 +177,7 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     let info_of = unsafe { &*info };
     // SAFETY: SIGBUS fills in the address.
     let address = unsafe { info_of.si_addr() }.addr();
-    let is_ours = info_of.si_code > 0
-        && registered(address).is_some_and(|range| replace(range, address / PAGE_BYTES * PAGE_BYTES));
+    let is_ours = info_of.si_code > 0 && registered(address).is_some_and(|range| replace(range, address));
     if info_of.si_code <= 0 {
         // Sent by a process: nothing would fault once more when the handler returns.
         end(signal);
@@ -168,26 +186,28 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     }
 }
 
-/// Notes a page as lost, and puts zeros of this process in its place.
-fn replace(range: &Range, page: usize) -> bool {
+/// Notes the unit of an address as lost, and puts zeros of this process in its place.
+fn replace(range: &Range, address: usize) -> bool {
+    let unit_bytes = range.unit_bytes.load(Ordering::Relaxed);
+    let unit = address / unit_bytes * unit_bytes;
     // SAFETY: it has no conditions.
     let errno_at = unsafe { libc::__errno_location() };
     // SAFETY: it points to this thread's errno, which the interrupted code may be about to read.
     let errno = unsafe { *errno_at };
     let nth = LOST_COUNT.fetch_add(1, Ordering::AcqRel);
     match LOST.get(nth) {
-        Some(slot) => slot.store(page, Ordering::Release),
+        Some(slot) => slot.store(unit, Ordering::Release),
         None => range.is_lost.store(true, Ordering::Release),
     }
     let (protection, flags) = (
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
     );
-    // SAFETY: the page lies in a registered range, a mapping whose bytes nobody has references to; mmap(2) is a bare system call.
+    // SAFETY: the unit begins in a registered range and ends within its mapping, whose bytes nobody has references to; mmap(2) is a bare system call.
     let mapped = unsafe {
         libc::mmap(
-            page as *mut libc::c_void,
-            PAGE_BYTES,
+            unit as *mut libc::c_void,
+            unit_bytes,
             protection,
             flags | libc::MAP_FIXED,
             -1,
@@ -295,5 +315,27 @@ mod tests {
         let ended = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").output();
         let status = ended.expect("it starts").status;
         assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri maps no files")]
+    fn a_page_of_a_device_takes_its_unit_with_it() {
+        let path = std::env::temp_dir().join(format!("homenode-fault-unit-{}", std::process::id()));
+        std::fs::write(&path, vec![7; 8 * PAGE_BYTES]).expect("there is room");
+        let file = File::options().read(true).write(true).open(&path).expect("it was made");
+        std::fs::remove_file(&path).expect("it was made");
+        let mapped = Mapped::of(&file, 8 * PAGE_BYTES);
+        let at = |page: usize| mapped.0.wrapping_add(page * PAGE_BYTES).cast_const();
+        // Of pages 0 to 7 one is a multiple of two pages, and the next but one too.
+        let first = usize::from(!at(0).addr().is_multiple_of(2 * PAGE_BYTES));
+        let _guarded = Guarded::in_units(at(first), 6 * PAGE_BYTES, 2 * PAGE_BYTES).expect("there is room");
+        file.set_len((first + 5) as u64 * PAGE_BYTES as u64)
+            .expect("it can be shortened");
+        assert_eq!(mapped.byte((first + 5) * PAGE_BYTES), 0);
+        assert!(
+            is_lost(at(first + 4), 1) && is_lost(at(first + 5), 1),
+            "page 4 goes with page 5"
+        );
+        assert!(!is_lost(at(first), 4 * PAGE_BYTES));
     }
 }

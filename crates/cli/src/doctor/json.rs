@@ -20,6 +20,8 @@ pub(super) struct Report<'a> {
     /// Threads of which it is not known what they do.
     threads_unread: usize,
     findings: Vec<FindingReport>,
+    /// Facts about what is mounted here, with nothing to mend.
+    notices: &'a [String],
     /// Operations that files, volumes and other inodes support, as `homenode status --json` prints them.
     bodies: Answers,
     unseen: Vec<UnseenReport<'a>>,
@@ -78,6 +80,7 @@ pub(super) fn of(judged: &Judged) -> Report<'_> {
         },
         threads_unread: judged.unread(),
         findings: judged.findings.iter().map(|one| finding(judged, one)).collect(),
+        notices: &judged.notices,
         bodies: answers(),
         unseen: unseen_reports(&sensed.unseen),
     }

@@ -30,6 +30,9 @@ pub(super) fn of(judged: &Judged) -> String {
         text += "\n-  ";
         text += &told(judged, finding);
     }
+    for notice in &judged.notices {
+        let _ = writeln!(text, "\nNote: {}", plain(notice));
+    }
     if !sensed.unseen.is_empty() {
         text += "\n";
     }

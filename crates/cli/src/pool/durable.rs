@@ -11,8 +11,8 @@ use homenode::{Membership, Pool, PoolName, PoolOptions};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ const LOOKED_AT_BYTES: u64 = 1 << 20;
 /// Sources that mount(8) is given for a pool of memory, which no other pool can be called.
 pub(crate) const RESERVED: [&str; 2] = ["homenode", "none"];
 
-/// Make a durable pool on files. It keeps what is in it when its server ends or is killed; after a power cut it shows what was synced.
+/// Make a durable pool on files or persistent memory. It keeps what is in it when its server ends or is killed; after a power cut it shows what was synced.
 ///
 /// `homenode up NAME DIR` mounts it.
 #[derive(Args, Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct CreateArgs {
 #[derive(Args, Debug)]
 pub(crate) struct FilesArgs {
     /// A file for each member. One that is there keeps its size; one that is not is made. On a disk's filesystem it is a `file` member, on
-    /// persistent memory (DAX) or a tmpfs a `pmem` member.
+    /// persistent memory (DAX) or a tmpfs a `pmem` member, as is a device of persistent memory (/dev/dax0.0), which is taken as a whole.
     #[arg(required = true, value_name = "PATH")]
     members: Vec<PathBuf>,
     /// Size of each file that is not there yet: bytes (512M, 1.5G, 2T).
@@ -218,14 +218,8 @@ fn refuse_data(path: &Path, force: bool) -> Result<bool> {
             found.mode() & 0o777
         );
     }
-    // What is neither is refused later, and a member by its pool.
-    if !found.is_file() || force || homenode::member_of(path).is_ok() {
-        return Ok(true);
-    }
-    let mut start = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LOOKED_AT_BYTES).read_to_end(&mut start));
-    read.map_err(cannot)?;
-    if start.iter().any(|byte| *byte != 0) {
+    // A member is refused later, by its pool.
+    if !force && homenode::member_of(path).is_err() && homenode::holds_data(path, LOOKED_AT_BYTES)? {
         fail!(
             "{} holds data: --force makes it a member all the same, and what it holds is lost",
             shown(path)

@@ -411,12 +411,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// `closed` is a file whose gate this thread has closed, and nothing of which is unsettled.
     fn force(&self, journal: &Journal, slot: &Slot, closed: Option<Ino>) -> Result<()> {
         for (ino, mark) in journal.needed() {
-            if closed == Some(ino) {
-                journal.append_records(&self.pool, self.now_ns(), [settled_wholly(ino)].into_iter());
-            } else if let Some(inode) = self.table.find(ino)
+            if closed != Some(ino)
+                && let Some(inode) = self.table.find(ino)
                 && let Some(file) = inode.blocks()
             {
                 self.settle_file(journal, slot, &inode, file, true)?;
+            } else {
+                // One that is gone has lost its name before this: it shows nothing, and groups behind its need still count.
+                journal.append_records(&self.pool, self.now_ns(), [settled_wholly(ino)].into_iter());
             }
             journal.met(ino, mark);
         }

@@ -209,37 +209,85 @@ pub(super) fn last_met<M: Memory>(
     head: Head,
     is_within: &dyn Fn(Segment) -> bool,
 ) -> (u64, Result<(), Unreadable>) {
-    let mut changed: HashMap<Ino, u64> = HashMap::new();
-    let mut settled: HashMap<Ino, u64> = HashMap::new();
-    let mut settled_all = 0;
-    // Group, file, and the group of its last change.
-    let mut needs: Vec<(u64, Ino, u64)> = Vec::new();
+    let mut needs = Needs::default();
     let scanned = scan(memory, head, u64::MAX, is_within, &mut |group: Shown<'_>| {
         for record in group.records {
             match record? {
-                Record::Needs { ino } => needs.push((group.sequence, ino, changed.get(&ino).copied().unwrap_or(0))),
-                Record::Settled { ino, through, .. } => {
-                    settled.insert(ino, through.min(group.sequence));
-                }
-                Record::SettledAll { through } => settled_all = through,
+                Record::Needs { ino } => needs.note(ino, group.sequence),
+                Record::Settled { ino, through, .. } => needs.settle(ino, through.min(group.sequence), group.sequence),
+                Record::SettledAll { through } => needs.settle_all(through, group.sequence),
                 Record::Change(
                     Change::Extent { ino, .. }
                     | Change::NoExtents { ino, .. }
                     | Change::Size { ino, .. }
                     | Change::Grown { ino, .. },
-                ) => drop(changed.insert(ino, group.sequence)),
+                ) => drop(needs.changed.insert(ino, group.sequence)),
                 _ => {}
             }
         }
         Ok(())
     });
-    let is_unmet = |(_, ino, last): &&(u64, Ino, u64)| {
-        let through = settled.get(ino).copied().unwrap_or(0).max(settled_all);
-        through < *last
-    };
-    let first = needs.iter().find(is_unmet);
-    let last = first.map_or(u64::MAX, |(sequence, ..)| sequence - 1);
-    (last, scanned.map(drop))
+    (needs.last_met(), scanned.map(drop))
+}
+
+/// Groups that count only when changes of a file are settled, as the log tells of them.
+#[derive(Default)]
+struct Needs {
+    /// Group of each file's last change so far.
+    changed: HashMap<Ino, u64>,
+    settled: HashMap<Ino, u64>,
+    settled_all: u64,
+    /// By file: the group that needs, and the group of the change that it needs.
+    unmet: HashMap<Ino, Vec<(u64, u64)>>,
+    /// The group that needed, and the group that settled it.
+    met: Vec<(u64, u64)>,
+}
+
+impl Needs {
+    fn note(&mut self, ino: Ino, sequence: u64) {
+        let last = self.changed.get(&ino).copied().unwrap_or(0);
+        let settled = self.settled.get(&ino).copied().unwrap_or(0).max(self.settled_all);
+        if settled < last {
+            self.unmet.entry(ino).or_default().push((sequence, last));
+        }
+    }
+
+    fn settle(&mut self, ino: Ino, through: u64, at: u64) {
+        self.settled.insert(ino, through);
+        if let Some(unmet) = self.unmet.get_mut(&ino) {
+            self.met.extend(
+                unmet
+                    .extract_if(.., |(_, last)| *last <= through)
+                    .map(|(need, _)| (need, at)),
+            );
+        }
+    }
+
+    fn settle_all(&mut self, through: u64, at: u64) {
+        self.settled_all = through;
+        for unmet in self.unmet.values_mut() {
+            self.met.extend(
+                unmet
+                    .extract_if(.., |(_, last)| *last <= through)
+                    .map(|(need, _)| (need, at)),
+            );
+        }
+        self.unmet.retain(|_, unmet| !unmet.is_empty());
+    }
+
+    /// The last group that counts. What settles counts no more than others behind a group whose need is not met: so a cut can bring another
+    /// one before it.
+    fn last_met(mut self) -> u64 {
+        let unmet = self.unmet.into_values().flatten();
+        let mut end = unmet.map(|(need, _)| need).min().unwrap_or(u64::MAX);
+        self.met.sort_unstable();
+        for (need, at) in self.met.into_iter().rev() {
+            if need < end && at >= end {
+                end = need;
+            }
+        }
+        if end == u64::MAX { end } else { end - 1 }
+    }
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -581,4 +629,56 @@ fn new_inode(ino: Ino, node: &Node, is_volume: bool) -> Inode {
     };
     debug_assert!(!is_volume || kind == BLOCK_DEVICE);
     Inode::new(ino, kind, attributes.rdev, body, node.times_ns[3])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Ino = Ino(46);
+    const B: Ino = Ino(47);
+
+    /// Files A and B each take another's name, in groups 10 and 12.
+    fn two_needs() -> Needs {
+        let mut needs = Needs::default();
+        for (ino, sequence) in [(A, 10), (B, 12)] {
+            needs.changed.insert(ino, sequence);
+            needs.note(ino, sequence);
+        }
+        needs
+    }
+
+    #[test]
+    fn what_settles_behind_an_unmet_need_settles_nothing_before_it() {
+        let mut needs = two_needs();
+        needs.settle(A, 13, 14);
+        assert_eq!(
+            needs.last_met(),
+            9,
+            "group 14 does not count, so A is not settled either"
+        );
+        let mut needs = two_needs();
+        needs.settle_all(11, 14);
+        assert_eq!(needs.last_met(), 9);
+    }
+
+    #[test]
+    fn a_need_is_met_by_what_counts() {
+        let mut needs = two_needs();
+        needs.settle(A, 10, 11);
+        assert_eq!(needs.last_met(), 11, "A was settled before B's need");
+        let mut needs = two_needs();
+        needs.settle(A, 13, 14);
+        needs.settle(B, 14, 15);
+        assert_eq!(needs.last_met(), u64::MAX);
+        let mut needs = two_needs();
+        needs.settle(B, 13, 14);
+        needs.settle(A, 9, 15);
+        assert_eq!(needs.last_met(), 9, "A is settled only up to before its change");
+        let mut needs = two_needs();
+        needs.settle_all(14, 15);
+        // Settled already when it is needed.
+        needs.note(A, 16);
+        assert_eq!(needs.last_met(), u64::MAX);
+    }
 }

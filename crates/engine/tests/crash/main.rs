@@ -237,6 +237,30 @@ fn crowded(kind: Kind, random: &mut fastrand::Rng) -> Run {
     run
 }
 
+/// Files that are not durable take the places of others, and one that is no part of it is synced.
+fn replacing(kind: Kind, random: &mut fastrand::Rng) -> Run {
+    let mut run = Run::new(kind);
+    for path in ["a", "b", "f"] {
+        run.step(Operation::Create(path));
+        run.step(Operation::Write(path, 0, 5000));
+    }
+    run.step(Operation::SyncAll);
+    for _ in 0..random.usize(1..=3) {
+        for _ in 0..random.usize(1..=3) {
+            run.step(Operation::Create("c"));
+            run.step(Operation::Write("c", 0, random.usize(1..9000)));
+            run.step(Operation::Rename(
+                "c",
+                if random.bool() { "a" } else { "b" },
+                RenameMode::Replace,
+            ));
+        }
+        run.step(Operation::Write("f", 0, 100));
+        run.step(Operation::Sync("f"));
+    }
+    run
+}
+
 fn survives(make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
     survives_in(states() / 7, make);
 }
@@ -261,6 +285,11 @@ fn long_runs_survive_every_crash() {
 #[test]
 fn crowded_pools_survive_every_crash() {
     survives(crowded);
+}
+
+#[test]
+fn files_that_replace_others_survive_every_crash() {
+    survives(replacing);
 }
 
 #[test]

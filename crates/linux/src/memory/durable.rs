@@ -1,4 +1,4 @@
-//! The durable members of a pool: files that are mapped, on a disk or on persistent memory.
+//! The durable members of a pool: files that are mapped, on a disk or on persistent memory, and devices of persistent memory.
 //!
 //! A member's file is there as a whole before it is mapped, and locked while it is: the lock goes with the process. Bytes in the mapping survive
 //! the process; what [`persist`](DurableMember::persist) returned for survives the machine.
@@ -8,8 +8,10 @@ mod witness;
 
 pub use witness::{identity, witness};
 
+use super::devdax::Devdax;
 use super::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES};
 use crate::copy::WRITES_BACK;
+use crate::topology::sysfs::Tree;
 use homenode_engine::log::{Superblock, UnusableSuperblock};
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId, Starved};
@@ -37,6 +39,8 @@ pub struct MemberFile {
     path: PathBuf,
     file: File,
     bytes: u64,
+    /// Set for persistent memory as a character device.
+    device: Option<Devdax>,
 }
 
 /// Why a file cannot be a member.
@@ -60,9 +64,18 @@ pub enum MemberFileError {
         path: PathBuf,
     },
     /// Neither a regular file nor persistent memory.
-    #[error("{} is no regular file: give a file, such as one that `truncate -s 10G` made", path.display())]
+    #[error(
+        "{} is no regular file and no device of persistent memory: give a file, such as one that `truncate -s 10G` made",
+        path.display()
+    )]
     NoFile {
         /// The file.
+        path: PathBuf,
+    },
+    /// A device of persistent memory, on a processor whose caches only the kernel writes back.
+    #[error("{} cannot be used on this processor: make a filesystem on the memory and give a file of it", path.display())]
+    NoWriteBack {
+        /// The device.
         path: PathBuf,
     },
     /// It belongs to a pool, or did.
@@ -107,7 +120,15 @@ impl MemberFile {
     /// # Errors
     /// [`MemberFileError`].
     pub fn peek(path: &Path) -> Result<Superblock, MemberFileError> {
-        Self::open_with(path, OpenOptions::new().read(true), None)?.superblock()
+        Self::look(path)?.superblock()
+    }
+
+    /// Opens what is or could become a member, which may be in use, to look at it.
+    ///
+    /// # Errors
+    /// [`MemberFileError`].
+    pub fn look(path: &Path) -> Result<Self, MemberFileError> {
+        Self::open_with(path, OpenOptions::new().read(true), None)
     }
 
     fn open_with(path: &Path, options: &OpenOptions, locked: Option<FlockOperation>) -> Result<Self, MemberFileError> {
@@ -125,20 +146,54 @@ impl MemberFile {
             _ => failed("open")(error),
         })?;
         let stat = rustix::fs::fstat(&file).map_err(|errno| failed("look at")(errno.into()))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(MemberFileError::NoFile { path: path.to_owned() });
+        let device = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::CharacterDevice => Devdax::of(&Tree::new(Path::new("/")), stat.st_rdev),
+            _ => None,
+        };
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        match device {
+            None if !is_file => return Err(MemberFileError::NoFile { path: path.to_owned() }),
+            Some(_) if !WRITES_BACK => return Err(MemberFileError::NoWriteBack { path: path.to_owned() }),
+            _ => {}
         }
         let lock = |operation| rustix::fs::flock(&file, operation);
         locked.map_or(Ok(()), lock).map_err(|errno| match errno {
             rustix::io::Errno::WOULDBLOCK => MemberFileError::InUse { path: path.to_owned() },
             errno => failed("lock")(errno.into()),
         })?;
-        let bytes = u64::try_from(stat.st_size).unwrap_or(0) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let bytes = match &device {
+            Some(device) => device.bytes,
+            None => u64::try_from(stat.st_size).unwrap_or(0),
+        };
         Ok(Self {
             path: path.to_owned(),
             file,
-            bytes,
+            bytes: bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
+            device,
         })
+    }
+
+    /// Whether any of the first `bytes` bytes is not zero.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn holds_data(&self, bytes: u64) -> Result<bool, MemberFileError> {
+        let mut piece = vec![0; BLOCK_BYTES];
+        for at in (0..bytes.min(self.bytes)).step_by(BLOCK_BYTES) {
+            self.read_exact_at(&mut piece, at)
+                .map_err(|error| self.failed("read", error))?;
+            if piece.iter().any(|byte| *byte != 0) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn read_exact_at(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+        match &self.device {
+            Some(device) => device.read_exact_at(&self.file, to, at),
+            None => self.file.read_exact_at(to, at),
+        }
     }
 
     /// Its name.
@@ -153,13 +208,15 @@ impl MemberFile {
         self.bytes / BLOCK_BYTES as u64
     }
 
-    /// Kind of member that it makes: persistent memory where stores reach the storage itself (DAX) or where that is played, on a tmpfs.
+    /// Kind of member that it makes: persistent memory where stores reach the storage itself (a device, DAX) or where that is played, on a tmpfs.
     ///
     /// # Errors
     /// When the kernel does not tell.
     pub fn kind(&self) -> Result<MemberKind, MemberFileError> {
         let failed = |errno: rustix::io::Errno| self.failed("look at", errno.into());
-        let is_memory = self.is_dax()? || rustix::fs::fstatfs(&self.file).map_err(failed)?.f_type == TMPFS_MAGIC;
+        let is_memory = self.device.is_some()
+            || self.is_dax()?
+            || rustix::fs::fstatfs(&self.file).map_err(failed)?.f_type == TMPFS_MAGIC;
         Ok(if is_memory { MemberKind::Pmem } else { MemberKind::File })
     }
 
@@ -185,13 +242,8 @@ impl MemberFile {
         }
         let copy = |at: u64| -> Result<_, MemberFileError> {
             let mut block = [0; BLOCK_BYTES];
-            self.file
-                .read_exact_at(&mut block, at)
-                .map_err(|source| MemberFileError::Io {
-                    doing: "read the superblock of",
-                    path: self.path.clone(),
-                    source,
-                })?;
+            self.read_exact_at(&mut block, at)
+                .map_err(|source| self.failed("read the superblock of", source))?;
             Ok(Superblock::decode(&block))
         };
         match (copy(0)?, copy(self.bytes - BLOCK_BYTES as u64)?) {
@@ -206,9 +258,12 @@ impl MemberFile {
         }
     }
 
-    /// The home of the disk that the file lies on; `None` where there is no disk, or the machine does not tell.
+    /// The home of the disk that the file lies on, or of the device that it is; `None` where there is no disk, or the machine does not tell.
     #[must_use]
     pub fn home(&self) -> Option<NodeId> {
+        if let Some(device) = &self.device {
+            return device.home;
+        }
         let device = rustix::fs::fstat(&self.file).ok()?.st_dev;
         let number = (rustix::fs::major(device), rustix::fs::minor(device));
         crate::discover::home_of_disk(Path::new("/"), number)
@@ -234,6 +289,9 @@ impl MemberFile {
                 });
             }
             Err(error) => return Err(error),
+        }
+        if self.device.is_some() {
+            return Ok(());
         }
         let stat = rustix::fs::fstat(&self.file).map_err(|errno| self.failed("look at", errno.into()))?;
         // XFS wants all the room once more, to say that it is taken already.
@@ -310,7 +368,7 @@ impl Memory for MemberReader {
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
         let file = self.0.get(&from.member()).ok_or(MemoryError)?;
         let start = from.index() * BLOCK_BYTES as u64 + offset as u64;
-        file.file.read_exact_at(to, start).map_err(|_| MemoryError)
+        file.read_exact_at(to, start).map_err(|_| MemoryError)
     }
 
     fn store(&self, _: Block, _: usize, _: &[u8]) -> Result<(), MemoryError> {
@@ -364,16 +422,21 @@ pub(super) struct DurableMember {
     file: MemberFile,
     told: Told,
     kind: MemberKind,
+    /// Whether writing back the processor's caches makes stores durable: where the file lies now counts, not where the pool was made.
+    is_memory: bool,
 }
 
 impl DurableMember {
-    /// Maps a file as a member of `kind`. What a pool has as persistent memory must be that still.
+    /// Maps a file as a member of `kind`.
     pub(super) fn map(file: MemberFile, kind: MemberKind) -> io::Result<Self> {
         let is_dax = file.is_dax().map_err(|_| io::ErrorKind::Other)?;
+        let is_memory = WRITES_BACK && file.kind().map_err(|_| io::ErrorKind::Other)? == MemberKind::Pmem;
         let bytes = usize::try_from(file.bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        let mapped = bytes
-            .checked_next_multiple_of(HUGE_BYTES)
-            .ok_or(io::ErrorKind::FileTooLarge)?;
+        let mapped = match &file.device {
+            Some(device) => device.mapped_bytes()?,
+            None => mapped_bytes(bytes)?,
+        };
+        let unit_bytes = file.device.as_ref().map_or(PAGE_BYTES, |device| device.unit_bytes);
         let mapping = Mapping::reserve(mapped)?;
         if is_dax {
             mapping.attach_synced(file.file.as_fd())?;
@@ -383,11 +446,12 @@ impl DurableMember {
         // Only the size of core dumps depends on it.
         let _ = mapping.advise(libc::MADV_DONTDUMP);
         Ok(Self {
-            _guarded: Guarded::new(mapping.base(), bytes)?,
+            _guarded: Guarded::in_units(mapping.base(), bytes, unit_bytes)?,
             told: Told::of(&file.file)?,
             mapping,
             file,
             kind,
+            is_memory,
         })
     }
 
@@ -403,6 +467,7 @@ impl DurableMember {
             mapping,
             file,
             kind,
+            is_memory: WRITES_BACK && kind == MemberKind::Pmem,
         })
     }
 
@@ -427,6 +492,11 @@ impl DurableMember {
         (mapping, vacated)
     }
 
+    /// Whether [`DurableMember::write`] is a faster way than stores through the mapping: for files on a disk.
+    pub(super) fn takes_writes(&self) -> bool {
+        self.kind == MemberKind::File && !self.is_memory
+    }
+
     /// Name of the file.
     pub(super) fn path(&self) -> &Path {
         &self.file.path
@@ -440,7 +510,7 @@ impl DurableMember {
 
     /// Makes a range of bytes durable.
     pub(super) fn persist(&self, offset: usize, bytes: usize) -> io::Result<()> {
-        if self.kind == MemberKind::Pmem && WRITES_BACK {
+        if self.is_memory {
             self.mapping.write_back(offset, bytes);
             return Ok(());
         }
@@ -454,7 +524,7 @@ impl DurableMember {
 
     /// Makes all bytes durable.
     pub(super) fn persist_all(&self) -> io::Result<()> {
-        if self.kind == MemberKind::Pmem && WRITES_BACK {
+        if self.is_memory {
             let bytes = usize::try_from(self.file.bytes).expect("it is mapped");
             self.mapping.write_back(0, bytes);
             return Ok(());
@@ -502,5 +572,36 @@ mod tests {
         let opened = File::open(&path).expect("it is there");
         opened.read_exact_at(&mut kept, 1 << 20).expect("it is long enough");
         assert_eq!(&kept, b"kept");
+    }
+
+    #[test]
+    fn a_member_is_made_durable_as_where_it_lies_now_asks_for() {
+        // As when the file was copied to another filesystem after its pool was made.
+        for (directory, pool_kind) in [
+            (env!("CARGO_MANIFEST_DIR"), MemberKind::Pmem),
+            ("/dev/shm", MemberKind::File),
+        ] {
+            let directory = tempfile::tempdir_in(directory).unwrap();
+            let path = directory.path().join("member");
+            File::create(&path).unwrap().set_len(1 << 20).unwrap();
+            let file = MemberFile::open(&path).unwrap();
+            let kind = file.kind().unwrap();
+            let member = DurableMember::map(file, pool_kind).unwrap();
+            assert_eq!(
+                member.is_memory,
+                kind == MemberKind::Pmem && WRITES_BACK,
+                "{}",
+                path.display()
+            );
+            assert!(!member.takes_writes());
+            member.persist(4096, 100).unwrap();
+            member.persist_all().unwrap();
+        }
+    }
+
+    #[test]
+    fn devices_that_are_no_persistent_memory_are_refused() {
+        let refused = MemberFile::open(Path::new("/dev/null")).unwrap_err();
+        assert!(matches!(refused, MemberFileError::NoFile { .. }), "{refused}");
     }
 }

@@ -101,6 +101,12 @@ impl Pool {
         Self::committing(fs.map_err(Error::Open)?, owner, machine, options)
     }
 
+    /// Identity of a durable pool. A pool of memory has none.
+    #[must_use]
+    pub fn uuid(&self) -> Option<u128> {
+        self.inner.fs.uuid()
+    }
+
     /// Makes all of a durable pool durable now, as syncfs(2). A volatile pool has nothing to do.
     ///
     /// # Errors

@@ -87,6 +87,7 @@ impl Serving {
         // So that the server keeps no other filesystem busy.
         std::env::set_current_dir("/").map_err(|error| Failure::new(format!("cannot go to /: {error}")))?;
         let members = args.pool().as_ref().map(known::members_of).transpose()?;
+        let uuid = args.pool().as_ref().and_then(known::uuid_of);
         let options = PoolOptions {
             size_per_node: args.size_per_node,
             metadata: args.metadata,
@@ -102,7 +103,7 @@ impl Serving {
         };
         clear_dead_devices(notice);
         let pool = match &members {
-            Some(members) => open(members, &options)?,
+            Some(members) => open(members, uuid, &options)?,
             None => Pool::create(&options)?,
         };
         if let Some(signal) = signals.pending().next() {
@@ -229,8 +230,8 @@ impl Serving {
 }
 
 /// Opens a durable pool. What may wait for it: users of its block devices, which its last server left.
-fn open(members: &[PathBuf], options: &PoolOptions) -> Result<Pool> {
-    let waiting = homenode::member_of(&members[0]).map_or_else(|_| Vec::new(), |member| waiting::of_pool(member.uuid));
+fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Result<Pool> {
+    let waiting = uuid.map(waiting::of_pool).unwrap_or_default();
     if !waiting.is_empty() {
         // Memory may be full of what is to be written to them: what this thread needs must not wait for that.
         homenode_linux::ublk::serve_writes();

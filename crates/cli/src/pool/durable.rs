@@ -367,9 +367,7 @@ fn look_at(known: &Known) -> (u64, Option<String>) {
 }
 
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
-    if let Ok(Some(known)) = known::find(&args.name)
-        && let Ok(uuid) = u128::from_str_radix(&known.uuid, 16)
-    {
+    if let Some(uuid) = known::uuid_of(&args.name) {
         // Of a server that was killed.
         waiting::end(&waiting::of_pool(uuid), args.force)?;
     }

@@ -49,6 +49,9 @@ const OPERATIONS: &[Operation] = &[
     Operation::SetPolicy("d"),
     Operation::MakeVolume,
     Operation::WriteVolume(4096, 5000),
+    Operation::OverwriteVolume(4096, 3000),
+    Operation::DiscardVolume(0, 8192),
+    Operation::ZeroVolume(4096, 5000),
     Operation::RemoveVolume,
 ];
 
@@ -56,6 +59,7 @@ const OPERATIONS: &[Operation] = &[
 const SYNCS: &[Operation] = &[
     Operation::Sync("a"),
     Operation::Sync("b"),
+    Operation::SyncVolume,
     Operation::SyncAll,
     Operation::Snapshot,
 ];
@@ -189,8 +193,26 @@ fn crowded(kind: Kind, random: &mut fastrand::Rng) -> Run {
     run
 }
 
+/// A block device at work: writes, discards and flushes of a volume.
+fn volume(kind: Kind, random: &mut fastrand::Rng) -> Run {
+    let mut run = begun(kind, random);
+    run.step(Operation::MakeVolume);
+    for _ in 0..random.usize(4..=20) {
+        let (offset, count) = (random.u64(0..50_000), random.usize(1..10_000));
+        let bytes = count as u64;
+        run.step(match random.u8(..10) {
+            0..=2 => Operation::WriteVolume(offset, count),
+            3..=4 => Operation::OverwriteVolume(offset, count),
+            5 => Operation::DiscardVolume(offset, bytes),
+            6 => Operation::ZeroVolume(offset, bytes),
+            _ => Operation::SyncVolume,
+        });
+    }
+    run
+}
+
 fn survives(make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
-    match look(states() / 5, seed(), make) {
+    match look(states() / 6, seed(), make) {
         Ok(Looked { states, points }) => eprintln!("{states} states at {points} points"),
         Err(Violation(why)) => panic!("{why}"),
     }
@@ -209,6 +231,11 @@ fn long_runs_survive_every_crash() {
 #[test]
 fn crowded_pools_survive_every_crash() {
     survives(crowded);
+}
+
+#[test]
+fn volumes_survive_every_crash() {
+    survives(volume);
 }
 
 #[test]

@@ -310,9 +310,15 @@ class Ends(Lasting):
         for _ in range(8):
             words = ["timeout", "--signal=KILL", str(random.uniform(0.3, 1.5)), inside.BINARY, "up", "--foreground", "data", POOL]
             subprocess.run([*map(str, words)], capture_output=True, check=False)
-        self.assertIn(f"took up {disk}", self.up())
-        reader.communicate(timeout=GO_ON_S)
-        self.assertEqual(reader.returncode, 0)
+        if f"took up {disk}" in self.up():
+            reader.communicate(timeout=GO_ON_S)
+            self.assertEqual(reader.returncode, 0)
+            return
+        # It was killed between two commands that the older driver needs without a crash.
+        self.assertLess(tuple(map(int, os.uname().release.split(".")[:2])), (6, 16))
+        self.assertIn(f"{disk} of a volume that nobody knows any more waits", homenode("volume", "list").stderr)
+        self.done("volume", "detach", "--force", disk)
+        self.failed(reader)
 
     def test_a_queue_that_fails_ends_the_device(self):
         disk = self.disk("disk")

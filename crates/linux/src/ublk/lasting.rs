@@ -12,6 +12,7 @@ use super::record::{self, Origin};
 use super::{Added, disk_path, file_path, mark, server};
 use crate::process::start_ticks;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,6 +25,7 @@ const END_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Lasting {
     device: u32,
+    mark: u64,
     disk: PathBuf,
     origin: Option<Origin>,
     is_waiting: bool,
@@ -44,6 +46,7 @@ pub fn lasting_devices() -> Vec<Lasting> {
         let is_lasting = info.features & LASTING == LASTING && info.state != STATE_DEAD;
         (is_lasting && mark::is_ours(info.mark)).then(|| Lasting {
             device,
+            mark: info.mark,
             disk: disk_path(device),
             origin: record::of(device, info.mark),
             is_waiting: info.state == STATE_QUIESCED,
@@ -100,12 +103,8 @@ impl Lasting {
     pub fn take_up(&self, origin: Origin) -> Result<Added, Error> {
         let control = Control::open()?;
         let can_repeat = control.features().is_ok_and(|all| all & F_QUIESCE != 0);
-        if !can_repeat {
-            // If this process is killed from here on, nobody tries again.
-            record::remove(self.device);
-        }
         let start = Instant::now();
-        while let Err(error) = control.start_recovery(self.device) {
+        while let Err(error) = self.prepare(&control, can_repeat) {
             if error.raw_os_error() != Some(libc::EBUSY) || start.elapsed() > END_TIMEOUT {
                 return Err(failed("let a new server have", self.device)(error));
             }
@@ -124,6 +123,21 @@ impl Lasting {
                 Err(error)
             }
         }
+    }
+
+    /// Has the driver prepare the device for this process.
+    fn prepare(&self, control: &Control, can_repeat: bool) -> io::Result<()> {
+        if can_repeat {
+            return control.start_recovery(self.device);
+        }
+        // If this process is killed from here on, nobody tries again.
+        record::remove(self.device);
+        control.start_recovery(self.device).inspect_err(|_| {
+            if let Some(origin) = &self.origin {
+                // Without it the device can be ended by its own name still.
+                let _ = record::put(self.device, self.mark, origin);
+            }
+        })
     }
 
     /// Ends a device that waits: its users get errors.

@@ -61,7 +61,7 @@ install_all() {
     put 644 "$generated/completions/homenode.bash" "$bash/homenode"
     put 644 "$generated/completions/_homenode" "$zsh/_homenode"
     put 644 "$generated/completions/homenode.fish" "$fish/homenode.fish"
-    for unit in homenode@.service homenode-steer@.service homenode-affinity.service; do
+    for unit in homenode@.service homenode-durable@.service homenode-steer@.service homenode-affinity.service; do
         sed "s|^ExecStart=/usr/bin/|ExecStart=$bin/|" "packaging/$unit" >"$generated/unit"
         put 644 "$generated/unit" "$units/$unit"
     done
@@ -75,7 +75,7 @@ uninstall_all() {
     rm -f "$destination$man"/man1/homenode.1 "$destination$man"/man1/homenode-*.1 "$destination$man"/man8/mount.homenode.8 \
         "$destination$man"/man8/mount.fuse.homenode.8 "$destination$man"/man8/mkfs.homenode.8 "$destination$man"/man8/fsck.homenode.8
     rm -f "$destination$bash/homenode" "$destination$zsh/_homenode" "$destination$fish/homenode.fish"
-    rm -f "$destination$units/homenode@.service" "$destination$units/homenode-steer@.service" \
+    rm -f "$destination$units/homenode@.service" "$destination$units/homenode-durable@.service" "$destination$units/homenode-steer@.service" \
         "$destination$units/homenode-affinity.service" "$destination$example"
     for helper in $helpers; do
         # Another installation's stays.

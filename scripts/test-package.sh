@@ -16,6 +16,7 @@ fail() {
 files='
 bin/homenode
 lib/systemd/system/homenode@.service
+lib/systemd/system/homenode-durable@.service
 lib/systemd/system/homenode-affinity.service
 lib/systemd/system/homenode-steer@.service
 share/doc/homenode/affinity.toml
@@ -48,7 +49,7 @@ test_make_install() {
         fail "a relative PREFIX is taken"
     fi
     grep -q 'relative/path is relative' "$work/said" || fail "a relative PREFIX is refused without saying so"
-    for unit in homenode@.service homenode-steer@.service homenode-affinity.service; do
+    for unit in homenode@.service homenode-durable@.service homenode-steer@.service homenode-affinity.service; do
         grep -q '^ExecStart=/usr/local/bin/homenode ' "$work/stage/usr/local/lib/systemd/system/$unit" ||
             fail "$unit starts another command"
     done
@@ -150,7 +151,7 @@ test_package_at_work() {
 
         if command -v systemd-analyze >/dev/null; then
             # It exits with 0 also when it warns; what it says of other units is not ours.
-            said=$(systemd-analyze verify --man=no homenode@srv-pool.service homenode-steer@dev-shm.service homenode-affinity.service 2>&1 | grep homenode || true)
+            said=$(systemd-analyze verify --man=no homenode@srv-pool.service homenode-durable@srv-data.service homenode-steer@dev-shm.service homenode-affinity.service 2>&1 | grep homenode || true)
             [ -z "$said" ] || fail "$said"
         else
             echo "SKIPPED: needs systemd-analyze (the units are not verified)"

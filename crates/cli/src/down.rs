@@ -8,6 +8,7 @@ use crate::failure::{Result, fail};
 use crate::holders;
 use crate::mountinfo::{Located, MountEntry, mounts, shown};
 use crate::progress::Progress;
+use crate::waiting;
 use clap::Args;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -24,8 +25,8 @@ const FREEING_TIMEOUT: Duration = Duration::from_secs(120);
 const BUSY_ATTEMPTS_MAX: u32 = 5;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Unmount DIR and end its server. What the pool held is gone then. Attached volumes are detached, unless they are in use: then
-/// nothing is done.
+/// Unmount DIR and end its server. What a pool of memory held is gone then. Attached volumes are detached, unless they are in use: then
+/// nothing is done. That goes as well for block devices of a durable pool whose server was killed.
 #[derive(Args, Debug)]
 pub(crate) struct DownArgs {
     /// Where it is mounted.
@@ -38,6 +39,9 @@ pub(crate) struct DownArgs {
 }
 
 pub(crate) fn run(args: &DownArgs) -> Result<()> {
+    // Of a server that was killed.
+    let waiting = waiting::of_directory(&args.directory);
+    waiting::end(&waiting, false)?;
     let mut cleared = false;
     let located = clear_dead(
         &args.directory,
@@ -49,7 +53,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
     )?;
     let name = shown(&located.path);
     let mounted_here = located.mount.is_homenode() && located.is_mount_point();
-    if cleared && !mounted_here {
+    if (cleared || !waiting.is_empty()) && !mounted_here {
         return Ok(());
     }
     if !located.mount.is_homenode() {

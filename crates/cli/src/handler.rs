@@ -196,7 +196,8 @@ impl Handler for PoolHandler {
             Request::VolumeRemove { name } => volumes::remove(&self.pool, &name),
             Request::VolumeAttach { name, trace } => {
                 let trace = trace.as_deref().map(Path::new);
-                return self.exports.attach(&self.pool, &name, trace, self.device);
+                let place = (self.device, &*self.place().0);
+                return self.exports.attach(&self.pool, &name, trace, place);
             }
             Request::VolumeDetach { name, force } => return self.exports.detach(&self.pool, &name, force),
         };

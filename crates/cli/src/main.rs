@@ -18,6 +18,7 @@ mod blk;
 mod bodies;
 mod control;
 mod demo;
+mod device_use;
 mod directory;
 mod doctor;
 mod down;
@@ -40,6 +41,7 @@ mod steer;
 mod topology;
 mod up;
 mod volume;
+mod waiting;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::{Failure, Result, fail};

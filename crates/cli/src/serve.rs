@@ -2,7 +2,7 @@
 //!
 //! However it ends (unmount(8), `homenode down`, SIGTERM, SIGINT, an error while it starts), no mount and no block device is left.
 //! After SIGKILL the mount point is dead, and block devices have ended with errors; the next `up` or `down` clears the mount point,
-//! and the next `up` what is left of the devices.
+//! and the next `up` what is left of the devices. Users of a durable pool's devices wait: its next `up` takes the devices up.
 
 use crate::control::{self, server::Socket};
 use crate::directory;
@@ -11,6 +11,7 @@ use crate::handler::{Exports, PoolHandler};
 use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::pool::known;
 use crate::up::UpArgs;
+use crate::waiting;
 use homenode::mover::MoverMode;
 use homenode::{ChosenData, ChosenTransport, Data, MEMBER_BYTES_MIN, Mount, NodeId, Owner, Pool, PoolOptions, Size};
 use homenode_linux::heap::Heap;
@@ -86,6 +87,7 @@ impl Serving {
         // So that the server keeps no other filesystem busy.
         std::env::set_current_dir("/").map_err(|error| Failure::new(format!("cannot go to /: {error}")))?;
         let members = args.pool().as_ref().map(known::members_of).transpose()?;
+        let uuid = args.pool().as_ref().and_then(known::uuid_of);
         let options = PoolOptions {
             size_per_node: args.size_per_node,
             metadata: args.metadata,
@@ -104,7 +106,7 @@ impl Serving {
         };
         clear_dead_devices(notice);
         let pool = match &members {
-            Some(members) => Pool::open_on(members, &options)?,
+            Some(members) => open(members, uuid, &options)?,
             None => Pool::create(&options)?,
         };
         if let Some(signal) = signals.pending().next() {
@@ -150,6 +152,7 @@ impl Serving {
             None => {}
         }
         let exports = Exported(Arc::default());
+        exports.0.take_up_all(&pool, &directory.path, notice);
         let handler = PoolHandler::new(pool, args.pool(), Arc::clone(&mount.0), device, Arc::clone(&exports.0));
         let socket = Socket::open(device, Arc::new(handler))?;
         Ok(Self {
@@ -201,7 +204,10 @@ impl Serving {
         let event = loop {
             match next.recv_timeout(HEAP_PERIOD) {
                 Ok(event) => break event,
-                Err(RecvTimeoutError::Timeout) => heap.give_back(),
+                Err(RecvTimeoutError::Timeout) => {
+                    heap.give_back();
+                    exports.0.end_failed();
+                }
                 Err(RecvTimeoutError::Disconnected) => fail!("the threads that watch the mount are gone"),
             }
         };
@@ -224,6 +230,22 @@ impl Serving {
         }
         result
     }
+}
+
+/// Opens a durable pool. What may wait for it: users of its block devices, which its last server left.
+fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Result<Pool> {
+    let waiting = uuid.map(waiting::of_pool).unwrap_or_default();
+    if !waiting.is_empty() {
+        // Memory may be full of what is to be written to them: what this thread needs must not wait for that.
+        homenode_linux::ublk::serve_writes();
+    }
+    Pool::open_on(members, options).map_err(|error| {
+        let mut message = Failure::from(error).to_string();
+        for device in &waiting {
+            message.push_str(&format!("; {}: {}", waiting::line(device), waiting::remedy(device)));
+        }
+        Failure::new(message)
+    })
 }
 
 /// Clears the block devices of killed servers. A failure is only a notice: the pool works without this step.

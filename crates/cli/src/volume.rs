@@ -13,6 +13,7 @@ use crate::control::{self, root_hint, socket_path};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{locate, shown};
 use crate::status;
+use crate::waiting;
 use clap::{Args, Subcommand};
 use homenode::Placement;
 use indicatif::HumanBytes;
@@ -163,6 +164,9 @@ fn list(args: &ListArgs) -> Result<()> {
         dead = status::dead(&answering);
         for path in &dead {
             complain!("homenode: {}", status::dead_line(path));
+        }
+        for device in waiting::all() {
+            complain!("homenode: {}: {}", waiting::line(&device), waiting::remedy(&device));
         }
     }
     if args.json {

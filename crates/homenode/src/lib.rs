@@ -67,4 +67,6 @@ pub use pool::Pool;
 pub use read_dir::{DirEntry, ReadDir};
 pub use size::{Size, SizeError};
 pub use status::{Access, MemberStatus, Spill, Status};
-pub use volume::{Claim, Export, Volume, VolumeDriver, VolumeQueue, clear_dead_exports};
+pub use volume::{
+    Claim, Export, LastingExport, Volume, VolumeDriver, VolumeQueue, clear_dead_exports, lasting_exports,
+};

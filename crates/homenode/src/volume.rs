@@ -2,9 +2,11 @@
 
 mod driver;
 mod export;
+mod lasting;
 
 pub use driver::{VolumeDriver, VolumeQueue};
 pub use export::{Claim, Export, clear_dead_exports};
+pub use lasting::{LastingExport, lasting_exports};
 
 use crate::pool::{Inner, Pool};
 use crate::{Error, FsError, NodeId, Placement, VolumeError, VolumeStatus};

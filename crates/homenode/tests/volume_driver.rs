@@ -2,8 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
 use homenode::blk::conformance::{Data, check};
-use homenode::blk::{Arena, Core, Device, Errno, Options, Outcome, Request};
+use homenode::blk::{Arena, Core, Device, Durability, Errno, Options, Outcome, Request};
 use homenode::{NodeId, Placement, Pool, PoolOptions, Size, Volume, VolumeDriver, VolumeQueue};
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -114,4 +116,65 @@ fn a_full_pool_fails_one_writer_and_a_wrong_buffer_one_request() {
     volumes[1].read_at(&mut back, MIB).unwrap();
     assert_eq!(back, [0; 4096]);
     assert_eq!(volumes[1].status().used_bytes, 8192);
+}
+
+/// A directory that is removed with all in it.
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Bytes at the start of the volume as they are after a power cut: in a copy of the member's file only what was made durable counts.
+fn after_power_cut(member: &Path, bytes: usize) -> Vec<u8> {
+    let copy = member.with_extension("copy");
+    std::fs::copy(member, &copy).unwrap();
+    let pool = Pool::open_on(std::slice::from_ref(&copy), &PoolOptions::new()).unwrap();
+    let mut found = vec![0; bytes];
+    pool.volume("v").unwrap().read_at(&mut found, 0).unwrap();
+    drop(pool);
+    std::fs::remove_file(copy).unwrap();
+    found
+}
+
+/// Writes of a block at the start of a volume of a durable pool; the bytes that a power cut leaves after each way to make them durable.
+#[test]
+fn flushed_and_forced_writes_of_a_durable_pool_outlive_a_power_cut() {
+    for place in [std::env::temp_dir(), "/dev/shm".into()] {
+        let directory = Directory(place.join(format!("homenode-flush-{}", std::process::id())));
+        std::fs::create_dir_all(&directory.0).unwrap();
+        let member = directory.0.join("a");
+        File::create(&member).unwrap().set_len(64 * MIB).unwrap();
+        let pool = Pool::create_on(std::slice::from_ref(&member), &PoolOptions::new()).unwrap();
+        let buffers = Arena::new(MIB, None).unwrap();
+        let volume = pool.create_volume("v", 8 * MIB, Placement::Local).unwrap();
+        let mut core = core(&attach(&volume, &buffers));
+        assert!(core.device().limits().has_cache, "the kernel is to send flushes");
+        // A first write, an overwrite, and one that is too large for the log.
+        for (fill, bytes) in [(1, 4096), (2, 4096), (3, 256 << 10)] {
+            for forced in [false, true] {
+                let fill = fill + 10 * u8::from(forced);
+                buffers.write(0, &vec![fill; bytes]);
+                let write = Request::write(0, u32::try_from(bytes).unwrap(), 0);
+                if forced {
+                    let write = write.durability(Durability::Forced);
+                    assert_eq!(carry_out(&mut core, write), Ok(write.bytes));
+                } else {
+                    assert_eq!(carry_out(&mut core, write), Ok(write.bytes));
+                    assert_eq!(carry_out(&mut core, Request::flush()), Ok(0));
+                }
+                let found = after_power_cut(&member, bytes);
+                assert!(found.iter().all(|byte| *byte == fill), "{fill} of {bytes} bytes");
+            }
+        }
+        let discard = Request::discard(0, 8192);
+        assert_eq!(carry_out(&mut core, discard), Ok(8192));
+        assert_eq!(carry_out(&mut core, Request::write_zeroes(8192, 4096)), Ok(4096));
+        assert_eq!(carry_out(&mut core, Request::flush()), Ok(0));
+        let found = after_power_cut(&member, 16 << 10);
+        assert!(found[..12 << 10].iter().all(|byte| *byte == 0));
+        assert!(found[12 << 10..].iter().all(|byte| *byte == 13));
+    }
 }

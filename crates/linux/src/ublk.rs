@@ -4,7 +4,8 @@
 //! out and answered on the CPU that asked. A request of the driver becomes a [`Request`](homenode_engine::blk::Request) of the same
 //! thread's [`Core`](homenode_engine::blk::Core).
 //!
-//! Invariants: a device without its server ends with errors, it waits for nobody (no recovery is asked of the driver); when one queue
+//! Invariants: a device without its server ends with errors and waits for nobody, but for a lasting one, whose users wait for the next
+//! server of the same volume; when one queue
 //! ends, all do; nothing of a device that is not ours is touched, nor of one whose server lives. Cost: a system call for all that
 //! is finished and all that comes meanwhile; the kernel copies data between its pages and our buffers.
 //!
@@ -15,14 +16,19 @@ mod bell;
 mod control;
 mod descriptors;
 mod error;
+mod lasting;
 mod leftover;
 mod mark;
 mod queue;
+mod record;
 mod server;
 
 pub use error::Error;
+pub use lasting::{Lasting, lasting_devices};
 pub use leftover::clear_leftovers;
-pub use server::{Server, Setup};
+pub use queue::serve_writes;
+pub use record::Origin;
+pub use server::{Server, Setup, claim};
 
 use crate::cpu::present_cpus;
 use crate::driver::Arena;
@@ -53,7 +59,8 @@ fn file_path(device: u32) -> PathBuf {
     format!("/dev/ublkc{device}").into()
 }
 
-/// A device that the kernel knows and has not started: nobody sees it yet. It goes when this is dropped.
+/// A device that the kernel knows and this process does not serve yet. A new one is seen by nobody, and goes when this is dropped; one that is
+/// taken up goes on waiting then.
 #[derive(Debug)]
 pub struct Added {
     /// None when it has become a [`Server`]'s.
@@ -62,6 +69,10 @@ pub struct Added {
     /// The device's file: who has it open serves the device, or is about to.
     file: File,
     queue_cpus: Vec<Vec<CpuId>>,
+    /// The volume that a lasting device is of.
+    origin: Option<Origin>,
+    /// For a device that had a server before: whether it can have another one when this process fails.
+    taken_up: Option<bool>,
 }
 
 impl Added {
@@ -70,14 +81,29 @@ impl Added {
     /// # Errors
     /// [`Error`]: there is no such driver, or it refuses; nothing is left behind.
     pub fn new() -> Result<Self, Error> {
+        Self::with(None)
+    }
+
+    /// [`Added::new`]; users of this device wait when this process dies, until [`Lasting::take_up`]. Where the driver cannot do that it is like
+    /// any other.
+    ///
+    /// # Errors
+    /// Those of [`Added::new`].
+    pub fn lasting(origin: Origin) -> Result<Self, Error> {
+        Self::with(Some(origin))
+    }
+
+    fn with(origin: Option<Origin>) -> Result<Self, Error> {
         let control = Control::open()?;
+        let can_last = || control.features().is_ok_and(|all| all & abi::LASTING == abi::LASTING);
+        let origin = origin.filter(|_| can_last());
         let queues = u16::try_from(present_cpus()).unwrap_or(u16::MAX);
         let (depth, io_bytes) = shape(u64::from(queues));
         let mut info = DeviceInfo {
             queues,
             depth,
             io_bytes_max: io_bytes,
-            features: abi::FEATURES,
+            features: abi::FEATURES | origin.as_ref().map_or(0, |_| abi::LASTING),
             mark: mark::own(),
             ..DeviceInfo::default()
         };
@@ -92,11 +118,23 @@ impl Added {
                 return Err(error);
             }
         };
+        Self::of(control, info, file, origin, None)
+    }
+
+    fn of(
+        control: Control,
+        info: DeviceInfo,
+        file: File,
+        origin: Option<Origin>,
+        taken_up: Option<bool>,
+    ) -> Result<Self, Error> {
         let mut added = Self {
             control: Some(control),
             info,
             file,
             queue_cpus: Vec::new(),
+            origin,
+            taken_up,
         };
         let cpus_of = |queue| added.control().queue_cpus(info.device, queue);
         added.queue_cpus = (0..usize::from(info.queues)).map(cpus_of).collect::<Result<_, _>>()?;
@@ -139,7 +177,9 @@ impl Added {
 
 impl Drop for Added {
     fn drop(&mut self) {
-        if let Some(control) = &self.control {
+        if let Some(control) = &self.control
+            && self.taken_up != Some(true)
+        {
             // What stays is cleared with the leftovers of this process.
             let _ = control.delete(self.info.device);
         }

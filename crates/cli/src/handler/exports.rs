@@ -5,23 +5,15 @@
 
 use super::refusal;
 use crate::control::protocol::{Outcome, Refusal};
+use crate::device_use::{self, Usage};
 use crate::failure::chain;
-use crate::holders;
-use crate::mountinfo::{Device, locate, mounts, shown};
-use homenode::{Claim, Export, Pool};
-use rustix::io::Errno;
+use crate::mountinfo::{Device, locate, shown};
+use homenode::{Claim, Export, LastingExport, Pool, Volume, lasting_exports};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::Duration;
-
-/// Looks at a device that somebody has open: udev and blkid look at each new one, and are gone in a moment.
-const LOOKS_MAX: u32 = 8;
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// How it is detached under its users: by the command that was refused, and by another one.
 const BY_OPTION: &str = "`--force`";
@@ -46,13 +38,13 @@ impl Exports {
         self.living().exports.values().map(entry).collect()
     }
 
-    /// Makes a volume a block device. `pool_device` is the pool's own mount.
+    /// Makes a volume a block device. `pool_device` is the pool's own mount, on `directory`.
     pub(super) fn attach(
         &self,
         pool: &Pool,
         name: &str,
         trace: Option<&Path>,
-        pool_device: Device,
+        (pool_device, directory): (Device, &Path),
     ) -> Result<Outcome, Refusal> {
         let volume = pool.volume(name).map_err(|error| refusal(&error))?;
         if let Some(device) = self.devices().get(name) {
@@ -62,21 +54,73 @@ impl Exports {
             )));
         }
         let file = trace.map(|path| make_trace(path, pool_device)).transpose()?;
-        let exported = volume.export(file).inspect_err(|_| {
+        let directory = shown(directory);
+        let exported = match waiting_of(pool, name) {
+            // Its users waited for another try.
+            Some(waiting) => volume.take_up(&waiting, &directory),
+            None if pool.uuid().is_some() => volume.export_lasting(file, &directory),
+            None => volume.export(file),
+        };
+        let exported = exported.inspect_err(|_| {
             // Nothing is in it.
             trace.map(fs::remove_file);
         });
         let export = exported.map_err(|error| refusal(&error))?;
         let device = export.device().display().to_string();
+        if !self.add(name, export) {
+            return Err(Refusal::new("the server is ending"));
+        }
+        tracing::info!("attached volume {name} as {device}");
+        Ok(Outcome::VolumeAttached { device })
+    }
+
+    /// Takes up the block devices that a killed server of this pool left: their users go on. Ends those whose volume is no more.
+    pub(crate) fn take_up_all(&self, pool: &Pool, directory: &Path, notice: &mut dyn FnMut(&str)) {
+        let Some(uuid) = pool.uuid() else { return };
+        for waiting in lasting_exports() {
+            let Some(name) = waiting.volume().filter(|_| waiting.pool() == Some(uuid)) else {
+                continue;
+            };
+            let (device, shown_name) = (waiting.device().display(), name.escape_debug());
+            let volume = match volume_of(pool, name, &waiting) {
+                Ok(volume) => volume,
+                Err(why) => {
+                    let ended = match waiting.end() {
+                        Ok(()) => format!("ended {device}, whose users get errors"),
+                        Err(error) => format!("cannot end {device}: {}", chain(&error)),
+                    };
+                    notice(&format!("volume {shown_name} {why}: {ended}"));
+                    continue;
+                }
+            };
+            match volume.take_up(&waiting, &shown(directory)) {
+                Ok(export) => {
+                    self.add(name, export);
+                    notice(&format!("took up {device} of volume {shown_name}: its users go on"));
+                }
+                Err(error) => notice(&format!(
+                    "{}: {device} goes on waiting: `homenode volume attach` tries again, {BY_COMMAND} ends it",
+                    chain(&error)
+                )),
+            }
+        }
+    }
+
+    /// Adds a device, or ends it when the server ends.
+    fn add(&self, name: &str, export: Export) -> bool {
         let mut table = self.table();
         if table.is_over {
             drop(table);
             end(export);
-            return Err(Refusal::new("the server is ending"));
+            return false;
         }
-        tracing::info!("attached volume {name} as {device}");
         table.exports.insert(name.into(), export);
-        Ok(Outcome::VolumeAttached { device })
+        true
+    }
+
+    /// Ends the devices whose threads have ended, so that nobody waits for them.
+    pub(crate) fn end_failed(&self) {
+        drop(self.living());
     }
 
     /// Ends a volume's block device: by `force` also under its users.
@@ -171,63 +215,34 @@ fn make_trace(path: &Path, pool_device: Device) -> Result<File, Refusal> {
     })
 }
 
+/// The device of a volume that a killed server left, if there is one.
+fn waiting_of(pool: &Pool, name: &str) -> Option<LastingExport> {
+    let uuid = pool.uuid()?;
+    lasting_exports()
+        .into_iter()
+        .find(|one| (one.pool(), one.volume()) == (Some(uuid), Some(name)))
+}
+
+/// The volume that a device is to go on with, or why it cannot.
+fn volume_of(pool: &Pool, name: &str, device: &LastingExport) -> Result<Volume, String> {
+    let volume = pool.volume(name).map_err(|_| "was removed".to_owned())?;
+    let bytes = volume.size_bytes();
+    match device.bytes() {
+        Ok(before) if bytes < before => Err(format!("was made smaller, {bytes} bytes instead of {before}")),
+        _ => Ok(volume),
+    }
+}
+
 /// Claims a device for the time of its end; says who uses it. None where it has ended already.
 fn claim(export: &Export, forced: &str) -> Result<Option<Claim>, Refusal> {
-    let mut looks = 0;
-    loop {
-        let claim = match export.claim() {
-            Err(error) if has_ended(&error) => return Ok(None),
-            Err(error) => {
-                let (name, device) = (export.name().escape_debug(), export.device().display());
-                return Err(Refusal::new(format!(
-                    "cannot see whether the volume {name} is in use: opening {device}: {error}"
-                )));
-            }
-            Ok(claim) => claim,
-        };
-        let holders = holders::of_file(export.device());
-        if claim.is_some() && holders.is_empty() {
-            return Ok(claim);
-        }
-        looks += 1;
-        if looks == LOOKS_MAX {
-            return Err(in_use(export, &holders, forced));
-        }
-        drop(claim);
-        thread::sleep(LOOK_PAUSE);
-    }
-}
-
-/// Whether opening a device has failed because it is no more.
-fn has_ended(error: &io::Error) -> bool {
-    let gone = [Errno::NOENT, Errno::NXIO, Errno::NODEV];
-    gone.iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
-}
-
-fn in_use(export: &Export, holders: &[String], forced: &str) -> Refusal {
-    let (name, device) = (export.name().escape_debug(), export.device().display());
-    let mut message = format!("the volume {name} is in use: {device} is ");
-    match (mounted_on(export.device()), holders) {
-        (Some(place), _) => message.push_str(&format!("mounted on {place}: `umount {place}` first")),
-        (None, []) => message.push_str("mounted in another namespace, or part of another device: end that first"),
-        (None, holders) => message.push_str(&format!("open by {}: end that first", holders.join(", "))),
-    }
-    message.push_str(&format!(", or take it away from under its users with {forced}"));
-    Refusal {
-        device_busy: true,
-        ..Refusal::new(message)
-    }
-}
-
-/// Where a block device is mounted, of what this process sees.
-fn mounted_on(device: &Path) -> Option<String> {
-    let number = fs::metadata(device).ok()?.rdev();
-    let number = Device {
-        major: rustix::fs::major(number),
-        minor: rustix::fs::minor(number),
-    };
-    let mounts = mounts().ok()?;
-    let mount = mounts.iter().find(|mount| mount.device == number)?;
-    Some(shown(&mount.mount_point))
+    let name = export.name().escape_debug();
+    device_use::claim(export.device(), &|| export.claim()).map_err(|usage| match usage {
+        Usage::Unknown(why) => Refusal::new(format!("cannot see whether the volume {name} is in use: {why}")),
+        Usage::Known { users, remedy } => Refusal {
+            device_busy: true,
+            ..Refusal::new(format!(
+                "the volume {name} is in use: {users}: {remedy}, or take it away from under its users with {forced}"
+            ))
+        },
+    })
 }

@@ -6,6 +6,7 @@ use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{mounts, shown};
 use crate::progress::Progress;
 use crate::topology::human_bytes;
+use crate::waiting;
 use clap::Args;
 use homenode::{Membership, Pool, PoolName, PoolOptions};
 use serde::Serialize;
@@ -78,13 +79,14 @@ pub(crate) struct ListArgs {
     json: bool,
 }
 
-/// Put a durable pool away, so that its files can go to another machine: makes everything durable, and forgets its name here.
+/// Put a durable pool away, so that its files can go to another machine: makes everything durable, and forgets its name here. Ends block
+/// devices of its volumes that wait for a server that was killed, unless they are in use.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
     /// The pool.
     #[arg(value_name = "NAME")]
     name: PoolName,
-    /// Forget the name of a pool that cannot be opened. Its files are not touched.
+    /// Forget the name of a pool that cannot be opened. Its files are not touched. Block devices that wait end under their users.
     #[arg(long, short)]
     force: bool,
 }
@@ -366,6 +368,10 @@ fn look_at(known: &Known) -> (u64, Option<String>) {
 }
 
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
+    if let Some(uuid) = known::uuid_of(&args.name) {
+        // Of a server that was killed.
+        waiting::end(&waiting::of_pool(uuid), args.force)?;
+    }
     // Opened and closed: what a killed server left in this machine's memory is on the files then.
     let open = |members: Vec<PathBuf>| Pool::open_on(&members, &PoolOptions::default()).map_err(Failure::from);
     if let Err(failure) = known::members_of(&args.name).and_then(open) {

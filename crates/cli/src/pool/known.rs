@@ -66,6 +66,11 @@ pub(crate) fn find(name: &PoolName) -> Result<Option<Known>> {
     }
 }
 
+/// Identity of the pool of that name, if it is known.
+pub(crate) fn uuid_of(name: &PoolName) -> Option<u128> {
+    u128::from_str_radix(&find(name).ok()??.uuid, 16).ok()
+}
+
 /// The members of a pool that must be known.
 pub(crate) fn members_of(name: &PoolName) -> Result<Vec<PathBuf>> {
     match find(name)? {

@@ -5,15 +5,18 @@ use crate::control::client::unexpected;
 use crate::control::protocol::{Outcome, Request};
 use crate::failure::{Result, fail};
 use crate::mountinfo::{absolute, shown};
+use crate::waiting;
 use clap::Args;
 use std::path::PathBuf;
 
 /// Make a volume a block device, and print its path.
 ///
 /// The kernel's ublk driver (Linux 6.9 and newer, `modprobe ublk_drv`) hands each request to the pool's server, where a thread of the
-/// CPU that asked carries it out: there is a queue for each CPU. The device ends with `homenode volume detach`, and with the server:
-/// if that is killed, users of the device get I/O errors, and the next `homenode up` clears what is left. What was discarded
-/// (fstrim, mkfs) is free in the pool at once. There is no cache to flush: what the pool holds goes with its server.
+/// CPU that asked carries it out: there is a queue for each CPU. The device ends with `homenode volume detach`, and with the server.
+/// If that is killed, users of a device of a pool of memory get I/O errors, and the next `homenode up` clears what is left. Users of a durable
+/// pool's device wait until `homenode up` has brought the pool back, and go on then as if nothing had happened: what they had under way is carried
+/// out again. `homenode volume detach --force` ends a device that waits. What was discarded (fstrim, mkfs) is free in the pool at once. Flushes
+/// and forced writes of a durable pool's device are durable when they are answered; a pool of memory has no cache to flush.
 #[derive(Args, Debug)]
 pub(crate) struct AttachArgs {
     /// Where its pool is mounted, a slash, and its name.
@@ -26,9 +29,11 @@ pub(crate) struct AttachArgs {
 }
 
 /// End the block device of a volume. What was asked for before is carried out first.
+///
+/// A device whose server was killed has nobody to carry it out: it is ended with `--force` only, and its users, who wait, get I/O errors.
 #[derive(Args, Debug)]
 pub(crate) struct DetachArgs {
-    /// Where its pool is mounted, a slash, and its name.
+    /// Where its pool is mounted, a slash, and its name; or the device itself (/dev/ublkb0) when its server was killed.
     #[arg(value_name = "POOL/NAME")]
     volume: PathBuf,
     /// Also while the device is in use, mounted for example: its users get I/O errors from then on.
@@ -52,6 +57,13 @@ pub(super) fn attach(args: &AttachArgs) -> Result<()> {
 }
 
 pub(super) fn detach(args: &DetachArgs) -> Result<()> {
+    if let Some(device) = waiting::named(&args.volume) {
+        if !args.force {
+            fail!("{}: {}", waiting::line(&device), waiting::remedy(&device));
+        }
+        waiting::end(&[device], true)?;
+        return crate::print_line(&format!("detached {}", shown(&args.volume)));
+    }
     let (mut connection, name) = find(&args.volume)?;
     let force = args.force;
     match connection.request(&Request::VolumeDetach { name, force }, &mut |_, _| {})? {

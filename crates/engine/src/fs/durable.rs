@@ -161,6 +161,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.journal.is_some()
     }
 
+    /// Identity of a durable pool.
+    pub fn uuid(&self) -> Option<u128> {
+        self.journal.as_ref().map(|journal| journal.uuid())
+    }
+
     /// Stores bytes in blocks that the file has, or is about to have.
     #[inline]
     pub(super) fn store(

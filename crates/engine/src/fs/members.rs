@@ -73,11 +73,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// The pool's UUID, if it is durable.
-    pub fn uuid(&self) -> Option<u128> {
-        self.journal.as_ref().map(|journal| journal.uuid())
-    }
-
     /// Wipes superblocks of a file that is no member, as far as that is possible: it is none, whatever they say.
     fn wipe(&self, superblocks: [Block; 2]) {
         let memory = self.pool.memory();

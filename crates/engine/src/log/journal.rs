@@ -167,6 +167,10 @@ pub(crate) struct Snapshot {
 }
 
 impl Journal {
+    pub(crate) fn uuid(&self) -> u128 {
+        self.options.uuid
+    }
+
     /// A journal that goes on behind `tail`, with the snapshot's segments given apart.
     pub(crate) fn new(options: LogOptions, mut superblock: Superblock, snapshot: Vec<Segment>, tail: Tail) -> Self {
         superblock.witness = options.witness;

@@ -52,6 +52,9 @@ const OPERATIONS: &[Operation] = &[
     Operation::SetPolicy("d"),
     Operation::MakeVolume,
     Operation::WriteVolume(4096, 5000),
+    Operation::OverwriteVolume(4096, 3000),
+    Operation::DiscardVolume(0, 8192),
+    Operation::ZeroVolume(4096, 5000),
     Operation::RemoveVolume,
 ];
 
@@ -59,6 +62,7 @@ const OPERATIONS: &[Operation] = &[
 const SYNCS: &[Operation] = &[
     Operation::Sync("a"),
     Operation::Sync("b"),
+    Operation::SyncVolume,
     Operation::SyncAll,
     Operation::Snapshot,
 ];
@@ -261,6 +265,24 @@ fn replacing(kind: Kind, random: &mut fastrand::Rng) -> Run {
     run
 }
 
+/// A block device at work: writes, discards and flushes of a volume.
+fn volume(kind: Kind, random: &mut fastrand::Rng) -> Run {
+    let mut run = begun(kind, random);
+    run.step(Operation::MakeVolume);
+    for _ in 0..random.usize(4..=20) {
+        let (offset, count) = (random.u64(0..50_000), random.usize(1..10_000));
+        let bytes = count as u64;
+        run.step(match random.u8(..10) {
+            0..=2 => Operation::WriteVolume(offset, count),
+            3..=4 => Operation::OverwriteVolume(offset, count),
+            5 => Operation::DiscardVolume(offset, bytes),
+            6 => Operation::ZeroVolume(offset, bytes),
+            _ => Operation::SyncVolume,
+        });
+    }
+    run
+}
+
 fn survives(make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
     survives_in(states() / 7, make);
 }
@@ -290,6 +312,11 @@ fn crowded_pools_survive_every_crash() {
 #[test]
 fn files_that_replace_others_survive_every_crash() {
     survives(replacing);
+}
+
+#[test]
+fn volumes_survive_every_crash() {
+    survives(volume);
 }
 
 #[test]

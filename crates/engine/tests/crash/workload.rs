@@ -8,7 +8,7 @@ use homenode_engine::fs::{
 };
 use homenode_engine::log::{LogOptions, MemberRecord, NotGathered, PoolName, Superblock, gather};
 use homenode_engine::pool::{Machine, MemberKind};
-use homenode_engine::{BLOCK_BYTES, Clock, CpuId, MemberId, NodeId};
+use homenode_engine::{BLOCK_BYTES, Clock, CpuId, MemberId, Memory, NodeId};
 use homenode_shared::Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -161,7 +161,13 @@ pub(crate) enum Operation {
     SetPolicy(&'static str),
     MakeVolume,
     WriteVolume(u64, usize),
+    /// As a block device does where the volume has blocks.
+    OverwriteVolume(u64, usize),
+    DiscardVolume(u64, u64),
+    ZeroVolume(u64, u64),
     RemoveVolume,
+    /// A block device's flush.
+    SyncVolume,
     Sync(&'static str),
     SyncAll,
     Snapshot,
@@ -310,6 +316,11 @@ impl Run {
                     let inode = self.find(path).expect("it was made durable");
                     synced.files.insert(inode.ino().0, nth);
                 }
+                Operation::SyncVolume => {
+                    synced.names = nth;
+                    let volume = self.fs.volume("v").expect("it was made durable");
+                    synced.files.insert(volume.inode().ino().0, nth);
+                }
                 Operation::SyncAll | Operation::Snapshot => {
                     let all = self.trees.last().expect("it begins with one").bytes.keys();
                     synced.files.extend(all.map(|ino| (*ino, nth)));
@@ -397,6 +408,30 @@ impl Run {
                     .write_volume(&asking(&self.slot), &volume, offset, &bytes)
                     .ok()
                     .map(drop)
+            }
+            Operation::OverwriteVolume(offset, count) => {
+                let (volume, bytes) = (self.fs.volume("v").ok()?, self.stamped(count));
+                let asking = (self.slot.number(), CpuId(0));
+                let done = self
+                    .fs
+                    .write_straight(asking, &volume, offset, count, |memory, stretch| {
+                        let (block, in_block) = stretch.place.expect("only blocks are written straight");
+                        let from = &bytes[stretch.done..][..stretch.bytes];
+                        memory.store(block, in_block, from).expect("memory does not fail");
+                    });
+                (done > 0).then_some(())
+            }
+            Operation::DiscardVolume(offset, bytes) => {
+                let volume = self.fs.volume("v").ok()?;
+                self.fs.discard_volume(&asking(&self.slot), &volume, offset, bytes).ok()
+            }
+            Operation::ZeroVolume(offset, bytes) => {
+                let volume = self.fs.volume("v").ok()?;
+                self.fs.zero_volume(&asking(&self.slot), &volume, offset, bytes).ok()
+            }
+            Operation::SyncVolume => {
+                let volume = self.fs.volume("v").ok()?;
+                self.fs.sync(&self.slot, volume.inode()).ok()
             }
             Operation::RemoveVolume => {
                 let volume = self.fs.volume("v").ok()?;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use trace::TraceWriter;
 
 /// A volume that is a block device. While it is, the volume keeps its size and cannot be removed; dropping this ends it, also under its
-/// users: they get errors then, as they do when this process dies.
+/// users: they get errors then, as they do when this process dies, but see [`Volume::export_lasting`].
 #[derive(Debug)]
 pub struct Export {
     name: Box<str>,
@@ -39,9 +39,18 @@ impl Volume {
     /// EBUSY when it is attached already, ENOENT when it is removed; [`Error::Export`] when the kernel has no ublk driver, or
     /// refuses. Nothing is left behind then.
     pub fn export(&self, trace: Option<File>) -> Result<Export, Error> {
+        self.export_by(trace, Added::new)
+    }
+
+    /// Serves the device that `add` gives.
+    pub(super) fn export_by(
+        &self,
+        trace: Option<File>,
+        add: impl FnOnce() -> Result<Added, ublk::Error>,
+    ) -> Result<Export, Error> {
         let attached = self.hold()?;
         self.exported(|failed| {
-            let added = Added::new().map_err(failed)?;
+            let added = add().map_err(failed)?;
             let pool = &self.pool;
             let first_cpu = |cpus: &Vec<_>| cpus.first().copied();
             let home = |cpus| first_cpu(cpus).map_or(NodeId(0), |cpu| pool.fs.pool().cpu_node(cpu));
@@ -116,7 +125,7 @@ impl Export {
     /// # Errors
     /// What opening it ends in.
     pub fn claim(&self) -> io::Result<Option<Claim>> {
-        Ok(self.server.claim()?.map(|file| Claim { _file: file }))
+        claim(self.device())
     }
 
     /// Ends the device, also under its users; the volume is free then. What waits is carried out first; a trace is complete.
@@ -136,6 +145,10 @@ impl Export {
         let traced = trace.map_or(Ok(()), TraceWriter::finish);
         stopped.and(traced.map_err(|source| Error::Trace { name, source }))
     }
+}
+
+pub(super) fn claim(device: &Path) -> io::Result<Option<Claim>> {
+    Ok(ublk::claim(device)?.map(|file| Claim { _file: file }))
 }
 
 /// Removes what processes like this one left of block devices when they were killed: the devices themselves ended with them. Gives

@@ -26,6 +26,10 @@ pub(super) const ADD_DEV: u32 = changing(0x04);
 pub(super) const START_DEV: u32 = changing(0x06);
 pub(super) const STOP_DEV: u32 = changing(0x07);
 pub(super) const SET_PARAMS: u32 = changing(0x08);
+pub(super) const GET_PARAMS: u32 = reading(0x09);
+pub(super) const START_USER_RECOVERY: u32 = changing(0x10);
+pub(super) const END_USER_RECOVERY: u32 = changing(0x11);
+pub(super) const GET_FEATURES: u32 = reading(0x13);
 /// Does not wait for those who have the device open. Since Linux 6.9.
 pub(super) const DEL_DEV_ASYNC: u32 = reading(0x14);
 
@@ -34,8 +38,14 @@ pub(super) const COMMIT_AND_FETCH_REQ: u32 = command(3, IoCommand::BYTES, 0x21);
 
 /// Commands are numbered so, not as they were at first.
 const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
-/// All features that are asked for. None of recovery: without its server a device ends, and with it what waits for it.
+/// Features that every device is asked for with.
 pub(super) const FEATURES: u64 = F_CMD_IOCTL_ENCODE;
+/// Features of a lasting device: when its server is gone its requests wait for the next one (`UBLK_F_USER_RECOVERY`), which is given those
+/// under way once more (`UBLK_F_USER_RECOVERY_REISSUE`).
+pub(super) const LASTING: u64 = 1 << 3 | 1 << 4;
+/// `UBLK_F_QUIESCE`, of Linux 6.16: drivers that have it survive a server that ends while it takes a device up. In older ones the next try
+/// is refused, or dereferences a null pointer in the kernel.
+pub(super) const F_QUIESCE: u64 = 1 << 12;
 
 /// Any number the driver likes.
 pub(super) const NEW_DEVICE: u32 = u32::MAX;
@@ -44,6 +54,10 @@ const NO_QUEUE: u16 = u16::MAX;
 
 /// A device without a disk: not started, stopped, or its server is gone.
 pub(super) const STATE_DEAD: u16 = 0;
+/// A disk whose server is there, or has ended a moment ago.
+pub(super) const STATE_LIVE: u16 = 1;
+/// A disk whose requests wait for the next server.
+pub(super) const STATE_QUIESCED: u16 = 2;
 
 /// The most requests that a queue may have in the driver's eyes. In the device's file there is room for the descriptors of as many
 /// for each queue, in whole pages.
@@ -181,6 +195,18 @@ impl Parameters {
             ..Self::default()
         }
     }
+
+    /// Room for the parameters that a device has.
+    pub(super) fn room() -> Self {
+        Self {
+            bytes: u32::try_from(size_of::<Self>()).expect("64"),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn device_bytes(&self) -> u64 {
+        self.device_sectors << SECTOR_SHIFT
+    }
 }
 
 /// `struct ublksrv_io_desc`: what is asked for by a tag.
@@ -244,6 +270,8 @@ mod tests {
         assert_eq!(ADD_DEV, 0xc020_7504);
         assert_eq!((START_DEV, STOP_DEV), (0xc020_7506, 0xc020_7507));
         assert_eq!((SET_PARAMS, DEL_DEV_ASYNC), (0xc020_7508, 0x8020_7514));
+        assert_eq!((GET_PARAMS, GET_FEATURES), (0x8020_7509, 0x8020_7513));
+        assert_eq!((START_USER_RECOVERY, END_USER_RECOVERY), (0xc020_7510, 0xc020_7511));
         assert_eq!((FETCH_REQ, COMMIT_AND_FETCH_REQ), (0xc010_7520, 0xc010_7521));
     }
 

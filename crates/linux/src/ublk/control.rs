@@ -86,14 +86,44 @@ impl Control {
             .map_err(failed("take the size and the limits of", device))
     }
 
+    /// Features that the driver has.
+    pub(super) fn features(&self) -> io::Result<u64> {
+        let mut features = 0_u64;
+        self.with(abi::GET_FEATURES, abi::NEW_DEVICE, 0, &mut features)?;
+        Ok(features)
+    }
+
+    pub(super) fn parameters(&self, device: u32) -> Result<Parameters, Error> {
+        let mut parameters = Parameters::room();
+        let asked = self.with(abi::GET_PARAMS, device, 0, &mut parameters);
+        asked.map_err(failed("tell the size of", device))?;
+        Ok(parameters)
+    }
+
     /// Makes it a disk; waits until all queues are served.
     pub(super) fn start(&self, device: u32) -> Result<(), Error> {
+        let started = self.as_server(abi::START_DEV, device);
+        started.map_err(failed("start", device))
+    }
+
+    /// Prepares a disk for its next server. EBUSY while the one before is ending.
+    pub(super) fn start_recovery(&self, device: u32) -> io::Result<()> {
+        self.on_device(abi::START_USER_RECOVERY, device)
+    }
+
+    /// Hands what waits to this process; waits until all queues are served.
+    pub(super) fn end_recovery(&self, device: u32) -> Result<(), Error> {
+        let taken = self.as_server(abi::END_USER_RECOVERY, device);
+        taken.map_err(failed("hand over", device))
+    }
+
+    fn as_server(&self, operation: u32, device: u32) -> io::Result<()> {
         let command = ControlCommand {
             device,
             data: u64::from(std::process::id()),
             ..ControlCommand::default()
         };
-        self.command(abi::START_DEV, &command).map_err(failed("start", device))
+        self.command(operation, &command)
     }
 
     /// Ends the disk: what waits is done first, what comes later fails. Then its queues are told.
@@ -171,8 +201,9 @@ trait Plain {}
 impl Plain for DeviceInfo {}
 impl Plain for Parameters {}
 impl Plain for CpuMask {}
+impl Plain for u64 {}
 
-fn failed(doing: &str, device: u32) -> impl FnOnce(io::Error) -> Error {
+pub(super) fn failed(doing: &str, device: u32) -> impl FnOnce(io::Error) -> Error {
     let doing = format!("{doing} {}", super::disk_path(device).display());
     |source| Error::Command { doing, source }
 }

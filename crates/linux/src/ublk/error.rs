@@ -42,6 +42,16 @@ pub enum Error {
         /// The errno.
         source: io::Error,
     },
+    /// It cannot be noted for the next server which volume a device is of.
+    #[error("cannot note in {} which volume {} is of: {source}", path.display(), device.display())]
+    Record {
+        /// Of which device.
+        device: PathBuf,
+        /// The file.
+        path: PathBuf,
+        /// The errno.
+        source: io::Error,
+    },
     /// There is no memory for the data of requests.
     #[error(transparent)]
     Buffers(#[from] ArenaError),
@@ -76,6 +86,7 @@ impl Error {
             Self::Ring(RingError::Make { source } | RingError::Files { source })
             | Self::Open { source, .. }
             | Self::Command { source, .. }
+            | Self::Record { source, .. }
             | Self::Queue { source, .. } => source,
         };
         source.raw_os_error().unwrap_or(libc::EIO)

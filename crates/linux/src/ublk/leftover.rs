@@ -1,6 +1,7 @@
 //! What servers left that were killed: their disks ended with them, the devices' numbers and files stay until someone removes them.
+//! A lasting disk does not end, and is no such leftover: see `lasting`.
 
-use super::abi::STATE_DEAD;
+use super::abi::{LASTING, STATE_DEAD};
 use super::control::Control;
 use super::error::Error;
 use super::{disk_path, file_path, mark};
@@ -46,7 +47,7 @@ pub fn clear_leftovers() -> Result<Vec<PathBuf>, Error> {
 }
 
 /// The numbers of all devices there are, ascending.
-fn devices() -> Vec<u32> {
+pub(super) fn devices() -> Vec<u32> {
     let entries = fs::read_dir(CLASS).into_iter().flatten();
     let number = |entry: io::Result<fs::DirEntry>| {
         let name = entry.ok()?.file_name().into_string().ok()?;
@@ -65,6 +66,9 @@ fn is_left(control: &Control, device: u32) -> bool {
             return false;
         };
         if !mark::is_of_the_dead(info.mark) {
+            return false;
+        }
+        if info.state != STATE_DEAD && info.features & LASTING != 0 {
             return false;
         }
         if info.state == STATE_DEAD && !is_served(device) {

@@ -14,9 +14,14 @@ pub(super) fn own() -> u64 {
     of(std::process::id(), start_ticks(std::process::id()).unwrap_or(0))
 }
 
+/// Whether a server like this one made the device.
+pub(super) fn is_ours(mark: u64) -> bool {
+    mark >> (PID_BITS + START_BITS) == MAGIC
+}
+
 /// Whether a server like this one made the device, and has ended.
 pub(super) fn is_of_the_dead(mark: u64) -> bool {
-    if mark >> (PID_BITS + START_BITS) != MAGIC {
+    if !is_ours(mark) {
         return false;
     }
     let pid = u32::try_from(mark >> START_BITS & ((1 << PID_BITS) - 1)).expect("22 bits");

@@ -270,7 +270,7 @@ fn make(entries: u32) -> io::Result<IoUring> {
 }
 
 /// Tells the kernel that others' writes wait for this thread: when memory is short, it is not to wait for them. Only root may.
-pub(super) fn serve_writes() {
+pub fn serve_writes() {
     /// Since Linux 5.6; libc has no name for it.
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
     // SAFETY: takes numbers only.

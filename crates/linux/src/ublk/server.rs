@@ -4,13 +4,14 @@ use super::bell::{self, Bell, Ear, RingAtEnd};
 use super::control::Control;
 use super::error::Error;
 use super::queue::{Parts, Queue, serve_writes, stay};
-use super::{Added, disk_path, file_path};
+use super::{Added, disk_path, file_path, record};
 use crate::driver::Arena;
 use homenode_engine::CpuId;
 use homenode_engine::blk::trace::Recorder;
 use homenode_engine::blk::{Device, DriverQueue};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -42,6 +43,9 @@ pub struct Server {
     disk: PathBuf,
     bell: Arc<Bell>,
     threads: Vec<JoinHandle<Result<(), Error>>>,
+    is_lasting: bool,
+    /// Its users are to go on waiting if this is dropped now.
+    waits: bool,
     is_over: bool,
 }
 
@@ -80,7 +84,9 @@ impl Added {
             "each queue has its parts"
         );
         check_map(&setup.device, queues);
-        self.set_limits(setup.device.limits())?;
+        if self.taken_up.is_none() {
+            self.set_limits(setup.device.limits())?;
+        }
         let (bell, ear) = bell::new().map_err(|source| Error::Open {
             path: file_path(self.info.device),
             source,
@@ -110,12 +116,33 @@ impl Added {
             control: self.control.take().expect("it is not started twice"),
             bell: Arc::new(bell),
             threads: Vec::with_capacity(queues),
+            is_lasting: self.origin.is_some(),
+            waits: self.taken_up == Some(true),
             is_over: false,
         };
+        // Dropped, the server takes all of it away again, or leaves it as it was.
         server.begin(shared, setup.recorders)?;
-        // Dropped, the server takes all of it away again.
-        server.control.start(server.device)?;
-        wait_for(&server.disk, || fs::metadata(&server.disk))?;
+        let note = || match &self.origin {
+            Some(origin) => record::put(server.device, self.info.mark, origin),
+            None => Ok(()),
+        };
+        match self.taken_up {
+            None => {
+                note()?;
+                server.control.start(server.device)?;
+                wait_for(&server.disk, || fs::metadata(&server.disk))?;
+            }
+            Some(true) => {
+                note()?;
+                server.control.end_recovery(server.device)?;
+            }
+            // Nobody is to try again before.
+            Some(false) => {
+                server.control.end_recovery(server.device)?;
+                note()?;
+            }
+        }
+        server.waits = false;
         Ok(server)
     }
 }
@@ -162,20 +189,6 @@ impl Server {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Opens the device for this use alone: as long as the file is there nobody mounts it. `None` when somebody has it so, by a
-    /// mount for example. Whoever has merely opened it is not in the way.
-    ///
-    /// # Errors
-    /// What opening it ends in.
-    pub fn claim(&self) -> io::Result<Option<File>> {
-        let mut options = File::options();
-        match options.read(true).custom_flags(libc::O_EXCL).open(&self.disk) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Ends the device: what waits is done, what comes later fails. All of it is gone then but its number, which stays taken as long
     /// as somebody has the device open.
     ///
@@ -190,12 +203,28 @@ impl Server {
         let stopped = if self.has_ended() {
             Ok(())
         } else {
+            if self.is_lasting {
+                self.flush();
+            }
             self.control.stop(self.device)
         };
         self.bell.ring();
         let joined = self.join();
         let deleted = self.control.delete(self.device);
+        if self.is_lasting && deleted.is_ok() {
+            record::remove(self.device);
+        }
         joined.and(stopped).and(deleted)
+    }
+
+    /// Has the kernel write what it keeps of the disk, and of a filesystem on it. Of other disks it does that when they are stopped; what it
+    /// writes to a lasting one fails then.
+    fn flush(&self) {
+        /// `BLKFLSBUF` of linux/fs.h.
+        const FLUSH_BUFFERS: libc::Ioctl = 0x1261;
+        let Ok(disk) = File::open(&self.disk) else { return };
+        // SAFETY: takes a number and no memory.
+        unsafe { libc::ioctl(disk.as_raw_fd(), FLUSH_BUFFERS, 0) };
     }
 
     fn join(&mut self) -> Result<(), Error> {
@@ -213,7 +242,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if !self.is_over {
+        if self.waits {
+            self.bell.ring();
+            let _ = self.join();
+        } else if !self.is_over {
             // Who wants to know it calls `stop`.
             let _ = self.end();
         }
@@ -251,6 +283,20 @@ impl<Q: DriverQueue> Shared<Q> {
         // Nobody waits for it when another queue has failed.
         let _ = ready.send(());
         queue.serve().map_err(failed)
+    }
+}
+
+/// Opens a disk for this use alone: as long as the file is there nobody mounts it. `None` when somebody has it so, by a
+/// mount for example. Whoever has merely opened it is not in the way. Waits for no server.
+///
+/// # Errors
+/// What opening it ends in.
+pub fn claim(disk: &Path) -> io::Result<Option<File>> {
+    let mut options = File::options();
+    match options.read(true).custom_flags(libc::O_EXCL).open(disk) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

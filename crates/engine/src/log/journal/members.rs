@@ -9,11 +9,6 @@ use crate::{MemberId, Memory};
 use std::sync::atomic::Ordering;
 
 impl Journal {
-    /// Identity of the pool.
-    pub(crate) fn uuid(&self) -> u128 {
-        self.options.uuid
-    }
-
     /// Whether the superblocks have room for another member.
     pub(crate) fn takes_members(&self) -> bool {
         self.superblock.lock().members.len() < MEMBERS_MAX

@@ -1,0 +1,113 @@
+//! Block devices of durable pools' volumes: they outlive the process that serves them.
+
+use super::export::claim;
+use super::{Claim, Export, Volume};
+use crate::Error;
+use homenode_linux::ublk::{self, Added, Lasting, Origin};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// A block device that outlives its server, of this process or any other.
+#[derive(Debug)]
+pub struct LastingExport(Lasting);
+
+/// All block devices of this machine that outlive their servers. Empty where the kernel may not be asked (not root).
+#[must_use]
+pub fn lasting_exports() -> Vec<LastingExport> {
+    ublk::lasting_devices().into_iter().map(LastingExport).collect()
+}
+
+impl LastingExport {
+    /// The block device.
+    #[must_use]
+    pub fn device(&self) -> &Path {
+        self.0.disk()
+    }
+
+    /// Identity of the pool that the device's volume is of. `None`: nobody knows.
+    #[must_use]
+    pub fn pool(&self) -> Option<u128> {
+        self.0.origin().map(|origin| origin.pool)
+    }
+
+    /// Name of the volume.
+    #[must_use]
+    pub fn volume(&self) -> Option<&str> {
+        self.0.origin().map(|origin| &*origin.volume)
+    }
+
+    /// Directory where the pool was mounted.
+    #[must_use]
+    pub fn directory(&self) -> Option<&str> {
+        self.0.origin().map(|origin| &*origin.directory)
+    }
+
+    /// Whether it has no server, so that its users wait.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.0.is_waiting()
+    }
+
+    /// Bytes of the device, which stay what they were when the volume changes its size.
+    ///
+    /// # Errors
+    /// [`Error::Leftover`] when the kernel does not tell.
+    pub fn bytes(&self) -> Result<u64, Error> {
+        self.0.bytes().map_err(|source| Error::Leftover(Box::new(source)))
+    }
+
+    /// As [`Export::claim`].
+    ///
+    /// # Errors
+    /// What opening it ends in.
+    pub fn claim(&self) -> io::Result<Option<Claim>> {
+        claim(self.device())
+    }
+
+    /// Ends it while it waits: its users get errors.
+    ///
+    /// # Errors
+    /// [`Error::Leftover`].
+    pub fn end(&self) -> Result<(), Error> {
+        self.0.end().map_err(|source| Error::Leftover(Box::new(source)))
+    }
+}
+
+impl Volume {
+    /// As [`Volume::export`], for a volume of a durable pool: when this process dies, users of the device wait until a process that has the pool
+    /// open calls [`Volume::take_up`], and what was under way is carried out again. The kernel must be able to do that, else the device is as any
+    /// other. `directory` is where the pool is mounted, for people.
+    ///
+    /// # Errors
+    /// Those of [`Volume::export`].
+    ///
+    /// # Panics
+    /// When the pool is not durable.
+    pub fn export_lasting(&self, trace: Option<File>, directory: &str) -> Result<Export, Error> {
+        let origin = self.origin(directory);
+        self.export_by(trace, || Added::lasting(origin))
+    }
+
+    /// Serves a device of this volume whose server is gone: its users go on.
+    ///
+    /// # Errors
+    /// Those of [`Volume::export`]. The device's users go on waiting, but with Linux before 6.16 it may have to end.
+    ///
+    /// # Panics
+    /// When the device is of another volume.
+    pub fn take_up(&self, device: &LastingExport, directory: &str) -> Result<Export, Error> {
+        let origin = self.origin(directory);
+        let is_own = (device.pool(), device.volume()) == (Some(origin.pool), Some(self.name()));
+        assert!(is_own, "a device is taken up with its own volume");
+        self.export_by(None, || device.0.take_up(origin))
+    }
+
+    fn origin(&self, directory: &str) -> Origin {
+        Origin {
+            pool: self.pool.fs.uuid().expect("its pool is durable"),
+            volume: self.name().to_owned(),
+            directory: directory.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Lasting devices: when their server is killed their users wait, until the next server of the same volume takes the device up.
+//!
+//! The driver keeps the disk and everything that its users have open, and gives the next server what the one before had under way once
+//! more; a volume's requests may be carried out twice. Whose a device is tells its record. Invariants: only the process that has the
+//! volume's pool open takes a device up; a device is ended here only while no server has it.
+
+use super::abi::{DeviceInfo, F_QUIESCE, LASTING, STATE_DEAD, STATE_LIVE, STATE_QUIESCED};
+use super::control::{Control, failed};
+use super::error::Error;
+use super::leftover::devices;
+use super::record::{self, Origin};
+use super::{Added, disk_path, file_path, mark, server};
+use crate::process::start_ticks;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What the kernel gets to let go of a server that was killed: it waits for the server's rings, and frees its memory.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
+const END_PAUSE: Duration = Duration::from_millis(20);
+
+/// A lasting device, of this process or any other.
+#[derive(Debug)]
+pub struct Lasting {
+    device: u32,
+    mark: u64,
+    disk: PathBuf,
+    origin: Option<Origin>,
+    is_waiting: bool,
+}
+
+/// All lasting devices of this machine that servers like this one made, ascending by number. None where the driver may not be asked.
+#[must_use]
+pub fn lasting_devices() -> Vec<Lasting> {
+    let devices = devices();
+    if devices.is_empty() {
+        return Vec::new();
+    }
+    let Ok(control) = Control::open() else {
+        return Vec::new();
+    };
+    let found = devices.into_iter().filter_map(|device| {
+        let info = settled(&control, device)?;
+        let is_lasting = info.features & LASTING == LASTING && info.state != STATE_DEAD;
+        (is_lasting && mark::is_ours(info.mark)).then(|| Lasting {
+            device,
+            mark: info.mark,
+            disk: disk_path(device),
+            origin: record::of(device, info.mark),
+            is_waiting: info.state == STATE_QUIESCED,
+        })
+    });
+    found.collect()
+}
+
+/// What the driver tells of a device, once it has noticed the end of a server.
+fn settled(control: &Control, device: u32) -> Option<DeviceInfo> {
+    let start = Instant::now();
+    loop {
+        let info = control.info(device).ok()?;
+        let is_served = u32::try_from(info.server).is_ok_and(|server| start_ticks(server).is_some());
+        if info.features & LASTING == 0 || info.state != STATE_LIVE || is_served || start.elapsed() > END_TIMEOUT {
+            return Some(info);
+        }
+        thread::sleep(END_PAUSE);
+    }
+}
+
+impl Lasting {
+    /// The disk's path.
+    #[must_use]
+    pub fn disk(&self) -> &Path {
+        &self.disk
+    }
+
+    /// The volume that the device is of. `None` when no record tells it: the one of an older driver was killed while it took the device up.
+    #[must_use]
+    pub fn origin(&self) -> Option<&Origin> {
+        self.origin.as_ref()
+    }
+
+    /// Whether the device has no server, so that its users wait.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.is_waiting
+    }
+
+    /// Bytes of the disk.
+    ///
+    /// # Errors
+    /// [`Error`] of the driver.
+    pub fn bytes(&self) -> Result<u64, Error> {
+        Ok(Control::open()?.parameters(self.device)?.device_bytes())
+    }
+
+    /// Makes this process the next server, once [`Added::start`] is called with the same volume; `origin` is noted then. A server that is
+    /// just ending is waited for.
+    ///
+    /// # Errors
+    /// [`Error`]: its users go on waiting then; but where the driver is older than Linux 6.16, the device may have to end.
+    pub fn take_up(&self, origin: Origin) -> Result<Added, Error> {
+        let control = Control::open()?;
+        let can_repeat = control.features().is_ok_and(|all| all & F_QUIESCE != 0);
+        let start = Instant::now();
+        while let Err(error) = self.prepare(&control, can_repeat) {
+            if error.raw_os_error() != Some(libc::EBUSY) || start.elapsed() > END_TIMEOUT {
+                return Err(failed("let a new server have", self.device)(error));
+            }
+            thread::sleep(END_PAUSE);
+        }
+        let path = file_path(self.device);
+        let info = control.info(self.device).map_err(failed("describe", self.device));
+        let open = || File::options().read(true).write(true).open(&path);
+        let opened = info.and_then(|info| Ok((info, server::wait_for(&path, open)?)));
+        match opened {
+            Ok((info, file)) => Added::of(control, info, file, Some(origin), Some(can_repeat)),
+            Err(error) => {
+                if !can_repeat {
+                    let _ = control.delete(self.device);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Has the driver prepare the device for this process.
+    fn prepare(&self, control: &Control, can_repeat: bool) -> io::Result<()> {
+        if can_repeat {
+            return control.start_recovery(self.device);
+        }
+        // If this process is killed from here on, nobody tries again.
+        record::remove(self.device);
+        control.start_recovery(self.device).inspect_err(|_| {
+            if let Some(origin) = &self.origin {
+                // Without it the device can be ended by its own name still.
+                let _ = record::put(self.device, self.mark, origin);
+            }
+        })
+    }
+
+    /// Ends a device that waits: its users get errors.
+    ///
+    /// # Errors
+    /// [`Error`] of the driver.
+    pub fn end(&self) -> Result<(), Error> {
+        Control::open()?.delete(self.device)?;
+        record::remove(self.device);
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Records of lasting devices: which volume each is of, for the server that comes after a crash.
+//!
+//! A file for each device, in a directory of root's that is gone when the machine starts anew, as the devices are. A record counts only for
+//! the device whose mark it has: so a record that stayed behind says nothing about a later device of the same number.
+
+use super::disk_path;
+use super::error::Error;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Beside the servers' sockets.
+const DIRECTORY: &str = "/run/homenode/ublk";
+
+/// Volume that a lasting device is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Identity of the volume's pool.
+    pub pool: u128,
+    /// The volume's name.
+    pub volume: String,
+    /// The directory where the pool is mounted, for people.
+    pub directory: String,
+}
+
+/// A file's contents.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    /// The device's.
+    mark: u64,
+    /// In hexadecimal digits.
+    pool: String,
+    volume: String,
+    directory: String,
+}
+
+/// The volume that a device with this mark is of, if a record tells it.
+pub(super) fn of(device: u32, mark: u64) -> Option<Origin> {
+    read(Path::new(DIRECTORY), device, mark)
+}
+
+/// Notes which volume a device is of, in place of what was noted before.
+pub(super) fn put(device: u32, mark: u64, origin: &Origin) -> Result<(), Error> {
+    write(Path::new(DIRECTORY), device, mark, origin).map_err(|source| Error::Record {
+        device: disk_path(device),
+        path: path_in(Path::new(DIRECTORY), device),
+        source,
+    })
+}
+
+/// Removes the record of a device. One that stays counts for no other device.
+pub(super) fn remove(device: u32) {
+    let _ = fs::remove_file(path_in(Path::new(DIRECTORY), device));
+}
+
+fn path_in(directory: &Path, device: u32) -> PathBuf {
+    directory.join(device.to_string())
+}
+
+fn read(directory: &Path, device: u32, mark: u64) -> Option<Origin> {
+    let text = fs::read(path_in(directory, device)).ok()?;
+    let record: Record = serde_json::from_slice(&text).ok()?;
+    let origin = Origin {
+        pool: u128::from_str_radix(&record.pool, 16).ok()?,
+        volume: record.volume,
+        directory: record.directory,
+    };
+    (record.mark == mark).then_some(origin)
+}
+
+/// Whole or not at all, whenever this process dies.
+fn write(directory: &Path, device: u32, mark: u64, origin: &Origin) -> io::Result<()> {
+    let record = Record {
+        mark,
+        pool: format!("{:032x}", origin.pool),
+        volume: origin.volume.clone(),
+        directory: origin.directory.clone(),
+    };
+    match DirBuilder::new().recursive(true).mode(0o700).create(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let path = path_in(directory, device);
+    let new = path.with_extension("new");
+    fs::write(&new, serde_json::to_vec(&record)?)?;
+    fs::rename(new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_counts_for_the_device_of_its_mark_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path().join("ublk");
+        let origin = Origin {
+            pool: 7 << 100,
+            volume: "a \"disk\"".to_owned(),
+            directory: "/srv/pool".to_owned(),
+        };
+        assert_eq!(read(&directory, 3, u64::MAX), None, "there is none");
+        write(&directory, 3, u64::MAX, &origin).unwrap();
+        assert_eq!(read(&directory, 3, u64::MAX), Some(origin.clone()));
+        assert_eq!(read(&directory, 3, 1), None, "another device's of that number");
+        assert_eq!(read(&directory, 4, u64::MAX), None);
+        let moved = Origin {
+            directory: "/mnt".to_owned(),
+            ..origin
+        };
+        write(&directory, 3, 1, &moved).unwrap();
+        assert_eq!(read(&directory, 3, 1), Some(moved));
+        fs::write(path_in(&directory, 3), "{").unwrap();
+        assert_eq!(read(&directory, 3, 1), None, "damaged");
+        let entries = fs::read_dir(&directory).unwrap().count();
+        assert_eq!(entries, 1, "nothing else is left there");
+    }
+}

@@ -1,0 +1,381 @@
+"""Block devices of a durable pool, whose server is killed again and again. The first argument names the class to run."""
+
+import mmap
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+import inside
+from pool import BLOCK, MIB, TRANSPORT, WORDS, homenode, soon
+
+POOL = Path("/tmp/pool")
+MEMBERS = Path("/tmp/members")
+PLACE = Path("/tmp/mnt")
+# All that is at work ends when there is such a file.
+ENOUGH = Path("/tmp/enough")
+# Bytes of the disk that each writer has for itself.
+PART = 4 * MIB
+# By then a program that waits for a device has gone on, or it hangs.
+GO_ON_S = 60
+
+
+def killed(pid: int) -> None:
+    """SIGKILL, and nothing of the process is left."""
+    os.kill(pid, signal.SIGKILL)
+    soon(lambda: not Path(f"/proc/{pid}").exists(), "the server is gone")
+
+
+class Writer:
+    """A process of one CPU that writes stamped blocks of its part of a disk, and reads what it wrote before; it ends with its first error.
+
+    A block's bytes are of the last write to it that returned: nobody else writes there, and it waits for each write."""
+
+    def __init__(self, disk: Path, nth: int, cpu: int):
+        self.told = Path(f"/tmp/writer{nth}")
+        self.told.write_bytes(bytes(8))
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                os.sched_setaffinity(0, [cpu])
+                self.run(disk, nth)
+                code = 0
+            except BaseException as error:  # noqa: BLE001 - the process ends here, whatever it is
+                print(f"writer {nth}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(code)
+
+    def run(self, disk: Path, nth: int) -> None:
+        """What the process does until it is enough: then it reads all."""
+        randomly = random.Random(nth)
+        buffer = mmap.mmap(-1, 16 * BLOCK)
+        told = os.open(self.told, os.O_WRONLY)
+        file = os.open(disk, os.O_RDWR | os.O_DIRECT)
+        blocks = PART // BLOCK
+        written = {}
+        for count in range(1, 1 << 60):
+            first = randomly.randrange(blocks)
+            length = min(randomly.choice((1, 1, 1, 2, 16)), blocks - first)
+            for at in range(length):
+                buffer[at * BLOCK : (at + 1) * BLOCK] = self.block(nth, first + at, count)
+            self.whole(os.pwrite(file, memoryview(buffer)[: length * BLOCK], nth * PART + first * BLOCK), length)
+            written.update((first + at, count) for at in range(length))
+            if count % 3 == 0:
+                os.fsync(file)
+            self.check(file, buffer, nth, randomly.choice(list(written)), written)
+            os.pwrite(told, count.to_bytes(8, "little"), 0)
+            if ENOUGH.exists():
+                break
+        for block in range(blocks):
+            self.check(file, buffer, nth, block, written)
+        print(f"writer {nth}: {count} writes, {len(written)} blocks read back", flush=True)
+
+    def check(self, file: int, buffer: mmap.mmap, nth: int, block: int, written: dict[int, int]) -> None:
+        """Reads a block, which has to be what was written last."""
+        self.whole(os.preadv(file, [memoryview(buffer)[:BLOCK]], nth * PART + block * BLOCK), 1)
+        expected = self.block(nth, block, written[block]) if block in written else bytes(BLOCK)
+        if buffer[:BLOCK] != expected:
+            raise AssertionError(f"block {block} has {buffer[:32]!r}, not {expected[:32]!r}")
+
+    def whole(self, done: int, blocks: int) -> None:
+        """All bytes were done."""
+        if done != blocks * BLOCK:
+            raise AssertionError(f"{done} bytes of {blocks} blocks")
+
+    def block(self, nth: int, block: int, count: int) -> bytes:
+        """Bytes that no other write has."""
+        return (f"{nth:02x}:{block:06x}:{count:08x};".encode() * BLOCK)[:BLOCK]
+
+    def count(self) -> int:
+        """Writes that it has read back."""
+        return int.from_bytes(self.told.read_bytes(), "little")
+
+    def ended(self) -> bool:
+        """Whether it ended well."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 0
+
+
+class Lasting(unittest.TestCase):
+    """A durable pool, and volumes that are attached."""
+
+    def setUp(self):
+        for directory in (POOL, MEMBERS, PLACE):
+            directory.mkdir(exist_ok=True)
+        self.done("pool", "create", "data", MEMBERS / "a", "--size", "192M")
+        self.addCleanup(self.put_away)
+        self.up()
+
+    def put_away(self) -> None:
+        """Nothing is left of it."""
+        try:
+            if os.path.ismount(POOL):
+                self.done("down", POOL)
+            self.assertEqual(self.left(), [])
+            self.done("pool", "export", "data")
+            self.done("fsck", MEMBERS / "a")
+        finally:
+            # The next test is not to suffer from this one.
+            homenode("pool", "export", "--force", "data")
+            for path in MEMBERS.iterdir():
+                path.unlink()
+
+    def left(self) -> list[str]:
+        """Devices, and what is noted of them."""
+        noted = Path("/run/homenode/ublk")
+        notes = sorted(str(path) for path in noted.iterdir()) if noted.exists() else []
+        return notes + sorted(str(path) for path in Path("/dev").glob("ublk[bc]*"))
+
+    def done(self, *words) -> str:
+        """A command that has to do what it is told."""
+        done = homenode(*words)
+        self.assertEqual(done.returncode, 0, (words, done.stderr))
+        return done.stdout
+
+    def refused(self, *words) -> str:
+        """One that has to say why not, in its last line."""
+        done = homenode(*words)
+        self.assertEqual((done.returncode, done.stdout), (1, ""), (words, done.stderr))
+        return done.stderr.splitlines()[-1]
+
+    def up(self) -> str:
+        """Brings the pool up; what the command says of it."""
+        done = homenode("up", "--transport", TRANSPORT, "data", POOL)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.pid = int(re.search(r'"pid": ?(\d+)', self.done("status", "--json", POOL))[1])
+        return done.stderr
+
+    def disk(self, name: str, size: str = "32M") -> Path:
+        """A new volume, attached."""
+        self.done("volume", "create", POOL / name, "--size", size)
+        return Path(self.done("volume", "attach", POOL / name).strip())
+
+    def run_well(self, *words, **options) -> str:
+        """Another program that has to end well."""
+        done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, timeout=GO_ON_S, **options)
+        self.assertEqual(done.returncode, 0, (words, done.stdout, done.stderr))
+        return done.stdout
+
+
+class Killed(Lasting):
+    """The server is killed under load, and comes back, as often as the second argument says."""
+
+    def test_nobody_notices(self):
+        rounds = int(WORDS[1])
+        disk, other = self.disk("disk"), self.disk("filesystem", "48M")
+        self.assertEqual(Path(f"/sys/block/{disk.name}/queue/write_cache").read_text().strip(), "write back")
+        self.run_well("mkfs.ext4", "-q", other)
+        self.run_well("mount", other, PLACE)
+        cpus = [cpus[0] for cpus in inside.node_cpus().values()]
+        writers = [Writer(disk, nth, cpu) for nth, cpu in enumerate(cpus)]
+        # Many requests under way at once, in the last quarter of the disk, over and over.
+        words = [f"--filename={disk}", "--direct=1", "--ioengine=libaio", "--iodepth=16", "--offset=24m", "--size=8m", "--rw=randwrite"]
+        words += ["--bsrange=4k-64k", "--bs_unaligned=0", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--fsync=32"]
+        script = 'n=0; while [ ! -e /tmp/enough ]; do "$@" >/tmp/fio.told 2>&1 || { cat /tmp/fio.told; exit 1; }; n=$((n + 1)); done; echo $n'
+        load = subprocess.Popen(["sh", "-c", script, "sh", "fio", "--name=load", *words], stdout=subprocess.PIPE, text=True)
+        files = subprocess.Popen(["sh", "-c", FILES, "sh", PLACE], stdout=subprocess.PIPE, text=True)
+        randomly = random.Random(rounds)
+        began, slowest = time.monotonic(), 0.0
+        for nth in range(rounds):
+            time.sleep(randomly.random())
+            killed(self.pid)
+            at = time.monotonic()
+            told = self.up()
+            slowest = max(slowest, time.monotonic() - at)
+            for device in (disk, other):
+                self.assertIn(f"took up {device}", told)
+            counts = [writer.count() for writer in writers]
+            for writer, count in zip(writers, counts, strict=True):
+                self.wait(lambda writer=writer, count=count: writer.count() > count + 1, f"a writer goes on after kill {nth + 1}")
+            self.assertEqual((load.poll(), files.poll()), (None, None), f"they go on after kill {nth + 1}")
+        spent = time.monotonic() - began
+        ENOUGH.touch()
+        self.assertTrue(all([writer.ended() for writer in writers]))
+        loops, made = load.communicate(timeout=300)[0], files.communicate(timeout=300)[0]
+        self.assertEqual((load.returncode, files.returncode), (0, 0), (loops, made))
+        print(f"{rounds} kills in {spent:.0f} s, the slowest up {slowest:.1f} s; fio verified {loops.strip()} times, {made.strip()} files made")
+        self.run_well("umount", PLACE)
+        self.run_well("fsck.ext4", "-f", "-n", other)
+        self.done("down", POOL)
+        self.assertEqual(self.left(), [])
+
+    def wait(self, condition, what: str) -> None:
+        """Until the condition holds."""
+        deadline = time.monotonic() + GO_ON_S
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, f"not in {GO_ON_S} s: {what}")
+            time.sleep(0.02)
+
+
+# Files with known bytes, made durable, renamed, and read past the page cache: until it is enough.
+FILES = r"""
+set -e
+cd "$1"; n=0
+while [ ! -e /tmp/enough ]; do
+    n=$((n + 1)); f=$((n % 40))
+    echo "$n" | dd of=new conv=fsync status=none
+    head -c 20000 /dev/urandom >>new
+    sync new; sha1sum <new >new.sum; sync new.sum
+    mv new "file$f"; mv new.sum "sum$f"
+    dd if="file$f" iflag=nocache count=0 status=none
+    [ "$(sha1sum <"file$f")" = "$(cat "sum$f")" ]
+done
+for f in file*; do [ "$(sha1sum <"$f")" = "$(cat "sum${f#file}")" ]; done
+echo "$n"
+"""
+
+
+class Ends(Lasting):
+    """Nobody has to wait for ever."""
+
+    def test_detached_by_force_while_it_waits(self):
+        for by_device in (False, True):
+            disk = self.disk(f"disk{by_device}")
+            reader = self.waiting_reader(disk)
+            name = disk if by_device else POOL / f"disk{by_device}"
+            told = self.refused("volume", "detach", name)
+            for part in (str(disk), "waits for the pool's server", "homenode up", "volume detach --force"):
+                self.assertIn(part, told)
+            listed = homenode("volume", "list")
+            self.assertIn(f"{disk} of volume {POOL}/disk{by_device} waits", listed.stderr)
+            self.assertIsNone(reader.poll(), "it waits still")
+            self.done("volume", "detach", "--force", name)
+            self.failed(reader)
+            self.assertEqual(self.left(), [])
+            self.assertNotIn("took up", self.up())
+            self.done("volume", "remove", POOL / f"disk{by_device}")
+
+    def test_down_and_export_end_what_is_idle_and_refuse_what_is_in_use(self):
+        for words in (("down", POOL), ("pool", "export", "data")):
+            disk = self.disk("disk")
+            killed(self.pid)
+            with disk.open("rb"):
+                told = self.refused(*words)
+                for part in (str(disk), f"({os.getpid()})", "homenode up", "volume detach --force"):
+                    self.assertIn(part, told)
+            self.assertTrue(disk.is_block_device(), "nothing was done")
+            done = homenode(*words)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"ended {disk}", done.stderr)
+            self.assertEqual(self.left(), [])
+            if words[0] == "pool":
+                self.done("pool", "import", MEMBERS)
+            self.up()
+            self.done("volume", "remove", POOL / "disk")
+
+    def test_a_pool_that_cannot_be_opened_says_who_waits(self):
+        disk = self.disk("disk")
+        reader = self.waiting_reader(disk)
+        (MEMBERS / "a").rename(MEMBERS / "aside")
+        told = self.refused("up", "data", POOL)
+        print(told)
+        for part in (str(disk), "waits for the pool's server", "volume detach --force"):
+            self.assertIn(part, told)
+        (MEMBERS / "aside").rename(MEMBERS / "a")
+        self.assertIsNone(reader.poll())
+        self.assertIn(f"took up {disk}", self.up())
+        reader.communicate(timeout=GO_ON_S)
+        self.assertEqual(reader.returncode, 0)
+
+    def test_removed_and_resized_meanwhile(self):
+        disks = {name: self.disk(name, "16M") for name in ("removed", "smaller", "larger")}
+        readers = {name: self.waiting_reader(disk, kill=name == "removed") for name, disk in disks.items()}
+        # The devices are of no pool that is up: another process has the volumes.
+        self.aside("ublk", "aside")
+        self.up()
+        self.done("volume", "remove", POOL / "removed")
+        self.done("volume", "resize", "--force", POOL / "smaller", "--size", "8M")
+        self.done("volume", "resize", POOL / "larger", "--size", "64M")
+        self.done("down", POOL)
+        self.aside("aside", "ublk")
+        told = self.up()
+        print(told)
+        for name, why in (("removed", "was removed"), ("smaller", "was made smaller")):
+            self.assertIn(f"volume {name} {why}", told)
+            self.assertIn(f"ended {disks[name]}", told)
+            self.failed(readers[name])
+        self.assertIn(f"took up {disks['larger']}", told)
+        readers["larger"].communicate(timeout=GO_ON_S)
+        self.assertEqual(readers["larger"].returncode, 0)
+
+    def test_killed_while_it_takes_a_device_up(self):
+        disk = self.disk("disk")
+        self.run_well("dd", "if=/dev/urandom", f"of={disk}", "bs=1M", "count=1", "oflag=direct", "status=none")
+        reader = self.waiting_reader(disk)
+        # The kernel has prepared the device for a new server, which is killed at each of the next steps.
+        for _ in range(8):
+            words = ["timeout", "--signal=KILL", str(random.uniform(0.3, 1.5)), inside.BINARY, "up", "--foreground", "data", POOL]
+            subprocess.run([*map(str, words)], capture_output=True, check=False)
+        if f"took up {disk}" in self.up():
+            reader.communicate(timeout=GO_ON_S)
+            self.assertEqual(reader.returncode, 0)
+            return
+        # It was killed between two commands that the older driver needs without a crash.
+        self.assertLess(tuple(map(int, os.uname().release.split(".")[:2])), (6, 16))
+        self.assertIn(f"{disk} of a volume that nobody knows any more waits", homenode("volume", "list").stderr)
+        self.done("volume", "detach", "--force", disk)
+        self.failed(reader)
+
+    def test_a_queue_that_fails_ends_the_device(self):
+        disk = self.disk("disk")
+        queue = f"ublk{disk.name.removeprefix('ublkb')}q"
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        thread = next(task.name for task in tasks if (task / "comm").read_text().startswith(queue))
+        words = ["strace", "-p", thread, "-o", "/dev/null", "-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:error=EBADF"]
+        failing = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(failing.wait)
+        self.addCleanup(failing.kill)
+        reader = self.reader(disk, "100000")
+        self.failed(reader)
+        soon(lambda: not disk.exists(), "the disk is gone")
+
+    def test_told_to_end_it_ends_its_devices(self):
+        disk = self.disk("disk")
+        self.run_well("mkfs.ext4", "-q", disk)
+        self.run_well("mount", disk, PLACE)
+        (PLACE / "file").write_bytes(b"x" * MIB)
+        os.kill(self.pid, signal.SIGTERM)
+        soon(lambda: not Path(f"/proc/{self.pid}").exists(), "the server is gone")
+        self.assertEqual(self.left(), [])
+        self.run_well("umount", PLACE)
+        self.up()
+        # What the kernel kept came to the volume before the end.
+        disk = Path(self.done("volume", "attach", POOL / "disk").strip())
+        self.run_well("mount", disk, PLACE)
+        self.assertEqual((PLACE / "file").read_bytes(), b"x" * MIB)
+        self.run_well("umount", PLACE)
+        self.run_well("fsck.ext4", "-f", "-n", disk)
+
+    def aside(self, name: str, other: str) -> None:
+        """Renames what is noted of devices."""
+        os.rename(Path("/run/homenode") / name, Path("/run/homenode") / other)
+
+    def reader(self, disk: Path, count: str) -> subprocess.Popen:
+        """A program that reads the disk."""
+        words = ["dd", f"if={disk}", "of=/dev/null", "bs=4096", f"count={count}", "iflag=direct"]
+        program = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(program.kill)
+        return program
+
+    def waiting_reader(self, disk: Path, kill: bool = True) -> subprocess.Popen:
+        """A program that waits for a disk whose server was killed."""
+        if kill:
+            killed(self.pid)
+        reader = self.reader(disk, "16")
+        time.sleep(2)
+        self.assertIsNone(reader.poll(), "it waits")
+        return reader
+
+    def failed(self, program: subprocess.Popen) -> None:
+        """It ends with an error."""
+        told, _ = program.communicate(timeout=GO_ON_S)
+        self.assertNotEqual(program.returncode, 0, told)
+        self.assertRegex(told, r"Input/output error|No such device")
+
+
+suite = unittest.defaultTestLoader.loadTestsFromTestCase(globals()[WORDS[0]])
+sys.exit(not unittest.TextTestRunner(verbosity=2).run(suite).wasSuccessful())

@@ -303,8 +303,9 @@ mod tests {
         use std::os::unix::process::ExitStatusExt;
         const CHILD: &str = "HOMENODE_TEST_SENT_SIGNAL";
         if std::env::var_os(CHILD).is_some() {
-            let bytes = vec![0_u8; PAGE_BYTES];
-            let _guarded = Guarded::new(bytes.as_ptr(), bytes.len()).expect("there is room");
+            let bytes = vec![0_u8; 2 * PAGE_BYTES];
+            let page = bytes.as_ptr().addr().next_multiple_of(PAGE_BYTES) - bytes.as_ptr().addr();
+            let _guarded = Guarded::new(&raw const bytes[page], PAGE_BYTES).expect("there is room");
             // SAFETY: it has no conditions.
             unsafe { libc::raise(libc::SIGBUS) };
             std::process::exit(0);

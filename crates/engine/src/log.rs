@@ -21,8 +21,8 @@ pub(crate) use rewrite::Rewrite;
 pub(crate) use salvage::{Salvaged, salvage};
 pub(crate) use scan::{Segment, Shown, Tail, Unreadable, scan};
 pub use superblock::{Features, Head, MemberRecord, NotAName, PoolName, Superblock, UnusableSuperblock};
-pub(crate) use tables::fits;
-pub use tables::{Damage, Data, Node, Tables};
+pub(crate) use tables::{Claim, Kind, Name, Named, Names, Overview, Rare, fits};
+pub use tables::{Damage, Data, Extent, Extents, Node, Tables};
 
 use crate::Block;
 use crate::fs::{Ino, Placement};

@@ -341,13 +341,6 @@ impl Journal {
         self.end() > self.snapshot_end.load(Ordering::Relaxed)
     }
 
-    /// Takes all groups of a life before this one for such as are not durable.
-    pub(crate) fn persist_segments<M: Memory>(&self, pool: &Pool<M>) -> Result<(), MemoryError> {
-        let segments = self.writer.lock().segments.clone();
-        let persist = |(first, blocks): Segment| pool.memory().persist(first, 0, blocks as usize * BLOCK_BYTES);
-        segments.into_iter().try_for_each(persist)
-    }
-
     /// Whether the pool was never opened.
     pub(crate) fn is_new(&self) -> bool {
         self.superblock.lock().generation == 0

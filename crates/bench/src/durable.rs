@@ -66,7 +66,7 @@ const SQLITE: &str = "file/sqlite-wal-full";
 const SQLITE_RATIO: f64 = 1.0;
 /// Files of a pool that comes back, and those that make a log of some 64 MiB.
 const FILES: usize = 1_000_000;
-const LOGGED_FILES: usize = 480_000;
+const LOGGED_FILES: usize = 650_000;
 const RESTARTS: usize = 5;
 /// Most seconds that these may take.
 const MOUNT_SECONDS_MAX: f64 = 3.0;

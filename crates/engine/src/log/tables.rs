@@ -492,3 +492,105 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::codec;
+    use super::*;
+    use crate::log::Attributes;
+
+    const FILE: Ino = Ino(2);
+
+    fn inode(ino: Ino, kind: u32) -> Change<'static> {
+        let attributes = Attributes {
+            mode: kind | 0o700,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            placement: None,
+        };
+        Change::Inode { ino, attributes }
+    }
+
+    fn name(dir: Ino, name: &[u8], ino: Ino) -> Change<'_> {
+        Change::Name { dir, name, ino }
+    }
+
+    /// Tables of groups, each at the time of its number.
+    fn play(groups: &[&[Change<'_>]]) -> Tables {
+        let mut tables = Tables::new(true);
+        for (nth, group) in (1..).zip(groups) {
+            let mut bytes = Vec::new();
+            let records = group.iter().map(|change| Record::Change(*change));
+            records.for_each(|record| codec::encode(&mut bytes, &record));
+            let group = Shown {
+                sequence: nth,
+                time_ns: i64::try_from(nth).expect("there are few"),
+                records: Records::new(&bytes),
+            };
+            tables.play(group).expect("they are records");
+        }
+        tables.finish();
+        tables.drop_nameless();
+        tables
+    }
+
+    fn changed_ns(tables: &Tables, ino: Ino) -> i64 {
+        let mut all = tables.inodes();
+        all.find(|(found, _)| *found == ino).expect("it has a name").1.times_ns[2]
+    }
+
+    #[test]
+    fn an_inode_that_loses_one_of_its_names_gets_the_time_of_that_unless_it_changed_later() {
+        let root = inode(Ino::ROOT, attr::DIRECTORY);
+        let made = [
+            root,
+            inode(FILE, attr::REGULAR),
+            name(Ino::ROOT, b"a", FILE),
+            name(Ino::ROOT, b"b", FILE),
+        ];
+        let removed = Change::NoName {
+            dir: Ino::ROOT,
+            name: b"a",
+        };
+        assert_eq!(changed_ns(&play(&[&made, &[removed]]), FILE), 2);
+        let other = [inode(Ino(3), attr::REGULAR), name(Ino::ROOT, b"a", Ino(3))];
+        assert_eq!(changed_ns(&play(&[&made, &other]), FILE), 2, "its name was taken");
+        let set = Change::Times {
+            ino: FILE,
+            atime_ns: None,
+            mtime_ns: None,
+            ctime_ns: Some(77),
+        };
+        assert_eq!(changed_ns(&play(&[&made, &[removed], &[set]]), FILE), 77);
+    }
+
+    #[test]
+    fn names_may_come_before_what_they_name_and_its_times_stay_its_own() {
+        let names = [inode(Ino::ROOT, attr::DIRECTORY), name(Ino::ROOT, b"a", FILE)];
+        let tables = play(&[&names, &[inode(FILE, attr::REGULAR)]]);
+        assert_eq!(changed_ns(&tables, FILE), 2);
+        assert!(tables.check(&|_, _| true).is_empty());
+    }
+
+    #[test]
+    fn directories_in_a_circle_and_below_it_are_found_and_a_long_chain_is_sound() {
+        let mut all = vec![inode(Ino::ROOT, attr::DIRECTORY)];
+        for ino in 2..100_000 {
+            all.push(inode(Ino(ino), attr::DIRECTORY));
+            all.push(name(Ino(ino - 1), b"d", Ino(ino)));
+        }
+        assert!(play(&[&all]).check(&|_, _| true).is_empty());
+        let circle = [
+            inode(Ino::ROOT, attr::DIRECTORY),
+            inode(Ino(2), attr::DIRECTORY),
+            inode(Ino(3), attr::DIRECTORY),
+            inode(Ino(4), attr::DIRECTORY),
+            name(Ino(2), b"d", Ino(3)),
+            name(Ino(3), b"d", Ino(2)),
+            name(Ino(3), b"e", Ino(4)),
+        ];
+        let damage = play(&[&circle]).check(&|_, _| true);
+        assert_eq!(damage, [2, 3, 4].map(|ino| Damage::Shape(Ino(ino))));
+    }
+}

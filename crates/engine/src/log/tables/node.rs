@@ -55,7 +55,7 @@ enum Stretches {
     #[default]
     None,
     One(Extent),
-    Many(Box<BTreeMap<u64, Extent>>),
+    Many(BTreeMap<u64, Extent>),
 }
 
 /// Blocks of a file.
@@ -249,7 +249,7 @@ impl Extents {
             Stretches::One(one) if one.leads_to(&new) => one.blocks += new.blocks,
             Stretches::One(one) => {
                 let many = [*one, new].map(|extent| (extent.at, extent));
-                self.0 = Stretches::Many(Box::new(BTreeMap::from(many)));
+                self.0 = Stretches::Many(BTreeMap::from(many));
             }
             Stretches::Many(many) => {
                 let before = many.range_mut(..new.at).next_back();
@@ -267,12 +267,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const LIMIT: u64 = 40;
-
     /// A change: a file block, how many, and a place in the pool, a promise, or nothing.
     fn change() -> impl Strategy<Value = (u64, u64, Option<Option<u64>>)> {
         (
-            0..LIMIT,
+            0..40_u64,
             1..10_u64,
             proptest::option::of(proptest::option::of(0..100_u64)),
         )
@@ -280,31 +278,43 @@ mod tests {
 
     proptest! {
         #[test]
-        fn extents_are_what_an_array_of_blocks_has(changes in prop::collection::vec(change(), 0..60)) {
-            let mut extents = Extents::default();
-            let mut model = [None; LIMIT as usize + 10];
+        fn extents_are_what_a_map_of_blocks_has(changes in prop::collection::vec(change(), 0..60)) {
+            let (mut extents, mut model) = (Extents::default(), BTreeMap::new());
             for (at, blocks, new) in changes {
                 match new {
                     Some(first) => extents.put(Extent::new(at, blocks, first.map(Block::from_raw))),
                     None => extents.cut(at, blocks),
                 }
                 for into in 0..blocks {
-                    model[(at + into) as usize] = new.map(|first| first.map(|first| first + into));
+                    match new {
+                        Some(first) => drop(model.insert(at + into, first.map(|first| first + into))),
+                        None => drop(model.remove(&(at + into))),
+                    }
                 }
-                let mut found = [None; LIMIT as usize + 10];
-                let mut end = 0;
+                let (mut found, mut end) = (BTreeMap::new(), 0);
                 for extent in extents.iter() {
                     prop_assert!(extent.at >= end && extent.blocks > 0, "they are in order and apart");
                     end = extent.end();
-                    for into in 0..extent.blocks {
-                        found[(extent.at + into) as usize] = Some(extent.first().map(|first| first.to_raw() + into));
-                    }
+                    let first = extent.first().map(Block::to_raw);
+                    found.extend((0..extent.blocks).map(|into| (extent.at + into, first.map(|first| first + into))));
                 }
-                prop_assert_eq!(found, model);
-                for (at, block) in (0..).zip(model) {
-                    prop_assert_eq!(extents.place(at).map(Block::to_raw), block.flatten());
+                prop_assert_eq!((&found, extents.end()), (&model, end));
+                for at in 0..60 {
+                    prop_assert_eq!(extents.place(at).map(Block::to_raw), model.get(&at).copied().flatten());
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_file_that_was_written_bit_by_bit_has_one_extent() {
+        let mut extents = Extents::default();
+        for at in 0..1000 {
+            extents.put(Extent::new(at, 1, Some(Block::from_raw(at + 7))));
+        }
+        assert_eq!(
+            extents.iter().collect::<Vec<_>>(),
+            [Extent::new(0, 1000, Some(Block::from_raw(7)))]
+        );
     }
 }

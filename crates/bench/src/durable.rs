@@ -72,7 +72,7 @@ const READ_BESIDE: &str = "file/mount-read-beside-fsync-p99";
 const READS: usize = 20_000;
 /// Files of a pool that comes back, and those that make a log of some 64 MiB.
 const FILES: usize = 1_000_000;
-const LOGGED_FILES: usize = 480_000;
+const LOGGED_FILES: usize = 650_000;
 const RESTARTS: usize = 5;
 /// Most seconds that these may take.
 const MOUNT_SECONDS_MAX: f64 = 3.0;

@@ -49,7 +49,7 @@ use crate::{Clock, CpuId, Memory, NodeId};
 use block_file::BlockFile;
 pub(crate) use block_file::FILE_BYTES_MAX;
 use commit::Held;
-pub(crate) use directory::check_name;
+pub(crate) use directory::{LAST_OF_HASH, check_name, first_key};
 use homenode_shared::{Nodes, Slot, Slots};
 use inode::{Body, State};
 use kernel_file::{Growing, Steering};

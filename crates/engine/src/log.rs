@@ -24,8 +24,8 @@ pub(crate) use superblock::MEMBERS_MAX;
 pub use superblock::{
     Features, Gathered, Head, MemberRecord, NotAName, NotGathered, PoolName, Superblock, UnusableSuperblock, gather,
 };
-pub(crate) use tables::fits;
-pub use tables::{Damage, Data, Node, Tables};
+pub(crate) use tables::{Claim, Kind, Name, Named, Names, Overview, Rare, fits};
+pub use tables::{Damage, Data, Extent, Extents, Node, Tables};
 
 use crate::Block;
 use crate::fs::{Ino, Placement};

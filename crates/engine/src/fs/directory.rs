@@ -122,16 +122,26 @@ impl Entries {
         self.by_key.remove(&key).map(|entry| entry.inode)
     }
 
+    /// Entries whose keys ascend.
+    pub(super) fn of(entries: impl Iterator<Item = (u64, Box<[u8]>, Arc<Inode>)>) -> Self {
+        let entry = |(key, name, inode)| (key, Entry { name, inode });
+        Self {
+            by_key: entries.map(entry).collect(),
+            removed: false,
+        }
+    }
+
     /// Entries from offset `from` on, with the offset to go on from after each.
     pub(super) fn from(&self, from: u64) -> impl Iterator<Item = (&Entry, u64)> {
         self.by_key.range(from..).map(|(key, entry)| (entry, key + 1))
     }
 }
 
-const LAST_OF_HASH: u64 = 0xff;
+/// Names of a directory that can have the same hash, but for one.
+pub(crate) const LAST_OF_HASH: u64 = 0xff;
 
-/// Between 2^61 and 2^62: clear of the offsets of `.` and `..`, and positive as an off_t.
-fn first_key(name: &[u8]) -> u64 {
+/// The first key of a name's hash. Between 2^61 and 2^62: clear of the offsets of `.` and `..`, and positive as an off_t.
+pub(crate) fn first_key(name: &[u8]) -> u64 {
     // A hash that never changes: offsets of readdir are written down by others.
     let mut hasher = SipHasher13::new();
     hasher.write(name);

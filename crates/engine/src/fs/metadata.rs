@@ -28,6 +28,8 @@ const TABLE_BYTES: u64 = 64;
 const ENTRY_BYTES: u64 = 80;
 /// The first node of the tree of a directory's entries, which has room for eleven.
 const FIRST_ENTRIES_BYTES: usize = 368;
+/// Bytes of the body of a directory.
+pub(super) const DIRECTORY_BYTES: usize = size_of::<Directory>() + FIRST_ENTRIES_BYTES;
 /// Bytes that the heap adds to an attribute's name and value: a tree node for the first attribute.
 const XATTR_BYTES: u64 = 384;
 /// Kernel memory of an empty backing file with its open file, and of the kernel's own inode and name of ours.
@@ -173,10 +175,15 @@ pub(super) const FILE_BYTES: u64 = TABLE_BYTES + size_of::<Inode>() as u64 + ENT
 pub(super) fn inode_bytes(body: &Body) -> u64 {
     let body = match body {
         Body::Symlink(target) => target.len(),
-        Body::Directory(_) => size_of::<Directory>() + FIRST_ENTRIES_BYTES,
+        Body::Directory(_) => DIRECTORY_BYTES,
         Body::Kernel(_) => KERNEL_FILE_BYTES,
         Body::File(_) | Body::Volume(_) | Body::Special => 0,
     };
+    inode_bytes_with(body)
+}
+
+/// Bytes of an inode whose body takes so many.
+pub(super) fn inode_bytes_with(body: usize) -> u64 {
     TABLE_BYTES + (size_of::<Inode>() + body) as u64
 }
 
@@ -187,7 +194,12 @@ pub(super) fn node_bytes(nodes: usize) -> u64 {
 
 /// Bytes of a name in a directory.
 pub(super) fn name_bytes(name: &[u8]) -> u64 {
-    ENTRY_BYTES + name.len() as u64
+    names_bytes(1, name.len() as u64)
+}
+
+/// Bytes of names in directories that have so many bytes together.
+pub(super) fn names_bytes(names: u32, bytes: u64) -> u64 {
+    u64::from(names) * ENTRY_BYTES + bytes
 }
 
 /// Bytes of an extended attribute.

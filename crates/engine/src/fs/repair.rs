@@ -114,13 +114,10 @@ impl Repair {
             Err(error) => salvaged(memory, superblock, witness, error, &mut mended)?,
         };
         let damage = replayed.check(superblock);
-        let extents = replayed
-            .tables
-            .inodes
-            .values()
-            .flat_map(|node| node.data.extents.values());
-        let placed = extents.filter(|(_, first)| first.is_some()).map(|(blocks, _)| blocks);
-        let (inodes, placed_blocks) = (replayed.tables.inodes.len() as u64, placed.sum());
+        let extents = replayed.tables.inodes().flat_map(|(_, node)| node.data.extents.iter());
+        let placed = extents.filter(|extent| extent.first().is_some());
+        let placed_blocks = placed.map(|extent| extent.blocks).sum();
+        let inodes = replayed.tables.inodes().count() as u64;
         let is_log_whole = mended.iter().all(|one| one.remedy == Remedy::Rewritten);
         let new = if damage.is_empty() && is_log_whole {
             None
@@ -292,11 +289,12 @@ fn salvaged<M: Memory>(
         });
     };
     let is_within = |segment| within(superblock, segment);
-    let mut tables = Tables::default();
+    let all_is_there = superblock.witness == witness;
+    let mut tables = Tables::new(all_is_there);
     let mut lost = Lost::default();
     let snapshot = salvage(memory, superblock.snapshot, &is_within, &mut |group, is_behind_gap| {
         lost.look(&group, is_behind_gap);
-        tables.play(&group)
+        tables.play_snapshot(group)
     });
     let Salvaged { shown, damaged, .. } = snapshot;
     if shown == 0 {
@@ -313,18 +311,17 @@ fn salvaged<M: Memory>(
             "the snapshot ends behind {shown} groups, and what followed is lost"
         ));
     }
-    let all_is_there = superblock.witness == witness;
     let (met, _) = last_met(memory, superblock.tail, &is_within);
     let until = if all_is_there { u64::MAX } else { met };
     let mut sequence = superblock.tail.sequence - 1;
     let played = scan(memory, superblock.tail, until, &is_within, &mut |group| {
         sequence = group.sequence;
-        tables.play(&group)
+        tables.play(group)
     });
     if let Err(error) = played {
         tell(format!("what the log told behind group {sequence} is lost ({error})"));
     }
-    let saved = tables.finish(all_is_there);
+    let saved = tables.finish();
     lost.names = damaged > 0 || !has_end;
     if !has_end {
         lost.torn.extend(lost.open);

@@ -1,21 +1,25 @@
 //! A durable pool's filesystem: made anew, and made again from its log.
 
-use super::attr::{BLOCK_DEVICE, DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
+use super::attr::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK};
 use super::block_file::BlockFile;
-use super::directory::{Directory, Place};
-use super::inode::{Body, Inode};
-use super::metadata::{inode_bytes, name_bytes, node_bytes, xattr_bytes};
+use super::directory::{Directory, Entries};
+use super::inode::{Body, Inode, State, Xattrs};
+use super::metadata::{DIRECTORY_BYTES, inode_bytes, inode_bytes_with, names_bytes, node_bytes, xattr_bytes};
+use super::placement::Policy;
+use super::table::Batch;
 use super::volume::Volume;
 use super::{Error, Fs, Ino, NewInode};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{
-    Change, Damage, Data, Features, Head, Journal, LogOptions, MemberRecord, Node, Record, Segment, Shown, Superblock,
-    Tables, Tail, Unreadable, first_superblock, repair_superblocks, revoke, scan,
+    Change, Claim, Damage, Data, Extent, Features, Head, Journal, Kind, LogOptions, MemberRecord, Name, Named, Names,
+    Node, Overview, Rare, Record, Segment, Shown, Superblock, Tables, Tail, Unreadable, first_superblock,
+    repair_superblocks, revoke, scan,
 };
 use crate::pool::Machine;
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};
 use homenode_shared::{Asker, BlockMap, RUN_BLOCKS, Taker};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -123,9 +127,9 @@ impl Replayed {
     pub fn read<M: Memory>(memory: &M, superblock: &Superblock, witness: u128) -> Result<Self, OpenError> {
         let is_within = |segment| within(superblock, segment);
         let all_is_there = superblock.witness == witness;
-        let mut tables = Tables::default();
+        let mut tables = Tables::new(all_is_there);
         let snapshot = scan(memory, superblock.snapshot, u64::MAX, &is_within, &mut |group| {
-            tables.play(&group)
+            tables.play_snapshot(group)
         })?;
         if !tables.end_snapshot() {
             return Err(OpenError::NoSnapshot);
@@ -137,9 +141,9 @@ impl Replayed {
             scanned.map(|()| last)?
         };
         let tail = scan(memory, superblock.tail, until, &is_within, &mut |group| {
-            tables.play(&group)
+            tables.play(group)
         })?;
-        let saved = tables.finish(all_is_there);
+        let saved = tables.finish();
         tables.drop_nameless();
         Ok(Self {
             tables,
@@ -153,31 +157,38 @@ impl Replayed {
     /// All faults of the tree.
     #[must_use]
     pub fn check(&self, superblock: &Superblock) -> Vec<Damage> {
-        let segments: Vec<Segment> = self.snapshot.iter().chain(&self.tail.segments).copied().collect();
+        self.look_over(superblock, &mut |_, _| {}).damage
+    }
+
+    /// [`Replayed::check`], with what else is seen on the way. Shows each inode, with what leads to it.
+    fn look_over(&self, superblock: &Superblock, show: &mut dyn FnMut(&Node, &Named)) -> Overview {
+        let mut segments: Vec<Segment> = self.segments().collect();
+        segments.sort_unstable();
         let is_for_files = |first: Block, blocks: u64| {
             let member = superblock.members.iter().find(|member| member.id == first.member());
             let end = first.index() + blocks;
             let is_inside = member.is_some_and(|member| first.index() > 0 && end < member.blocks);
-            let is_logs = |(at, count): &Segment| {
-                at.member() == first.member() && at.index() < end && first.index() < at.index() + u64::from(*count)
-            };
-            is_inside && !segments.iter().any(is_logs)
+            // The last one that begins before these end: segments do not overlap.
+            let before = segments.partition_point(|(at, _)| *at < first.plus(blocks));
+            let segment = before.checked_sub(1).map(|nth| segments[nth]);
+            is_inside && segment.is_none_or(|(at, count)| at.plus(count.into()) <= first)
         };
-        let mut damage = self.tables.check(&is_for_files);
-        let extents = self.tables.inodes.values().flat_map(|node| node.data.extents.values());
-        let (mut promised, mut placed) = (0, 0);
-        for (blocks, first) in extents {
-            *if first.is_none() { &mut promised } else { &mut placed } += blocks;
-        }
+        let mut overview = self.tables.look_over(&is_for_files, show);
+        let placed: u64 = overview.claims.iter().map(|(_, blocks, _)| blocks).sum();
         let all: u64 = superblock.members.iter().map(|member| member.blocks).sum();
-        if promised > 0 && promised + placed > all {
-            damage.push(Damage::Promised(promised));
+        if overview.promised > 0 && overview.promised + placed > all {
+            overview.damage.push(Damage::Promised(overview.promised));
         }
-        damage
+        overview
+    }
+
+    /// Segments of the log.
+    fn segments(&self) -> impl Iterator<Item = Segment> {
+        self.snapshot.iter().chain(&self.tail.segments).copied()
     }
 
     /// Blocks in use of each member: superblocks, the log and files; ascending.
-    fn used(&self, superblock: &Superblock) -> HashMap<MemberId, Vec<Range<u64>>> {
+    fn used(&self, superblock: &Superblock, claims: &[Claim]) -> HashMap<MemberId, Vec<Range<u64>>> {
         let mut used: HashMap<MemberId, Vec<Range<u64>>> = HashMap::new();
         let mut add = |first: Block, blocks: u64| {
             let range = first.index()..first.index() + blocks;
@@ -187,18 +198,10 @@ impl Replayed {
             add(Block::new(member.id, 0), 1);
             add(Block::new(member.id, member.blocks - 1), 1);
         }
-        for (first, blocks) in self.snapshot.iter().chain(&self.tail.segments) {
-            add(*first, u64::from(*blocks));
-        }
-        for node in self.tables.inodes.values() {
-            for (blocks, first) in node.data.extents.values() {
-                if let Some(first) = first {
-                    add(*first, *blocks);
-                }
-            }
-        }
+        self.segments().for_each(|(first, blocks)| add(first, blocks.into()));
+        claims.iter().for_each(|(first, blocks, _)| add(*first, *blocks));
         used.values_mut()
-            .for_each(|ranges| ranges.sort_unstable_by_key(|range| range.start));
+            .for_each(|ranges| ranges.sort_by_key(|range| range.start));
         used
     }
 }
@@ -427,28 +430,31 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         home_of: &dyn Fn(MemberId) -> NodeId,
     ) -> Result<(Self, Replayed), OpenError> {
         let mut replayed = Replayed::read(&memory, superblock, options.witness)?;
-        let damage = replayed.check(superblock);
+        let mut needs = 0;
+        let Overview {
+            damage, claims, inodes, ..
+        } = replayed.look_over(superblock, &mut |node, named| needs += needed_bytes(node, named));
         if !damage.is_empty() {
             return Err(OpenError::Damaged(damage));
         }
-        let inodes = replayed.tables.inodes.len() as u64;
         if inodes > machine.files_max {
             return Err(OpenError::TooManyFiles(inodes, machine.files_max));
         }
-        let (needs, limit) = (needed_bytes(&replayed.tables), options.metadata_bytes_max);
+        let limit = options.metadata_bytes_max;
         if needs > limit {
             return Err(OpenError::Metadata { needs, limit });
         }
-        let root = new_inode(Ino::ROOT, &replayed.tables.inodes[&Ino::ROOT], false);
         let last = replayed.tables.last.max(Ino::ROOT.0);
-        let fs = Self::without_log(machine, memory, clock, Arc::new(root), last);
-        let used = replayed.used(superblock);
+        let root = Arc::new(super::new_root(clock.now_ns()));
+        let mut fs = Self::without_log(machine, memory, clock, root, last);
+        let used = replayed.used(superblock, &claims);
+        drop(claims);
         for member in &superblock.members {
             let home = home_of(member.id);
             fs.pool
                 .restore(member.id, member.kind, home, member.blocks, &used[&member.id]);
         }
-        fs.build(std::mem::take(&mut replayed.tables))?;
+        fs.build(std::mem::take(&mut replayed.tables), inodes)?;
         let (needs, _) = fs.metadata_bytes();
         if needs > limit {
             return Err(OpenError::Metadata { needs, limit });
@@ -473,69 +479,53 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(())
     }
 
-    /// Puts all that the tables have in place.
-    fn build(&self, tables: Tables) -> Result<(), OpenError> {
-        let mut inodes: HashMap<Ino, Arc<Inode>> = HashMap::with_capacity(tables.inodes.len());
-        let volumes: HashSet<Ino> = tables.volumes.values().copied().collect();
-        for (ino, node) in &tables.inodes {
-            let is_volume = volumes.contains(ino);
-            let inode = if *ino == Ino::ROOT {
-                self.root()
-            } else {
-                Arc::new(new_inode(*ino, node, is_volume))
+    /// Puts all that the tables have in place: `live` inodes.
+    fn build(&mut self, mut tables: Tables, live: u64) -> Result<(), OpenError> {
+        let volumes = std::mem::take(&mut tables.volumes);
+        let mut charged: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut directories: Vec<(Arc<Inode>, Names)> = Vec::new();
+        let (places, nodes) = tables.into_inodes();
+        // A reference for the first name of each: counting one later would cost a cache line.
+        let mut unnamed: Vec<Option<Arc<Inode>>> = Vec::with_capacity(nodes.size_hint().0);
+        let mut all = Batch::new(live);
+        for node in nodes {
+            let Some((ino, mut node, named)) = node else {
+                unnamed.push(None);
+                continue;
             };
-            let attributes = node.attributes.expect("checked with the tables");
-            inode.uid.store(attributes.uid, Ordering::Relaxed);
+            let rare = node.take_rare().map(|rare| *rare).unwrap_or_default();
+            let Rare { target, xattrs, names } = rare;
+            let (inode, bytes) = restored_inode(ino, &node, &named, target, xattrs);
             if let Some(file) = inode.blocks() {
                 self.build_map(&inode, file, &node.data)?;
             }
-            let mut state = inode.state.lock();
-            state.put(&inode, &attributes);
-            let xattrs: BTreeMap<_, _> = node.xattrs.clone();
-            state.charged =
-                inode_bytes(&inode.body) + xattrs.iter().map(|(name, value)| xattr_bytes(name, value)).sum::<u64>();
-            state.links = if inode.is_directory() { 2 } else { u32::from(is_volume) };
-            state.xattrs = (!xattrs.is_empty()).then(|| Box::new(xattrs));
-            drop(state);
-            self.table.put_counted(Arc::clone(&inode));
-            inodes.insert(*ino, inode);
-        }
-        for (dir, names) in &tables.names {
-            let dir = &inodes[dir];
-            let mut entries = dir.directory().expect("checked with the tables").entries.write();
-            for (name, ino) in names {
-                let inode = &inodes[ino];
-                let Place::Free(key) = entries.place(name) else {
-                    return Err(OpenError::Log(format!(
-                        "a name of directory {} is there twice",
-                        dir.ino.0
-                    )));
-                };
-                entries.put(key, name, Arc::clone(inode));
-                let mut state = inode.state.lock();
-                state.charged += name_bytes(name);
-                if let Ok(directory) = inode.directory() {
-                    directory.set_parent(dir.ino);
-                    drop(state);
-                    dir.state.lock().links += 1;
-                } else if state.links == 0 || !is_planted(Planted::LinksCopied) {
-                    state.links += 1;
-                }
+            *charged.entry(inode.uid()).or_default() += bytes;
+            if ino == Ino::ROOT {
+                self.root = Arc::clone(&inode);
             }
-        }
-        for (name, ino) in &tables.volumes {
-            let volume = Arc::new(Volume::restored(name, Arc::clone(&inodes[ino])));
-            self.volumes.lock().insert(name.clone(), volume);
-        }
-        for (ino, inode) in &inodes {
-            self.metadata.add(inode.uid(), inode.state.lock().charged);
-            let times = tables.inodes[ino].times_ns;
-            for (time, ns) in [&inode.atime_ns, &inode.mtime_ns, &inode.ctime_ns]
-                .into_iter()
-                .zip(times)
-            {
-                time.store(ns, Ordering::Relaxed);
+            if inode.is_directory() {
+                directories.push((Arc::clone(&inode), names));
             }
+            all.add(&inode);
+            unnamed.push(Some(inode));
+        }
+        self.table.put_all(all);
+        let mut find = |ino| {
+            let place = places.find(ino).expect("checked with the tables");
+            let again = || self.table.find(ino).expect("it is in the table now");
+            unnamed[place].take().unwrap_or_else(again)
+        };
+        for (dir, names) in directories {
+            let directory = dir.directory().expect("only those are on the list");
+            let names = names.into_sorted().into_iter();
+            *directory.entries.write() = Entries::of(names.map(|Name { key, name, ino, .. }| (key, name, find(ino))));
+        }
+        for (name, ino) in volumes {
+            let volume = Arc::new(Volume::restored(&name, find(ino)));
+            self.volumes.lock().insert(name, volume);
+        }
+        for (uid, bytes) in charged {
+            self.metadata.add(uid, bytes);
         }
         Ok(())
     }
@@ -548,18 +538,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             asker: Asker::Root,
         };
         file.size.store(data.size, Ordering::Relaxed);
-        for (at, (blocks, first)) in &data.extents {
-            let Some(first) = first else {
+        for extent in data.extents.iter() {
+            let Extent { at, blocks, .. } = extent;
+            let Some(first) = extent.first() else {
                 let mut got = 0;
-                self.pool.reserve(*blocks).map_err(|_| OpenError::Io)?;
+                self.pool.reserve(blocks).map_err(|_| OpenError::Io)?;
                 file.map
-                    .reserve(&self.nodes, taker, *at..at + blocks, &mut got)
+                    .reserve(&self.nodes, taker, at..at + blocks, &mut got)
                     .map_err(|_| OpenError::Io)?;
                 file.blocks.add(0, got);
                 continue;
             };
             let mut done = 0;
-            while done < *blocks {
+            while done < blocks {
                 let (at, left) = (at + done, blocks - done);
                 let is_run = at.is_multiple_of(RUN_BLOCKS) && left >= RUN_BLOCKS;
                 let places = match is_run.then(|| file.map.lock_empty_run(&self.nodes, taker, at)) {
@@ -581,21 +572,20 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 }
 
-/// Memory that the tree takes when it is built, as [`Fs::metadata_bytes`] counts it then, or little more.
-fn needed_bytes(tables: &Tables) -> u64 {
-    let inodes = tables.inodes.iter().map(|(ino, node)| {
-        // The kind of a body without bytes does not matter.
-        let inode = new_inode(*ino, node, false);
-        let xattrs = node.xattrs.iter().map(|(name, value)| xattr_bytes(name, value));
-        inode_bytes(&inode.body) + xattrs.sum::<u64>() + node_bytes(map_nodes(&node.data))
-    });
-    let names = tables.names.values().flat_map(BTreeMap::keys);
-    inodes.sum::<u64>() + names.map(|name| name_bytes(name)).sum::<u64>()
+/// Memory that an inode and its names take when they are built, as [`Fs::metadata_bytes`] counts it then, or little more.
+fn needed_bytes(node: &Node, named: &Named) -> u64 {
+    let body = match named.kind {
+        Kind::Directory => DIRECTORY_BYTES,
+        Kind::Unknown | Kind::Other => node.target().map_or(0, <[u8]>::len),
+    };
+    let xattrs = node.xattrs().map(|(name, value)| xattr_bytes(name, value));
+    let names = names_bytes(named.links, named.name_bytes);
+    inode_bytes_with(body) + names + xattrs.sum::<u64>() + node_bytes(map_nodes(&node.data))
 }
 
 /// Nodes that the map of a file takes at most.
 fn map_nodes(data: &Data) -> usize {
-    let end = data.extents.last_key_value().map_or(0, |(at, (blocks, _))| at + blocks);
+    let end = data.extents.end();
     if end <= BlockMap::INLINE_BLOCKS {
         return 0;
     }
@@ -603,7 +593,7 @@ fn map_nodes(data: &Data) -> usize {
     let (mut nodes, mut span) = (0, RUN_BLOCKS);
     loop {
         let mut seen = 0;
-        for (at, (blocks, _)) in &data.extents {
+        for Extent { at, blocks, .. } in data.extents.iter() {
             let end = at + blocks;
             nodes += end.div_ceil(span) - seen.max(at / span);
             seen = end.div_ceil(span);
@@ -619,19 +609,54 @@ fn map_nodes(data: &Data) -> usize {
     }
 }
 
-/// An inode as the tables have it, without attributes, names and blocks.
-fn new_inode(ino: Ino, node: &Node, is_volume: bool) -> Inode {
+/// An inode as the tables have it, without names and blocks, and the bytes that its owner is charged with.
+fn restored_inode(
+    ino: Ino,
+    node: &Node,
+    named: &Named,
+    target: Option<Box<[u8]>>,
+    xattrs: Xattrs,
+) -> (Arc<Inode>, u64) {
     let attributes = node.attributes.expect("checked with the tables");
     let kind = attributes.mode & TYPE_MASK;
+    let is_volume = named.is_volume;
     let body = match kind {
         _ if is_volume => Body::Volume(BlockFile::default()),
         REGULAR => Body::File(BlockFile::default()),
-        DIRECTORY => Body::Directory(Box::new(Directory::new(Ino::ROOT))),
-        SYMLINK => Body::Symlink(node.target.clone().unwrap_or_default()),
+        DIRECTORY => Body::Directory(Box::new(Directory::new(named.parent().unwrap_or(Ino::ROOT)))),
+        SYMLINK => Body::Symlink(target.unwrap_or_default()),
         _ => Body::Special,
     };
-    debug_assert!(!is_volume || kind == BLOCK_DEVICE);
-    Inode::new(ino, kind, attributes.rdev, body, node.times_ns[3])
+    let links = match kind {
+        DIRECTORY => 2 + named.directories,
+        _ if is_volume || is_planted(Planted::LinksCopied) => 1,
+        _ => named.links,
+    };
+    let attributes_bytes: u64 = xattrs.iter().map(|(name, value)| xattr_bytes(name, value)).sum();
+    let charged = inode_bytes(&body) + names_bytes(named.links, named.name_bytes) + attributes_bytes;
+    let [atime_ns, mtime_ns, ctime_ns, btime_ns] = node.times_ns;
+    // Made where it stays: there may be a million.
+    let inode = Arc::new(Inode {
+        ino,
+        rdev: attributes.rdev,
+        mode: attributes.mode.into(),
+        uid: attributes.uid.into(),
+        policy: Policy::default(),
+        atime_ns: atime_ns.into(),
+        mtime_ns: mtime_ns.into(),
+        ctime_ns: ctime_ns.into(),
+        btime_ns,
+        state: Mutex::new(State {
+            gid: attributes.gid,
+            charged,
+            xattrs: (!xattrs.is_empty()).then(|| Box::new(xattrs)),
+            links,
+            ..State::default()
+        }),
+        body,
+    });
+    inode.policy.store(attributes.placement);
+    (inode, charged)
 }
 
 #[cfg(test)]

@@ -22,6 +22,27 @@ pub(super) struct Table {
     files_max: u64,
 }
 
+/// Inodes that are put together.
+#[derive(Debug)]
+pub(super) struct Batch {
+    shards: [Vec<(u64, Arc<Inode>)>; SHARDS],
+}
+
+impl Batch {
+    /// Room for so many.
+    pub(super) fn new(inodes: u64) -> Self {
+        // Numbers are handed out in sequence: shards fill alike.
+        let share = usize::try_from(inodes).expect("they are in memory") / SHARDS + 1;
+        Self {
+            shards: std::array::from_fn(|_| Vec::with_capacity(share)),
+        }
+    }
+
+    pub(super) fn add(&mut self, inode: &Arc<Inode>) {
+        self.shards[shard_of(inode.ino)].push((inode.ino.0, Arc::clone(inode)));
+    }
+}
+
 impl Table {
     /// A table for at most `files_max` inodes, the next of which is numbered behind `last`.
     pub(super) fn new(files_max: u64, last: u64) -> Self {
@@ -51,6 +72,14 @@ impl Table {
     pub(super) fn put_counted(&self, inode: Arc<Inode>) {
         self.live.fetch_add(1, Ordering::Relaxed);
         self.put(inode);
+    }
+
+    /// Puts inodes that have numbers already, and counts them. Shard after shard: each is in the cache then.
+    pub(super) fn put_all(&self, inodes: Batch) {
+        for (shard, inodes) in self.shards.iter().zip(inodes.shards) {
+            self.live.fetch_add(inodes.len() as u64, Ordering::Relaxed);
+            shard.write().extend(inodes);
+        }
     }
 
     /// The last number given out.
@@ -98,7 +127,10 @@ impl Table {
     }
 
     fn shard(&self, ino: Ino) -> &RwLock<HashMap<u64, Arc<Inode>>> {
-        // The remainder is below SHARDS.
-        &self.shards[usize::try_from(ino.0 % SHARDS as u64).expect("small")]
+        &self.shards[shard_of(ino)]
     }
+}
+
+fn shard_of(ino: Ino) -> usize {
+    usize::try_from(ino.0 % SHARDS as u64).expect("the remainder is below SHARDS")
 }

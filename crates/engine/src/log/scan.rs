@@ -71,8 +71,20 @@ pub(crate) fn scan<M: Memory>(
     while let Some((group, records, end)) = reader.group().filter(|(group, ..)| group.sequence <= until) {
         let next = next_segment(records);
         if next.is_none() {
-            parts.extend_from_slice(records);
             is_open = group.more;
+            if is_open || !parts.is_empty() {
+                parts.extend_from_slice(records);
+            }
+            if !is_open {
+                // Most have one part, and are shown where they lie.
+                let all = if parts.is_empty() { records } else { &parts };
+                show(Shown {
+                    sequence: group.sequence,
+                    time_ns: group.time_ns,
+                    records: Records::new(all),
+                })?;
+                parts.clear();
+            }
         }
         reader.tail = Tail {
             segments: std::mem::take(&mut reader.tail.segments),
@@ -81,19 +93,9 @@ pub(crate) fn scan<M: Memory>(
         if let Some(segment) = next {
             reader.enter(segment)?;
         }
-        if is_open {
-            continue;
+        if !is_open {
+            whole = reader.mark();
         }
-        if next.is_none() {
-            let records = Records::new(&parts);
-            show(Shown {
-                sequence: group.sequence,
-                time_ns: group.time_ns,
-                records,
-            })?;
-            parts.clear();
-        }
-        whole = reader.mark();
     }
     let (segments, at, sequence, crc) = whole;
     reader.tail.segments.truncate(segments);

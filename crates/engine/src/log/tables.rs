@@ -3,63 +3,97 @@
 //! Names, attributes and extended attributes follow the log to its end. A file's blocks and size wait until they are settled: at the end they
 //! are taken over when all that was stored is there, and given up when it may not be. So a file is after a power cut as it was when it
 //! was settled last, but for bytes that were overwritten in place.
+//!
+//! A pool is opened as fast as this is played. `node` is what each inode costs, `names` what each name does.
+
+mod by_number;
+mod check;
+mod names;
+mod node;
+
+pub use check::Damage;
+pub(crate) use check::{Claim, Overview};
+pub(crate) use names::{Name, Names};
+pub use node::{Data, Extent, Extents, Node};
+pub(crate) use node::{Rare, fits};
 
 use super::codec::{Record, Records};
 use super::planted::{Planted, is_planted};
 use super::scan::Shown;
-use super::{Attributes, Change, Malformed};
-use crate::fs::{FILE_BYTES_MAX, Ino, attr, check_name, check_volume_name, check_volume_size};
-use crate::{BLOCK_BYTES, Block, MemberId};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use super::{Change, Malformed};
+use crate::fs::{Ino, attr};
+use crate::{BLOCK_BYTES, Block};
+use by_number::ByNumber;
+pub(crate) use by_number::Places;
+use names::Met;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The filesystem's tree.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
-    /// Inodes by number.
-    pub inodes: HashMap<Ino, Node>,
-    /// Names of each directory.
-    pub names: HashMap<Ino, BTreeMap<Box<[u8]>, Ino>>,
+    /// Inodes by number, also such as have no name.
+    nodes: ByNumber<Node>,
+    /// What each is, by their places.
+    kinds: Vec<Kind>,
+    /// Places of those with names in them, some of them twice.
+    directories: Vec<usize>,
+    /// Names that lead to each, in the order of `nodes`; made when playing ends.
+    named: Vec<Named>,
     /// Volumes by name.
     pub volumes: BTreeMap<Box<str>, Ino>,
     /// The last number that an inode had.
     pub last: u64,
+    /// All that was stored is there: what is not settled counts at the end.
+    all_is_there: bool,
+    /// The inode that was made last, and its group's sequence number.
+    made: Option<(Ino, u64)>,
     /// Files whose changes are not all settled, or whose bytes are in the log.
-    unsettled: HashSet<Ino>,
+    unsettled: HashMap<Ino, Unsettled>,
+    /// Faults of names, found when playing ends.
+    found: Vec<Damage>,
+    /// What has no name is no inode.
+    is_nameless_dropped: bool,
     /// Bytes of snapshots end here.
     has_snapshot_end: bool,
 }
 
-/// An inode.
+/// What leads to an inode, and what follows from the names in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Named {
+    /// How many names lead to it.
+    pub(crate) links: u32,
+    /// How many directories have a name in it.
+    pub(crate) directories: u32,
+    /// Bytes of the names that lead to it.
+    pub(crate) name_bytes: u64,
+    /// The directory that a directory's name is in; 0: none.
+    parent: u64,
+    pub(crate) kind: Kind,
+    /// Whether there are names in it.
+    has_names: bool,
+    /// Whether it is a volume's.
+    pub(crate) is_volume: bool,
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Without attributes.
+    #[default]
+    Unknown,
+    Directory,
+    Other,
+}
+
+/// Changes and bytes of a file that wait.
 #[derive(Clone, Debug, Default)]
-pub struct Node {
-    /// Mode, owner and the like; `None` when the log never told.
-    pub attributes: Option<Attributes>,
-    /// Access, modification, change and birth, in ns since the epoch.
-    pub times_ns: [i64; 4],
-    /// Target of a symbolic link.
-    pub target: Option<Box<[u8]>>,
-    /// Extended attributes.
-    pub xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
-    /// Size and blocks.
-    pub data: Data,
-    /// Sequence number of the group that made it.
-    made: u64,
-    /// Sequence number of the last group that set its times.
-    timed: u64,
+struct Unsettled {
     /// Changes of size and blocks that are not settled, in order.
     pending: Vec<Pending>,
     /// Bytes that are in the log, by file block, with the group's number.
     bytes: BTreeMap<u64, (u64, Arc<[u8]>)>,
-}
-
-/// Size and blocks of a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Data {
-    /// In bytes.
-    pub size: u64,
-    /// Blocks by the first file block: how many, and the first of them in the pool; `None`: promised only.
-    pub extents: BTreeMap<u64, (u64, Option<Block>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,141 +105,99 @@ struct Pending {
 
 #[derive(Clone, Copy, Debug)]
 enum DataChange {
-    Extent { at: u64, blocks: u64, first: Option<Block> },
+    Extent(Extent),
     NoExtents { at: u64, blocks: u64 },
     Size(u64),
     Grown(u64),
 }
 
-/// A fault of the tables: what a sound log cannot lead to.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Damage {
-    /// A name leads nowhere.
-    #[error("`{name}` in directory {dir} names inode {ino}, which is not there", dir = .dir.0, ino = .ino.0)]
-    Dangling {
-        /// The directory.
-        dir: Ino,
-        /// The name, as text.
-        name: String,
-        /// The inode it names.
-        ino: Ino,
-    },
-    /// Names in something that is no directory, or not there.
-    #[error("inode {ino} has names in it and is no directory", ino = .0.0)]
-    NoDirectory(Ino),
-    /// A directory has more than one name, or none that leads to the root.
-    #[error("directory {ino} is not reached from the root by exactly one way", ino = .0.0)]
-    Shape(Ino),
-    /// The root is not there.
-    #[error("there is no root directory")]
-    NoRoot,
-    /// An inode without attributes.
-    #[error("inode {ino} has no attributes", ino = .0.0)]
-    NoAttributes(Ino),
-    /// A name that no directory can have.
-    #[error("directory {dir} has the name `{name}`, which is none", dir = .dir.0)]
-    Name {
-        /// The directory.
-        dir: Ino,
-        /// The name, as text.
-        name: String,
-    },
-    /// A type that no inode has, or blocks or a size that its type cannot have.
-    #[error("inode {ino} has a type, a size or blocks that it cannot have", ino = .0.0)]
-    Body(Ino),
-    /// A volume whose inode is missing, or is none of a volume.
-    #[error("volume `{0}` has no inode of its own")]
-    Volume(Box<str>),
-    /// Blocks that no member has, or that hold superblocks or the log.
-    #[error("file {ino} has {blocks} blocks from block {} of {} on, which are not for files", .first.index(), .first.member(), ino = .ino.0)]
-    Outside {
-        /// The file.
-        ino: Ino,
-        /// The first.
-        first: Block,
-        /// How many.
-        blocks: u64,
-    },
-    /// Blocks that two files have.
-    #[error("file {ino} has {blocks} blocks from block {} of {} on, some of which another file has too", .first.index(), .first.member(), ino = .ino.0)]
-    Twice {
-        /// The file.
-        ino: Ino,
-        /// The first.
-        first: Block,
-        /// How many.
-        blocks: u64,
-    },
-    /// More blocks are promised to files than the pool has.
-    #[error("{0} blocks are promised to files, more than the pool has room for")]
-    Promised(u64),
-    /// An inode without a name, in a log that has lost some.
-    #[error("inode {ino} has no name", ino = .0.0)]
-    Nameless(Ino),
-    /// An inode of which the log has lost a part: blocks, its size, or other things.
-    #[error("inode {ino} has lost a part of what the log told of it", ino = .0.0)]
-    Torn(Ino),
-    /// Parts of the log that cannot be read.
-    #[error("the log is damaged: {0}")]
-    Log(String),
-    /// A copy of a member's superblock is no superblock.
-    #[error("the superblock at the {} of {member} is damaged", if *.at_end { "end" } else { "start" })]
-    Superblock {
-        /// The member.
-        member: MemberId,
-        /// Which copy.
-        at_end: bool,
-    },
+impl Named {
+    /// The directory that a directory's name is in.
+    pub(crate) fn parent(&self) -> Option<Ino> {
+        (self.parent > 0).then_some(Ino(self.parent))
+    }
+
+    /// Whether it is the root, or has a name. One with names in it is a fault without its own, and stays to be found.
+    fn is_reached(&self, ino: Ino) -> bool {
+        self.links > 0 || self.has_names || self.is_volume || ino == Ino::ROOT
+    }
 }
 
 impl Tables {
+    /// Empty tables. `all_is_there` tells that nothing that was stored is lost.
+    pub(crate) fn new(all_is_there: bool) -> Self {
+        Self {
+            all_is_there,
+            ..Self::default()
+        }
+    }
+
     /// Plays records as one group, to its end: what a log of nothing else leads to.
     ///
     /// # Errors
     /// [`Malformed`].
     pub fn of_records(records: &[u8]) -> Result<Self, Malformed> {
-        let mut tables = Self::default();
+        let mut tables = Self::new(true);
         let (sequence, time_ns) = (1, 0);
         let records = Records::new(records);
-        tables.play(&Shown {
+        tables.play(Shown {
             sequence,
             time_ns,
             records,
         })?;
-        tables.finish(true);
+        tables.finish();
         tables.drop_nameless();
         Ok(tables)
     }
 
+    /// All inodes.
+    pub fn inodes(&self) -> impl Iterator<Item = (Ino, &Node)> {
+        let all = self.nodes.iter().zip(&self.named);
+        let live = all.filter(|((ino, _), named)| self.is_live(*ino, named));
+        live.map(|((ino, node), _)| (*ino, node))
+    }
+
+    /// The inodes by their places, each with what leads to it; `None` for those that are dropped. And where each number's is.
+    pub(crate) fn into_inodes(self) -> (Places, impl Iterator<Item = Option<(Ino, Node, Named)>>) {
+        let keeps_all = !self.is_nameless_dropped;
+        let (places, nodes) = self.nodes.into_parts();
+        let all = nodes.zip(self.named);
+        let live = move |((ino, node), named): ((Ino, Node), Named)| {
+            (keeps_all || named.is_reached(ino)).then_some((ino, node, named))
+        };
+        (places, all.map(live))
+    }
+
+    /// Plays one group of a snapshot: it comes before all of the tail, whose groups are numbered apart.
+    pub(crate) fn play_snapshot(&mut self, group: Shown<'_>) -> Result<(), Malformed> {
+        self.play(Shown { sequence: 0, ..group })
+    }
+
     /// Plays one group.
-    pub(crate) fn play(&mut self, group: &Shown<'_>) -> Result<(), Malformed> {
-        for record in group.records.clone() {
+    pub(crate) fn play(&mut self, group: Shown<'_>) -> Result<(), Malformed> {
+        let (sequence, now_ns) = (group.sequence, group.time_ns);
+        for record in group.records {
             match record? {
-                Record::Change(change) => self.change(group, &change),
+                Record::Change(change) => self.change(sequence, now_ns, &change),
                 Record::Birth { ino, ns } => self.node(ino).times_ns[3] = ns,
                 Record::Settled {
                     ino,
                     through,
                     at,
                     blocks,
-                } => {
-                    let node = self.node(ino);
-                    node.settle(through.min(group.sequence));
-                    node.bytes
-                        .retain(|block, _| !(at..at.saturating_add(blocks)).contains(block));
-                }
+                } => self.settle(ino, through.min(sequence), &(at..at.saturating_add(blocks))),
                 Record::SettledAll { through } => self.settle_all(through),
+                // In their place already, as all that was stored.
+                Record::Bytes { .. } if self.all_is_there => {}
                 Record::Bytes { ino, at, bytes } => {
-                    let node = self.node(ino);
+                    let saved = &mut self.unsettled.entry(ino).or_default().bytes;
                     for (block, bytes) in (at..).zip(bytes.chunks(BLOCK_BYTES)) {
-                        node.bytes.insert(block, (group.sequence, bytes.into()));
+                        saved.insert(block, (sequence, bytes.into()));
                     }
-                    self.unsettled.insert(ino);
                 }
                 Record::Opened { dropped } => {
                     if dropped {
-                        self.drop_pending();
+                        self.unsettled.clear();
                     }
                 }
                 Record::LastInode { ino } => self.last = self.last.max(ino.0),
@@ -223,22 +215,29 @@ impl Tables {
     }
 
     fn node(&mut self, ino: Ino) -> &mut Node {
-        self.inodes.entry(ino).or_default()
+        self.nodes.get_or_insert(ino)
     }
 
-    fn change(&mut self, group: &Shown<'_>, change: &Change<'_>) {
-        let now_ns = group.time_ns;
+    fn change(&mut self, sequence: u64, now_ns: i64, change: &Change<'_>) {
         match *change {
             Change::Inode { ino, attributes } => {
                 self.last = self.last.max(ino.0);
-                let node = self.node(ino);
+                let place = self.nodes.place_or_insert(ino);
+                if self.kinds.len() <= place {
+                    self.kinds.resize(place + 1, Kind::Unknown);
+                }
+                self.kinds[place] = match attributes.mode & attr::TYPE_MASK {
+                    attr::DIRECTORY => Kind::Directory,
+                    _ => Kind::Other,
+                };
+                let node = self.nodes.at_mut(place);
                 if node.attributes.replace(attributes).is_none() {
                     node.times_ns = [now_ns; 4];
-                    node.made = group.sequence;
+                    self.made = Some((ino, sequence));
                 }
-                node.times_ns[2] = now_ns;
+                node.touch(sequence, now_ns);
             }
-            Change::Target { ino, target } => self.node(ino).target = Some(target.into()),
+            Change::Target { ino, target } => self.node(ino).rare().target = Some(target.into()),
             Change::Times {
                 ino,
                 atime_ns,
@@ -246,313 +245,352 @@ impl Tables {
                 ctime_ns,
             } => {
                 let node = self.node(ino);
-                node.timed = group.sequence;
-                for (time, new) in node.times_ns.iter_mut().zip([atime_ns, mtime_ns, ctime_ns]) {
+                node.timed = sequence;
+                for (time, new) in node.times_ns.iter_mut().zip([atime_ns, mtime_ns]) {
                     *time = new.unwrap_or(*time);
+                }
+                if let Some(ns) = ctime_ns {
+                    node.touch(sequence, ns);
                 }
             }
             Change::Name { dir, name, ino } => {
-                let met = self.names.entry(dir).or_default().insert(name.into(), ino);
-                self.touch_names(dir, [Some(ino), met], now_ns);
+                self.names(dir, sequence, now_ns).put(name, ino, sequence, now_ns);
+                // An inode that comes later has its own times.
+                if let Some(node) = self.nodes.get_mut(ino) {
+                    node.touch(sequence, now_ns);
+                }
             }
             Change::NoName { dir, name } => {
-                let met = self.names.get_mut(&dir).and_then(|names| names.remove(name));
-                self.touch_names(dir, [met, None], now_ns);
+                let mut all = Vec::new();
+                let names = self.names(dir, sequence, now_ns);
+                names.remove(name, sequence, now_ns, &mut |met| all.push(met));
+                self.touch_met(all);
             }
             Change::Xattr { ino, name, value } => {
                 let node = self.node(ino);
-                node.xattrs.insert(name.into(), value.into());
-                node.times_ns[2] = now_ns;
+                node.rare().xattrs.insert(name.into(), value.into());
+                node.touch(sequence, now_ns);
             }
             Change::NoXattr { ino, name } => {
                 let node = self.node(ino);
-                node.xattrs.remove(name);
-                node.times_ns[2] = now_ns;
+                node.rare().xattrs.remove(name);
+                node.touch(sequence, now_ns);
             }
             Change::Extent { ino, at, blocks, first } => {
-                self.data_change(group, ino, DataChange::Extent { at, blocks, first });
+                self.data_change(
+                    sequence,
+                    now_ns,
+                    ino,
+                    DataChange::Extent(Extent::new(at, blocks, first)),
+                );
             }
             Change::NoExtents { ino, at, blocks } => {
-                self.data_change(group, ino, DataChange::NoExtents { at, blocks });
+                self.data_change(sequence, now_ns, ino, DataChange::NoExtents { at, blocks });
             }
-            Change::Size { ino, bytes } => self.data_change(group, ino, DataChange::Size(bytes)),
-            Change::Grown { ino, bytes } => self.data_change(group, ino, DataChange::Grown(bytes)),
+            Change::Size { ino, bytes } => self.data_change(sequence, now_ns, ino, DataChange::Size(bytes)),
+            Change::Grown { ino, bytes } => self.data_change(sequence, now_ns, ino, DataChange::Grown(bytes)),
             Change::Volume { name, ino } => drop(self.volumes.insert(name.into(), ino)),
             Change::NoVolume { name } => drop(self.volumes.remove(name)),
         }
     }
 
-    /// A change of names in `dir` moves the directory's times, and those of what it names and named.
-    fn touch_names(&mut self, dir: Ino, named: [Option<Ino>; 2], now_ns: i64) {
-        for ino in named.into_iter().flatten() {
-            self.node(ino).times_ns[2] = now_ns;
+    /// The names of a directory that is being changed.
+    fn names(&mut self, dir: Ino, sequence: u64, now_ns: i64) -> &mut Names {
+        let place = self.nodes.place_or_insert(dir);
+        let node = self.nodes.at_mut(place);
+        node.times_ns[1] = now_ns;
+        node.touch(sequence, now_ns);
+        let names = &mut node.rare().names;
+        if names.as_slice().is_empty() {
+            self.directories.push(place);
         }
-        let times = &mut self.node(dir).times_ns;
-        (times[1], times[2]) = (now_ns, now_ns);
+        names
     }
 
-    fn data_change(&mut self, group: &Shown<'_>, ino: Ino, change: DataChange) {
-        let node = self.node(ino);
+    /// Moves times of change of what lost a name, where nothing has moved them since.
+    fn touch_met(&mut self, all: Vec<Met>) {
+        for met in all {
+            if let Some(node) = self.nodes.get_mut(met.ino)
+                && node.changed < met.sequence
+            {
+                node.touch(met.sequence, met.time_ns);
+            }
+        }
+    }
+
+    fn data_change(&mut self, sequence: u64, time_ns: i64, ino: Ino, change: DataChange) {
+        let node = self.nodes.get_or_insert(ino);
         let pending = Pending {
-            sequence: group.sequence,
-            time_ns: group.time_ns,
+            sequence,
+            time_ns,
             change,
         };
         // It has no bytes yet.
         let is_early = is_planted(Planted::EarlySize) && matches!(change, DataChange::Grown(_));
-        if node.made == group.sequence || is_early {
+        if self.made == Some((ino, sequence)) || is_early {
             node.take_over(&pending);
         } else {
-            node.pending.push(pending);
-            self.unsettled.insert(ino);
+            self.unsettled.entry(ino).or_default().pending.push(pending);
+        }
+    }
+
+    /// A file's changes up to `through` are settled, and the bytes of some of its blocks are in their place.
+    fn settle(&mut self, ino: Ino, through: u64, in_place: &Range<u64>) {
+        let Some(unsettled) = self.unsettled.get_mut(&ino) else {
+            return;
+        };
+        unsettled.settle(self.nodes.get_or_insert(ino), through);
+        unsettled.forget_bytes(in_place, |_| false);
+        if unsettled.is_empty() {
+            self.unsettled.remove(&ino);
         }
     }
 
     fn settle_all(&mut self, through: u64) {
-        let inodes = &mut self.inodes;
-        self.unsettled.retain(|ino| {
-            let Some(node) = inodes.get_mut(ino) else { return false };
-            node.settle(through);
-            node.bytes
+        let nodes = &mut self.nodes;
+        self.unsettled.retain(|ino, unsettled| {
+            unsettled.settle(nodes.get_or_insert(*ino), through);
+            unsettled
+                .bytes
                 .retain(|_, (sequence, _)| *sequence > through || is_planted(Planted::StaleBytes));
-            !(node.pending.is_empty() && node.bytes.is_empty())
+            !unsettled.is_empty()
         });
     }
 
-    /// Gives up what is not settled.
-    fn drop_pending(&mut self) {
-        for ino in self.unsettled.drain() {
-            if let Some(node) = self.inodes.get_mut(&ino) {
-                node.pending.clear();
-                node.bytes.clear();
-            }
-        }
-    }
-
-    /// Ends playing. When `all_is_there`, what is not settled is taken over; else it is given up, and bytes that the log has
+    /// Ends playing. When all is there, what is not settled is taken over; else it is given up, and bytes that the log has
     /// are returned with their files and places.
-    pub(crate) fn finish(&mut self, all_is_there: bool) -> Vec<(Ino, Block, Arc<[u8]>)> {
+    pub(crate) fn finish(&mut self) -> Vec<(Ino, Block, Arc<[u8]>)> {
         let mut saved = Vec::new();
-        for ino in &self.unsettled {
-            let Some(node) = self.inodes.get_mut(ino) else { continue };
-            if all_is_there {
-                node.settle(u64::MAX);
+        for (ino, mut unsettled) in std::mem::take(&mut self.unsettled) {
+            let Some(node) = self.nodes.get_mut(ino) else { continue };
+            if self.all_is_there {
+                unsettled.settle(node, u64::MAX);
                 continue;
             }
-            for (at, (_, bytes)) in &node.bytes {
-                if let Some(place) = node.data.place(*at) {
-                    saved.push((*ino, place, Arc::clone(bytes)));
+            for (at, (_, bytes)) in unsettled.bytes {
+                if let Some(place) = node.data.extents.place(at) {
+                    saved.push((ino, place, bytes));
                 }
             }
         }
-        self.drop_pending();
+        self.sort_names();
+        self.count_names();
         saved
     }
 
     /// Drops what has no name: files that were removed while they were open.
     pub(crate) fn drop_nameless(&mut self) {
-        let mut named: HashSet<Ino> = self.names.values().flat_map(BTreeMap::values).copied().collect();
-        named.extend(self.volumes.values());
-        named.insert(Ino::ROOT);
-        // One with names in it is a fault, and stays to be found.
-        let names = &self.names;
-        let has_names = |ino: &Ino| names.get(ino).is_some_and(|names: &BTreeMap<_, _>| !names.is_empty());
-        self.inodes.retain(|ino, _| named.contains(ino) || has_names(ino));
-        self.names.retain(|dir, names| !names.is_empty() || named.contains(dir));
+        self.is_nameless_dropped = true;
     }
 
-    /// All faults of the tables. `is_free_for_files` tells whether blocks are a file's to have.
-    #[must_use]
-    pub fn check(&self, is_for_files: &dyn Fn(Block, u64) -> bool) -> Vec<Damage> {
-        let mut damage = Vec::new();
-        let is_directory = |ino: &Ino| {
-            let attributes = self.inodes.get(ino).and_then(|node| node.attributes);
-            attributes.is_some_and(|attributes| attributes.mode & attr::TYPE_MASK == attr::DIRECTORY)
+    fn is_live(&self, ino: Ino, named: &Named) -> bool {
+        !self.is_nameless_dropped || named.is_reached(ino)
+    }
+
+    fn sort_names(&mut self) {
+        self.directories.sort_unstable();
+        self.directories.dedup();
+        let mut all = Vec::new();
+        for place in &self.directories {
+            let (dir, found) = (self.nodes.at(*place).0, &mut self.found);
+            let names = &mut self.nodes.at_mut(*place).rare().names;
+            names.finish(&mut |met| all.push(met), &mut |name| {
+                found.push(Damage::name(dir, name))
+            });
+        }
+        self.touch_met(all);
+    }
+
+    /// Makes `named`.
+    fn count_names(&mut self) {
+        self.kinds.resize(self.nodes.len(), Kind::Unknown);
+        let of_kind = |kind: &Kind| Named {
+            kind: *kind,
+            ..Named::default()
         };
-        if !is_directory(&Ino::ROOT) {
-            damage.push(Damage::NoRoot);
-        }
-        let mut parents: HashMap<Ino, Ino> = HashMap::new();
-        for (dir, names) in &self.names {
-            if !is_directory(dir) && !names.is_empty() {
-                damage.push(Damage::NoDirectory(*dir));
-            }
-            for (name, ino) in names {
-                if check_name(name).is_err() {
-                    damage.push(Damage::Name {
-                        dir: *dir,
-                        name: String::from_utf8_lossy(name).into_owned(),
-                    });
+        let mut named: Vec<Named> = self.kinds.iter().map(of_kind).collect();
+        for place in &self.directories {
+            let (dir, node) = self.nodes.at(*place);
+            let mut directories = 0;
+            for (name, ino) in node.names() {
+                let target = self.nodes.place(ino).map(|place| &mut named[place]);
+                if target.as_ref().is_none_or(|target| target.kind == Kind::Unknown) {
+                    self.found.push(Damage::dangling(*dir, name, ino));
                 }
-                if self.inodes.get(ino).is_none_or(|node| node.attributes.is_none()) {
-                    damage.push(Damage::Dangling {
-                        dir: *dir,
-                        name: String::from_utf8_lossy(name).into_owned(),
-                        ino: *ino,
-                    });
-                } else if is_directory(ino) && (*ino == Ino::ROOT || parents.insert(*ino, *dir).is_some()) {
-                    damage.push(Damage::Shape(*ino));
+                let Some(target) = target else { continue };
+                target.links += 1;
+                target.name_bytes += name.len() as u64;
+                if target.kind == Kind::Directory {
+                    target.parent = dir.0;
+                    directories += 1;
                 }
             }
+            named[*place].directories = directories;
+            named[*place].has_names = node.names().next().is_some();
         }
-        damage.extend(self.unreached(&parents).map(Damage::Shape));
-        let nameless = |dir: &&Ino| **dir != Ino::ROOT && is_directory(dir) && !parents.contains_key(dir);
-        damage.extend(self.names.keys().filter(nameless).map(|dir| Damage::Shape(*dir)));
-        let volumes: HashSet<Ino> = self.volumes.values().copied().collect();
-        for (ino, node) in &self.inodes {
-            match node.attributes {
-                None => damage.push(Damage::NoAttributes(*ino)),
-                Some(attributes) => {
-                    let (kind, data) = (attributes.mode & attr::TYPE_MASK, &node.data);
-                    if !fits(
-                        kind,
-                        volumes.contains(ino),
-                        data.size,
-                        data.end(),
-                        node.target.is_some(),
-                    ) {
-                        damage.push(Damage::Body(*ino));
-                    }
-                }
-            }
+        for place in self.volumes.values().filter_map(|ino| self.nodes.place(*ino)) {
+            named[place].is_volume = true;
         }
-        let mut named: HashSet<Ino> = if self.volumes.is_empty() {
-            HashSet::new()
-        } else {
-            self.names.values().flat_map(BTreeMap::values).copied().collect()
-        };
-        for (name, ino) in &self.volumes {
-            let attributes = self.inodes.get(ino).and_then(|node| node.attributes);
-            let is_device =
-                attributes.is_some_and(|attributes| attributes.mode & attr::TYPE_MASK == attr::BLOCK_DEVICE);
-            // A second volume of the inode is none either.
-            if !is_device || !named.insert(*ino) || check_volume_name(name).is_err() {
-                damage.push(Damage::Volume(name.clone()));
-            }
-        }
-        self.check_blocks(is_for_files, &mut damage);
-        damage.sort_by_key(|damage| format!("{damage:?}"));
-        damage
-    }
-
-    /// Directories from which no way leads up to the root.
-    fn unreached<'a>(&'a self, parents: &'a HashMap<Ino, Ino>) -> impl Iterator<Item = Ino> + 'a {
-        parents.keys().copied().filter(|ino| {
-            let mut at = *ino;
-            // A way up is no longer than there are directories.
-            for _ in 0..=parents.len() {
-                match parents.get(&at) {
-                    Some(parent) => at = *parent,
-                    None => return at != Ino::ROOT,
-                }
-            }
-            true
-        })
-    }
-
-    fn check_blocks(&self, is_for_files: &dyn Fn(Block, u64) -> bool, damage: &mut Vec<Damage>) {
-        let mut all: Vec<(Block, u64, Ino)> = Vec::new();
-        for (ino, node) in &self.inodes {
-            for (blocks, first) in node.data.extents.values() {
-                if let Some(first) = *first {
-                    all.push((first, *blocks, *ino));
-                }
-            }
-        }
-        all.sort_unstable();
-        let mut end = None;
-        for (first, blocks, ino) in all {
-            if !is_for_files(first, blocks) {
-                damage.push(Damage::Outside { ino, first, blocks });
-                continue;
-            }
-            if end.is_some_and(|end| first < end) {
-                damage.push(Damage::Twice { ino, first, blocks });
-            }
-            end = end.max(Some(first.plus(blocks)));
-        }
+        self.named = named;
     }
 }
 
-/// Whether an inode of type `kind`, which may be a volume's, can have this size in bytes and blocks up to `end`.
-pub(crate) fn fits(kind: u32, is_volume: bool, size: u64, end: u64, has_target: bool) -> bool {
-    let is_empty = size == 0 && end == 0;
-    match kind {
-        attr::REGULAR => size <= FILE_BYTES_MAX,
-        attr::BLOCK_DEVICE if is_volume => check_volume_size(size).is_ok() && end <= size / BLOCK_BYTES as u64,
-        attr::SYMLINK => is_empty && has_target,
-        attr::DIRECTORY | attr::BLOCK_DEVICE | attr::CHARACTER_DEVICE | attr::FIFO | attr::SOCKET => is_empty,
-        _ => false,
+impl Unsettled {
+    fn is_empty(&self) -> bool {
+        self.pending.is_empty() && self.bytes.is_empty()
+    }
+
+    /// Has the node take changes over that came with the groups up to `through`.
+    fn settle(&mut self, node: &mut Node, through: u64) {
+        let count = self.pending.partition_point(|pending| pending.sequence <= through);
+        if count == 0 {
+            return;
+        }
+        let mut settled = std::mem::take(&mut self.pending);
+        self.pending = settled.split_off(count);
+        for pending in settled {
+            match pending.change {
+                DataChange::Extent(extent) => {
+                    // Bytes that stay in their place are still what the log has.
+                    let place = |block| extent.first().map(|first| first.plus(block - extent.at));
+                    let extents = &node.data.extents;
+                    self.forget_bytes(&extent.file_blocks(), |block| place(block) == extents.place(block));
+                }
+                DataChange::NoExtents { at, blocks } => self.forget_bytes(&(at..at + blocks), |_| false),
+                DataChange::Size(_) | DataChange::Grown(_) => {}
+            }
+            node.take_over(&pending);
+        }
+    }
+
+    /// Forgets the log's bytes of blocks in `range`, but of such as stay.
+    fn forget_bytes(&mut self, range: &Range<u64>, stays: impl Fn(u64) -> bool) {
+        if self.bytes.is_empty() || range.is_empty() {
+            return;
+        }
+        let gone = self.bytes.range(range.clone()).map(|(block, _)| *block);
+        let gone: Vec<u64> = gone.filter(|block| !stays(*block)).collect();
+        for block in gone {
+            self.bytes.remove(&block);
+        }
     }
 }
 
 impl Node {
-    /// Takes changes over that came with the groups up to `through`.
-    fn settle(&mut self, through: u64) {
-        let count = self.pending.partition_point(|pending| pending.sequence <= through);
-        let settled: Vec<Pending> = self.pending.drain(..count).collect();
-        settled.iter().for_each(|pending| self.take_over(pending));
-    }
-
     fn take_over(&mut self, pending: &Pending) {
-        let Self { data, bytes, .. } = self;
+        let data = &mut self.data;
         match pending.change {
-            DataChange::Extent { at, blocks, first } => {
-                // Bytes that stay in their place are still what the log has.
-                let stays = |block: &u64| first.map(|first| first.plus(block - at)) == data.place(*block);
-                bytes.retain(|block, _| !(at..at + blocks).contains(block) || stays(block));
-                data.cut(at, blocks);
-                data.extents.insert(at, (blocks, first));
-            }
-            DataChange::NoExtents { at, blocks } => {
-                data.cut(at, blocks);
-                bytes.retain(|block, _| !(at..at + blocks).contains(block));
-            }
+            DataChange::Extent(extent) => data.extents.put(extent),
+            DataChange::NoExtents { at, blocks } => data.extents.cut(at, blocks),
             DataChange::Size(size) => data.size = size,
             DataChange::Grown(size) => data.size = data.size.max(size),
         }
         // What is taken over late must not move times that were set since.
         if pending.sequence > self.timed {
-            (self.times_ns[1], self.times_ns[2]) = (pending.time_ns, pending.time_ns);
+            self.times_ns[1] = pending.time_ns;
+            self.touch(self.changed.max(pending.sequence), pending.time_ns);
         }
     }
 }
 
-impl Data {
-    /// Where the last extent ends, in blocks.
-    fn end(&self) -> u64 {
-        let last = self.extents.last_key_value();
-        last.map_or(0, |(at, (blocks, _))| at + blocks)
+#[cfg(test)]
+mod tests {
+    use super::super::codec;
+    use super::*;
+    use crate::log::Attributes;
+
+    const FILE: Ino = Ino(2);
+
+    fn inode(ino: Ino, kind: u32) -> Change<'static> {
+        let attributes = Attributes {
+            mode: kind | 0o700,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            placement: None,
+        };
+        Change::Inode { ino, attributes }
     }
 
-    /// The pool's block at file block `at`.
-    fn place(&self, at: u64) -> Option<Block> {
-        let (start, (blocks, first)) = self.extents.range(..=at).next_back()?;
-        let into = at - start;
-        first.filter(|_| into < *blocks).map(|first| first.plus(into))
+    fn name(dir: Ino, name: &[u8], ino: Ino) -> Change<'_> {
+        Change::Name { dir, name, ino }
     }
 
-    /// Takes `blocks` file blocks from `at` on out.
-    fn cut(&mut self, at: u64, blocks: u64) {
-        let end = at.saturating_add(blocks);
-        let before = self.extents.range(..at).next_back().map(|(start, _)| *start);
-        let touched: Vec<u64> = before
-            .into_iter()
-            .chain(self.extents.range(at..end).map(|(start, _)| *start))
-            .collect();
-        for start in touched {
-            let (count, first) = self.extents[&start];
-            if start + count <= at {
-                continue;
-            }
-            self.extents.remove(&start);
-            if start < at {
-                self.extents.insert(start, (at - start, first));
-            }
-            if start + count > end {
-                let rest = first.map(|first| first.plus(end - start));
-                self.extents.insert(end, (start + count - end, rest));
-            }
+    /// Tables of groups, each at the time of its number.
+    fn play(groups: &[&[Change<'_>]]) -> Tables {
+        let mut tables = Tables::new(true);
+        for (nth, group) in (1..).zip(groups) {
+            let mut bytes = Vec::new();
+            let records = group.iter().map(|change| Record::Change(*change));
+            records.for_each(|record| codec::encode(&mut bytes, &record));
+            let group = Shown {
+                sequence: nth,
+                time_ns: i64::try_from(nth).expect("there are few"),
+                records: Records::new(&bytes),
+            };
+            tables.play(group).expect("they are records");
         }
+        tables.finish();
+        tables.drop_nameless();
+        tables
+    }
+
+    fn changed_ns(tables: &Tables, ino: Ino) -> i64 {
+        let mut all = tables.inodes();
+        all.find(|(found, _)| *found == ino).expect("it has a name").1.times_ns[2]
+    }
+
+    #[test]
+    fn an_inode_that_loses_one_of_its_names_gets_the_time_of_that_unless_it_changed_later() {
+        let root = inode(Ino::ROOT, attr::DIRECTORY);
+        let made = [
+            root,
+            inode(FILE, attr::REGULAR),
+            name(Ino::ROOT, b"a", FILE),
+            name(Ino::ROOT, b"b", FILE),
+        ];
+        let removed = Change::NoName {
+            dir: Ino::ROOT,
+            name: b"a",
+        };
+        assert_eq!(changed_ns(&play(&[&made, &[removed]]), FILE), 2);
+        let other = [inode(Ino(3), attr::REGULAR), name(Ino::ROOT, b"a", Ino(3))];
+        assert_eq!(changed_ns(&play(&[&made, &other]), FILE), 2, "its name was taken");
+        let set = Change::Times {
+            ino: FILE,
+            atime_ns: None,
+            mtime_ns: None,
+            ctime_ns: Some(77),
+        };
+        assert_eq!(changed_ns(&play(&[&made, &[removed], &[set]]), FILE), 77);
+    }
+
+    #[test]
+    fn names_may_come_before_what_they_name_and_its_times_stay_its_own() {
+        let names = [inode(Ino::ROOT, attr::DIRECTORY), name(Ino::ROOT, b"a", FILE)];
+        let tables = play(&[&names, &[inode(FILE, attr::REGULAR)]]);
+        assert_eq!(changed_ns(&tables, FILE), 2);
+        assert!(tables.check(&|_, _| true).is_empty());
+    }
+
+    #[test]
+    fn directories_in_a_circle_and_below_it_are_found_and_a_long_chain_is_sound() {
+        let mut all = vec![inode(Ino::ROOT, attr::DIRECTORY)];
+        for ino in 2..100_000 {
+            all.push(inode(Ino(ino), attr::DIRECTORY));
+            all.push(name(Ino(ino - 1), b"d", Ino(ino)));
+        }
+        assert!(play(&[&all]).check(&|_, _| true).is_empty());
+        let circle = [
+            inode(Ino::ROOT, attr::DIRECTORY),
+            inode(Ino(2), attr::DIRECTORY),
+            inode(Ino(3), attr::DIRECTORY),
+            inode(Ino(4), attr::DIRECTORY),
+            name(Ino(2), b"d", Ino(3)),
+            name(Ino(3), b"d", Ino(2)),
+            name(Ino(3), b"e", Ino(4)),
+        ];
+        let damage = play(&[&circle]).check(&|_, _| true);
+        assert_eq!(damage, [2, 3, 4].map(|ino| Damage::Shape(Ino(ino))));
     }
 }

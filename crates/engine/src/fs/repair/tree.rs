@@ -77,27 +77,38 @@ pub(super) struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     pub(super) fn of(tables: Tables, now_ns: i64, mended: &'a mut Vec<Mended>) -> Self {
-        let inodes = tables.inodes.into_iter().map(|(ino, node)| {
-            let node = Node {
+        let (volumes, last) = (tables.volumes.clone(), tables.last);
+        let mut inodes: BTreeMap<Ino, Node> = BTreeMap::new();
+        let mut names: BTreeMap<Ino, Names> = BTreeMap::new();
+        for (ino, mut node, _) in tables.into_inodes().1.flatten() {
+            let rare = node.take_rare().map(|rare| *rare).unwrap_or_default();
+            let all = rare.names.into_sorted().into_iter();
+            let all: Names = all.map(|name| (name.name, name.ino)).collect();
+            if !all.is_empty() {
+                names.insert(ino, all);
+            }
+            let extents = node.data.extents.iter();
+            let new = Node {
                 attributes: node.attributes,
                 times_ns: node.times_ns,
-                target: node.target,
-                xattrs: node.xattrs,
+                target: rare.target,
+                xattrs: rare.xattrs,
                 size: node.data.size,
-                extents: node.data.extents,
+                extents: extents
+                    .map(|extent| (extent.at, (extent.blocks, extent.first())))
+                    .collect(),
             };
-            (ino, node)
-        });
-        let inodes: BTreeMap<Ino, Node> = inodes.collect();
+            inodes.insert(ino, new);
+        }
+        // Of some the log told nothing but the name.
+        for ino in names.values().flat_map(Names::values) {
+            inodes.entry(*ino).or_default();
+        }
         let highest = inodes.last_key_value().map_or(Ino::ROOT, |(ino, _)| *ino);
         Self {
-            names: tables
-                .names
-                .into_iter()
-                .filter(|(_, names)| !names.is_empty())
-                .collect(),
-            volumes: tables.volumes,
-            last: tables.last.max(highest.0),
+            names,
+            volumes,
+            last: last.max(highest.0),
             inodes,
             now_ns,
             loose: BTreeSet::new(),

@@ -6,7 +6,7 @@
 mod blocks;
 mod tree;
 
-use super::restore::{last_met, within};
+use super::restore::{last_met, require_writable, within};
 use super::{Ino, OpenError, Replayed};
 use crate::log::{
     Change, Damage, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables, Tail, repair_superblocks, salvage,
@@ -184,7 +184,7 @@ impl Repair {
         witness: u128,
         nonce: u64,
     ) -> Result<(), OpenError> {
-        superblock.features.require_writable()?;
+        require_writable(superblock.features)?;
         if self.mended.is_empty() {
             return Ok(());
         }

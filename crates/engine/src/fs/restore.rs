@@ -56,8 +56,8 @@ pub enum OpenError {
         limit: u64,
     },
     /// This version may only read the pool.
-    #[error("the pool uses feature {0}, under which this version of Homenode may only read it: mount it read-only")]
-    ReadOnly(u32),
+    #[error("the pool uses `{0}`, with which this version of Homenode may only read it: mount it read-only")]
+    ReadOnly(Box<str>),
     /// A repair finds no room for its snapshot.
     #[error("the pool has no room for a new log of {0} bytes")]
     NoRoom(u64),
@@ -69,14 +69,11 @@ pub enum OpenError {
     TooManyFiles(u64, u64),
 }
 
-impl Features {
-    /// Fails when a feature is unknown here that only readers need not know.
-    pub(super) fn require_writable(self) -> Result<(), OpenError> {
-        match self.read_only {
-            0 => Ok(()),
-            bits => Err(OpenError::ReadOnly(bits.trailing_zeros())),
-        }
-    }
+/// Fails when a feature is in use that those who write must know, and that is not known here.
+pub(super) fn require_writable(features: Features) -> Result<(), OpenError> {
+    features
+        .not_to_write()
+        .map_or(Ok(()), |name| Err(OpenError::ReadOnly(name)))
 }
 
 impl From<MemoryError> for OpenError {
@@ -357,7 +354,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         superblock: Superblock,
         home_of: &dyn Fn(MemberId) -> NodeId,
     ) -> Result<Self, OpenError> {
-        superblock.features.require_writable()?;
+        require_writable(superblock.features)?;
         let (mut fs, replayed) = Self::restored(machine, memory, clock, &options, &superblock, home_of)?;
         if replayed.all_is_there {
             // Groups and bytes of the life before may not be durable. Where some are lost the kernel says so once: from then on it is as after a

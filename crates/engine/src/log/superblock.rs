@@ -31,6 +31,18 @@ pub struct Features {
     pub incompatible: u64,
 }
 
+/// Names of the bits of [`Features::read_only`] that are given away, from bit 0 on. Nothing here writes such a pool.
+const READ_ONLY: &[&str] = &["data-sums"];
+
+impl Features {
+    /// Name of the first feature that is in use, and that whoever writes must know; `None` when the pool may be written.
+    pub(crate) fn not_to_write(self) -> Option<Box<str>> {
+        let bit = (0..u64::BITS).find(|bit| self.read_only & 1 << bit != 0)?;
+        let name = usize::try_from(bit).ok().and_then(|bit| READ_ONLY.get(bit));
+        Some(name.map_or_else(|| format!("feature {bit}").into(), |name| (*name).into()))
+    }
+}
+
 /// Names of the known bits of [`Features::incompatible`], from bit 0 on.
 const INCOMPATIBLE: &[&str] = &[];
 

@@ -571,6 +571,23 @@ fn a_damaged_superblock_is_written_again_from_the_other_one() {
 }
 
 #[test]
+fn a_pool_whose_data_have_checksums_is_read_and_not_written() {
+    let mut bytes = grouped();
+    for block in [0, BLOCKS as u64 - 1] {
+        let mut superblock = newest_superblock(&bytes).expect("it is whole");
+        superblock.features.read_only = 1;
+        put(&mut bytes, block, 0, &superblock.encode()[..]);
+    }
+    let refused = open(Kind::File, bytes.clone(), 2)
+        .map(drop)
+        .expect_err("it would be written to");
+    assert_eq!(refused, OpenError::ReadOnly("data-sums".into()));
+    let superblock = newest_superblock(&bytes).expect("it is whole");
+    let read = plan(&SimMemory::new(Kind::File, bytes), &superblock).expect("it can be read");
+    assert!(told(&read).is_empty());
+}
+
+#[test]
 fn a_crash_while_a_pool_is_mended_leaves_the_old_state_or_the_new() {
     let mut random = fastrand::Rng::with_seed(5);
     for case in cases() {

@@ -64,6 +64,9 @@ enum Bench {
     /// Fills a pool for `durable`, and is killed.
     #[command(hide = true)]
     FillPool(durable::restart::Arguments),
+    /// Opens a pool for `durable`, and tells how long that takes.
+    #[command(hide = true)]
+    OpenPool(durable::restart::OpenArguments),
     /// Serves a mount for the others, in a process of its own.
     #[command(hide = true)]
     ServeMount(mount::serve::Arguments),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Bench::Upload(arguments) => affinity::play::run(&arguments),
         Bench::Durable(arguments) => durable::run(&arguments),
         Bench::FillPool(arguments) => durable::restart::fill(&arguments),
+        Bench::OpenPool(arguments) => durable::restart::open(&arguments),
         Bench::ServeMount(arguments) => mount::serve::run(&arguments),
     };
     match outcome {

@@ -131,8 +131,7 @@ test_package_at_work() {
         [ "$(cat /srv/pool/file)" = content ] || fail "a durable pool has lost a file"
         homenode down /srv/pool
         homenode pool export data
-        # Others may be known here.
-        rmdir --ignore-fail-on-non-empty /etc/homenode/pools /etc/homenode
+        rmdir /etc/homenode/pools /etc/homenode
 
         homenode affinity plan --period 0.2 --config /usr/share/doc/homenode/affinity.toml
         homenode affinity revert

@@ -20,10 +20,10 @@ pub(crate) use journal::{Effect, Journal, Room, first_superblock, repair_superbl
 pub(crate) use rewrite::Rewrite;
 pub(crate) use salvage::{Salvaged, salvage};
 pub(crate) use scan::{Segment, Shown, Tail, Unreadable, scan};
-pub(crate) use superblock::MEMBERS_MAX;
 pub use superblock::{
     Features, Gathered, Head, MemberRecord, NotAName, NotGathered, PoolName, Superblock, UnusableSuperblock, gather,
 };
+pub(crate) use superblock::{GENERATIONS_BEHIND_MAX, MEMBERS_MAX};
 pub(crate) use tables::{Claim, Kind, Name, Named, Names, Overview, Rare, fits};
 pub use tables::{Damage, Data, Extent, Extents, Node, Tables};
 

@@ -87,6 +87,9 @@ pub enum PoolError {
         "the log or a superblock of the pool cannot be written: members stay as they are, look at the disks and bring the pool up again"
     )]
     Log,
+    /// The pool was opened to be read only.
+    #[error("the pool is mounted read-only")]
+    ReadOnly,
     /// More threads are at work than can be told apart.
     #[error("too many threads use the pool: try again")]
     Busy,
@@ -277,6 +280,12 @@ impl<M: Memory> Pool<M> {
     #[inline]
     pub(crate) fn home(&self, member: MemberId) -> NodeId {
         self.accounts.home(member)
+    }
+
+    /// The kind of a member that is in the pool.
+    pub(crate) fn kind(&self, member: MemberId) -> Option<MemberKind> {
+        let members = self.members.read();
+        members.list.iter().find(|one| one.id == member).map(|one| one.kind)
     }
 
     /// Index of a node in [`Machine::nodes`].

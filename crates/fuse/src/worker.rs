@@ -47,8 +47,7 @@ impl Errand for Asked {
     }
 
     fn is_sync(&self) -> bool {
-        let header = InHeader::take(&mut &self.request[..]);
-        header.is_some_and(|header| is_sync(header.opcode))
+        sync_in(&self.request)
     }
 
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer {
@@ -60,6 +59,11 @@ impl Errand for Asked {
             send(&asked.device, answer, &mut asked.message);
         }
     }
+}
+
+/// Whether a request is an fsync.
+fn sync_in(mut request: &[u8]) -> bool {
+    InHeader::take(&mut request).is_some_and(|header| is_sync(header.opcode))
 }
 
 /// Whether it is the number of an fsync.
@@ -107,7 +111,9 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
                 }
                 // Beside rings nobody waits for this thread; and where too much waits already, all do.
                 answer = self.responder.answer(request, true, replies.bytes());
-                self.responder.force(std::iter::once(&mut answer));
+                if sync_in(request) {
+                    self.responder.force(std::iter::once(&mut answer));
+                }
             }
             if !send(&self.device, answer, replies.bytes()) && self.is_beside_rings {
                 thread::sleep(FORGET_PAUSE);

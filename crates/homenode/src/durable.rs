@@ -122,6 +122,9 @@ impl Pool {
             )
         };
         let log = LogOptions {
+            uuid: newest.uuid,
+            name: newest.name,
+            nonce: newest.tail.nonce,
             witness: witness(
                 files
                     .iter()
@@ -173,6 +176,7 @@ impl Pool {
         let inner = &*self.inner;
         let (fs, pool) = (&inner.fs, inner.fs.pool());
         let uuid = fs.uuid().ok_or(Error::VolatilePool)?;
+        fs.check_members()?;
         let file = MemberFile::open(path)?;
         require_blocks(&file, MEMBER_BLOCKS_MIN)?;
         let members = pool.status().members;

@@ -291,7 +291,7 @@ impl Error {
                 | PoolError::Busy,
             ) => EBUSY,
             Self::Pool(PoolError::Io(_) | PoolError::Unwritable(_)) => EIO,
-            Self::Pool(PoolError::Log) => EROFS,
+            Self::Pool(PoolError::Log | PoolError::ReadOnly) => EROFS,
             Self::Pool(PoolError::NoSpace(_)) => ENOSPC,
             Self::Pool(_) => EINVAL,
             Self::Thread(source) | Self::Trace { source, .. } => source.raw_os_error().unwrap_or(EINVAL),

@@ -226,6 +226,46 @@ fn files_that_are_mixed_up_are_refused_by_name() {
     drop(open(&both, &PoolOptions::new()).unwrap());
 }
 
+#[test]
+fn a_member_that_was_away_while_a_killed_process_used_the_pool_is_refused() {
+    let files = Files::new("away");
+    let both = ["a", "b"].map(|name| files.member(name));
+    drop(Pool::create_on(&both, &PoolOptions::new()).unwrap());
+    let earlier = fs::read(&both[1]).unwrap();
+    let pool = open(&both, &PoolOptions::new()).unwrap();
+    let file = pool.create_file("file").unwrap();
+    file.write_all_at(&[7; 4096], 0).unwrap();
+    file.sync().unwrap();
+    // As a killed process leaves it.
+    let killed = both.each_ref().map(|path| fs::read(path).unwrap());
+    drop((file, pool));
+    fs::write(&both[0], &killed[0]).unwrap();
+    fs::write(&both[1], &earlier).unwrap();
+    assert!(matches!(refused(&both, &PoolOptions::new()), Error::OldMember(path) if path == both[1]));
+    fs::write(&both[1], &killed[1]).unwrap();
+    let pool = open(&both, &PoolOptions::new()).unwrap();
+    assert_eq!(read(&pool, "file", 4095).unwrap(), 7);
+}
+
+#[test]
+fn a_pool_that_is_only_read_has_its_own_name_and_changes_in_no_way() {
+    let files = Files::new("only-read");
+    let [a, c] = ["a", "c"].map(|name| files.member(name));
+    let pool = Pool::create_on(std::slice::from_ref(&a), &PoolOptions::new()).unwrap();
+    pool.create_volume("volume", 1 << 20, homenode::Placement::Local)
+        .unwrap();
+    let uuid = pool.uuid();
+    drop(pool);
+    let pool = open(std::slice::from_ref(&a), &read_only()).unwrap();
+    assert_eq!(pool.uuid(), uuid);
+    let volume = pool.volume("volume").unwrap();
+    assert!(volume.resize_discarding(8192).is_err());
+    assert!(pool.add_file(&c, false).unwrap_err().to_string().contains("read-only"));
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(fs::metadata(&c).unwrap().blocks(), 0, "it was written to");
+    assert!(pool.drain(MemberId(0), &mut |_, _| {}).is_err());
+}
+
 /// Offsets of a word in a file.
 fn found(path: &Path, word: &[u8]) -> Vec<u64> {
     let bytes = fs::read(path).unwrap();

@@ -53,6 +53,12 @@ impl Exports {
                 "cannot attach the volume {name}: it is attached already, as {device}"
             )));
         }
+        if pool.is_read_only() {
+            return Err(Refusal::new(format!(
+                "cannot attach the volume {}: the pool is mounted read-only",
+                name.escape_debug()
+            )));
+        }
         let file = trace.map(|path| make_trace(path, pool_device)).transpose()?;
         let directory = shown(directory);
         let exported = match waiting_of(pool, name) {
@@ -76,7 +82,10 @@ impl Exports {
 
     /// Takes up the block devices that a killed server of this pool left: their users go on. Ends those whose volume is no more.
     pub(crate) fn take_up_all(&self, pool: &Pool, directory: &Path, notice: &mut dyn FnMut(&str)) {
-        let Some(uuid) = pool.uuid() else { return };
+        let Some(uuid) = pool.uuid().filter(|_| !pool.is_read_only()) else {
+            // Who writes the pool takes them up.
+            return;
+        };
         for waiting in lasting_exports() {
             let Some(name) = waiting.volume().filter(|_| waiting.pool() == Some(uuid)) else {
                 continue;

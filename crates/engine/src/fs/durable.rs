@@ -528,6 +528,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             if let Some(block) = file.map.find_one(&self.nodes, at) {
                 let mut copy = vec![0; BLOCK_BYTES];
                 memory.load(block, 0, &mut copy)?;
+                // A commit makes all bytes of files durable, and of other members those that are dirty then.
+                if self.pool.kind(block.member()) != Some(MemberKind::File) {
+                    journal.persist(&self.pool, block, 0, BLOCK_BYTES)?;
+                }
                 inline.push((at, copy));
             }
         }

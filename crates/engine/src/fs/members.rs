@@ -27,12 +27,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if usize::from(member.id.0) >= MemberId::LIMIT {
             return Err(PoolError::TooMany);
         }
-        if !journal.takes_members() {
-            return Err(PoolError::Full);
-        }
-        if journal.has_failed() {
-            return Err(PoolError::Log);
-        }
+        self.check_members()?;
         if journal.join(&self.pool, member, identity).is_err() {
             if journal.has_failed() {
                 return Err(PoolError::Log);
@@ -43,6 +38,21 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let ends = [0..1, member.blocks - 1..member.blocks];
         self.pool.restore(member.id, member.kind, home, member.blocks, &ends);
         Ok(())
+    }
+
+    /// Whether a member can join a durable pool now.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`], [`PoolError::Log`] after a failure of the log, [`PoolError::Full`] when the superblocks have no room.
+    pub fn check_members(&self) -> Result<()> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        if journal.is_read_only() {
+            return Err(PoolError::ReadOnly);
+        }
+        if journal.has_failed() {
+            return Err(PoolError::Log);
+        }
+        journal.takes_members().then_some(()).ok_or(PoolError::Full)
     }
 
     /// Takes a drained member out of a durable pool, and wipes its superblocks. Its memory may go afterwards. `identity` is its part of
@@ -85,6 +95,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Moves the log off members that drain, and gives blocks back that were freed on them. Without a log there is nothing to do.
     pub(super) fn move_log(&self, member: MemberId) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
+        if journal.is_read_only() {
+            return Err(PoolError::ReadOnly);
+        }
+        if journal.has_failed() {
+            return Err(PoolError::Log);
+        }
         let slot = self.slots.claim().ok_or(PoolError::Busy)?;
         let _one_at_a_time = journal.settling.lock();
         let moved = self.stock_spare(journal).and_then(|()| {
@@ -101,9 +117,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Has as many empty segments as there should be, none of them on a member that drains.
     fn stock_spare(&self, journal: &Journal) -> super::Result<()> {
-        journal.leave_spare(&self.pool);
-        let is_full = journal.fill_spare(&self.pool);
-        is_full.then_some(()).ok_or(Error::NoSpace)
+        journal.restock(&self.pool).then_some(()).ok_or(Error::NoSpace)
     }
 }
 

@@ -6,11 +6,11 @@
 mod blocks;
 mod tree;
 
-use super::restore::{last_met, require_writable, within};
+use super::restore::{last_met, persist_life, require_writable, within};
 use super::{Ino, OpenError, Replayed};
 use crate::log::{
-    Change, Damage, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables, Tail, repair_superblocks, salvage,
-    scan, write_superblocks,
+    Change, Damage, GENERATIONS_BEHIND_MAX, Record, Rewrite, Salvaged, Segment, Shown, Superblock, Tables, Tail,
+    repair_superblocks, salvage, scan, write_superblocks,
 };
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use blocks::Claims;
@@ -190,6 +190,8 @@ impl Repair {
         }
         repair_superblocks(memory, superblock)?;
         let Some(new) = self.new else { return Ok(()) };
+        // What a killed process left in the machine's memory.
+        persist_life(memory, superblock, witness)?;
         for (place, bytes) in &new.saved {
             memory.store_clean(*place, 0, bytes)?;
             memory.persist(*place, 0, bytes.len())?;
@@ -197,15 +199,18 @@ impl Repair {
         let mut segments = new.segments.into_iter();
         let (snapshot, tail) = new.snapshot.write(memory, nonce, &mut segments)?;
         for member in &superblock.members {
-            // What a killed process left in the machine's memory.
             memory.persist_all(member.id)?;
         }
         let mut superblock = superblock.clone();
         (superblock.snapshot, superblock.tail) = (snapshot, tail);
-        (superblock.generation, superblock.witness) = (superblock.generation + 1, witness);
+        superblock.witness = witness;
         let members = superblock.members.clone();
-        let written = write_superblocks(memory, &mut superblock, &members, false);
-        written.map_err(|_| MemoryError)?;
+        // As often as when a pool is opened, for the same reason.
+        for _ in 0..=GENERATIONS_BEHIND_MAX {
+            superblock.generation += 1;
+            let written = write_superblocks(memory, &mut superblock, &members, false);
+            written.map_err(|_| MemoryError)?;
+        }
         Ok(())
     }
 }

@@ -11,9 +11,9 @@ use super::volume::Volume;
 use super::{Error, Fs, Ino, NewInode};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::{
-    Change, Claim, Damage, Data, Extent, Features, Head, Journal, Kind, LogOptions, MemberRecord, Name, Named, Names,
-    Node, Overview, Rare, Record, Segment, Shown, Superblock, Tables, Tail, Unreadable, first_superblock,
-    repair_superblocks, revoke, scan,
+    Change, Claim, Damage, Data, Extent, Features, GENERATIONS_BEHIND_MAX, Head, Journal, Kind, LogOptions,
+    MemberRecord, Name, Named, Names, Node, Overview, Rare, Record, Segment, Shown, Superblock, Tables, Tail,
+    Unreadable, first_superblock, repair_superblocks, revoke, scan,
 };
 use crate::pool::Machine;
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};
@@ -67,6 +67,21 @@ pub enum OpenError {
     /// It has more inodes than the machine's limit.
     #[error("the pool has {0} inodes, and at most {1} may be: raise the limit")]
     TooManyFiles(u64, u64),
+}
+
+/// Makes durable what a process stored that was killed under this `witness`. Where some of that is lost the kernel says so once: from then on it is as
+/// after a power cut.
+pub(super) fn persist_life<M: Memory>(memory: &M, superblock: &Superblock, witness: u128) -> Result<(), MemoryError> {
+    if superblock.witness != witness {
+        return Ok(());
+    }
+    let mut members = superblock.members.iter();
+    let persisted = members.try_for_each(|member| memory.persist_all(member.id));
+    persisted.inspect_err(|_| {
+        if repair_superblocks(memory, superblock).is_ok() {
+            revoke(memory, &mut superblock.clone(), false);
+        }
+    })
 }
 
 /// Fails when a feature is in use that those who write must know, and that is not known here.
@@ -356,18 +371,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<Self, OpenError> {
         require_writable(superblock.features)?;
         let (mut fs, replayed) = Self::restored(machine, memory, clock, &options, &superblock, home_of)?;
-        if replayed.all_is_there {
-            // Groups and bytes of the life before may not be durable. Where some are lost the kernel says so once: from then on it is as after a
-            // power cut.
-            let memory = fs.pool.memory();
-            let mut members = superblock.members.iter();
-            let persisted = members.try_for_each(|member| memory.persist_all(member.id));
-            persisted.inspect_err(|_| {
-                if repair_superblocks(memory, &superblock).is_ok() {
-                    revoke(memory, &mut superblock.clone(), false);
-                }
-            })?;
-        }
+        persist_life(fs.pool.memory(), &superblock, options.witness)?;
         let Replayed {
             saved,
             snapshot,
@@ -469,8 +473,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(());
         }
         self.settle_all(journal, &slot)?;
-        // Twice: a member that was away while the pool was used is further behind than a crash leaves any (`log::gather`).
-        for _ in 0..2 {
+        // So often that a member that was away while the pool was used is further behind than a crash leaves any (`log::gather`).
+        for _ in 0..=GENERATIONS_BEHIND_MAX {
             journal.change_superblock(&self.pool, |_| {})?;
         }
         Ok(())

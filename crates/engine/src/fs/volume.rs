@@ -20,7 +20,7 @@ use super::commit::Held;
 use super::directory::NAME_BYTES_MAX;
 use super::inode::Body;
 use super::{Fs, Inode, Placement, attr};
-use crate::log::{Attributes, Change};
+use crate::log::{Attributes, Change, Effect};
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -190,6 +190,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// cannot have. Nothing is changed then.
     pub fn resize_volume(&self, volume: &Volume, size_bytes: u64, may_discard: bool) -> Result<(), VolumeError> {
         check_size(size_bytes)?;
+        let _room = self.admit_bytes(Effect::Splits, 0)?;
         let state = volume.state.lock();
         state.require_idle()?;
         let file = volume.file();

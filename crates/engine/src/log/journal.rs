@@ -538,13 +538,15 @@ impl Journal {
     }
 
     fn take_spare<M: Memory>(&self, pool: &Pool<M>) -> Result<Segment, MemoryError> {
-        self.leave_spare(pool);
         let spare = {
             let mut spare = self.spare.lock();
             self.short.store(true, Ordering::Relaxed);
-            spare.pop()
+            let stays = spare.iter().rposition(|(first, _)| !pool.is_draining(first.member()));
+            stays.map(|at| spare.swap_remove(at))
         };
-        spare.or_else(|| self.take_new(pool)).ok_or(MemoryError)
+        // One on a member that drains, where there is no other: the log is moved off it later.
+        let any = || self.spare.lock().pop();
+        spare.or_else(|| self.take_new(pool)).or_else(any).ok_or(MemoryError)
     }
 
     /// Begins a snapshot of what the log says up to the sequence number that is returned with it; what is appended from now on goes to a new

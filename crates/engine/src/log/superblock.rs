@@ -327,7 +327,7 @@ pub enum NotGathered {
 }
 
 /// Generations by which a member's superblock may be older than the newest: one for a change that was cut short, one for a member that joins.
-const GENERATIONS_BEHIND_MAX: u64 = 2;
+pub(crate) const GENERATIONS_BEHIND_MAX: u64 = 2;
 
 /// Finds the members of one pool among superblocks, the newer one of each file, in any order.
 ///

@@ -120,11 +120,20 @@ fn any(random: &mut fastrand::Rng, of: &[Operation]) -> Operation {
 
 /// Looks at runs that `make` makes, until `states` states were looked at or one is refused.
 fn look(states: u64, seed: u64, make: impl Fn(Kind, &mut fastrand::Rng) -> Run) -> Result<Looked, Violation> {
+    look_at(&[Kind::File, Kind::Pmem], states, seed, make)
+}
+
+fn look_at(
+    kinds: &[Kind],
+    states: u64,
+    seed: u64,
+    make: impl Fn(Kind, &mut fastrand::Rng) -> Run,
+) -> Result<Looked, Violation> {
     let mut looked = Looked::default();
     let mut nth = 0;
     while looked.states < states {
         let seed = seed.wrapping_add(nth);
-        let kind = if nth % 2 == 0 { Kind::File } else { Kind::Pmem };
+        let kind = kinds[usize::try_from(nth).expect("few") % kinds.len()];
         let mut random = fastrand::Rng::with_seed(seed);
         let run = make(kind, &mut random);
         explore(&[run], kind, &mut random, &mut looked)
@@ -328,6 +337,35 @@ fn pools_that_a_crash_left_survive_every_crash() {
 fn pools_survive_every_crash_while_members_come_and_go() {
     survives_in(states() / 10, membered);
     survives_in(states() / 10, membered_again);
+}
+
+/// Bytes of one file lie on a disk and on persistent memory; some are synced, few at a time.
+fn mixed(random: &mut fastrand::Rng) -> Run {
+    let mut run = Run::with_places(Kind::File, 3);
+    run.mixes = true;
+    run.step(Operation::AddMember);
+    run.step(Operation::Create("g"));
+    // More than one of them has.
+    for nth in 0..11 {
+        run.step(Operation::Write("g", nth * 20 * 4096, 20 * 4096));
+    }
+    run.step(Operation::SyncAll);
+    for _ in 0..random.usize(2..8) {
+        run.step(match random.u8(..) {
+            0..110 => Operation::Write("g", random.u64(0..210) * 4096, 3000),
+            110..190 => Operation::Sync("g"),
+            _ => Operation::SyncAll,
+        });
+    }
+    run
+}
+
+#[test]
+fn pools_of_disks_and_persistent_memory_survive_every_crash() {
+    match look_at(&[Kind::File], states() / 7, seed(), |_, random| mixed(random)) {
+        Ok(Looked { states, points }) => eprintln!("{states} states at {points} points"),
+        Err(Violation(why)) => panic!("{why}"),
+    }
 }
 
 #[test]

@@ -125,7 +125,13 @@ pub(crate) fn newest_superblock(bytes: &[u8]) -> Result<Superblock, NotGathered>
         copies.max_by_key(|superblock| superblock.generation)
     };
     let all: Vec<Superblock> = bytes.chunks(member_bytes(bytes.len())).filter_map(of_place).collect();
-    gather(&all).map(|gathered| gathered.newest)
+    let gathered = gather(&all)?;
+    let is_whole = gathered.members.iter().all(Option::is_some);
+    if is_whole {
+        Ok(gathered.newest)
+    } else {
+        Err(NotGathered::Nothing)
+    }
 }
 
 fn new(mode: u32) -> NewInode {
@@ -199,6 +205,8 @@ const ACL: &[u8] = &[
 /// A run of operations on a pool, with what it showed after each.
 pub(crate) struct Run {
     kind: Kind,
+    /// Members that join are persistent memory, whatever the others are.
+    pub(crate) mixes: bool,
     pub(crate) fs: Arc<SimFs>,
     /// Number of the thread whose run it is, and the directory that it has for itself: the only one has all.
     pub(crate) thread: usize,
@@ -252,6 +260,7 @@ impl Run {
         let tree = Tree::of(&fs, &slot);
         Self {
             kind,
+            mixes: false,
             root: fs.root(),
             fs: Arc::new(fs),
             thread: 0,
@@ -275,6 +284,7 @@ impl Run {
         let slot = self.fs.slots().claim().expect("there are many");
         Self {
             kind: self.kind,
+            mixes: self.mixes,
             fs: Arc::clone(&self.fs),
             thread,
             directory: Some(directory.to_owned()),
@@ -454,7 +464,11 @@ impl Run {
                 if members.iter().any(|member| place(member.id) == place(id)) {
                     return None;
                 }
-                self.fs.add_member(member(self.kind, id, BLOCKS), NodeId(0), 0).ok()
+                let mut record = member(self.kind, id, BLOCKS);
+                if self.mixes {
+                    record.kind = MemberKind::Pmem;
+                }
+                self.fs.add_member(record, NodeId(0), 0).ok()
             }
             Operation::Drain { last } => {
                 members.retain(|member| !member.draining);

@@ -1,6 +1,6 @@
 //! Members that join a pool and leave it, as the log and the superblocks see them.
 
-use super::{Failed, Journal, MemoryError, write_superblocks};
+use super::{Failed, Journal, MemoryError, SPARE_SEGMENTS, write_superblocks};
 use crate::log::planted::{Planted, is_planted};
 use crate::log::scan::Segment;
 use crate::log::superblock::{MEMBERS_MAX, MemberRecord};
@@ -49,8 +49,22 @@ impl Journal {
         })
     }
 
+    /// Takes empty segments until there are as many as there should be on members that stay, and gives back those on members that drain; false
+    /// when the pool has no room for them.
+    pub(crate) fn restock<M: Memory>(&self, pool: &Pool<M>) -> bool {
+        let _one_at_a_time = self.filling.lock();
+        let is_leaving = |(first, _): &&Segment| pool.is_draining(first.member());
+        let leaving = self.spare.lock().iter().filter(is_leaving).count();
+        // Not before: others are promised room in them.
+        let is_full = self.fill(pool, SPARE_SEGMENTS + leaving);
+        if is_full {
+            self.leave_spare(pool);
+        }
+        is_full
+    }
+
     /// Gives empty segments back that lie on members that drain.
-    pub(crate) fn leave_spare<M: Memory>(&self, pool: &Pool<M>) {
+    fn leave_spare<M: Memory>(&self, pool: &Pool<M>) {
         let leaving: Vec<Segment> = {
             let mut spare = self.spare.lock();
             let (leaving, stay) = spare.drain(..).partition(|(first, _)| pool.is_draining(first.member()));

@@ -43,6 +43,7 @@ pub(crate) struct Serving {
     socket: Socket,
     exports: Exported,
     mount: Mounted,
+    pool: Pool,
     signals: Signals,
 }
 
@@ -153,6 +154,7 @@ impl Serving {
         }
         let exports = Exported(Arc::default());
         exports.0.take_up_all(&pool, &directory.path, notice);
+        let kept = pool.clone();
         let handler = PoolHandler::new(pool, args.pool(), Arc::clone(&mount.0), device, Arc::clone(&exports.0));
         let socket = Socket::open(device, Arc::new(handler))?;
         Ok(Self {
@@ -161,6 +163,7 @@ impl Serving {
             socket,
             exports,
             mount,
+            pool: kept,
             signals,
         })
     }
@@ -181,6 +184,7 @@ impl Serving {
             socket,
             exports,
             mount,
+            pool,
             mut signals,
         } = self;
         let (events, next) = mpsc::channel();
@@ -223,6 +227,8 @@ impl Serving {
         };
         socket.finish(LAST_REQUESTS_TIMEOUT);
         drop(socket);
+        // Nobody writes any more.
+        let result = result.and_then(|()| Ok(pool.put_away()?));
         if result.is_ok() {
             tracing::info!("{} is down", shown(&directory));
             // The log of a server that ended well tells nothing.

@@ -222,6 +222,16 @@ impl Pool {
         self.inner.fs.sync_all(&slot).map_err(Error::Sync)
     }
 
+    /// Makes all of a durable pool durable, and notes that it was put away: what is damaged of its log later is told then. Nothing may use the
+    /// pool afterwards. A volatile pool, or one that is only read, has nothing to do.
+    ///
+    /// # Errors
+    /// When a member cannot be written, or could not before: what was not synced may be lost.
+    pub fn put_away(&self) -> Result<(), Error> {
+        let slot = self.inner.common_slot.lock();
+        self.inner.fs.put_away(&slot).map_err(Error::Sync)
+    }
+
     /// A pool with a thread that commits.
     fn committing(
         fs: Fs<NodeMemory, CoarseClock>,

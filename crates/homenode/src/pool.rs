@@ -338,9 +338,12 @@ impl Inner {
 impl Drop for Inner {
     /// Puts a durable pool away: what comes back is a snapshot alone.
     fn drop(&mut self) {
-        if self.committer.take().is_some()
-            && let Err(error) = self.fs.compact(self.common_slot.get_mut())
-        {
+        if self.committer.take().is_none() {
+            return;
+        }
+        let slot = self.common_slot.get_mut();
+        let compacted = self.fs.compact(slot);
+        if let Err(error) = compacted.and_then(|()| self.fs.put_away(slot)) {
             tracing::error!("the pool could not be put away, and is as after a crash: {error}");
         }
     }

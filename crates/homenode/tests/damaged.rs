@@ -266,6 +266,45 @@ fn a_pool_that_is_only_read_has_its_own_name_and_changes_in_no_way() {
     assert!(pool.drain(MemberId(0), &mut |_, _| {}).is_err());
 }
 
+#[test]
+fn a_log_that_was_damaged_after_the_pool_was_put_away_is_told() {
+    let files = Files::new("cut");
+    let member = [files.member("a")];
+    let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
+    for nth in 0..50 {
+        pool.create_file(format!("{nth}")).unwrap();
+    }
+    pool.put_away().unwrap();
+    let image = fs::read(&member[0]).unwrap();
+    drop(pool);
+    fs::write(&member[0], &image).unwrap();
+    assert_eq!(open(&member, &read_only()).unwrap().read_dir("/").unwrap().count(), 50);
+    // Each group of the tail by itself.
+    let mut refusals = 0;
+    for at in found(&member[0], b"HNLG") {
+        let mut flipped = image.clone();
+        flipped[usize::try_from(at).unwrap() + 40] ^= 1;
+        fs::write(&member[0], &flipped).unwrap();
+        let is_told = homenode::check(&member).map_or(true, |checked| !checked.faults.is_empty());
+        match open(&member, &read_only()) {
+            Ok(pool) => assert_eq!(pool.read_dir("/").unwrap().count(), 50, "byte {at}"),
+            Err(error) => {
+                assert!(is_told, "byte {at}: {error}");
+                refusals += 1;
+            }
+        }
+        fs::write(&member[0], &image).unwrap();
+    }
+    assert!(refusals >= 50, "{refusals}");
+    let first = found(&member[0], b"HNLG")[0];
+    let mut flipped = image;
+    flipped[usize::try_from(first).unwrap() + 40] ^= 1;
+    fs::write(&member[0], &flipped).unwrap();
+    assert!(!homenode::repair(&member).unwrap().faults.is_empty());
+    assert!(homenode::check(&member).unwrap().faults.is_empty());
+    drop(open(&member, &PoolOptions::new()).unwrap());
+}
+
 /// Offsets of a word in a file.
 fn found(path: &Path, word: &[u8]) -> Vec<u64> {
     let bytes = fs::read(path).unwrap();

@@ -274,6 +274,20 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.write_snapshot(journal, slot)
     }
 
+    /// Makes everything durable, and notes where the log ends: so a log that was damaged since is told from one that a crash cut short. Nothing
+    /// may use the pool afterwards. Without a log, or in a pool that is only read, it does nothing.
+    ///
+    /// # Errors
+    /// The errors of [`Fs::sync`]; the pool is as after a crash then.
+    pub fn put_away(&self, slot: &Slot) -> Result<()> {
+        let Some(journal) = self.written_log() else {
+            return Ok(());
+        };
+        let _one_at_a_time = journal.settling.lock();
+        self.settle_all(journal, slot)?;
+        Ok(journal.put_away(&self.pool)?)
+    }
+
     /// Asked before anything is stored, inside the gate or with it closed: what a log that failed does not tell must not be built on. Blocks that
     /// a collapse moved lie elsewhere for the log, and after a crash bytes stored in them would be at the wrong place.
     ///

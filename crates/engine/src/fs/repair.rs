@@ -113,6 +113,12 @@ impl Repair {
             Ok(replayed) => (replayed, Lost::default()),
             Err(error) => salvaged(memory, superblock, witness, error, &mut mended)?,
         };
+        if let Some(fault) = replayed.cut_short(superblock) {
+            mended.push(Mended {
+                damage: Damage::Log(fault),
+                remedy: Remedy::Kept,
+            });
+        }
         let damage = replayed.check(superblock);
         let extents = replayed.tables.inodes().flat_map(|(_, node)| node.data.extents.iter());
         let placed = extents.filter(|extent| extent.first().is_some());
@@ -203,7 +209,7 @@ impl Repair {
         }
         let mut superblock = superblock.clone();
         (superblock.snapshot, superblock.tail) = (snapshot, tail);
-        superblock.witness = witness;
+        (superblock.witness, superblock.end) = (witness, 0);
         let members = superblock.members.clone();
         // As often as when a pool is opened, for the same reason.
         for _ in 0..=GENERATIONS_BEHIND_MAX {

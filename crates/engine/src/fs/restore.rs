@@ -166,6 +166,12 @@ impl Replayed {
         })
     }
 
+    /// The fault of a log that ends before it did when the pool was put away; `None` when it does not.
+    pub(super) fn cut_short(&self, superblock: &Superblock) -> Option<String> {
+        let (found, end) = (self.tail.sequence, superblock.end);
+        (found < end).then(|| format!("the log ends at group {found}, and went on to {end} when the pool was put away"))
+    }
+
     /// All faults of the tree.
     #[must_use]
     pub fn check(&self, superblock: &Superblock) -> Vec<Damage> {
@@ -431,6 +437,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         home_of: &dyn Fn(MemberId) -> NodeId,
     ) -> Result<(Self, Replayed), OpenError> {
         let mut replayed = Replayed::read(&memory, superblock, options.witness)?;
+        if let Some(fault) = replayed.cut_short(superblock) {
+            return Err(OpenError::Log(fault));
+        }
         let mut needs = 0;
         let Overview {
             damage, claims, inodes, ..
@@ -475,7 +484,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.settle_all(journal, &slot)?;
         // So often that a member that was away while the pool was used is further behind than a crash leaves any (`log::gather`).
         for _ in 0..=GENERATIONS_BEHIND_MAX {
-            journal.change_superblock(&self.pool, |_| {})?;
+            journal.change_superblock(&self.pool, |superblock| superblock.end = 0)?;
         }
         Ok(())
     }

@@ -629,6 +629,13 @@ impl Journal {
         Ok(())
     }
 
+    /// Notes where the log ends: all of it is durable.
+    pub(crate) fn put_away<M: Memory>(&self, pool: &Pool<M>) -> Result<(), MemoryError> {
+        let end = self.end();
+        self.force(pool, end)?;
+        self.change_superblock(pool, |superblock| superblock.end = end)
+    }
+
     /// Gives a snapshot up.
     pub(crate) fn drop_snapshot(&self, snapshot: Snapshot) {
         self.spare.lock().extend(snapshot.writer.segments);
@@ -732,6 +739,7 @@ pub(crate) fn first_superblock(options: &LogOptions, members: Vec<MemberRecord>,
         generation: 0,
         own: members[0].id,
         witness: options.witness,
+        end: 0,
         snapshot: Head::of_new(first[0], !options.nonce),
         tail: Head::of_new(first[1], options.nonce),
         members,

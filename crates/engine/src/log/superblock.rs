@@ -7,6 +7,8 @@ use crate::{BLOCK_BYTES, Block, MemberId};
 const MAGIC: &[u8; 8] = b"HomeNode";
 /// Members that a durable pool may have: as many as the table in a superblock has room for.
 pub(crate) const MEMBERS_MAX: usize = 128;
+/// Place of the number of the log's last group, in bytes.
+const END_AT: usize = 152;
 /// Place of the pool's name, in bytes.
 const NAME_AT: usize = 256;
 /// Where the table of members begins, in bytes.
@@ -145,6 +147,8 @@ pub struct Superblock {
     pub snapshot: Head,
     /// Where what follows the snapshot begins.
     pub tail: Head,
+    /// Sequence number of the log's last group when the pool was put away: a log that ends before it is damaged. 0 while the pool is in use.
+    pub end: u64,
     /// All members, ascending by number.
     pub members: Vec<MemberRecord>,
 }
@@ -209,6 +213,7 @@ impl Superblock {
             entry[2] = kind_code(member.kind);
             entry[8..].copy_from_slice(&member.blocks.to_le_bytes());
         }
+        out[END_AT..][..8].copy_from_slice(&self.end.to_le_bytes());
         out[NAME_AT..][..self.name.0.len()].copy_from_slice(&self.name.0);
         let mut at = NAMES_AT;
         for (bit, name) in INCOMPATIBLE.iter().enumerate() {
@@ -296,6 +301,7 @@ impl Superblock {
             name,
             generation: word(5),
             witness: wide(6),
+            end: word((END_AT - 8) / 8),
             snapshot,
             tail,
             own,
@@ -402,6 +408,7 @@ mod tests {
             generation: 6,
             own: MemberId(1),
             witness: 1 << 90 | 7,
+            end: 1 << 50 | 3,
             snapshot: Head::of_new((Block::from_raw(8), 9), 10),
             tail: Head::of_new((Block::from_raw(11), 12), 13),
             members: (0..128)

@@ -158,7 +158,7 @@ fn what_is_no_new_pool_is_refused_and_leaves_nothing() {
     );
     succeed(&mut pools.homenode("pool import other --name tunk"));
     fs::copy(pools.path("other"), pools.path("copy")).unwrap();
-    refused(&mut pools.homenode("pool import other copy"), &["the same member"]);
+    refused(&mut pools.homenode("pool import other copy"), &["are both member 0"]);
     fs::remove_file(pools.path("other")).unwrap();
     refused(&mut pools.homenode("pool export tunk"), &["No such file", "--force"]);
     fs::rename(pools.path("copy"), &data).unwrap();
@@ -229,22 +229,22 @@ fn a_pool_is_read_where_it_cannot_be_written_or_is_not_whole() {
     need_mounts!();
     let pools = Pools::new("reading");
     let (mount, other) = (pools.0.dir("mount"), pools.0.dir("other"));
-    succeed(&mut pools.homenode("pool create tank a b --size 32M"));
-    succeed(&mut pools.homenode("up tank mount"));
+    succeed(&mut pools.homenode("pool create cask a b --size 32M"));
+    succeed(&mut pools.homenode("up cask mount"));
     fs::write(mount.join("small"), "kept").unwrap();
     fs::write(mount.join("large"), vec![7; 40 << 20]).unwrap();
     down(&mount);
     let before = [pools.path("a"), pools.path("b")].map(|path| fs::read(path).unwrap());
     refused(&mut pools.homenode("up --degraded mount"), &["durable pools"]);
     // Twice beside each other, the second time by mount(8).
-    succeed(&mut pools.homenode("up --read-only tank mount"));
+    succeed(&mut pools.homenode("up --read-only cask mount"));
     let mut helper = pools.command("mount.homenode");
-    succeed(helper.args(["tank", "other", "-o", "rw,ro"]));
-    let used = fail(8, &mut pools.homenode("fsck --repair tank"));
+    succeed(helper.args(["cask", "other", "-o", "rw,ro"]));
+    let used = fail(8, &mut pools.homenode("fsck --repair cask"));
     assert!(used.contains("in use"), "{used}");
-    succeed(&mut pools.homenode("fsck tank"));
+    succeed(&mut pools.homenode("fsck cask"));
     pools.0.dir("third");
-    refused(&mut pools.homenode("up tank third"), &["in use"]);
+    refused(&mut pools.homenode("up cask third"), &["in use"]);
     for mount in [&mount, &other] {
         assert_eq!(fs::read_to_string(mount.join("small")).unwrap(), "kept");
         let error = fs::write(mount.join("new"), "").unwrap_err();
@@ -263,9 +263,9 @@ fn a_pool_is_read_where_it_cannot_be_written_or_is_not_whole() {
         assert!(fs::read(pools.path(path)).unwrap() == *bytes, "{path} was written to");
     }
     fs::rename(pools.path("b"), pools.path("away")).unwrap();
-    refused(&mut pools.homenode("up tank mount"), &["No such file"]);
+    refused(&mut pools.homenode("up cask mount"), &["No such file"]);
     let mut helper = pools.command("mount.homenode");
-    succeed(helper.args(["tank", "mount", "-o", "degraded"]));
+    succeed(helper.args(["cask", "mount", "-o", "degraded"]));
     assert_eq!(fs::read_to_string(mount.join("small")).unwrap(), "kept");
     assert_eq!(fs::metadata(mount.join("large")).unwrap().len(), 40 << 20);
     let error = fs::read(mount.join("large")).unwrap_err();
@@ -276,7 +276,7 @@ fn a_pool_is_read_where_it_cannot_be_written_or_is_not_whole() {
     down(&mount);
     fs::rename(pools.path("away"), pools.path("b")).unwrap();
     fs::rename(pools.path("a"), pools.path("away")).unwrap();
-    let without_log = fail(1, &mut pools.homenode("up --degraded tank mount"));
+    let without_log = fail(1, &mut pools.homenode("up --degraded cask mount"));
     let is_told = without_log.contains("without member 0") && without_log.contains("its log lies there");
     assert!(is_told, "{without_log}");
 }

@@ -94,7 +94,13 @@ impl PoolHandler {
     }
 
     fn add_file(&self, path: &Path, size_bytes: Option<u64>, unwritten: bool) -> Result<Outcome, Refusal> {
-        let member = members::add_file(&self.pool, self.name.as_ref(), path, (size_bytes, unwritten))?;
+        let member = members::add_file(
+            &self.pool,
+            self.name.as_ref(),
+            path,
+            (size_bytes, unwritten),
+            self.device,
+        )?;
         Ok(self.added(member, &format!("in {}", path.display())))
     }
 

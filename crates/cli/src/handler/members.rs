@@ -3,9 +3,11 @@
 use super::refusal;
 use crate::control::protocol::Refusal;
 use crate::failure::{Failure, Result};
+use crate::mountinfo::{Device, shown};
 use crate::pool::durable::Made;
 use crate::pool::known;
 use homenode::{Error, MemberId, Pool, PoolError, PoolName};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Adds a file to a pool, made if it is not there. The file of known pools names it first: a file that the pool does not list does no harm.
@@ -14,13 +16,23 @@ pub(super) fn add_file(
     name: Option<&PoolName>,
     path: &Path,
     (size_bytes, unwritten): (Option<u64>, bool),
+    mount: Device,
 ) -> std::result::Result<MemberId, Refusal> {
     let refused = |failure: Failure| Refusal::new(failure.to_string());
     if pool.uuid().is_none() {
         return Err(refusal(&Error::VolatilePool));
     }
     let mut made = Made::default();
-    if !path.exists() {
+    let is_there = path.exists();
+    // It would have to be there before it is.
+    let place = if is_there { Some(path) } else { path.parent() };
+    let device = place.and_then(|place| Some(std::fs::metadata(place).ok()?.dev()));
+    if device.is_some_and(|device| (rustix::fs::major(device), rustix::fs::minor(device)) == (mount.major, mount.minor))
+    {
+        let what = format!("cannot add {}: it lies in the pool itself", shown(path));
+        return Err(Refusal::new(what));
+    }
+    if !is_there {
         made.make(path, size_bytes).map_err(refused)?;
     }
     let mut files = pool.files();

@@ -295,6 +295,10 @@ fn members_come_and_go_while_it_is_mounted() {
     refused(&mut pools.homenode("pool add mount b --size 25%"), &["bytes"]);
     refused(&mut pools.homenode("pool add mount a"), &["is in use"]);
     refused(
+        &mut pools.homenode("pool add mount mount/inner --size 32M"),
+        &["lies in the pool itself"],
+    );
+    refused(
         &mut pools.homenode("pool add mount --node 0 --size 8M"),
         &["is durable", "PATH"],
     );

@@ -8,7 +8,8 @@ use crate::progress::Progress;
 use crate::topology::human_bytes;
 use crate::waiting;
 use clap::Args;
-use homenode::{Membership, Pool, PoolName, PoolOptions};
+use homenode::{Error, Membership, Pool, PoolName, PoolOptions};
+use homenode_linux::memory::MemberFileError;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -368,18 +369,24 @@ fn look_at(known: &Known) -> (u64, Option<String>) {
 }
 
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
-    if let Some(uuid) = known::uuid_of(&args.name) {
-        // Of a server that was killed.
-        waiting::end(&waiting::of_pool(uuid), args.force)?;
-    }
     // Opened and closed: what a killed server left in this machine's memory is on the files then.
-    let open = |members: Vec<PathBuf>| Pool::open_on(&members, &PoolOptions::default()).map_err(Failure::from);
-    if let Err(failure) = known::members_of(&args.name).and_then(open) {
+    let opened = known::members_of(&args.name).map(|members| Pool::open_on(&members, &PoolOptions::default()));
+    let is_in_use = matches!(&opened, Ok(Err(Error::MemberFile(MemberFileError::InUse { .. }))));
+    let opened = opened.and_then(|pool| Ok(pool?));
+    if let Err(failure) = &opened {
+        if is_in_use {
+            fail!("{failure}");
+        }
         if !args.force {
             fail!("{failure}; --force forgets the name all the same");
         }
         complain!("homenode: {failure}");
     }
+    if let Some(uuid) = known::uuid_of(&args.name) {
+        // Of a server that was killed.
+        waiting::end(&waiting::of_pool(uuid), args.force)?;
+    }
+    drop(opened);
     known::forget(&args.name)?;
     crate::print_line(&format!(
         "pool {} is put away; `homenode pool import` takes it up again, here or elsewhere",

@@ -68,6 +68,7 @@ fn a_pool_is_mounted_by_its_name_and_keeps_what_it_holds() {
         fs::write(mount.join(format!("{round}")), format!("in round {round}")).unwrap();
         assert_eq!(pools.listed()[0]["mounted_on"][0], mount.to_str().unwrap());
         refused(&mut pools.homenode("pool export tank"), &["is in use"]);
+        refused(&mut pools.homenode("pool export tank --force"), &["is in use"]);
         if round == 0 {
             let told = succeed(&mut pools.homenode("doctor --period 0.2"));
             let notice = format!("do not reach the pool tank at {}", mount.display());

@@ -25,7 +25,7 @@ fn a_pool_is_sound_in_use_damaged_or_none() {
     assert!(used.contains("is in use"), "{used}");
     drop((file, pool));
     let missing = fail(8, homenode(["fsck"]).arg(&members[1]));
-    assert!(missing.contains("missing are"), "{missing}");
+    assert!(missing.contains("member 0 is missing"), "{missing}");
     let bytes = |path: &PathBuf| std::fs::read(path).unwrap();
     let before = members.each_ref().map(bytes);
     let sound = succeed(homenode(["fsck"]).args(&members));

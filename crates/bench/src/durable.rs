@@ -65,7 +65,7 @@ const OVERWRITE_RATIOS: [(&str, f64); 2] = [("pmem", 1.0 / 1.1), ("file", 1.0 / 
 /// SQLite on the mounted pool, and its least ratio.
 const SQLITE: &str = "file/sqlite-wal-full";
 const SQLITE_RATIO: f64 = 1.0;
-/// What is done on the mounted pool and on ext4, and how often.
+/// Work on the mounted pool and on ext4, and its count.
 const ON_MOUNT: [(Work, usize); 2] = [(Work::Append, 200), (Work::Group, 800)];
 /// Reads on the mounted pool beside a thread of the same CPU that syncs: there, on ext4, or nowhere.
 const READ_BESIDE: &str = "file/mount-read-beside-fsync-p99";
@@ -237,7 +237,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What comes through the mount. The library does not touch the pool meanwhile.
+    /// Rows that come through the mount. The library does not touch the pool meanwhile.
     fn on_mount(&mut self, stage: &Stage) -> Result<(), Error> {
         let Place::Pool(pool) = &stage.on_file else {
             return Ok(());

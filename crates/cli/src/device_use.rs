@@ -20,7 +20,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) enum Usage {
     /// It cannot be seen.
     Unknown(String),
-    /// By whom, and what ends it.
+    /// User of the device, and the command that ends it.
     Known { users: String, remedy: String },
 }
 

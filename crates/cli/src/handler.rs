@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// A pool and its mount.
 pub(crate) struct PoolHandler {
     pool: Pool,
-    /// What a durable pool is known by.
+    /// Name of a durable pool, as it is known here.
     name: Option<PoolName>,
     mount: Arc<Mount>,
     device: Device,

@@ -13,14 +13,14 @@ pub(crate) fn all() -> Vec<LastingExport> {
     devices
 }
 
-/// Those of a pool.
+/// Mounts of a pool.
 pub(crate) fn of_pool(uuid: u128) -> Vec<LastingExport> {
     let mut devices = all();
     devices.retain(|device| device.pool() == Some(uuid));
     devices
 }
 
-/// Those of the pool that was mounted on a directory.
+/// Devices of the pool that was mounted on a directory.
 pub(crate) fn of_directory(directory: &Path) -> Vec<LastingExport> {
     let mut devices = all();
     if !devices.is_empty() {
@@ -43,7 +43,7 @@ pub(crate) fn named(path: &Path) -> Option<LastingExport> {
     devices.into_iter().find(is_meant)
 }
 
-/// As servers note the directory of a pool: a mount whose server is dead is not asked.
+/// The directory of a pool, as servers note it: a mount whose server is dead is not asked.
 fn place(directory: &Path) -> String {
     let is_empty = directory.as_os_str().is_empty();
     let directory = if is_empty { Path::new(".") } else { directory };

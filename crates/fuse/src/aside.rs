@@ -27,7 +27,7 @@ pub(crate) trait Errand: Send + Sized + 'static {
     fn give_back(errands: &mut Vec<(Self, Answer)>);
 }
 
-/// What one thread is to do.
+/// Work of one thread.
 #[derive(Debug)]
 pub(crate) struct Lane<E> {
     /// For the thread.
@@ -39,7 +39,7 @@ pub(crate) struct Lane<E> {
 #[derive(Debug)]
 struct State<E> {
     errands: VecDeque<E>,
-    /// Of their own.
+    /// Messages of the threads' own.
     bytes: usize,
     is_over: bool,
 }
@@ -91,7 +91,7 @@ impl<E: Errand> Aside<E> {
 }
 
 impl<E> Aside<E> {
-    /// What threads are to [`serve`](Lane::serve), one each.
+    /// Lanes that threads [`serve`](Lane::serve), one each.
     pub(crate) fn lanes(&self) -> [&Arc<Lane<E>>; 2] {
         [&self.short, &self.long]
     }

@@ -24,7 +24,7 @@ const SLOT_WORDS: usize = 24;
 const MAKE_EVERY: u64 = 6;
 const MADE_KEPT: u64 = 30;
 
-/// What a word belongs to.
+/// Owner of a word.
 #[derive(Clone, Copy)]
 enum Kind {
     Log = 1,
@@ -61,7 +61,7 @@ fn slot_of(step: u64) -> u64 {
     step * 7 % SLOTS
 }
 
-/// What a thread has told to be durable.
+/// State that a thread has told to be durable.
 fn tell(thread: u64, what: &str, step: u64) -> Result<()> {
     Ok(writeln!(io::stdout().lock(), "{thread} {what} {step}")?)
 }
@@ -137,7 +137,7 @@ fn work(pool: &Pool, thread: u64) -> Result<()> {
     Ok(())
 }
 
-/// What was told of each thread's kinds of files, the last of each.
+/// Lines told of each thread's kinds of files, the last of each.
 fn told() -> Result<BTreeMap<(u64, String), u64>> {
     let mut told = BTreeMap::new();
     for line in io::stdin().lock().lines() {
@@ -175,7 +175,7 @@ fn check(members: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// What is found of a thread's files.
+/// State of a thread's files as it is found.
 struct Found<'a> {
     pool: &'a Pool,
     thread: u64,

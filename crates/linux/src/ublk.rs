@@ -88,7 +88,7 @@ impl Added {
     /// any other.
     ///
     /// # Errors
-    /// Those of [`Added::new`].
+    /// The errors of [`Added::new`].
     pub fn lasting(origin: Origin) -> Result<Self, Error> {
         Self::with(Some(origin))
     }

@@ -59,7 +59,7 @@ impl Guarded {
     /// [`Guarded::new`] for a mapping that the kernel lets change in units of `unit_bytes` only: a power of two, of which `start` is a multiple.
     ///
     /// # Errors
-    /// As [`Guarded::new`].
+    /// The errors of [`Guarded::new`].
     pub fn in_units(start: *const u8, bytes: usize, unit_bytes: usize) -> io::Result<Self> {
         assert!(
             unit_bytes.is_power_of_two() && unit_bytes >= PAGE_BYTES && start.addr().is_multiple_of(unit_bytes),
@@ -85,7 +85,7 @@ impl Guarded {
     /// [`Guarded::new`] of memory in the place of a file that is not there: all of it counts as lost.
     ///
     /// # Errors
-    /// Those of [`Guarded::new`].
+    /// The errors of [`Guarded::new`].
     pub fn of_nothing(start: *const u8, bytes: usize) -> io::Result<Self> {
         let guarded = Self::new(start, bytes)?;
         // Only then does anybody look.

@@ -236,7 +236,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Makes everything durable that was there before the call (syncfs(2)), and gives freed blocks back. Without a log it does nothing.
     ///
     /// # Errors
-    /// Those of [`Fs::sync`].
+    /// The errors of [`Fs::sync`].
     pub fn sync_all(&self, slot: &Slot) -> Result<()> {
         let Some(journal) = self.written_log() else {
             return Ok(());
@@ -248,7 +248,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::sync_all`] and, when the log is long, a new snapshot. Call it once a second or so.
     ///
     /// # Errors
-    /// Those of [`Fs::sync`].
+    /// The errors of [`Fs::sync`].
     pub fn tend_log(&self, slot: &Slot) -> Result<()> {
         let Some(journal) = self.written_log() else {
             return Ok(());
@@ -265,7 +265,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Writes a new snapshot in the place of the log so far, as before a pool is put away. Without a log it does nothing.
     ///
     /// # Errors
-    /// Those of [`Fs::sync`].
+    /// The errors of [`Fs::sync`].
     pub fn compact(&self, slot: &Slot) -> Result<()> {
         let Some(journal) = self.written_log() else {
             return Ok(());
@@ -312,7 +312,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::admit`] for one that appends `bytes` bytes beside a few names and attributes.
     ///
     /// # Errors
-    /// Those of [`Fs::admit`], also for one that [splits](Effect::Splits).
+    /// The errors of [`Fs::admit`], also for one that [splits](Effect::Splits).
     #[inline]
     pub(super) fn admit_bytes(&self, effect: Effect, bytes: u64) -> Result<Option<Room<'_>>> {
         let Some(journal) = &self.journal else { return Ok(None) };

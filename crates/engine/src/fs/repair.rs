@@ -240,7 +240,7 @@ fn superblocks<M: Memory>(memory: &M, superblock: &Superblock) -> Vec<Mended> {
         .collect()
 }
 
-/// What is lost of a log.
+/// Losses of a damaged log.
 #[derive(Debug, Default)]
 struct Lost {
     /// There may have been names.
@@ -285,7 +285,7 @@ fn inode_of(record: Record<'_>) -> Option<Ino> {
     }
 }
 
-/// What can be read of a log that cannot be read whole, and what is lost; fails with `error` when nothing can be read.
+/// Reads what is whole of a damaged log, and tells what is lost; fails with `error` when nothing can be read.
 fn salvaged<M: Memory>(
     memory: &M,
     superblock: &Superblock,

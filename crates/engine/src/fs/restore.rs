@@ -50,7 +50,7 @@ pub enum OpenError {
         "names, attributes and block maps of the pool need {needs} bytes of memory, and may take {limit}: give it more (--metadata {needs})"
     )]
     Metadata {
-        /// What they need, in bytes.
+        /// Bytes that they need.
         needs: u64,
         /// Their limit, in bytes.
         limit: u64,
@@ -258,7 +258,7 @@ struct Needs {
     changed: HashMap<Ino, u64>,
     settled: HashMap<Ino, u64>,
     settled_all: u64,
-    /// By file: the group that needs, and the group of the change that it needs.
+    /// Needs by file: the group that needs, and the group of the change that it needs.
     unmet: HashMap<Ino, Vec<(u64, u64)>>,
     /// The group that needed, and the group that settled it.
     met: Vec<(u64, u64)>,

@@ -120,7 +120,7 @@ pub(crate) struct Journal {
     is_read_only: bool,
     /// Stores may be lost that were made before: the superblocks' witness must not be believed.
     has_lost: AtomicBool,
-    /// Those at the ends of members, of the superblock's copies, are not durable; else it may be those at the starts.
+    /// Copies of the superblock at the ends of members are not durable; else it may be those at the starts.
     failed_at_end: AtomicBool,
     /// Blocks of segments that could not be written, kept away from everybody.
     bad_blocks: AtomicU64,
@@ -251,7 +251,7 @@ impl Journal {
     /// but for a page that cannot be reached, which stays so and is known.
     ///
     /// # Errors
-    /// Those of [`Memory::persist`].
+    /// The errors of [`Memory::persist`].
     pub(crate) fn persist<M: Memory>(
         &self,
         pool: &Pool<M>,
@@ -272,7 +272,7 @@ impl Journal {
     /// [`Journal::persist`] of all bytes of a member.
     ///
     /// # Errors
-    /// Those of [`Memory::persist_all`].
+    /// The errors of [`Memory::persist_all`].
     pub(crate) fn persist_all<M: Memory>(&self, pool: &Pool<M>, member: MemberId) -> Result<(), MemoryError> {
         pool.memory().persist_all(member).inspect_err(|_| self.lose())
     }

@@ -324,11 +324,11 @@ pub struct Gathered {
 /// Why superblocks are not those of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotGathered {
-    /// None was given.
+    /// No superblock was given.
     Nothing,
     /// The one at that place is of another pool than the newest, which has this UUID.
     OtherPool(usize, u128),
-    /// Those at these places are of the same member.
+    /// Superblocks at these places are of the same member.
     Twice([usize; 2]),
 }
 

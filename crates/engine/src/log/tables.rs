@@ -35,7 +35,7 @@ use std::sync::Arc;
 pub struct Tables {
     /// Inodes by number, also such as have no name.
     nodes: ByNumber<Node>,
-    /// What each is, by their places.
+    /// Inodes by their places.
     kinds: Vec<Kind>,
     /// Places of those with names in them, some of them twice.
     directories: Vec<usize>,
@@ -53,13 +53,13 @@ pub struct Tables {
     unsettled: HashMap<Ino, Unsettled>,
     /// Faults of names, found when playing ends.
     found: Vec<Damage>,
-    /// What has no name is no inode.
+    /// Inodes without a name are dropped.
     is_nameless_dropped: bool,
     /// Bytes of snapshots end here.
     has_snapshot_end: bool,
 }
 
-/// What leads to an inode, and what follows from the names in it.
+/// Names that lead to an inode, and what follows from the names in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Named {
     /// How many names lead to it.
@@ -77,7 +77,7 @@ pub(crate) struct Named {
     pub(crate) is_volume: bool,
 }
 
-/// What an inode is.
+/// Type of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Without attributes.

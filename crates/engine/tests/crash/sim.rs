@@ -79,7 +79,7 @@ struct Inner {
     places: usize,
     member_bytes: usize,
     state: Mutex<State>,
-    /// Of 256 calls so many let other threads go first.
+    /// Calls of 256 that let other threads go first.
     pauses: AtomicU8,
 }
 

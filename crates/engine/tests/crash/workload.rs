@@ -167,7 +167,7 @@ pub(crate) enum Operation {
     SetPolicy(&'static str),
     MakeVolume,
     WriteVolume(u64, usize),
-    /// As a block device does where the volume has blocks.
+    /// Overwrites as a block device does where the volume has blocks.
     OverwriteVolume(u64, usize),
     DiscardVolume(u64, u64),
     ZeroVolume(u64, u64),
@@ -221,7 +221,7 @@ pub(crate) struct Run {
     pub(crate) is_opened: bool,
     pub(crate) slot: Slot,
     pub(crate) operations: Vec<Operation>,
-    /// Those of them that were carried out, by number.
+    /// Operations that were carried out, by number.
     pub(crate) done: BTreeSet<usize>,
     /// The tree before the first operation, and after each.
     pub(crate) trees: Vec<Tree>,
@@ -302,7 +302,7 @@ impl Run {
         }
     }
 
-    /// What `fs` shows of the run: the pool of the run itself, or one that a crash left.
+    /// Tree of the run in `fs`: the pool of the run itself, or one that a crash left.
     pub(crate) fn tree_in(&self, fs: &SimFs, slot: &Slot) -> Option<Tree> {
         let Some(directory) = &self.directory else {
             return Some(Tree::of(fs, slot));

@@ -24,7 +24,7 @@ pub(super) struct Buffers {
     payload_bytes: usize,
     /// By entry: where its header and payload are, as a registration tells the kernel.
     vectors: Vec<[libc::iovec; 2]>,
-    /// By entry: who may write to it.
+    /// Owner of each entry: who may write to it.
     holders: Vec<Holder>,
 }
 

@@ -14,7 +14,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is added to an eventfd, in the machine's order of bytes.
+/// Number that is added to an eventfd, in the machine's order of bytes.
 const ONE: [u8; 8] = if cfg!(target_endian = "little") {
     1_u64.to_le_bytes()
 } else {

@@ -73,7 +73,7 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
 pub(super) struct Desk {
     pub(super) aside: Aside<Parked>,
     pub(super) back: Arc<Back>,
-    /// What has come back.
+    /// Answers that have come back.
     pub(super) answered: Vec<(Parked, Answer)>,
 }
 
@@ -117,7 +117,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         }
     }
 
-    /// What other threads are to carry out.
+    /// Requests that other threads are to carry out.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane<Parked>>> {
         self.aside.iter().flat_map(|desk| desk.aside.lanes())
     }

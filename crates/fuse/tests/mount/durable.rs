@@ -59,7 +59,7 @@ fn on_cpu_0() {
     TestHost.pin_to_cpu(CpuId(0)).unwrap();
 }
 
-/// What a caller on the same CPU gets while an fsync waits.
+/// Service of a caller on the same CPU while an fsync waits.
 fn check_served(mounted: &Mounted, read: &File, name: &str) {
     let start = Instant::now();
     let mut byte = [0; 512];

@@ -44,7 +44,7 @@ pub(crate) struct Disk {
 pub(crate) struct DiskState {
     /// Requests of so many bytes and more wait.
     pub(crate) stuck_from: Option<usize>,
-    /// What waits.
+    /// Errands that wait.
     pub(crate) waiting: usize,
     /// Requests fail from now on.
     pub(crate) fails: bool,

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub struct Checked {
     /// Identity of the pool.
     pub uuid: u128,
-    /// What people call it.
+    /// Name of the pool.
     pub name: PoolName,
     /// Inodes: directories, files, volumes and others.
     pub inodes: u64,
@@ -29,7 +29,7 @@ pub struct Checked {
 /// Checks a durable pool on these files, and writes nothing: whether its log can be played, and leads to a sound tree.
 ///
 /// # Errors
-/// Those of [`Pool::open_on`](crate::Pool::open_on); [`Error::Open`] when nothing of the tree can be read.
+/// The errors of [`Pool::open_on`](crate::Pool::open_on); [`Error::Open`] when nothing of the tree can be read.
 pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
     let (newest, files) = members(paths, MemberFile::open_to_read)?;
     let witness = witness(files.iter().map(|(record, file)| (record.id, file)))?;
@@ -41,7 +41,7 @@ pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
 /// Checks a durable pool on these files, and mends all faults: by the remedy that each has in the answer. A sound pool is not written to.
 ///
 /// # Errors
-/// Those of [`check`]. Nothing is changed then, unless writing itself failed.
+/// The errors of [`check`]. Nothing is changed then, unless writing itself failed.
 pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
     let (newest, files): Members = members(paths, MemberFile::open)?;
     let witness = witness(files.iter().map(|(record, file)| (record.id, file)))?;

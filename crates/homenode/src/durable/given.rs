@@ -29,7 +29,7 @@ pub(super) fn present_members(paths: &[PathBuf], open: Open) -> Result<Members<O
 pub struct Found {
     /// Identity of the pool.
     pub uuid: u128,
-    /// What people call the pool.
+    /// Name of the pool.
     pub name: PoolName,
     /// Files of its members, in the order of their numbers.
     pub members: Vec<PathBuf>,

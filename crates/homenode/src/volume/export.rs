@@ -123,7 +123,7 @@ impl Export {
     /// it and is not seen.
     ///
     /// # Errors
-    /// What opening it ends in.
+    /// Result of opening it.
     pub fn claim(&self) -> io::Result<Option<Claim>> {
         claim(self.device())
     }

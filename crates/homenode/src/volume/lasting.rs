@@ -57,10 +57,10 @@ impl LastingExport {
         self.0.bytes().map_err(|source| Error::Leftover(Box::new(source)))
     }
 
-    /// As [`Export::claim`].
+    /// Claims as [`Export::claim`] does.
     ///
     /// # Errors
-    /// What opening it ends in.
+    /// Result of opening it.
     pub fn claim(&self) -> io::Result<Option<Claim>> {
         claim(self.device())
     }
@@ -75,12 +75,12 @@ impl LastingExport {
 }
 
 impl Volume {
-    /// As [`Volume::export`], for a volume of a durable pool: when this process dies, users of the device wait until a process that has the pool
+    /// Exports as [`Volume::export`] does, for a volume of a durable pool: when this process dies, users of the device wait until a process that has the pool
     /// open calls [`Volume::take_up`], and what was under way is carried out again. The kernel must be able to do that, else the device is as any
     /// other. `directory` is where the pool is mounted, for people.
     ///
     /// # Errors
-    /// Those of [`Volume::export`].
+    /// The errors of [`Volume::export`].
     ///
     /// # Panics
     /// When the pool is not durable.
@@ -92,7 +92,7 @@ impl Volume {
     /// Serves a device of this volume whose server is gone: its users go on.
     ///
     /// # Errors
-    /// Those of [`Volume::export`]. The device's users go on waiting, but with Linux before 6.16 it may have to end.
+    /// The errors of [`Volume::export`]. The device's users go on waiting, but with Linux before 6.16 it may have to end.
     ///
     /// # Panics
     /// When the device is of another volume.

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the kernel gets to let go of a server that was killed: it waits for the server's rings, and frees its memory.
+/// Time that the kernel gets to let go of a server that was killed: it waits for the server's rings, and frees its memory.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 const END_PAUSE: Duration = Duration::from_millis(20);
 
@@ -55,7 +55,7 @@ pub fn lasting_devices() -> Vec<Lasting> {
     found.collect()
 }
 
-/// What the driver tells of a device, once it has noticed the end of a server.
+/// State of a device as the driver tells it, once it has noticed the end of a server.
 fn settled(control: &Control, device: u32) -> Option<DeviceInfo> {
     let start = Instant::now();
     loop {

@@ -15,7 +15,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Fs::end_sync`] makes all inodes durable for which this was done before.
     ///
     /// # Errors
-    /// Those of [`Fs::sync`].
+    /// The errors of [`Fs::sync`].
     pub fn begin_sync(&self, slot: &Slot, inode: &Inode) -> Result<()> {
         let Some(journal) = self.written_log() else {
             return Ok(());
@@ -32,7 +32,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Second part of [`Fs::sync`], once for any number of inodes.
     ///
     /// # Errors
-    /// Those of [`Fs::sync`]: nothing that was settled counts as durable then.
+    /// The errors of [`Fs::sync`]: nothing that was settled counts as durable then.
     pub fn end_sync(&self, slot: &Slot) -> Result<()> {
         let Some(journal) = self.written_log() else {
             return Ok(());

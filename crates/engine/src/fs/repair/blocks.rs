@@ -1,6 +1,6 @@
 //! Blocks that files claim: each is given to one of them.
 //!
-//! Of two claims to a block the one counts that the log made later. The other file gets a hole there.
+//! Decides between two claims to a block: the later one in the log counts. The other file gets a hole there.
 
 use super::tree::Tree;
 use super::{Damage, Remedy};

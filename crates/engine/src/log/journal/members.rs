@@ -41,7 +41,7 @@ impl Journal {
     /// Takes a member out of the pool's table of members, in the superblocks of the others. `identity` is its part of the witness.
     ///
     /// # Errors
-    /// Those of [`Journal::join`].
+    /// The errors of [`Journal::join`].
     pub(crate) fn leave<M: Memory>(&self, pool: &Pool<M>, id: MemberId, identity: u128) -> Result<(), MemoryError> {
         self.change_superblock(pool, |superblock| {
             superblock.members.retain(|member| member.id != id);

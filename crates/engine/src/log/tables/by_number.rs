@@ -16,7 +16,7 @@ const NEAR_MIN: usize = 1024;
 /// Values by inode number. A value's place stays.
 #[derive(Clone, Debug)]
 pub(super) struct ByNumber<T> {
-    /// By place; all but the last one are full.
+    /// Chunks by place; all but the last one are full.
     chunks: Vec<Vec<(Ino, T)>>,
     places: Places,
 }

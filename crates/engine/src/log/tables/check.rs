@@ -227,11 +227,11 @@ impl Tables {
     }
 }
 
-/// What is known of directories, by their places.
+/// Facts of directories, by their places.
 #[derive(Default)]
 struct Ways {
     known: HashMap<usize, Way>,
-    /// Those that are being passed.
+    /// Directories that are being passed.
     path: Vec<usize>,
 }
 

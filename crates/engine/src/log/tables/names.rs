@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 
 /// Fewest names that are gone before the list is sorted for their sake.
 const GONE_MIN: usize = 64;
-/// What a name leads to that is gone. No inode has that number.
+/// Target of a name that is gone. No inode has that number.
 const NOTHING: Ino = Ino(u64::MAX);
 
 /// Names of a directory.
@@ -31,7 +31,7 @@ pub(crate) struct Name {
     time_ns: i64,
 }
 
-/// What a name led to before a change.
+/// Target of a name before a change.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Met {
     pub(super) ino: Ino,

@@ -69,7 +69,7 @@ pub struct Extent {
     raw: u64,
 }
 
-/// What stands for the block of an extent that is promised only. No member has such a block.
+/// Mark in the place of the block of an extent that is promised only. No member has such a block.
 const PROMISED: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<Node>() <= 120, "and its number");

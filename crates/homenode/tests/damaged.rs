@@ -305,6 +305,40 @@ fn a_log_that_was_damaged_after_the_pool_was_put_away_is_told() {
     drop(open(&member, &PoolOptions::new()).unwrap());
 }
 
+#[test]
+fn a_log_that_was_damaged_after_a_crash_is_told_if_groups_follow() {
+    const FILES: usize = 20;
+    let files = Files::new("crashed");
+    let member = [files.member("a")];
+    let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
+    for nth in 0..FILES {
+        pool.create_file(format!("{nth}")).unwrap().sync().unwrap();
+    }
+    // As a power cut leaves it, for another file than the killed process had.
+    let copy = [files.member("b")];
+    let image = fs::read(&member[0]).unwrap();
+    drop(pool);
+    fs::write(&copy[0], &image).unwrap();
+    assert_eq!(open(&copy, &read_only()).unwrap().read_dir("/").unwrap().count(), FILES);
+    let mut groups = found(&copy[0], b"HNLG");
+    groups.sort_by_key(|at| image[usize::try_from(*at).unwrap() + 8]);
+    let told = groups.len() - 2;
+    // Nothing tells damage to the last two from a torn end. Each field of a header, and the records.
+    for (at, must_be_told) in groups.iter().enumerate().map(|(nth, at)| (at, nth < told)) {
+        for byte in [0, 4, 8, 16, 24, 32, 36, 40] {
+            flip(&copy[0], at + byte);
+            match open(&copy, &read_only()) {
+                Err(_) => assert!(!homenode::check(&copy).is_ok_and(|checked| checked.faults.is_empty())),
+                Ok(pool) => {
+                    let count = pool.read_dir("/").unwrap().count();
+                    assert!(count == FILES || !must_be_told, "byte {byte} of {at}: {count} files");
+                }
+            }
+            flip(&copy[0], at + byte);
+        }
+    }
+}
+
 /// Offsets of a word in a file.
 fn found(path: &Path, word: &[u8]) -> Vec<u64> {
     let bytes = fs::read(path).unwrap();

@@ -39,6 +39,8 @@ const TIMES_BYTES_MAX: u64 = 40;
 /// Time between two looks whether others have given room back, and how often one looks: a tenth of a second.
 const WAIT: Duration = Duration::from_micros(100);
 const WAITS_MAX: usize = 1000;
+/// How long who makes the log durable waits for operations that are about to need a file.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Bytes that a sync made durable.
 enum Saved<'a> {
@@ -285,7 +287,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         };
         let _one_at_a_time = journal.settling.lock();
         self.settle_all(journal, slot)?;
-        Ok(journal.put_away(&self.pool)?)
+        self.force(journal, slot, None)?;
+        Ok(journal.change_superblock(&self.pool, |_| {})?)
     }
 
     /// Asked before anything is stored, inside the gate or with it closed: what a log that failed does not tell must not be built on. Blocks that
@@ -429,22 +432,44 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// Makes the groups durable that were appended so far, and first the bytes that these need.
     /// `closed` is a file whose gate this thread has closed, and nothing of which is unsettled.
     fn force(&self, journal: &Journal, slot: &Slot, closed: Option<Ino>) -> Result<()> {
-        for (ino, mark) in journal.needed() {
-            if closed != Some(ino)
-                && let Some(inode) = self.table.find(ino)
-                && let Some(file) = inode.blocks()
-            {
-                self.settle_file(journal, slot, &inode, file, true)?;
-            } else {
-                // One that is gone has lost its name before this: it shows nothing, and groups behind its need still count.
-                journal.append_records(&self.pool, self.now_ns(), [settled_wholly(ino)].into_iter());
-            }
-            journal.met(ino, mark);
-        }
+        let end = self.meet_needs(journal, slot, closed)?;
         if is_planted(Planted::LogNotForced) {
             return Ok(());
         }
-        Ok(journal.force(&self.pool, journal.end())?)
+        journal.force(&self.pool, end)?;
+        journal.is_durable(end);
+        Ok(())
+    }
+
+    /// Settles files until no group so far needs one, and returns the log's end at that moment: a group that needs one, between another's need and
+    /// what settles that, would take both away in a crash.
+    fn meet_needs(&self, journal: &Journal, slot: &Slot, closed: Option<Ino>) -> Result<u64> {
+        let mut nobody_names = None;
+        loop {
+            let (needed, end) = journal.needed();
+            if needed.is_empty() {
+                return Ok(end);
+            }
+            for (ino, mark) in needed {
+                if closed != Some(ino)
+                    && let Some(inode) = self.table.find(ino)
+                    && let Some(file) = inode.blocks()
+                {
+                    self.settle_file(journal, slot, &inode, file, true)?;
+                } else {
+                    // One that is gone has lost its name before this: it shows nothing, and groups behind its need still count.
+                    journal.append_records(&self.pool, self.now_ns(), [settled_wholly(ino)].into_iter());
+                }
+                journal.met(ino, mark);
+            }
+            if is_planted(Planted::NeedsMetOnce) {
+                return Ok(journal.end());
+            }
+            // Those who are faster wait. Not for ever: one of them may wait for a file whose gate is closed.
+            if nobody_names.is_none() {
+                nobody_names = journal.naming.try_write_for(PATIENCE);
+            }
+        }
     }
 
     /// Makes a file's bytes durable, and appends that its changes are settled; `always`, or when there are such.

@@ -57,6 +57,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         mode: RenameMode,
     ) -> Result<()> {
         let _room = self.admit(true)?;
+        let log = self.journal.as_ref().filter(|_| mode == RenameMode::Replace);
+        let _naming = log.map(|journal| journal.naming.read());
         check_name(new_name)?;
         // The shape of the tree changes under this lock only; renames within one directory leave it.
         let shape = (from.ino != to.ino).then(|| self.renaming.lock());

@@ -352,6 +352,7 @@ fn salvaged<M: Memory>(
         saved,
         snapshot: snapshot.segments,
         tail,
+        claimed: 0,
         all_is_there,
     };
     Ok((replayed, lost))

@@ -13,7 +13,7 @@ use crate::log::planted::{Planted, is_planted};
 use crate::log::{
     Change, Claim, Damage, Data, Extent, Features, GENERATIONS_BEHIND_MAX, Head, Journal, Kind, LogOptions,
     MemberRecord, Name, Named, Names, Node, Overview, Rare, Record, Segment, Shown, Superblock, Tables, Tail,
-    Unreadable, first_superblock, repair_superblocks, revoke, scan,
+    Unreadable, claimed_behind, first_superblock, repair_superblocks, revoke, scan,
 };
 use crate::pool::Machine;
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};
@@ -121,6 +121,8 @@ pub struct Replayed {
     pub(super) saved: Vec<(Ino, Block, Arc<[u8]>)>,
     pub(super) snapshot: Vec<Segment>,
     pub(super) tail: Tail,
+    /// A group that was durable, as one behind the log's end tells; 0 when there is none.
+    pub(super) claimed: u64,
     pub(super) all_is_there: bool,
 }
 
@@ -146,15 +148,16 @@ impl Replayed {
         if !tables.end_snapshot() {
             return Err(OpenError::NoSnapshot);
         }
-        let until = if all_is_there {
-            u64::MAX
+        let (until, end) = if all_is_there {
+            (u64::MAX, None)
         } else {
             let (last, scanned) = last_met(memory, superblock.tail, &is_within);
-            scanned.map(|()| last)?
+            (last, Some(scanned?))
         };
         let tail = scan(memory, superblock.tail, until, &is_within, &mut |group| {
             tables.play(group)
         })?;
+        let claimed = claimed_behind(memory, end.as_ref().unwrap_or(&tail), superblock.tail.nonce, &is_within);
         let saved = tables.finish();
         tables.drop_nameless();
         Ok(Self {
@@ -162,14 +165,15 @@ impl Replayed {
             saved,
             snapshot: snapshot.segments,
             tail,
+            claimed,
             all_is_there,
         })
     }
 
-    /// The fault of a log that ends before it did when the pool was put away; `None` when it does not.
+    /// The fault of a log that ends before a group that was durable; `None` when it does not.
     pub(super) fn cut_short(&self, superblock: &Superblock) -> Option<String> {
-        let (found, end) = (self.tail.sequence, superblock.end);
-        (found < end).then(|| format!("the log ends at group {found}, and went on to {end} when the pool was put away"))
+        let (found, end) = (self.tail.sequence, superblock.end.max(self.claimed));
+        (found < end).then(|| format!("the log ends at group {found}, and went on to {end} at least"))
     }
 
     /// All faults of the tree.
@@ -224,12 +228,12 @@ impl Replayed {
     }
 }
 
-/// The last group before the first one that needs changes which were never settled, in the part of the log that can be read.
+/// The last group before the first one that needs changes which were never settled, in the part of the log that can be read, and its end.
 pub(super) fn last_met<M: Memory>(
     memory: &M,
     head: Head,
     is_within: &dyn Fn(Segment) -> bool,
-) -> (u64, Result<(), Unreadable>) {
+) -> (u64, Result<Tail, Unreadable>) {
     let mut needs = Needs::default();
     let scanned = scan(memory, head, u64::MAX, is_within, &mut |group: Shown<'_>| {
         for record in group.records {
@@ -248,7 +252,7 @@ pub(super) fn last_met<M: Memory>(
         }
         Ok(())
     });
-    (needs.last_met(), scanned.map(drop))
+    (needs.last_met(), scanned)
 }
 
 /// Groups that count only when changes of a file are settled, as the log tells of them.
@@ -484,7 +488,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.settle_all(journal, &slot)?;
         // So often that a member that was away while the pool was used is further behind than a crash leaves any (`log::gather`).
         for _ in 0..=GENERATIONS_BEHIND_MAX {
-            journal.change_superblock(&self.pool, |superblock| superblock.end = 0)?;
+            journal.change_superblock(&self.pool, |_| {})?;
         }
         Ok(())
     }

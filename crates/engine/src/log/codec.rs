@@ -16,7 +16,9 @@ pub(super) const HEADER_BYTES: usize = 40;
 /// Where the checksum lies in the header.
 const CRC_AT: usize = 36;
 /// Flag of a group that the next one continues: they count together or not at all.
-const MORE: u16 = 1;
+const MORE: u32 = 1;
+/// Bits of the flags above that one: how many groups before this one the last durable group was when it was stored; 0 when that is not told.
+const BEHIND_BITS: u32 = 31;
 
 /// Record of the log: a put of a whole value, a delete, or a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +102,8 @@ pub(crate) struct Group {
     pub(crate) time_ns: i64,
     /// Whether the next group continues this one.
     pub(crate) more: bool,
+    /// Sequence number of a group before this one: that and all before are there after any crash. 0 when none is known.
+    pub(crate) durable: u64,
 }
 
 /// Codes of the records. They are for ever.
@@ -463,6 +467,12 @@ pub(super) const fn padded(bytes: usize) -> usize {
 /// Writes the header in front of the records in `group`, which begin behind [`HEADER_BYTES`]; pads it, and returns its checksum.
 pub(super) fn seal(group: &mut Vec<u8>, seed: u32, header: Group) -> u32 {
     let bytes = u32::try_from(group.len()).expect("a group is smaller than a segment");
+    let behind = u32::try_from(header.sequence - header.durable).unwrap_or(0);
+    let behind = if header.durable == 0 || behind >> BEHIND_BITS != 0 {
+        0
+    } else {
+        behind
+    };
     let mut put = Vec::with_capacity(HEADER_BYTES);
     Put(&mut put)
         .u32(MAGIC)
@@ -470,7 +480,7 @@ pub(super) fn seal(group: &mut Vec<u8>, seed: u32, header: Group) -> u32 {
         .u64(header.sequence)
         .u64(header.nonce)
         .i64(header.time_ns)
-        .u32(u32::from(if header.more { MORE } else { 0 }));
+        .u32((behind << 1) | if header.more { MORE } else { 0 });
     let crc = crc32c::crc32c_append(crc32c::crc32c_append(seed, &put), &group[HEADER_BYTES..]);
     Put(&mut put).u32(crc);
     group[..HEADER_BYTES].copy_from_slice(&put);
@@ -491,7 +501,7 @@ pub(super) fn peek(bytes: &[u8]) -> Option<(Group, &[u8], u32)> {
     let (magic, count) = (header.u32()?, header.u32()?);
     let (sequence, nonce, time_ns) = (header.u64()?, header.u64()?, header.i64()?);
     let (flags, crc) = (header.u32()?, header.u32()?);
-    if magic != MAGIC || flags > u32::from(MORE) {
+    if magic != MAGIC {
         return None;
     }
     let records = bytes.get(HEADER_BYTES..usize::try_from(count).ok()?)?;
@@ -499,7 +509,11 @@ pub(super) fn peek(bytes: &[u8]) -> Option<(Group, &[u8], u32)> {
         sequence,
         nonce,
         time_ns,
-        more: flags & u32::from(MORE) != 0,
+        more: flags & MORE != 0,
+        durable: match flags >> 1 {
+            0 => 0,
+            behind => sequence.saturating_sub(behind.into()),
+        },
     };
     Some((group, records, crc))
 }
@@ -601,6 +615,7 @@ mod tests {
             nonce: 4,
             time_ns: 5,
             more: false,
+            durable: 1,
         };
         seal(&mut group, 9, header);
         group
@@ -610,7 +625,14 @@ mod tests {
     fn every_record_is_read_as_it_was_written() {
         let (all, group) = (all(), group(&all()));
         let (header, records, _) = open(&group, 9).expect("it is whole");
-        assert_eq!((header.sequence, header.nonce, header.time_ns), (3, 4, 5));
+        let expected = Group {
+            sequence: 3,
+            nonce: 4,
+            time_ns: 5,
+            more: false,
+            durable: 1,
+        };
+        assert_eq!(header, expected);
         let read: Result<Vec<_>, _> = Records::new(records).collect();
         assert_eq!(read, Ok(all));
     }

@@ -23,7 +23,7 @@ use super::turn::Turn;
 use crate::fs::Ino;
 use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -114,6 +114,8 @@ pub(crate) struct Journal {
     forcing: Turn,
     /// Sequence number of the last group that is durable.
     forced: AtomicU64,
+    /// Sequence number of a group that no crash takes away: it and all before are durable, with all that they need.
+    durable: AtomicU64,
     /// Something could not be written or made durable: nothing is acknowledged any more.
     failed: AtomicBool,
     /// The pool is only read. `failed` is set then, too.
@@ -138,6 +140,9 @@ pub(crate) struct Journal {
     pub(crate) dirty: Mutex<Vec<Ino>>,
     /// Files whose changes must be settled before any group is forced, and how often that was asked for.
     needed: Mutex<HashMap<Ino, u64>>,
+    /// Read by who is about to append a group that needs a file's changes; written by who waits until there are no such groups. Taken before all
+    /// other locks.
+    pub(crate) naming: RwLock<()>,
     /// Sequence number through which the changes of all files are settled.
     pub(crate) settled_all: AtomicU64,
     /// Bytes of the log, and those of its last snapshot.
@@ -155,6 +160,7 @@ struct Writer {
     sequence: u64,
     nonce: u64,
     crc: u32,
+    is_snapshot: bool,
     /// Stretches that are not durable: block, first byte and number of bytes.
     unforced: Vec<(Block, usize, usize)>,
 }
@@ -188,6 +194,7 @@ impl Journal {
                 sequence: tail.sequence,
                 nonce: superblock.tail.nonce,
                 crc: tail.crc,
+                is_snapshot: false,
                 unforced: Vec::new(),
             }),
             spare: Mutex::default(),
@@ -197,6 +204,7 @@ impl Journal {
             is_opening: AtomicBool::new(true),
             forcing: Turn::default(),
             forced: AtomicU64::new(tail.sequence),
+            durable: AtomicU64::new(superblock.end),
             failed: AtomicBool::new(false),
             is_read_only: false,
             has_lost: AtomicBool::new(false),
@@ -209,6 +217,7 @@ impl Journal {
             settling: Mutex::default(),
             dirty: Mutex::default(),
             needed: Mutex::default(),
+            naming: RwLock::default(),
             settled_all: AtomicU64::new(settled_all),
         }
     }
@@ -282,9 +291,12 @@ impl Journal {
         &self.syncing[usize::try_from(ino.0 % SYNCING as u64).expect("below SYNCING")]
     }
 
-    /// Files that must be settled first, each with a mark for [`Journal::met`].
-    pub(crate) fn needed(&self) -> Vec<(Ino, u64)> {
-        self.needed.lock().iter().map(|(ino, mark)| (*ino, *mark)).collect()
+    /// Files that groups up to the log's end need settled, each with a mark for [`Journal::met`], and that end.
+    pub(crate) fn needed(&self) -> (Vec<(Ino, u64)>, u64) {
+        // Held for both: groups are appended with their needs.
+        let writer = self.writer.lock();
+        let needed = self.needed.lock().iter().map(|(ino, mark)| (*ino, *mark)).collect();
+        (needed, writer.sequence)
     }
 
     /// A file is settled: it is needed no more, unless that was asked for again since the mark was read.
@@ -355,6 +367,12 @@ impl Journal {
             return Err(MemoryError);
         }
         Ok(())
+    }
+
+    /// Notes that no crash takes the group `through` away, and none before it.
+    pub(crate) fn is_durable(&self, through: u64) {
+        // Relaxed: who tells it to the log has it from here, and nothing else.
+        self.durable.fetch_max(through, Ordering::Relaxed);
     }
 
     /// Takes the witness out of the superblocks when stores may be lost, before anybody is told: the pool is opened as after a power cut then.
@@ -629,13 +647,6 @@ impl Journal {
         Ok(())
     }
 
-    /// Notes where the log ends: all of it is durable.
-    pub(crate) fn put_away<M: Memory>(&self, pool: &Pool<M>) -> Result<(), MemoryError> {
-        let end = self.end();
-        self.force(pool, end)?;
-        self.change_superblock(pool, |superblock| superblock.end = end)
-    }
-
     /// Gives a snapshot up.
     pub(crate) fn drop_snapshot(&self, snapshot: Snapshot) {
         self.spare.lock().extend(snapshot.writer.segments);
@@ -649,6 +660,7 @@ impl Journal {
     ) -> Result<(), MemoryError> {
         let mut superblock = self.superblock.lock();
         let mut new = superblock.clone();
+        new.end = self.durable.load(Ordering::Relaxed);
         change(&mut new);
         new.generation += 1;
         let members = new.members.clone();
@@ -747,7 +759,7 @@ pub(crate) fn first_superblock(options: &LogOptions, members: Vec<MemberRecord>,
 }
 
 impl Writer {
-    /// The writer of an empty log.
+    /// The writer of a snapshot.
     fn new(head: &Head) -> Self {
         Self {
             group: Vec::new(),
@@ -756,6 +768,7 @@ impl Writer {
             sequence: 0,
             nonce: head.nonce,
             crc: head.seed,
+            is_snapshot: true,
             unforced: Vec::new(),
         }
     }
@@ -854,6 +867,11 @@ impl Writer {
             nonce: self.nonce,
             time_ns,
             more,
+            durable: if self.is_snapshot {
+                0
+            } else {
+                journal.durable.load(Ordering::Relaxed)
+            },
         };
         self.crc = codec::seal(&mut self.group, self.crc, header);
         let (segment, _) = *self.segments.last().expect("a log has a segment");

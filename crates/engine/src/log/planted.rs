@@ -23,6 +23,8 @@ pub enum Planted {
     EarlySize,
     /// A file takes another's place before its bytes are durable.
     EarlyRename,
+    /// Files that groups need are settled once, whatever is appended meanwhile.
+    NeedsMetOnce,
     /// Links are as they were when a file was made, not as its names say.
     LinksCopied,
     /// Changes that were given up come back when the pool is opened again.

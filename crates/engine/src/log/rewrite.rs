@@ -64,6 +64,7 @@ impl Rewrite {
                 nonce: head.nonce,
                 time_ns: 0,
                 more: false,
+                durable: 0,
             };
             crc = codec::seal(&mut group, crc, header);
             sequence += 1;

@@ -107,6 +107,43 @@ pub(crate) fn scan<M: Memory>(
     })
 }
 
+/// A group behind the log's end that was durable, as one that follows it tells; 0 when there is none. A power cut leaves no such group, so the log
+/// is damaged at its end. Only groups are believed whose checksum continues that of another one: a crash may have torn others.
+pub(crate) fn claimed_behind<M: Memory>(
+    memory: &M,
+    end: &Tail,
+    nonce: u64,
+    is_within: &dyn Fn(Segment) -> bool,
+) -> u64 {
+    let mut places: Vec<(Segment, usize)> = end.segments.last().map(|last| (*last, end.at)).into_iter().collect();
+    while let Some(((first, blocks), from)) = places.pop() {
+        let mut bytes = vec![0; blocks as usize * BLOCK_BYTES];
+        if memory.load(first, 0, &mut bytes).is_err() {
+            continue;
+        }
+        for at in (from..bytes.len()).step_by(padded(1)) {
+            let found = codec::peek(&bytes[at..]);
+            let Some((group, records, crc)) =
+                found.filter(|(group, ..)| group.nonce == nonce && group.sequence > end.sequence)
+            else {
+                continue;
+            };
+            let behind = bytes.get(at + padded(HEADER_BYTES + records.len())..);
+            if let Some((follows, ..)) = behind.and_then(|behind| codec::open(behind, crc))
+                && follows.durable > end.sequence
+            {
+                return follows.durable;
+            }
+            // It leads on, as well as can be told.
+            let is_next = group.sequence == end.sequence + 1;
+            if let Some(segment) = next_segment(records).filter(|next| is_next && is_within(*next)) {
+                places.push((segment, 0));
+            }
+        }
+    }
+    0
+}
+
 struct Reader<'a, M: Memory> {
     memory: &'a M,
     nonce: u64,

@@ -9,7 +9,7 @@ use homenode_engine::fs::{Error, NewInode, XattrMode};
 const THREADS: usize = 64;
 const ROUNDS: usize = 60;
 
-fn file() -> NewInode {
+pub(crate) fn file() -> NewInode {
     NewInode {
         mode: 0o100_644,
         umask: 0,

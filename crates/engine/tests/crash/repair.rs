@@ -107,6 +107,7 @@ fn pool(snapshot: &[Vec<Vec<u8>>], tail: &[Vec<Vec<u8>>]) -> Vec<u8> {
     }
     let superblock = Superblock {
         generation: old.generation + 1,
+        end: 0,
         snapshot: heads[0],
         tail: heads[1],
         ..old

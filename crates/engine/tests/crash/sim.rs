@@ -81,6 +81,17 @@ struct Inner {
     state: Mutex<State>,
     /// Calls of 256 that let other threads go first.
     pauses: AtomicU8,
+    /// What happens in the middle of the next load.
+    at_load: Mutex<Hook>,
+}
+
+#[derive(Default)]
+struct Hook(Option<Box<dyn FnOnce() + Send>>);
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Hook").field(&self.0.is_some()).finish()
+    }
 }
 
 #[derive(Debug)]
@@ -112,7 +123,13 @@ impl SimMemory {
             member_bytes,
             state: Mutex::new(state),
             pauses: AtomicU8::new(0),
+            at_load: Mutex::default(),
         }))
+    }
+
+    /// Has something happen in the middle of the next load.
+    pub(crate) fn at_load(&self, act: impl FnOnce() + Send + 'static) {
+        *self.0.at_load.lock() = Hook(Some(Box::new(act)));
     }
 
     /// Keeps no events from now on.
@@ -191,6 +208,8 @@ impl SimMemory {
 impl Memory for SimMemory {
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
         self.pause();
+        let act = self.0.at_load.lock().0.take();
+        act.into_iter().for_each(|act| act());
         let at = self.address(from, offset);
         to.copy_from_slice(&self.0.state.lock().bytes[at..at + to.len()]);
         Ok(())

@@ -4,10 +4,12 @@
 //! Which thread goes first is the machine's choice, and changed by pauses at calls of the memory: a seed tells the operations, not the order.
 
 use crate::check::{Looked, Violation, explore};
+use crate::full::file;
 use crate::sim::Kind;
-use crate::workload::{Operation, Range, Run};
+use crate::workload::{Operation, Range, Run, SimFs, asking, format, open};
 use crate::{any, seed, states};
 use homenode_engine::fs::RenameMode;
+use std::sync::Arc;
 
 /// Directories of the workers, and one of the thread that commits, where it does nothing.
 const DIRECTORIES: [&str; 4] = ["0", "1", "2", "c"];
@@ -37,10 +39,20 @@ const OPERATIONS: &[Operation] = &[
     Operation::Sync("b"),
 ];
 
+/// Files that take others' names, unsynced, beside syncs.
+const REPLACING: &[Operation] = &[
+    Operation::Create("a"),
+    Operation::Write("a", 0, 4096),
+    Operation::Write("a", 0, 9000),
+    Operation::Rename("a", "b", RenameMode::Replace),
+    Operation::Create("c"),
+    Operation::Sync("c"),
+];
+
 const COMMITS: &[Operation] = &[Operation::SyncAll, Operation::SyncAll, Operation::Snapshot];
 
 /// Two or three threads with files, and one that commits. `each` is called by each thread first.
-fn together(kind: Kind, random: &mut fastrand::Rng, each: impl Fn() + Sync) -> Vec<Run> {
+fn together(kind: Kind, operations: &[Operation], random: &mut fastrand::Rng, each: impl Fn() + Sync) -> Vec<Run> {
     let mut first = Run::new(kind);
     let directories = DIRECTORIES.map(Operation::Mkdir);
     let names = ["0/a", "1/a"].map(Operation::Create);
@@ -67,7 +79,7 @@ fn together(kind: Kind, random: &mut fastrand::Rng, each: impl Fn() + Sync) -> V
             scope.spawn(move || {
                 each();
                 let mut random = fastrand::Rng::with_seed(seed);
-                let of = if run.thread == workers { COMMITS } else { OPERATIONS };
+                let of = if run.thread == workers { COMMITS } else { operations };
                 for _ in 0..count {
                     run.step(any(&mut random, of));
                 }
@@ -78,14 +90,16 @@ fn together(kind: Kind, random: &mut fastrand::Rng, each: impl Fn() + Sync) -> V
     runs
 }
 
-fn look(states: u64, seed: u64, each: impl Fn() + Sync) -> Result<Looked, Violation> {
+fn look(states: u64, seed: u64, of: &[&[Operation]], each: impl Fn() + Sync) -> Result<Looked, Violation> {
     let mut looked = Looked::default();
     let mut nth = 0;
+    let mut of = of.iter().cycle();
     while looked.states < states {
         let seed = seed.wrapping_add(nth);
         let kind = if nth % 2 == 0 { Kind::File } else { Kind::Pmem };
         let mut random = fastrand::Rng::with_seed(seed);
-        let runs = together(kind, &mut random, &each);
+        let operations = of.next().expect("there are some");
+        let runs = together(kind, operations, &mut random, &each);
         explore(&runs, kind, &mut random, &mut looked)
             .map_err(|Violation(why)| Violation(format!("{kind:?}, HOMENODE_CRASH_SEED={seed}: {why}")))?;
         nth += 1;
@@ -95,7 +109,12 @@ fn look(states: u64, seed: u64, each: impl Fn() + Sync) -> Result<Looked, Violat
 
 #[test]
 fn threads_survive_every_crash() {
-    match look(states() / 7, seed(), || ()) {
+    match look(
+        states() / 7,
+        seed(),
+        &[OPERATIONS, OPERATIONS, REPLACING, REPLACING],
+        || (),
+    ) {
         Ok(Looked { states, points }) => eprintln!("{states} states at {points} points"),
         Err(Violation(why)) => panic!("{why}"),
     }
@@ -112,7 +131,48 @@ fn faults_that_are_planted_in_threads_are_found() {
         Planted::ShiftUndone,
     ];
     // Much more than one needs as a rule: the order of the threads is of the moment, and it ends when the fault is found.
-    let is_found = |fault: &&Planted| look(400_000, seed(), || plant(Some(**fault))).is_err();
+    let is_found = |fault: &&Planted| look(400_000, seed(), &[OPERATIONS], || plant(Some(**fault))).is_err();
     let missed: Vec<_> = SOME.iter().filter(|fault| !is_found(fault)).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");
+}
+
+/// A file takes another's name while the one before it that did so is settled for a sync: a power cut must not take away what was synced with it.
+fn a_name_taken_beside_a_sync() -> bool {
+    let (fs, memory) = format(Kind::File, 1);
+    let fs = Arc::new(fs);
+    let slot = fs.slots().claim().expect("the first");
+    let create = |name: &str| fs.create(&fs.root(), name.as_bytes(), file()).expect("there is room");
+    let _others = ["b", "e"].map(create);
+    fs.sync_all(&slot).expect("the disk works");
+    let [first, second] = ["a", "d"].map(create);
+    for inode in [&first, &second] {
+        fs.write(&asking(&slot), inode, 0, &[7; 4096], false)
+            .expect("there is room");
+    }
+    let replace = |fs: &SimFs, from: &[u8], to: &[u8]| {
+        let renamed = fs.rename(&fs.root(), from, &fs.root(), to, RenameMode::Replace);
+        renamed.expect("both are there");
+    };
+    replace(&fs, b"a", b"b");
+    let synced = create("c");
+    let beside = Arc::clone(&fs);
+    memory.at_load(move || replace(&beside, b"d", b"e"));
+    fs.sync(&slot, &synced).expect("the disk works");
+    assert!(fs.lookup(&fs.root(), b"d").is_err(), "it was renamed meanwhile");
+    let (again, _) = open(Kind::File, memory.bytes(), 9).expect("its log is whole");
+    again.lookup(&again.root(), b"c").is_ok()
+}
+
+#[test]
+fn a_sync_outlives_files_that_take_names_beside_it() {
+    assert!(a_name_taken_beside_a_sync());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn the_fault_planted_in_needs_is_found() {
+    use homenode_engine::log::planted::{Planted, plant};
+    plant(Some(Planted::NeedsMetOnce));
+    assert!(std::panic::catch_unwind(a_name_taken_beside_a_sync).is_ok_and(|survived| !survived));
+    plant(None);
 }

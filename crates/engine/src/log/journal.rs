@@ -659,6 +659,10 @@ impl Journal {
         change: impl FnOnce(&mut Superblock),
     ) -> Result<(), MemoryError> {
         let mut superblock = self.superblock.lock();
+        // Under the lock: a witness that was taken out must not come back.
+        if self.has_failed() {
+            return Err(MemoryError);
+        }
         let mut new = superblock.clone();
         new.end = self.durable.load(Ordering::Relaxed);
         change(&mut new);

@@ -115,14 +115,6 @@ impl MemberFile {
         Self::open_with(path, OpenOptions::new().read(true), lock)
     }
 
-    /// The newer superblock of a member, which may be in use.
-    ///
-    /// # Errors
-    /// [`MemberFileError`].
-    pub fn peek(path: &Path) -> Result<Superblock, MemberFileError> {
-        Self::look(path)?.superblock()
-    }
-
     /// Opens what is or could become a member, which may be in use, to look at it.
     ///
     /// # Errors
@@ -244,18 +236,9 @@ impl MemberFile {
             let mut block = [0; BLOCK_BYTES];
             self.read_exact_at(&mut block, at)
                 .map_err(|source| self.failed("read the superblock of", source))?;
-            Ok(Superblock::decode(&block))
+            Ok(block)
         };
-        match (copy(0)?, copy(self.bytes - BLOCK_BYTES as u64)?) {
-            (Ok(first), Ok(last)) if last.generation > first.generation => Ok(last),
-            (Ok(first), _) => Ok(first),
-            (Err(_), Ok(last)) => Ok(last),
-            (Err(first), Err(last)) => Err(unusable(if first == UnusableSuperblock::NotOne {
-                last
-            } else {
-                first
-            })),
-        }
+        Superblock::newer(&copy(0)?, &copy(self.bytes - BLOCK_BYTES as u64)?).map_err(unusable)
     }
 
     /// The home of the disk that the file lies on, or of the device that it is; `None` where there is no disk, or the machine does not tell.

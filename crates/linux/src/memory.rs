@@ -37,10 +37,14 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use table::Table;
 
 /// Most bytes of a file that are written to the log instead of where they lie: one forced write of so much is faster than two.
 const INLINE_BYTES_MAX: usize = 32 << 10;
+
+/// Pause between looks whether a removed member is still in use.
+const POLL: Duration = Duration::from_millis(1);
 
 /// The memory of every node that is in the pool.
 #[derive(Debug)]
@@ -219,8 +223,10 @@ impl NodeMemory {
             if !members.durable.values().any(has_file) {
                 self.inline_bytes_max.store(0, Ordering::Relaxed);
             }
+            // A sync that looked it up before may wait for its disk: others must not wait for that as well.
+            drop(members);
             let (mapping, vacated) = alone(removed).vacate();
-            members.vacant_durable.push(mapping);
+            self.members.write().vacant_durable.push(mapping);
             return vacated.map_err(|source| Error::Unmap { member, source });
         }
         let removed = members.present.remove(&member).ok_or(Error::Absent(member))?;
@@ -461,14 +467,14 @@ impl Members {
     }
 }
 
-/// The member itself, when calls have ended that looked it up before it was removed.
+/// The member itself, when calls have ended that looked it up before it was removed: each with one forced write at most.
 fn alone(mut member: Arc<DurableMember>) -> DurableMember {
     loop {
         match Arc::try_unwrap(member) {
             Ok(member) => return member,
             Err(shared) => member = shared,
         }
-        std::thread::yield_now();
+        std::thread::sleep(POLL);
     }
 }
 

@@ -173,6 +173,9 @@ impl NodeMemory {
     /// See [`Error`]; nothing is left behind.
     pub fn attach_to_read(&self, id: MemberId, kind: MemberKind, file: MemberFile) -> Result<(), Error> {
         let path = file.path().to_owned();
+        if file.is_device() {
+            return Err(Error::DeviceToRead { path });
+        }
         let mut members = self.members.write();
         members.check_free(id)?;
         let member = DurableMember::map_to_read(file, kind).map_err(|source| Error::MapFile { path, source })?;

@@ -183,6 +183,8 @@ class Devices(Commanding):
         # fsck(8): the check could not be made.
         self.assertIn("in use", self.refused("fsck", device, status=8))
         self.done("down", directory)
+        for option in ("--read-only", "--degraded"):
+            self.assertIn("without --read-only and --degraded", self.refused("up", option, "tank", directory))
         self.done("pool", "export", "tank")
         self.assertIn("sound", self.done("fsck", device))
         self.done("pool", "import", device)

@@ -194,6 +194,11 @@ impl MemberFile {
         &self.path
     }
 
+    /// Whether it is persistent memory as a character device.
+    pub(super) fn is_device(&self) -> bool {
+        self.device.is_some()
+    }
+
     /// Whole blocks in it.
     #[must_use]
     pub fn blocks(&self) -> u64 {
@@ -580,6 +585,21 @@ mod tests {
             member.persist(4096, 100).unwrap();
             member.persist_all().unwrap();
         }
+    }
+
+    #[test]
+    fn a_device_is_not_mapped_to_be_only_read() {
+        let device = crate::memory::devdax::tests::found("read", "dax", &[("size", "1048576\n")]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let member = MemberFile {
+            device,
+            ..MemberFile::open_to_read(file.path()).unwrap()
+        };
+        let memory = crate::memory::NodeMemory::new();
+        let refused = memory.attach_to_read(MemberId(0), MemberKind::Pmem, member);
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("without --read-only and --degraded"), "{text}");
     }
 
     #[test]

@@ -154,17 +154,7 @@ impl NodeMemory {
     /// # Errors
     /// See [`Error`]; nothing is left behind.
     pub fn attach(&self, id: MemberId, kind: MemberKind, file: MemberFile) -> Result<(), Error> {
-        let mut members = self.members.write();
-        members.check_free(id)?;
-        let path = file.path().to_owned();
-        let member = DurableMember::map(file, kind).map_err(|source| Error::MapFile { path, source })?;
-        let bytes = usize::try_from(member.bytes()).expect("it is mapped");
-        self.table.insert(id, member.mapping.base(), bytes);
-        if member.kind() == MemberKind::File {
-            self.inline_bytes_max.store(INLINE_BYTES_MAX, Ordering::Relaxed);
-        }
-        members.durable.insert(id, Arc::new(member));
-        Ok(())
+        self.attach_for(id, kind, file, false)
     }
 
     /// Maps a file as the durable member `id` of `kind`, which is only read: what is stored stays in this process.
@@ -172,15 +162,23 @@ impl NodeMemory {
     /// # Errors
     /// See [`Error`]; nothing is left behind.
     pub fn attach_to_read(&self, id: MemberId, kind: MemberKind, file: MemberFile) -> Result<(), Error> {
-        let path = file.path().to_owned();
         if file.is_device() {
+            let path = file.path().to_owned();
             return Err(Error::DeviceToRead { path });
         }
+        self.attach_for(id, kind, file, true)
+    }
+
+    fn attach_for(&self, id: MemberId, kind: MemberKind, file: MemberFile, reads_only: bool) -> Result<(), Error> {
         let mut members = self.members.write();
         members.check_free(id)?;
-        let member = DurableMember::map_to_read(file, kind).map_err(|source| Error::MapFile { path, source })?;
+        let path = file.path().to_owned();
+        let member = DurableMember::map(file, kind, reads_only).map_err(|source| Error::MapFile { path, source })?;
         let bytes = usize::try_from(member.bytes()).expect("it is mapped");
         self.table.insert(id, member.mapping.base(), bytes);
+        if kind == MemberKind::File && !reads_only {
+            self.inline_bytes_max.store(INLINE_BYTES_MAX, Ordering::Relaxed);
+        }
         members.durable.insert(id, Arc::new(member));
         Ok(())
     }

@@ -415,8 +415,8 @@ pub(super) struct DurableMember {
 }
 
 impl DurableMember {
-    /// Maps a file as a member of `kind`.
-    pub(super) fn map(file: MemberFile, kind: MemberKind) -> io::Result<Self> {
+    /// Maps a file as a member of `kind`. Of one that this process `reads_only`, what is stored stays in it.
+    pub(super) fn map(file: MemberFile, kind: MemberKind, reads_only: bool) -> io::Result<Self> {
         let is_dax = file.is_dax().map_err(|_| io::ErrorKind::Other)?;
         let is_memory = WRITES_BACK && file.kind().map_err(|_| io::ErrorKind::Other)? == MemberKind::Pmem;
         let bytes = usize::try_from(file.bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -426,10 +426,10 @@ impl DurableMember {
         };
         let unit_bytes = file.device.as_ref().map_or(PAGE_BYTES, |device| device.unit_bytes);
         let mapping = Mapping::reserve(mapped)?;
-        if is_dax {
-            mapping.attach_synced(file.file.as_fd())?;
-        } else {
-            mapping.attach(file.file.as_fd())?;
+        match (reads_only, is_dax) {
+            (true, _) => mapping.attach_private(file.file.as_fd())?,
+            (false, true) => mapping.attach_synced(file.file.as_fd())?,
+            (false, false) => mapping.attach(file.file.as_fd())?,
         }
         // Only the size of core dumps depends on it.
         let _ = mapping.advise(libc::MADV_DONTDUMP);
@@ -440,22 +440,6 @@ impl DurableMember {
             file,
             kind,
             is_memory,
-        })
-    }
-
-    /// Maps a file that is only read. What is stored stays in this process.
-    pub(super) fn map_to_read(file: MemberFile, kind: MemberKind) -> io::Result<Self> {
-        let bytes = usize::try_from(file.bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        let mapping = Mapping::reserve(mapped_bytes(bytes)?)?;
-        mapping.attach_private(file.file.as_fd())?;
-        let _ = mapping.advise(libc::MADV_DONTDUMP);
-        Ok(Self {
-            _guarded: Guarded::new(mapping.base(), bytes)?,
-            told: Told::of(&file.file)?,
-            mapping,
-            file,
-            kind,
-            is_memory: WRITES_BACK && kind == MemberKind::Pmem,
         })
     }
 
@@ -574,7 +558,7 @@ mod tests {
             File::create(&path).unwrap().set_len(1 << 20).unwrap();
             let file = MemberFile::open(&path).unwrap();
             let kind = file.kind().unwrap();
-            let member = DurableMember::map(file, pool_kind).unwrap();
+            let member = DurableMember::map(file, pool_kind, false).unwrap();
             assert_eq!(
                 member.is_memory,
                 kind == MemberKind::Pmem && WRITES_BACK,

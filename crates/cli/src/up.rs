@@ -59,11 +59,11 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["size_per_node", "nodes", "per_node"])]
     pool: Option<PoolName>,
     /// Open a durable pool to be read only: nothing is written to its members, which may lie on what cannot be written. Several may read a pool, when none
-    /// writes. Changes fail with EROFS.
+    /// writes. Changes fail with EROFS. Not possible where a member is a device of persistent memory (/dev/dax0.0).
     #[arg(long)]
     pub(crate) read_only: bool,
     /// Open a durable pool of which members are missing, to be read only: what lies on these fails with EIO. Not possible where the pool's log lies
-    /// on one of them.
+    /// on one of them, or where a member is a device of persistent memory (/dev/dax0.0).
     #[arg(long)]
     pub(crate) degraded: bool,
     /// Stay in the foreground; SIGINT or SIGTERM unmounts and ends.

@@ -10,9 +10,9 @@ use crate::machine::Machine;
 use crate::periodic::Periodic;
 use crate::pool::{Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
-use given::{members, present_members, require_blocks};
+use given::{Access, Members, blocks, gathered, require_blocks};
 use homenode_engine::fs::{Fs, OpenError};
-use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
+use homenode_engine::log::{LogOptions, MemberRecord, PoolName};
 use homenode_engine::{BLOCK_BYTES, MemberId, NodeId};
 use homenode_linux::clock::CoarseClock;
 use homenode_linux::memory::{MemberFile, NodeMemory, identity, witness};
@@ -40,8 +40,7 @@ impl Pool {
     /// When a file is too small, in use or a member already, or the disk is full. Nothing is changed then but the room that files take.
     pub fn create_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
         options.checked_commit_period()?;
-        let mut machine = Machine::read()?;
-        machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
+        let machine = Machine::read(options.files_max)?;
         let files = paths
             .iter()
             .map(|path| MemberFile::open(path))
@@ -85,67 +84,34 @@ impl Pool {
     /// When a file is in use, is of another pool, or is no member; when a member is missing; when the pool is damaged.
     pub fn open_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
         options.checked_commit_period()?;
-        let mut machine = Machine::read()?;
-        machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
-        if options.read_only || options.degraded {
-            return Self::open_to_read(paths, options, machine);
-        }
-        let (newest, files) = members(paths, MemberFile::open)?;
-        let log = LogOptions {
-            metadata_bytes_max: metadata_bytes(&newest, options),
-            uuid: newest.uuid,
-            name: newest.name,
-            nonce: newest.tail.nonce,
-            witness: witness(files.iter().map(|(record, file)| (record.id, file)))?,
-            ..log_options(newest.members.iter().map(|member| member.blocks).sum())
-        };
-        let memory = NodeMemory::new();
-        let mut homes = BTreeMap::new();
-        for (record, file) in files {
-            homes.insert(record.id, home_of(&machine, &file)?);
-            memory.attach(record.id, record.kind, file)?;
-        }
-        let fs = Fs::open_durable(&machine.engine, memory, CoarseClock, log, newest, &|id| homes[&id]);
-        let (owner, _) = root_of(options);
-        Self::committing(fs.map_err(Error::Open)?, owner, machine, options)
-    }
-
-    /// [`Pool::open_on`] of a pool that is only read: nothing is written to its members, and others may read it meanwhile.
-    fn open_to_read(paths: &[PathBuf], options: &PoolOptions, machine: Machine) -> Result<Self, Error> {
-        let (newest, files) = if options.degraded {
-            present_members(paths, MemberFile::open_to_read)?
-        } else {
-            let (newest, files) = members(paths, MemberFile::open_to_read)?;
-            (
-                newest,
-                files.into_iter().map(|(record, file)| (record, Some(file))).collect(),
-            )
-        };
-        let log = LogOptions {
-            uuid: newest.uuid,
-            name: newest.name,
-            nonce: newest.tail.nonce,
-            witness: witness(
-                files
-                    .iter()
-                    .filter_map(|(record, file)| Some((record.id, file.as_ref()?))),
-            )?,
-            metadata_bytes_max: metadata_bytes(&newest, options),
-            ..log_options(newest.members.iter().map(|member| member.blocks).sum())
-        };
+        let machine = Machine::read(options.files_max)?;
+        let is_read = options.read_only || options.degraded;
+        let access = if is_read { Access::Read } else { Access::Write };
+        let members = gathered(paths, access, options.degraded)?;
+        let log = log_options_of(&members, options)?;
+        let Members { newest, files } = members;
         let memory = NodeMemory::new();
         let (mut missing, mut homes) = (Vec::new(), BTreeMap::new());
-        for (record, file) in files {
-            if let Some(file) = file {
-                homes.insert(record.id, home_of(&machine, &file)?);
-                memory.attach_to_read(record.id, record.kind, file)?;
+        for (MemberRecord { id, kind, blocks }, file) in files {
+            let Some(file) = file else {
+                missing.push(id);
+                memory.attach_missing(id, blocks * BLOCK_BYTES as u64)?;
+                continue;
+            };
+            homes.insert(id, home_of(&machine, &file)?);
+            if is_read {
+                memory.attach_to_read(id, kind, file)?;
             } else {
-                missing.push(record.id);
-                memory.attach_missing(record.id, record.blocks * BLOCK_BYTES as u64)?;
+                memory.attach(id, kind, file)?;
             }
         }
         let first = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let home_of = |id| homes.get(&id).copied().unwrap_or(first);
+        let (owner, _) = root_of(options);
+        if !is_read {
+            let fs = Fs::open_durable(&machine.engine, memory, CoarseClock, log, newest, &home_of);
+            return Self::committing(fs.map_err(Error::Open)?, owner, machine, options);
+        }
         let fs = Fs::open_to_read(&machine.engine, memory, CoarseClock, log, newest, &home_of);
         let fs = fs.map_err(|error| match error {
             OpenError::Unreadable(member) if missing.contains(&member) => Error::LogMissing(member),
@@ -154,7 +120,6 @@ impl Pool {
         for member in missing {
             tracing::warn!("{member} is missing: what lies on it cannot be read");
         }
-        let (owner, _) = root_of(options);
         let pool = Self::of(Arc::new(fs), owner, machine, options, None);
         pool.inner.limit_metadata();
         Ok(pool)
@@ -272,7 +237,7 @@ pub struct Membership {
 /// # Errors
 /// [`Error::MemberFile`] when it is none, or cannot be read.
 pub fn member_of(path: &Path) -> Result<Membership, Error> {
-    let superblock = MemberFile::peek(path)?;
+    let superblock = MemberFile::look(path)?.superblock()?;
     Ok(Membership {
         uuid: superblock.uuid,
         name: superblock.name,
@@ -315,10 +280,18 @@ fn log_options(blocks: u64) -> LogOptions {
     }
 }
 
-/// Memory that metadata of a pool may take.
-fn metadata_bytes(superblock: &Superblock, options: &PoolOptions) -> u64 {
-    let blocks: u64 = superblock.members.iter().map(|member| member.blocks).sum();
-    options.metadata_bytes(blocks * BLOCK_BYTES as u64, false)
+/// Options of the log of a pool that is opened, on the members that are there.
+fn log_options_of(members: &Members, options: &PoolOptions) -> Result<LogOptions, Error> {
+    let newest = &members.newest;
+    let blocks = blocks(newest);
+    Ok(LogOptions {
+        uuid: newest.uuid,
+        name: newest.name,
+        nonce: newest.tail.nonce,
+        witness: members.witness()?,
+        metadata_bytes_max: options.metadata_bytes(blocks * BLOCK_BYTES as u64, false),
+        ..log_options(blocks)
+    })
 }
 
 /// A random number.

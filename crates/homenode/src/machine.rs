@@ -26,8 +26,8 @@ pub(crate) struct Node {
 }
 
 impl Machine {
-    /// Reads the running machine.
-    pub(crate) fn read() -> Result<Self, Error> {
+    /// Reads the running machine, for a pool of at most `files_max` files, or as many as the machine may have.
+    pub(crate) fn read(files_max: Option<u64>) -> Result<Self, Error> {
         let topology = topology::read(&topology::Source::Live)?;
         let node = |node: &homenode_policy::topology::Node| Node {
             id: node.id,
@@ -41,7 +41,7 @@ impl Machine {
             cpu_nodes: topology.cpu_nodes().to_vec(),
             nodes: topology.node_ids(),
             latency: topology.latency().matrix.clone(),
-            files_max: (memory_bytes / BLOCK_BYTES as u64).min(open_files_max() / 2),
+            files_max: files_max.unwrap_or_else(|| (memory_bytes / BLOCK_BYTES as u64).min(open_files_max() / 2)),
         };
         Ok(Self { engine, nodes })
     }

@@ -65,8 +65,7 @@ impl Pool {
         if options.commit_period.is_some() {
             return Err(Error::CommitOfMemory);
         }
-        let mut machine = Machine::read()?;
-        machine.engine.files_max = options.files_max.unwrap_or(machine.engine.files_max);
+        let machine = Machine::read(options.files_max)?;
         let sizes = member_sizes(&machine, options)?;
         let (owner, root) = root_of(options);
         let fs = Arc::new(Fs::new(&machine.engine, NodeMemory::new(), CoarseClock, root));

@@ -1,37 +1,18 @@
 //! Durable pools that are only read, of which members are missing, that need too much memory, or whose files are damaged or mixed up.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+mod support;
+
 use homenode::{Error, MemberId, OpenOptions, Pool, PoolOptions, Size};
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use support::{Files, flip};
 
 const MEMBER_BYTES: u64 = 64 << 20;
 const BLOCK: u64 = 4096;
 const EIO: i32 = 5;
 const EROFS: i32 = 30;
-
-struct Files(PathBuf);
-
-impl Files {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("homenode-damaged-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn member(&self, name: &str) -> PathBuf {
-        let path = self.0.join(name);
-        File::create(&path).unwrap().set_len(MEMBER_BYTES).unwrap();
-        path
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn read_only() -> PoolOptions {
     PoolOptions {
@@ -61,18 +42,10 @@ fn read(pool: &Pool, path: &str, offset: u64) -> Result<u8, Error> {
     file.read_exact_at(&mut byte, offset).map(|_| byte[0])
 }
 
-/// Flips bits of a byte.
-fn flip(path: &Path, at: u64) {
-    let file = File::options().read(true).write(true).open(path).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).unwrap();
-    file.write_all_at(&[byte[0] ^ 0x41], at).unwrap();
-}
-
 #[test]
 fn a_pool_that_is_only_read_is_not_written_to() {
     let files = Files::new("read");
-    let member = [files.member("a")];
+    let member = [files.member("a", MEMBER_BYTES)];
     let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
     let file = pool.create_file("file").unwrap();
     file.write_all_at(&[7; 10_000], 0).unwrap();
@@ -110,7 +83,7 @@ fn a_pool_that_is_only_read_is_not_written_to() {
 #[test]
 fn what_lies_on_missing_members_is_an_error_and_the_rest_is_read() {
     let files = Files::new("missing");
-    let members = [files.member("a"), files.member("b")];
+    let members = [files.member("a", MEMBER_BYTES), files.member("b", MEMBER_BYTES)];
     let pool = Pool::create_on(&members, &PoolOptions::new()).unwrap();
     pool.create_dir("dir").unwrap();
     let file = pool.create_file("dir/large").unwrap();
@@ -147,7 +120,7 @@ fn what_lies_on_missing_members_is_an_error_and_the_rest_is_read() {
 #[test]
 fn a_pool_whose_metadata_need_more_than_they_may_take_says_how_much() {
     let files = Files::new("metadata");
-    let member = [files.member("a")];
+    let member = [files.member("a", MEMBER_BYTES)];
     let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
     for nth in 0..500 {
         let file = pool.create_file(format!("{nth}")).unwrap();
@@ -180,7 +153,7 @@ fn a_pool_whose_metadata_need_more_than_they_may_take_says_how_much() {
 #[test]
 fn files_that_are_mixed_up_are_refused_by_name() {
     let files = Files::new("mixed");
-    let [a, b, other] = ["a", "b", "other"].map(|name| files.member(name));
+    let [a, b, other] = ["a", "b", "other"].map(|name| files.member(name, MEMBER_BYTES));
     drop(Pool::create_on(&[a.clone(), b.clone()], &PoolOptions::new()).unwrap());
     drop(Pool::create_on(std::slice::from_ref(&other), &PoolOptions::new()).unwrap());
     let both = [a.clone(), b.clone()];
@@ -229,7 +202,7 @@ fn files_that_are_mixed_up_are_refused_by_name() {
 #[test]
 fn a_member_that_was_away_while_a_killed_process_used_the_pool_is_refused() {
     let files = Files::new("away");
-    let both = ["a", "b"].map(|name| files.member(name));
+    let both = ["a", "b"].map(|name| files.member(name, MEMBER_BYTES));
     drop(Pool::create_on(&both, &PoolOptions::new()).unwrap());
     let earlier = fs::read(&both[1]).unwrap();
     let pool = open(&both, &PoolOptions::new()).unwrap();
@@ -250,7 +223,7 @@ fn a_member_that_was_away_while_a_killed_process_used_the_pool_is_refused() {
 #[test]
 fn a_pool_that_is_only_read_has_its_own_name_and_changes_in_no_way() {
     let files = Files::new("only-read");
-    let [a, c] = ["a", "c"].map(|name| files.member(name));
+    let [a, c] = ["a", "c"].map(|name| files.member(name, MEMBER_BYTES));
     let pool = Pool::create_on(std::slice::from_ref(&a), &PoolOptions::new()).unwrap();
     pool.create_volume("volume", 1 << 20, homenode::Placement::Local)
         .unwrap();
@@ -269,7 +242,7 @@ fn a_pool_that_is_only_read_has_its_own_name_and_changes_in_no_way() {
 #[test]
 fn a_log_that_was_damaged_after_the_pool_was_put_away_is_told() {
     let files = Files::new("cut");
-    let member = [files.member("a")];
+    let member = [files.member("a", MEMBER_BYTES)];
     let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
     for nth in 0..50 {
         pool.create_file(format!("{nth}")).unwrap();
@@ -309,13 +282,13 @@ fn a_log_that_was_damaged_after_the_pool_was_put_away_is_told() {
 fn a_log_that_was_damaged_after_a_crash_is_told_if_groups_follow() {
     const FILES: usize = 20;
     let files = Files::new("crashed");
-    let member = [files.member("a")];
+    let member = [files.member("a", MEMBER_BYTES)];
     let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
     for nth in 0..FILES {
         pool.create_file(format!("{nth}")).unwrap().sync().unwrap();
     }
     // As a power cut leaves it, for another file than the killed process had.
-    let copy = [files.member("b")];
+    let copy = [files.member("b", MEMBER_BYTES)];
     let image = fs::read(&member[0]).unwrap();
     drop(pool);
     fs::write(&copy[0], &image).unwrap();
@@ -379,15 +352,7 @@ fn check_file(pool: &Pool, name: &str, nth: u64, at: u64) {
 fn flipped_bytes_of_superblocks_and_of_the_log_are_refused_or_read_clean_and_mended() {
     const FILES: u64 = 300;
     let files = Files::new("flipped");
-    let members = [files.member("a"), files.member("b")];
-    for member in &members {
-        File::options()
-            .write(true)
-            .open(member)
-            .unwrap()
-            .set_len(16 << 20)
-            .unwrap();
-    }
+    let members = ["a", "b"].map(|name| files.member(name, 16 << 20));
     let pool = Pool::create_on(&members, &PoolOptions::new()).unwrap();
     for nth in 0..FILES {
         let file = pool.create_file(format!("a-file-with-a-long-name-{nth}")).unwrap();

@@ -1,52 +1,24 @@
 //! Durable pools on files: made, opened, refused, and opened after their process was killed.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+mod support;
+
 use homenode::{Allocate, Error, MemberKind, MountOptions, OpenOptions, Placement, Pool, PoolOptions, Transport};
+use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+use support::{Files, KILLED, count_records, flip, kills, read, start};
 
 const MEMBER_BYTES: u64 = 64 << 20;
-/// Environment variable that makes this test's own process the one that is killed.
-const KILLED: &str = "HOMENODE_TEST_KILLED";
 /// Threads of the process that is killed.
 const THREADS: usize = 3;
 /// Bytes that a record of it has.
 const RECORD_BYTES: usize = 200;
-
-struct Files(PathBuf);
-
-impl Files {
-    fn new(name: &str) -> Self {
-        Self::under(&std::env::temp_dir(), name)
-    }
-
-    fn under(dir: &Path, name: &str) -> Self {
-        let dir = dir.join(format!("homenode-durable-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn member(&self, name: &str, bytes: u64) -> PathBuf {
-        let path = self.0.join(name);
-        File::create(&path).unwrap().set_len(bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        // Mounted still when the test failed.
-        let quiet = || Stdio::null();
-        let mut umount = Command::new("umount");
-        let _ = umount.arg("-l").arg(self.0.join("mount")).stderr(quiet()).status();
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn options() -> PoolOptions {
     PoolOptions::new()
@@ -156,16 +128,10 @@ fn files_that_are_no_members_of_one_pool_are_refused() {
     assert!(matches!(open(std::slice::from_ref(&d)), Error::MissingMembers(missing) if missing.len() == 1));
     assert!(matches!(open(&[d.clone(), d]), Error::GivenTwice(_)));
     // A byte of each of both superblocks is another: the one that is whole counts, and none does when none is.
-    let damage = |path: &Path, at: u64| {
-        let file = File::options().read(true).write(true).open(path).unwrap();
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, at).unwrap();
-        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
-    };
-    damage(&b, 100);
+    flip(&b, 100);
     drop(Pool::open_on(std::slice::from_ref(&b), &options()).unwrap());
-    damage(&b, 100);
-    damage(&b, MEMBER_BYTES - 4096 + 100);
+    flip(&b, 100);
+    flip(&b, MEMBER_BYTES - 4096 + 100);
     assert!(open(&[b]).to_string().contains("superblock is damaged"));
 }
 
@@ -211,14 +177,6 @@ fn replace_while_served(directory: &Path) -> Option<u64> {
         last = Some(nth);
     }
     last
-}
-
-/// All bytes of a file.
-fn bytes_of(pool: &Pool, name: &str) -> Vec<u8> {
-    let file = pool.open(name, &OpenOptions::new().read(true)).unwrap();
-    let mut bytes = vec![0; usize::try_from(file.metadata().len()).unwrap()];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    bytes
 }
 
 /// The number that a file of two records has; `None` of an empty one.
@@ -271,23 +229,12 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
     drop(Pool::create_on(std::slice::from_ref(&member), &options()).unwrap());
     let (rounds, mut most, mut replaced) = (kills(), 0, 0);
     for round in 0..rounds {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args([
-                "--exact",
-                "nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed",
-                "--nocapture",
-            ])
-            .env(KILLED, &member)
-            .env(SERVER, &directory)
-            .stdout(Stdio::piped());
+        let mut variables = vec![(KILLED, member.as_os_str()), (SERVER, directory.as_os_str())];
         if round.is_multiple_of(2) {
-            command.env(CLASSIC, "1");
+            variables.push((CLASSIC, OsStr::new("1")));
         }
-        let mut child = command.spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let up = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("up"));
-        assert!(up, "round {round}: the pool was not served");
+        let test = "nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed";
+        let (mut child, _lines) = start(test, &variables);
         let (written, last) = std::thread::scope(|scope| {
             let writer = scope.spawn(|| write_while_served(&directory));
             let replacer = scope.spawn(|| replace_while_served(&directory));
@@ -302,7 +249,7 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
         assert!(checked.faults.is_empty(), "round {round}: {:?}", checked.faults);
         let pool = Pool::open_on(std::slice::from_ref(&member), &options()).unwrap();
         if let Some(last) = last {
-            let kept = stamp(&bytes_of(&pool, "kept"));
+            let kept = stamp(&read(&pool, "kept"));
             // One more when the rename was carried out and its answer did not come.
             assert!(
                 kept == Some(last) || kept == Some(last + 1),
@@ -310,22 +257,8 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
             );
             replaced = replaced.max(last);
         }
-        let Ok(file) = pool.open("file", &OpenOptions::new().read(true)) else {
-            assert_eq!(written, 0, "round {round}: the file is gone");
-            continue;
-        };
-        let count = file.metadata().len() / RECORD_BYTES as u64;
+        let count = count_records::<RECORD_BYTES>(&pool, "file", written, round);
         most = most.max(count);
-        assert!(count >= written, "round {round}: {written} written, {count} are there");
-        for nth in 0..count {
-            let mut read = [0; RECORD_BYTES];
-            file.read_exact_at(&mut read, nth * RECORD_BYTES as u64).unwrap();
-            assert!(
-                read == record(nth),
-                "round {round}: record {nth} of {count} ({written} written) is {:?}",
-                &read[..24]
-            );
-        }
         if count > 30_000 {
             pool.remove_file("file").unwrap();
         }
@@ -338,14 +271,8 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
     eprintln!("{rounds} rounds, up to {most} records in a file, {replaced} renames");
 }
 
-/// Rounds of kills.
-fn kills() -> u64 {
-    std::env::var("HOMENODE_TEST_KILLS").map_or(20, |rounds| rounds.parse().expect("HOMENODE_TEST_KILLS is a number"))
-}
-
-/// The record `nth` of a thread's file: its number again and again.
 fn record(nth: u64) -> [u8; RECORD_BYTES] {
-    std::array::from_fn(|at| nth.to_le_bytes()[at % 8])
+    support::record(nth)
 }
 
 /// Appends records, syncs every few, and tells after each that it is there; for ever.
@@ -395,19 +322,8 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
     drop(Pool::create_on(std::slice::from_ref(&member), &options()).unwrap());
     let mut written = 0;
     for round in 0..rounds {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "nothing_that_was_told_is_lost_when_the_process_is_killed",
-                "--nocapture",
-            ])
-            .env(KILLED, &member)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let up = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("up"));
-        assert!(up, "round {round}: the pool was not opened");
+        let test = "nothing_that_was_told_is_lost_when_the_process_is_killed";
+        let (mut child, mut lines) = start(test, &[(KILLED, member.as_os_str())]);
         let mut told = [0; THREADS];
         let until = std::time::Instant::now() + std::time::Duration::from_millis(20 + round * 7 % 90);
         let note = |told: &mut [u64], line: &str| {
@@ -427,26 +343,10 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
         child.wait().unwrap();
         let pool = Pool::open_on(std::slice::from_ref(&member), &options()).unwrap();
         for (thread, told) in told.iter().enumerate() {
-            let Ok(file) = pool.open(format!("file-{thread}"), &OpenOptions::new().read(true)) else {
-                assert_eq!(*told, 0, "round {round}: the file of thread {thread} is gone");
-                continue;
-            };
-            let count = file.metadata().len() / RECORD_BYTES as u64;
+            let count = count_records::<RECORD_BYTES>(&pool, &format!("file-{thread}"), *told, round);
             written = written.max(count);
-            assert!(
-                count >= *told,
-                "round {round}: thread {thread} told {told}, and {count} are there"
-            );
-            for nth in 0..count {
-                let mut read = [0; RECORD_BYTES];
-                file.read_exact_at(&mut read, nth * RECORD_BYTES as u64).unwrap();
-                assert!(
-                    read == record(nth),
-                    "round {round}: record {nth} of thread {thread} is another"
-                );
-            }
             if *told > 0 {
-                let kept = stamp(&bytes_of(&pool, &format!("file-{thread}-kept"))).unwrap();
+                let kept = stamp(&read(&pool, &format!("file-{thread}-kept"))).unwrap();
                 assert!(kept >= *told, "round {round}: {told} was renamed, {kept} is there");
                 let newest = format!("file-{thread}-{told}");
                 let next = format!("file-{thread}-{}", told + 1);
@@ -653,15 +553,8 @@ fn many_threads_neither_block_each_other_for_ever_nor_lose_a_record() {
                 pool
             };
             for (thread, count) in counts.iter().enumerate() {
-                let file = pool
-                    .open(format!("own-{thread}"), &OpenOptions::new().read(true))
-                    .unwrap();
-                assert_eq!(file.metadata().len(), count * RECORD_BYTES as u64, "thread {thread}");
-                for nth in 0..*count {
-                    let mut read = [0; RECORD_BYTES];
-                    file.read_exact_at(&mut read, nth * RECORD_BYTES as u64).unwrap();
-                    assert!(read == record(nth), "record {nth} of thread {thread}");
-                }
+                let records: Vec<u8> = (0..*count).flat_map(record).collect();
+                assert!(read(pool, &format!("own-{thread}")) == records, "thread {thread}");
             }
         }
     }

@@ -1,45 +1,18 @@
 //! Members of durable pools come and go while files are in use.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
+mod support;
+
 use homenode::{Error, MemberId, OpenOptions, Placement, Pool, PoolError, PoolOptions, Size};
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use support::{Files, KILLED, count_records, kills, read, record, start};
 
 const MEMBER_BYTES: u64 = 32 << 20;
-/// Environment variable that makes this test's own process the one that is killed: the directory of its files.
-const KILLED: &str = "HOMENODE_TEST_KILLED";
 /// Bytes that a record has.
 const RECORD_BYTES: usize = 3000;
-
-struct Files(PathBuf);
-
-impl Files {
-    fn new(name: &str) -> Self {
-        Self::under(&std::env::temp_dir(), name)
-    }
-
-    fn under(dir: &Path, name: &str) -> Self {
-        let dir = dir.join(format!("homenode-members-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        Self(dir)
-    }
-
-    fn member(&self, name: &str, bytes: u64) -> PathBuf {
-        let path = self.0.join(name);
-        File::create(&path).unwrap().set_len(bytes).unwrap();
-        path
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn options() -> PoolOptions {
     PoolOptions::new()
@@ -60,13 +33,6 @@ fn drain(pool: &Pool, member: u16) -> Result<u64, Error> {
 /// Bytes that no other seed gives.
 fn content(seed: u8, count: usize) -> Vec<u8> {
     (0..count).map(|at| seed ^ (at >> 8).to_le_bytes()[0]).collect()
-}
-
-fn read(pool: &Pool, name: &str) -> Vec<u8> {
-    let file = pool.open(name, &OpenOptions::new().read(true)).unwrap();
-    let mut bytes = vec![0; usize::try_from(file.metadata().len()).unwrap()];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    bytes
 }
 
 #[test]
@@ -212,11 +178,6 @@ fn files_that_the_pool_does_not_list_are_left_alone_and_can_be_added_again() {
     assert!(read(&pool, "file") == content(1, 5 << 20));
 }
 
-/// The record `nth` of a file: its number again and again.
-fn record(nth: u64) -> [u8; RECORD_BYTES] {
-    std::array::from_fn(|at| nth.to_le_bytes()[at % 8])
-}
-
 /// Appends records and tells each, while members come and go; for ever.
 fn change_until_killed(dir: &Path) {
     let paths = ["a", "b", "c"].map(|name| dir.join(name));
@@ -235,7 +196,8 @@ fn change_until_killed(dir: &Path) {
                         file.set_len(0).unwrap();
                         nth = 0;
                     }
-                    file.write_all_at(&record(nth), nth * RECORD_BYTES as u64).unwrap();
+                    file.write_all_at(&record::<RECORD_BYTES>(nth), nth * RECORD_BYTES as u64)
+                        .unwrap();
                     nth += 1;
                     println!("{thread} {nth}");
                 }
@@ -263,25 +225,14 @@ fn nothing_is_lost_when_the_process_is_killed_while_members_come_and_go() {
     if let Some(dir) = std::env::var_os(KILLED) {
         return change_until_killed(Path::new(&dir));
     }
-    let rounds = std::env::var("HOMENODE_TEST_KILLS").map_or(20, |rounds| rounds.parse().unwrap());
+    let rounds = kills();
     let files = Files::new("killed");
     let paths = ["a", "b", "c"].map(|name| files.member(name, MEMBER_BYTES));
     drop(create(&paths[..2]));
     let mut removed = 0;
     for round in 0..rounds {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "nothing_is_lost_when_the_process_is_killed_while_members_come_and_go",
-                "--nocapture",
-            ])
-            .env(KILLED, &files.0)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let up = lines.by_ref().map_while(Result::ok).any(|line| line.ends_with("up"));
-        assert!(up, "round {round}: the pool was not opened");
+        let test = "nothing_is_lost_when_the_process_is_killed_while_members_come_and_go";
+        let (mut child, lines) = start(test, &[(KILLED, files.0.as_os_str())]);
         let reader = std::thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>());
         std::thread::sleep(Duration::from_millis(60 + round * 37 % 300));
         child.kill().unwrap();
@@ -300,17 +251,7 @@ fn nothing_is_lost_when_the_process_is_killed_while_members_come_and_go() {
         removed += told[2];
         let pool = open(&paths).unwrap();
         for (thread, told) in told[..2].iter().enumerate() {
-            let Ok(file) = pool.open(format!("file-{thread}"), &OpenOptions::new().read(true)) else {
-                assert_eq!(*told, 0, "round {round}: a file is gone");
-                continue;
-            };
-            let count = file.metadata().len() / RECORD_BYTES as u64;
-            assert!(count >= *told, "round {round}: {told} told, {count} are there");
-            for nth in 0..count {
-                let mut read = [0; RECORD_BYTES];
-                file.read_exact_at(&mut read, nth * RECORD_BYTES as u64).unwrap();
-                assert!(read == record(nth), "round {round}: record {nth} of {count} is another");
-            }
+            count_records::<RECORD_BYTES>(&pool, &format!("file-{thread}"), *told, round);
         }
     }
     assert!(removed > rounds / 4, "{removed} members went in {rounds} rounds");

@@ -37,10 +37,14 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use table::Table;
 
 /// Most bytes of a file that are written to the log instead of where they lie: one forced write of so much is faster than two.
 const INLINE_BYTES_MAX: usize = 32 << 10;
+
+/// Pause between looks whether a removed member is still in use.
+const POLL: Duration = Duration::from_millis(1);
 
 /// The memory of every node that is in the pool.
 #[derive(Debug)]
@@ -150,17 +154,7 @@ impl NodeMemory {
     /// # Errors
     /// See [`Error`]; nothing is left behind.
     pub fn attach(&self, id: MemberId, kind: MemberKind, file: MemberFile) -> Result<(), Error> {
-        let mut members = self.members.write();
-        members.check_free(id)?;
-        let path = file.path().to_owned();
-        let member = DurableMember::map(file, kind).map_err(|source| Error::MapFile { path, source })?;
-        let bytes = usize::try_from(member.bytes()).expect("it is mapped");
-        self.table.insert(id, member.mapping.base(), bytes);
-        if member.kind() == MemberKind::File {
-            self.inline_bytes_max.store(INLINE_BYTES_MAX, Ordering::Relaxed);
-        }
-        members.durable.insert(id, Arc::new(member));
-        Ok(())
+        self.attach_for(id, kind, file, false)
     }
 
     /// Maps a file as the durable member `id` of `kind`, which is only read: what is stored stays in this process.
@@ -168,12 +162,23 @@ impl NodeMemory {
     /// # Errors
     /// See [`Error`]; nothing is left behind.
     pub fn attach_to_read(&self, id: MemberId, kind: MemberKind, file: MemberFile) -> Result<(), Error> {
-        let path = file.path().to_owned();
+        if file.is_device() {
+            let path = file.path().to_owned();
+            return Err(Error::DeviceToRead { path });
+        }
+        self.attach_for(id, kind, file, true)
+    }
+
+    fn attach_for(&self, id: MemberId, kind: MemberKind, file: MemberFile, reads_only: bool) -> Result<(), Error> {
         let mut members = self.members.write();
         members.check_free(id)?;
-        let member = DurableMember::map_to_read(file, kind).map_err(|source| Error::MapFile { path, source })?;
+        let path = file.path().to_owned();
+        let member = DurableMember::map(file, kind, reads_only).map_err(|source| Error::MapFile { path, source })?;
         let bytes = usize::try_from(member.bytes()).expect("it is mapped");
         self.table.insert(id, member.mapping.base(), bytes);
+        if kind == MemberKind::File && !reads_only {
+            self.inline_bytes_max.store(INLINE_BYTES_MAX, Ordering::Relaxed);
+        }
         members.durable.insert(id, Arc::new(member));
         Ok(())
     }
@@ -219,8 +224,10 @@ impl NodeMemory {
             if !members.durable.values().any(has_file) {
                 self.inline_bytes_max.store(0, Ordering::Relaxed);
             }
+            // A sync that looked it up before may wait for its disk: others must not wait for that as well.
+            drop(members);
             let (mapping, vacated) = alone(removed).vacate();
-            members.vacant_durable.push(mapping);
+            self.members.write().vacant_durable.push(mapping);
             return vacated.map_err(|source| Error::Unmap { member, source });
         }
         let removed = members.present.remove(&member).ok_or(Error::Absent(member))?;
@@ -461,14 +468,14 @@ impl Members {
     }
 }
 
-/// The member itself, when calls have ended that looked it up before it was removed.
+/// The member itself, when calls have ended that looked it up before it was removed: each with one forced write at most.
 fn alone(mut member: Arc<DurableMember>) -> DurableMember {
     loop {
         match Arc::try_unwrap(member) {
             Ok(member) => return member,
             Err(shared) => member = shared,
         }
-        std::thread::yield_now();
+        std::thread::sleep(POLL);
     }
 }
 

@@ -15,7 +15,7 @@ import unittest
 import uuid
 from pathlib import Path
 
-from pool import MIB, WORDS, homenode
+from pool import MIB, WORDS, Commanding, homenode
 from write_log import WriteLog
 
 # The device mapper's only disk; names in /dev/mapper are udev's.
@@ -155,7 +155,7 @@ def make_device(number: int) -> Path:
     return device
 
 
-class Devices(unittest.TestCase):
+class Devices(Commanding):
     """Persistent memory as a character device, and what is refused of it."""
 
     def refused(self, *words, status: int = 1) -> str:
@@ -163,12 +163,6 @@ class Devices(unittest.TestCase):
         done = homenode(*words)
         self.assertEqual(done.returncode, status, (words, done.stdout, done.stderr))
         return done.stderr
-
-    def done(self, *words) -> str:
-        """A command that has to do what it is told."""
-        done = homenode(*words)
-        self.assertEqual(done.returncode, 0, (words, done.stderr))
-        return done.stdout
 
     def test_a_pool_on_a_device(self):
         device = make_device(0)
@@ -189,6 +183,8 @@ class Devices(unittest.TestCase):
         # fsck(8): the check could not be made.
         self.assertIn("in use", self.refused("fsck", device, status=8))
         self.done("down", directory)
+        for option in ("--read-only", "--degraded"):
+            self.assertIn("without --read-only and --degraded", self.refused("up", option, "tank", directory))
         self.done("pool", "export", "tank")
         self.assertIn("sound", self.done("fsck", device))
         self.done("pool", "import", device)

@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 
 import inside
-from pool import BLOCK, MIB, TRANSPORT, WORDS, homenode, soon
+from pool import BLOCK, MIB, TRANSPORT, WORDS, Commanding, homenode, soon
 
 POOL = Path("/tmp/pool")
 MEMBERS = Path("/tmp/members")
@@ -100,7 +100,7 @@ class Writer:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 0
 
 
-class Lasting(unittest.TestCase):
+class Lasting(Commanding):
     """A durable pool, and volumes that are attached."""
 
     def setUp(self):
@@ -129,12 +129,6 @@ class Lasting(unittest.TestCase):
         noted = Path("/run/homenode/ublk")
         notes = sorted(str(path) for path in noted.iterdir()) if noted.exists() else []
         return notes + sorted(str(path) for path in Path("/dev").glob("ublk[bc]*"))
-
-    def done(self, *words) -> str:
-        """A command that has to do what it is told."""
-        done = homenode(*words)
-        self.assertEqual(done.returncode, 0, (words, done.stderr))
-        return done.stdout
 
     def refused(self, *words) -> str:
         """One that has to say why not, in its last line."""

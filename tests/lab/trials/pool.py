@@ -42,6 +42,16 @@ def homenode(*words) -> subprocess.CompletedProcess:
     return subprocess.run([BINARY, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
+class Commanding(unittest.TestCase):
+    """Tests that give commands."""
+
+    def done(self, *words) -> str:
+        """A command that has to do what it is told."""
+        done = homenode(*words)
+        self.assertEqual(done.returncode, 0, (words, done.stderr))
+        return done.stdout
+
+
 def memory(node: int, field: str) -> int:
     """Bytes of a line of the node's meminfo: the kernel's word."""
     return inside.meminfo(re.escape(field))[node]

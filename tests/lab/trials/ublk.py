@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 
 import inside
-from pool import MIB, TRANSPORT, WORDS, Pool, homenode, soon
+from pool import MIB, TRANSPORT, WORDS, Commanding, Pool, homenode, soon
 
 MEMBER = 96 * MIB
 NODES = range(4)
@@ -21,7 +21,7 @@ NODES = range(4)
 END_S = 60
 
 
-class Attached(unittest.TestCase):
+class Attached(Commanding):
     """A pool over four nodes, and volumes."""
 
     def setUp(self):
@@ -38,12 +38,6 @@ class Attached(unittest.TestCase):
         if Path(f"/proc/{pool.pid}").exists():
             pool.down()
         self.assertEqual(list(Path("/dev").glob("ublkb*")), [])
-
-    def done(self, *words) -> str:
-        """A command that has to do what it is told."""
-        done = homenode(*words)
-        self.assertEqual(done.returncode, 0, (words, done.stderr))
-        return done.stdout
 
     def refused(self, *words) -> str:
         """One that has to say why not, in one line."""

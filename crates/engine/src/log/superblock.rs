@@ -308,6 +308,20 @@ impl Superblock {
             members,
         })
     }
+
+    /// The newer superblock of a member, of the bytes of its first and of its last block.
+    ///
+    /// # Errors
+    /// Why neither can be used.
+    pub fn newer(first: &[u8; BLOCK_BYTES], last: &[u8; BLOCK_BYTES]) -> Result<Self, UnusableSuperblock> {
+        match (Self::decode(first), Self::decode(last)) {
+            (Ok(first), Ok(last)) if last.generation > first.generation => Ok(last),
+            (Err(UnusableSuperblock::NotOne), last) => last,
+            (Ok(first), _) => Ok(first),
+            (Err(_), Ok(last)) => Ok(last),
+            (Err(first), Err(_)) => Err(first),
+        }
+    }
 }
 
 /// The members of a pool among files, told by their superblocks.

@@ -67,6 +67,8 @@ const SYNCS: &[Operation] = &[
     Operation::Snapshot,
 ];
 
+const BOTH: &[Kind] = &[Kind::File, Kind::Pmem];
+
 /// States that a test looks at, together with the others.
 fn states() -> u64 {
     let set = std::env::var("HOMENODE_CRASH_STATES").ok();
@@ -118,16 +120,12 @@ fn any(random: &mut fastrand::Rng, of: &[Operation]) -> Operation {
     of[random.usize(..of.len())]
 }
 
-/// Looks at runs that `make` makes, until `states` states were looked at or one is refused.
-fn look(states: u64, seed: u64, make: impl Fn(Kind, &mut fastrand::Rng) -> Run) -> Result<Looked, Violation> {
-    look_at(&[Kind::File, Kind::Pmem], states, seed, make)
-}
-
-fn look_at(
+/// Looks at runs that `make` makes, each of a thread, until `states` states were looked at or one is refused.
+fn look(
     kinds: &[Kind],
     states: u64,
     seed: u64,
-    make: impl Fn(Kind, &mut fastrand::Rng) -> Run,
+    make: impl Fn(Kind, &mut fastrand::Rng) -> Vec<Run>,
 ) -> Result<Looked, Violation> {
     let mut looked = Looked::default();
     let mut nth = 0;
@@ -135,8 +133,8 @@ fn look_at(
         let seed = seed.wrapping_add(nth);
         let kind = kinds[usize::try_from(nth).expect("few") % kinds.len()];
         let mut random = fastrand::Rng::with_seed(seed);
-        let run = make(kind, &mut random);
-        explore(&[run], kind, &mut random, &mut looked)
+        let runs = make(kind, &mut random);
+        explore(&runs, kind, &mut random, &mut looked)
             .map_err(|Violation(why)| Violation(format!("{kind:?}, HOMENODE_CRASH_SEED={seed}: {why}")))?;
         nth += 1;
     }
@@ -297,7 +295,11 @@ fn survives(make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
 }
 
 fn survives_in(states: u64, make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
-    match look(states, seed(), make) {
+    survive(BOTH, states, |kind, random| vec![make(kind, random)]);
+}
+
+fn survive(kinds: &[Kind], states: u64, make: impl Fn(Kind, &mut fastrand::Rng) -> Vec<Run>) {
+    match look(kinds, states, seed(), make) {
         Ok(Looked { states, points }) => eprintln!("{states} states at {points} points"),
         Err(Violation(why)) => panic!("{why}"),
     }
@@ -362,10 +364,7 @@ fn mixed(random: &mut fastrand::Rng) -> Run {
 
 #[test]
 fn pools_of_disks_and_persistent_memory_survive_every_crash() {
-    match look_at(&[Kind::File], states() / 7, seed(), |_, random| mixed(random)) {
-        Ok(Looked { states, points }) => eprintln!("{states} states at {points} points"),
-        Err(Violation(why)) => panic!("{why}"),
-    }
+    survive(&[Kind::File], states() / 7, |_, random| vec![mixed(random)]);
 }
 
 #[test]
@@ -511,7 +510,10 @@ fn every_planted_fault_is_found() {
                 _ => &[crowded, long, short],
             };
             let all = makes.iter().cycle().take(4 * makes.len());
-            (1..).zip(all).any(|(nth, make)| look(12_000, nth << 32, make).is_err())
+            (1..).zip(all).any(|(nth, make)| {
+                let alone = |kind, random: &mut _| vec![make(kind, random)];
+                look(BOTH, 12_000, nth << 32, alone).is_err()
+            })
         });
         plant(None);
         let is_found = found.unwrap_or(true);

@@ -3,11 +3,10 @@
 //!
 //! Which thread goes first is the machine's choice, and changed by pauses at calls of the memory: a seed tells the operations, not the order.
 
-use crate::check::{Looked, Violation, explore};
 use crate::full::file;
 use crate::sim::Kind;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format, open};
-use crate::{any, seed, states};
+use crate::{BOTH, any, states, survive};
 use homenode_engine::fs::RenameMode;
 use std::sync::Arc;
 
@@ -90,39 +89,17 @@ fn together(kind: Kind, operations: &[Operation], random: &mut fastrand::Rng, ea
     runs
 }
 
-fn look(states: u64, seed: u64, of: &[&[Operation]], each: impl Fn() + Sync) -> Result<Looked, Violation> {
-    let mut looked = Looked::default();
-    let mut nth = 0;
-    let mut of = of.iter().cycle();
-    while looked.states < states {
-        let seed = seed.wrapping_add(nth);
-        let kind = if nth % 2 == 0 { Kind::File } else { Kind::Pmem };
-        let mut random = fastrand::Rng::with_seed(seed);
-        let operations = of.next().expect("there are some");
-        let runs = together(kind, operations, &mut random, &each);
-        explore(&runs, kind, &mut random, &mut looked)
-            .map_err(|Violation(why)| Violation(format!("{kind:?}, HOMENODE_CRASH_SEED={seed}: {why}")))?;
-        nth += 1;
-    }
-    Ok(looked)
-}
-
 #[test]
 fn threads_survive_every_crash() {
-    match look(
-        states() / 7,
-        seed(),
-        &[OPERATIONS, OPERATIONS, REPLACING, REPLACING],
-        || (),
-    ) {
-        Ok(Looked { states, points }) => eprintln!("{states} states at {points} points"),
-        Err(Violation(why)) => panic!("{why}"),
+    for of in [OPERATIONS, REPLACING] {
+        survive(BOTH, states() / 14, |kind, random| together(kind, of, random, || ()));
     }
 }
 
 #[cfg(feature = "planted")]
 #[test]
 fn faults_that_are_planted_in_threads_are_found() {
+    use crate::seed;
     use homenode_engine::log::planted::{Planted, plant};
     const SOME: &[Planted] = &[
         Planted::RecordBeforeBytes,
@@ -131,7 +108,11 @@ fn faults_that_are_planted_in_threads_are_found() {
         Planted::ShiftUndone,
     ];
     // Much more than one needs as a rule: the order of the threads is of the moment, and it ends when the fault is found.
-    let is_found = |fault: &&Planted| look(400_000, seed(), &[OPERATIONS], || plant(Some(**fault))).is_err();
+    let is_found = |fault: &&Planted| {
+        let each = || plant(Some(**fault));
+        let make = |kind, random: &mut _| together(kind, OPERATIONS, random, each);
+        crate::look(BOTH, 400_000, seed(), make).is_err()
+    };
     let missed: Vec<_> = SOME.iter().filter(|fault| !is_found(fault)).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");
 }

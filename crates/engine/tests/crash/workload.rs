@@ -120,9 +120,8 @@ pub(crate) fn open(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<(SimFs, 
 /// The superblock that counts, of all that lie at the ends of the members' places.
 pub(crate) fn newest_superblock(bytes: &[u8]) -> Result<Superblock, NotGathered> {
     let of_place = |place: &[u8]| {
-        let copy = |at: usize| Superblock::decode(place[at..at + BLOCK_BYTES].try_into().expect("a block")).ok();
-        let copies = [copy(0), copy(place.len() - BLOCK_BYTES)].into_iter().flatten();
-        copies.max_by_key(|superblock| superblock.generation)
+        let copy = |at: usize| place[at..at + BLOCK_BYTES].try_into().expect("a block");
+        Superblock::newer(copy(0), copy(place.len() - BLOCK_BYTES)).ok()
     };
     let all: Vec<Superblock> = bytes.chunks(member_bytes(bytes.len())).filter_map(of_place).collect();
     let gathered = gather(&all)?;

@@ -54,6 +54,31 @@ fn file(mounted: &Mounted, name: &str, bytes: usize) -> File {
     file
 }
 
+/// A file for each fsync.
+fn files(mounted: &Mounted) -> Vec<File> {
+    (0..SYNCS)
+        .map(|nth| file(mounted, &format!("file-{nth}"), 4096))
+        .collect()
+}
+
+/// Calls `then` when fsyncs of all files have begun and wait for the disk; returns what each fsync returned.
+fn synced(mounted: &Mounted, files: &[File], then: impl FnOnce()) -> Vec<io::Result<()>> {
+    let disk = disk(mounted);
+    disk.stick(0);
+    thread::scope(|scope| {
+        let sync = |file| {
+            scope.spawn(move || {
+                on_cpu_0();
+                File::sync_all(file)
+            })
+        };
+        let syncs: Vec<_> = files.iter().map(sync).collect();
+        eventually("one waits for the disk", || disk.state().waiting > 0);
+        then();
+        syncs.into_iter().map(|sync| sync.join().unwrap()).collect()
+    })
+}
+
 /// Keeps this thread on CPU 0, so that all come to the same ring.
 fn on_cpu_0() {
     TestHost.pin_to_cpu(CpuId(0)).unwrap();
@@ -76,9 +101,7 @@ fn check_served(mounted: &Mounted, read: &File, name: &str) {
 fn others_are_served_while_fsyncs_wait_for_the_disk_and_one_forced_write_is_for_all() {
     by_both(|mounted| {
         let read = file(mounted, "read", 4096);
-        let files: Vec<File> = (0..SYNCS)
-            .map(|nth| file(mounted, &format!("file-{nth}"), 4096))
-            .collect();
+        let files = files(mounted);
         let (disk, ended) = (disk(mounted), AtomicUsize::new(0));
         disk.stick(0);
         let before = disk.state().done;
@@ -175,24 +198,18 @@ fn others_are_served_while_a_change_waits_for_room_in_the_log() {
 #[test]
 fn every_fsync_is_told_that_the_disk_failed() {
     by_both(|mounted| {
-        let files: Vec<File> = (0..SYNCS)
-            .map(|nth| file(mounted, &format!("file-{nth}"), 4096))
-            .collect();
+        let files = files(mounted);
         let disk = disk(mounted);
-        disk.stick(0);
-        thread::scope(|scope| {
-            let sync = |file: &File| {
-                on_cpu_0();
-                file.sync_all().map_err(|error| error.raw_os_error())
-            };
-            let syncs: Vec<_> = files.iter().map(|file| scope.spawn(move || sync(file))).collect();
-            eventually("one waits for the disk", || disk.state().waiting > 0);
+        let results = synced(mounted, &files, || {
             disk.state().fails = true;
             disk.release();
-            for sync in syncs {
-                assert_eq!(sync.join().unwrap(), Err(Some(libc::EIO)));
-            }
         });
+        let is_told = |result: &io::Result<()>| {
+            result
+                .as_ref()
+                .is_err_and(|error| error.raw_os_error() == Some(libc::EIO))
+        };
+        assert!(results.iter().all(is_told), "{results:?}");
         let refused = files[0]
             .write_all_at(&[1; 4096], 0)
             .map_err(|error| error.raw_os_error());
@@ -203,21 +220,12 @@ fn every_fsync_is_told_that_the_disk_failed() {
 #[test]
 fn a_mount_ends_with_fsyncs_under_way() {
     by_both(|mounted| {
-        let files: Vec<File> = (0..SYNCS)
-            .map(|nth| file(mounted, &format!("file-{nth}"), 4096))
-            .collect();
-        let disk = disk(mounted);
-        disk.stick(0);
-        thread::scope(|scope| {
-            let sync = |file: &File| -> io::Result<()> { file.sync_all() };
-            let syncs: Vec<_> = files.iter().map(|file| scope.spawn(move || sync(file))).collect();
-            eventually("one waits for the disk", || disk.state().waiting > 0);
-            mounted.server.stop().unwrap();
-            for sync in syncs {
-                assert!(sync.join().unwrap().is_err(), "it was not acknowledged");
-            }
-            disk.release();
-        });
+        let results = synced(mounted, &files(mounted), || mounted.server.stop().unwrap());
+        assert!(
+            results.iter().all(Result::is_err),
+            "it was not acknowledged: {results:?}"
+        );
+        disk(mounted).release();
         mounted.server.wait().unwrap();
     });
 }

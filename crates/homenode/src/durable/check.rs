@@ -1,13 +1,13 @@
 //! A durable pool that nobody has up: checked, and mended.
 
-use super::given::{Members, members};
+use super::given::{Access, Members, blocks, gathered};
 use super::{log_options, random};
 use crate::{Error, PoolName};
 use homenode_engine::fs::{Mended, Repair};
 use homenode_engine::log::Superblock;
 use homenode_engine::{BLOCK_BYTES, Clock, Memory};
 use homenode_linux::clock::CoarseClock;
-use homenode_linux::memory::{MemberFile, MemberReader, NodeMemory, witness};
+use homenode_linux::memory::{MemberReader, NodeMemory};
 use std::path::PathBuf;
 
 /// Result of a check of a durable pool that nobody has up.
@@ -31,10 +31,11 @@ pub struct Checked {
 /// # Errors
 /// The errors of [`Pool::open_on`](crate::Pool::open_on); [`Error::Open`] when nothing of the tree can be read.
 pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
-    let (newest, files) = members(paths, MemberFile::open_to_read)?;
-    let witness = witness(files.iter().map(|(record, file)| (record.id, file)))?;
-    let memory = MemberReader::new(files.into_iter().map(|(record, file)| (record.id, file)));
-    let repair = plan(&memory, &newest, witness)?;
+    let members = gathered(paths, Access::Read, false)?;
+    let witness = members.witness()?;
+    let Members { newest, files } = members;
+    let files = files.into_iter().filter_map(|(record, file)| Some((record.id, file?)));
+    let repair = plan(&MemberReader::new(files), &newest, witness)?;
     Ok(checked(&newest, &repair))
 }
 
@@ -43,11 +44,12 @@ pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
 /// # Errors
 /// The errors of [`check`]. Nothing is changed then, unless writing itself failed.
 pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
-    let (newest, files): Members = members(paths, MemberFile::open)?;
-    let witness = witness(files.iter().map(|(record, file)| (record.id, file)))?;
+    let members = gathered(paths, Access::Write, false)?;
+    let witness = members.witness()?;
+    let Members { newest, files } = members;
     let memory = NodeMemory::new();
     for (record, file) in files {
-        memory.attach(record.id, record.kind, file)?;
+        memory.attach(record.id, record.kind, file.expect("none may miss"))?;
     }
     let repair = plan(&memory, &newest, witness)?;
     let checked = checked(&newest, &repair);
@@ -57,8 +59,7 @@ pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
 }
 
 fn plan<M: Memory>(memory: &M, newest: &Superblock, witness: u128) -> Result<Repair, Error> {
-    let blocks = newest.members.iter().map(|member| member.blocks).sum();
-    let segment_blocks = log_options(blocks).segment_blocks;
+    let segment_blocks = log_options(blocks(newest)).segment_blocks;
     Repair::plan(memory, newest, witness, segment_blocks, CoarseClock.now_ns()).map_err(Error::Open)
 }
 

@@ -3,24 +3,39 @@
 use crate::{Error, PoolName};
 use homenode_engine::log::{MemberRecord, NotGathered, Superblock, gather};
 use homenode_engine::{BLOCK_BYTES, MemberId};
-use homenode_linux::memory::{MemberFile, MemberFileError};
+use homenode_linux::memory::{MemberFile, MemberFileError, witness};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A pool's newest superblock, and its members in the order of their numbers.
-pub(super) type Members<T = MemberFile> = (Superblock, Vec<(MemberRecord, T)>);
-
-type Open = fn(&Path) -> Result<MemberFile, MemberFileError>;
-
-/// Opens all members of one pool; each must be given once.
-pub(super) fn members(paths: &[PathBuf], open: Open) -> Result<Members, Error> {
-    let (newest, files) = opened(paths, open, false)?;
-    Ok((newest, whole(files)?))
+pub(super) struct Members {
+    pub(super) newest: Superblock,
+    /// A member that is missing has no file.
+    pub(super) files: Vec<(MemberRecord, Option<MemberFile>)>,
 }
 
-/// Opens those members of one pool that are there; a file that is not, or is no member any more, counts as missing.
-pub(super) fn present_members(paths: &[PathBuf], open: Open) -> Result<Members<Option<MemberFile>>, Error> {
-    opened(paths, open, true)
+impl Members {
+    /// Files of those that are there.
+    pub(super) fn present(&self) -> impl Iterator<Item = (MemberId, &MemberFile)> {
+        let files = self.files.iter();
+        files.filter_map(|(record, file)| Some((record.id, file.as_ref()?)))
+    }
+
+    /// Identity of what keeps bytes of these files that are not durable yet.
+    pub(super) fn witness(&self) -> Result<u128, MemberFileError> {
+        witness(self.present())
+    }
+}
+
+/// Use of a pool's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// The pool is opened, by nobody else meanwhile.
+    Write,
+    /// The pool is only read, and by others as well.
+    Read,
+    /// The pool may be in use, and its files need not be of the right size.
+    Look,
 }
 
 /// A durable pool whose files were found.
@@ -42,55 +57,31 @@ pub struct Found {
 /// # Errors
 /// When they are not all members of one pool, but for files that it does not list.
 pub fn find_members(paths: &[PathBuf]) -> Result<Found, Error> {
-    let (newest, members) = gathered(paths, |path| Ok((MemberFile::peek(path)?, path.to_owned())), false)?;
-    let members = whole(members)?;
+    let Members { newest, files } = gathered(paths, Access::Look, false)?;
     Ok(Found {
         uuid: newest.uuid,
         name: newest.name,
-        bytes: members
-            .iter()
-            .map(|(record, _)| record.blocks * BLOCK_BYTES as u64)
-            .sum(),
-        members: members.into_iter().map(|(_, path)| path).collect(),
+        bytes: blocks(&newest) * BLOCK_BYTES as u64,
+        members: files
+            .into_iter()
+            .filter_map(|(_, file)| Some(file?.path().to_owned()))
+            .collect(),
     })
 }
 
-/// Fails when a member is missing.
-fn whole<T>(members: Vec<(MemberRecord, Option<T>)>) -> Result<Vec<(MemberRecord, T)>, Error> {
-    let missing = members.iter().filter(|(_, file)| file.is_none());
-    let missing: Vec<MemberId> = missing.map(|(record, _)| record.id).collect();
-    if !missing.is_empty() {
-        return Err(Error::MissingMembers(missing));
-    }
-    let all = members.into_iter().filter_map(|(record, file)| Some((record, file?)));
-    Ok(all.collect())
+/// Blocks of all members of a pool.
+pub(super) fn blocks(superblock: &Superblock) -> u64 {
+    superblock.members.iter().map(|member| member.blocks).sum()
 }
 
-fn opened(paths: &[PathBuf], open: Open, may_miss: bool) -> Result<Members<Option<MemberFile>>, Error> {
-    let look = |path: &Path| {
-        let file = open(path)?;
-        Ok((file.superblock()?, file))
+/// Opens the members of one pool; each must be given once, unless members `may_miss`. Then a file that is not there, or is no member any more, counts
+/// as missing. Files that cannot be used are told when no member is missing, or one may be.
+pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Result<Members, Error> {
+    let open = match access {
+        Access::Write => MemberFile::open,
+        Access::Read => MemberFile::open_to_read,
+        Access::Look => MemberFile::look,
     };
-    let (newest, files) = gathered(paths, look, may_miss)?;
-    for (record, file) in &files {
-        let Some(file) = file else { continue };
-        require_blocks(file, record.blocks)?;
-        if file.blocks() > record.blocks {
-            return Err(Error::GrownFile {
-                path: file.path().to_owned(),
-                bytes: record.blocks * BLOCK_BYTES as u64,
-            });
-        }
-    }
-    Ok((newest, files))
-}
-
-/// Finds the members of one pool among files, by what `look` finds in each. Files that cannot be used are told when no member is missing, or one `may` be.
-fn gathered<T>(
-    paths: &[PathBuf],
-    look: impl Fn(&Path) -> Result<(Superblock, T), MemberFileError>,
-    may_miss: bool,
-) -> Result<Members<Option<T>>, Error> {
     let mut seen = BTreeSet::new();
     let (mut given, mut superblocks, mut files, mut unusable) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for path in paths {
@@ -100,7 +91,7 @@ fn gathered<T>(
         {
             return Err(Error::GivenTwice(path.clone()));
         }
-        match look(path) {
+        match open(path).and_then(|file| Ok((file.superblock()?, file))) {
             Ok((superblock, file)) => {
                 given.push(path);
                 superblocks.push(superblock);
@@ -158,9 +149,37 @@ fn gathered<T>(
             );
         }
     }
-    let files = records.map(|(record, place)| (*record, place.and_then(|place| files[place].take())));
-    let files = files.collect();
-    Ok((gathered.newest, files))
+    let mut members = Members {
+        files: Vec::new(),
+        newest: gathered.newest,
+    };
+    let mut missing = Vec::new();
+    for (record, place) in members.newest.members.iter().zip(gathered.members) {
+        let file = place.and_then(|place| files[place].take());
+        match &file {
+            Some(file) if access != Access::Look => require_size(file, record.blocks)?,
+            Some(_) => {}
+            None => missing.push(record.id),
+        }
+        members.files.push((*record, file));
+    }
+    if may_miss || missing.is_empty() {
+        Ok(members)
+    } else {
+        Err(Error::MissingMembers(missing))
+    }
+}
+
+/// Fails when a file has not the size that its pool knows.
+fn require_size(file: &MemberFile, blocks: u64) -> Result<(), Error> {
+    require_blocks(file, blocks)?;
+    if file.blocks() > blocks {
+        return Err(Error::GrownFile {
+            path: file.path().to_owned(),
+            bytes: blocks * BLOCK_BYTES as u64,
+        });
+    }
+    Ok(())
 }
 
 /// Fails when a file is smaller than it must be.

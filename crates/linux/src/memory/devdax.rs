@@ -95,7 +95,7 @@ impl Devdax {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::symlink;
@@ -113,7 +113,7 @@ mod tests {
         root
     }
 
-    fn found(name: &str, subsystem: &str, attributes: &[(&str, &str)]) -> Option<Devdax> {
+    pub(in crate::memory) fn found(name: &str, subsystem: &str, attributes: &[(&str, &str)]) -> Option<Devdax> {
         let root = recorded(name, subsystem, attributes);
         let found = Devdax::of(&Tree::new(&root), libc::makedev(252, 3));
         fs::remove_dir_all(root).unwrap();

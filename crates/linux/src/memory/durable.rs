@@ -115,14 +115,6 @@ impl MemberFile {
         Self::open_with(path, OpenOptions::new().read(true), lock)
     }
 
-    /// The newer superblock of a member, which may be in use.
-    ///
-    /// # Errors
-    /// [`MemberFileError`].
-    pub fn peek(path: &Path) -> Result<Superblock, MemberFileError> {
-        Self::look(path)?.superblock()
-    }
-
     /// Opens what is or could become a member, which may be in use, to look at it.
     ///
     /// # Errors
@@ -202,6 +194,11 @@ impl MemberFile {
         &self.path
     }
 
+    /// Whether it is persistent memory as a character device.
+    pub(super) fn is_device(&self) -> bool {
+        self.device.is_some()
+    }
+
     /// Whole blocks in it.
     #[must_use]
     pub fn blocks(&self) -> u64 {
@@ -244,18 +241,9 @@ impl MemberFile {
             let mut block = [0; BLOCK_BYTES];
             self.read_exact_at(&mut block, at)
                 .map_err(|source| self.failed("read the superblock of", source))?;
-            Ok(Superblock::decode(&block))
+            Ok(block)
         };
-        match (copy(0)?, copy(self.bytes - BLOCK_BYTES as u64)?) {
-            (Ok(first), Ok(last)) if last.generation > first.generation => Ok(last),
-            (Ok(first), _) => Ok(first),
-            (Err(_), Ok(last)) => Ok(last),
-            (Err(first), Err(last)) => Err(unusable(if first == UnusableSuperblock::NotOne {
-                last
-            } else {
-                first
-            })),
-        }
+        Superblock::newer(&copy(0)?, &copy(self.bytes - BLOCK_BYTES as u64)?).map_err(unusable)
     }
 
     /// The home of the disk that the file lies on, or of the device that it is; `None` where there is no disk, or the machine does not tell.
@@ -427,8 +415,8 @@ pub(super) struct DurableMember {
 }
 
 impl DurableMember {
-    /// Maps a file as a member of `kind`.
-    pub(super) fn map(file: MemberFile, kind: MemberKind) -> io::Result<Self> {
+    /// Maps a file as a member of `kind`. Of one that this process `reads_only`, what is stored stays in it.
+    pub(super) fn map(file: MemberFile, kind: MemberKind, reads_only: bool) -> io::Result<Self> {
         let is_dax = file.is_dax().map_err(|_| io::ErrorKind::Other)?;
         let is_memory = WRITES_BACK && file.kind().map_err(|_| io::ErrorKind::Other)? == MemberKind::Pmem;
         let bytes = usize::try_from(file.bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -438,10 +426,10 @@ impl DurableMember {
         };
         let unit_bytes = file.device.as_ref().map_or(PAGE_BYTES, |device| device.unit_bytes);
         let mapping = Mapping::reserve(mapped)?;
-        if is_dax {
-            mapping.attach_synced(file.file.as_fd())?;
-        } else {
-            mapping.attach(file.file.as_fd())?;
+        match (reads_only, is_dax) {
+            (true, _) => mapping.attach_private(file.file.as_fd())?,
+            (false, true) => mapping.attach_synced(file.file.as_fd())?,
+            (false, false) => mapping.attach(file.file.as_fd())?,
         }
         // Only the size of core dumps depends on it.
         let _ = mapping.advise(libc::MADV_DONTDUMP);
@@ -452,22 +440,6 @@ impl DurableMember {
             file,
             kind,
             is_memory,
-        })
-    }
-
-    /// Maps a file that is only read. What is stored stays in this process.
-    pub(super) fn map_to_read(file: MemberFile, kind: MemberKind) -> io::Result<Self> {
-        let bytes = usize::try_from(file.bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-        let mapping = Mapping::reserve(mapped_bytes(bytes)?)?;
-        mapping.attach_private(file.file.as_fd())?;
-        let _ = mapping.advise(libc::MADV_DONTDUMP);
-        Ok(Self {
-            _guarded: Guarded::new(mapping.base(), bytes)?,
-            told: Told::of(&file.file)?,
-            mapping,
-            file,
-            kind,
-            is_memory: WRITES_BACK && kind == MemberKind::Pmem,
         })
     }
 
@@ -586,7 +558,7 @@ mod tests {
             File::create(&path).unwrap().set_len(1 << 20).unwrap();
             let file = MemberFile::open(&path).unwrap();
             let kind = file.kind().unwrap();
-            let member = DurableMember::map(file, pool_kind).unwrap();
+            let member = DurableMember::map(file, pool_kind, false).unwrap();
             assert_eq!(
                 member.is_memory,
                 kind == MemberKind::Pmem && WRITES_BACK,
@@ -597,6 +569,21 @@ mod tests {
             member.persist(4096, 100).unwrap();
             member.persist_all().unwrap();
         }
+    }
+
+    #[test]
+    fn a_device_is_not_mapped_to_be_only_read() {
+        let device = crate::memory::devdax::tests::found("read", "dax", &[("size", "1048576\n")]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let member = MemberFile {
+            device,
+            ..MemberFile::open_to_read(file.path()).unwrap()
+        };
+        let memory = crate::memory::NodeMemory::new();
+        let refused = memory.attach_to_read(MemberId(0), MemberKind::Pmem, member);
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("without --read-only and --degraded"), "{text}");
     }
 
     #[test]

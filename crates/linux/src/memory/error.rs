@@ -55,6 +55,16 @@ pub enum Error {
         /// The errno.
         source: io::Error,
     },
+    /// A device of persistent memory cannot be mapped so that stores stay in this process.
+    #[error(
+        "{} is a device of persistent memory: its pool cannot be up only to be read; bring the pool up without --read-only and \
+         --degraded (`homenode fsck` writes nothing)",
+        path.display()
+    )]
+    DeviceToRead {
+        /// The device.
+        path: std::path::PathBuf,
+    },
     /// Member numbers end at [`MemberId::LIMIT`].
     #[error("{0} is beyond the last member a pool can have, {last}", last = MemberId::LIMIT - 1)]
     Number(MemberId),

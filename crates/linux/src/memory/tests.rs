@@ -1,8 +1,10 @@
 //! Members on the machine's own nodes. What needs privilege or huge pages says SKIPPED where they lack.
 
 use super::*;
+use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 const HOME: NodeId = NodeId(0);
 const ONE: MemberId = MemberId(1);
@@ -157,6 +159,41 @@ fn members_come_and_go_beside_copies() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn a_durable_member_that_is_in_use_while_it_is_removed_keeps_no_other_waiting() {
+    const TWO: MemberId = MemberId(2);
+    const SOON: Duration = Duration::from_secs(10);
+    let directory = tempfile::tempdir().unwrap();
+    let memory = NodeMemory::new();
+    for id in [ONE, TWO] {
+        let path = directory.path().join(id.to_string());
+        File::create(&path).unwrap().set_len(MIB).unwrap();
+        let file = MemberFile::open(&path).unwrap();
+        memory.attach(id, MemberKind::File, file).unwrap();
+    }
+    // As of a sync that waits for its disk.
+    let inside = memory.durable(ONE).unwrap();
+    std::thread::scope(|scope| {
+        let remover = scope.spawn(|| memory.remove(ONE));
+        let other = scope.spawn(|| {
+            while memory.file(ONE).is_some() {
+                std::thread::yield_now();
+            }
+            memory.persist(Block::new(TWO, 0), 0, BLOCK_BYTES).unwrap();
+        });
+        let end = Instant::now() + SOON;
+        while !other.is_finished() && Instant::now() < end {
+            std::thread::sleep(POLL);
+        }
+        let (is_served, waits) = (other.is_finished(), !remover.is_finished());
+        drop(inside);
+        remover.join().unwrap().unwrap();
+        assert!(is_served, "the other member could not be synced");
+        assert!(waits, "it was unmapped under a sync");
+    });
+    assert_eq!(memory.members.read().vacant_durable.len(), 1);
 }
 
 #[test]

@@ -193,6 +193,7 @@ impl Pool {
             fs.metadata_by_user(),
             fs.backing_by_node(|| start.elapsed() < LOOK_TIME_MAX),
             backing,
+            |member| pool.memory().health(member),
         )
     }
 

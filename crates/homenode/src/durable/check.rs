@@ -4,7 +4,7 @@ use super::given::{Members, members};
 use super::{log_options, random};
 use crate::{Error, PoolName};
 use homenode_engine::fs::{Mended, Repair};
-use homenode_engine::log::Superblock;
+use homenode_engine::log::{MemberRecord, Superblock};
 use homenode_engine::{BLOCK_BYTES, Clock, Memory};
 use homenode_linux::clock::CoarseClock;
 use homenode_linux::memory::{MemberFile, MemberReader, NodeMemory, witness};
@@ -24,6 +24,8 @@ pub struct Checked {
     pub placed_bytes: u64,
     /// Faults, each with its remedy; none in a sound pool.
     pub faults: Vec<Mended>,
+    /// Files that were given and are no members of the pool: they are left alone.
+    pub others: Vec<PathBuf>,
 }
 
 /// Checks a durable pool on these files, and writes nothing: whether its log can be played, and leads to a sound tree.
@@ -32,10 +34,11 @@ pub struct Checked {
 /// The errors of [`Pool::open_on`](crate::Pool::open_on); [`Error::Open`] when nothing of the tree can be read.
 pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
     let (newest, files) = members(paths, MemberFile::open_to_read)?;
+    let others = others(paths, &files);
     let witness = witness(files.iter().map(|(record, file)| (record.id, file)))?;
     let memory = MemberReader::new(files.into_iter().map(|(record, file)| (record.id, file)));
     let repair = plan(&memory, &newest, witness)?;
-    Ok(checked(&newest, &repair))
+    Ok(checked(&newest, &repair, others))
 }
 
 /// Checks a durable pool on these files, and mends all faults: by the remedy that each has in the answer. A sound pool is not written to.
@@ -44,13 +47,14 @@ pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
 /// The errors of [`check`]. Nothing is changed then, unless writing itself failed.
 pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
     let (newest, files): Members = members(paths, MemberFile::open)?;
+    let others = others(paths, &files);
     let witness = witness(files.iter().map(|(record, file)| (record.id, file)))?;
     let memory = NodeMemory::new();
     for (record, file) in files {
         memory.attach(record.id, record.kind, file)?;
     }
     let repair = plan(&memory, &newest, witness)?;
-    let checked = checked(&newest, &repair);
+    let checked = checked(&newest, &repair, others);
     let carried_out = repair.carry_out(&memory, &newest, witness, random()?);
     carried_out.map_err(Error::Open)?;
     Ok(checked)
@@ -62,12 +66,18 @@ fn plan<M: Memory>(memory: &M, newest: &Superblock, witness: u128) -> Result<Rep
     Repair::plan(memory, newest, witness, segment_blocks, CoarseClock.now_ns()).map_err(Error::Open)
 }
 
-fn checked(newest: &Superblock, repair: &Repair) -> Checked {
+fn others(paths: &[PathBuf], files: &[(MemberRecord, MemberFile)]) -> Vec<PathBuf> {
+    let is_member = |path: &&PathBuf| files.iter().any(|(_, file)| file.path() == **path);
+    paths.iter().filter(|path| !is_member(path)).cloned().collect()
+}
+
+fn checked(newest: &Superblock, repair: &Repair, others: Vec<PathBuf>) -> Checked {
     Checked {
         uuid: newest.uuid,
         name: newest.name,
         inodes: repair.inodes(),
         placed_bytes: repair.placed_blocks() * BLOCK_BYTES as u64,
         faults: repair.mended().to_vec(),
+        others,
     }
 }

@@ -5,6 +5,7 @@ use homenode_engine::log::{MemberRecord, NotGathered, Superblock, gather};
 use homenode_engine::{BLOCK_BYTES, MemberId};
 use homenode_linux::memory::{MemberFile, MemberFileError};
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A pool's newest superblock, and its members in the order of their numbers.
@@ -91,15 +92,9 @@ fn gathered<T>(
     look: impl Fn(&Path) -> Result<(Superblock, T), MemberFileError>,
     may_miss: bool,
 ) -> Result<Members<Option<T>>, Error> {
-    let mut seen = BTreeSet::new();
+    refuse_twice(paths)?;
     let (mut given, mut superblocks, mut files, mut unusable) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for path in paths {
-        // One that is not there is told by whoever opens it.
-        if let Ok(resolved) = path.canonicalize()
-            && !seen.insert(resolved)
-        {
-            return Err(Error::GivenTwice(path.clone()));
-        }
         match look(path) {
             Ok((superblock, file)) => {
                 given.push(path);
@@ -143,7 +138,7 @@ fn gathered<T>(
     }
     // The superblocks of the members say that there are no others.
     for other in &gathered.others {
-        tracing::warn!(
+        tracing::debug!(
             "{} is no member of the pool, and is left alone: a crash came while it was added or removed",
             given[*other].display()
         );
@@ -152,7 +147,7 @@ fn gathered<T>(
         if may_miss {
             tracing::warn!("{error}");
         } else {
-            tracing::warn!(
+            tracing::debug!(
                 "{} is no member of the pool, and is left alone: {error}",
                 path.display()
             );
@@ -161,6 +156,18 @@ fn gathered<T>(
     let files = records.map(|(record, place)| (*record, place.and_then(|place| files[place].take())));
     let files = files.collect();
     Ok((gathered.newest, files))
+}
+
+/// Fails when a file is given more than once, by whatever name.
+pub(super) fn refuse_twice(paths: &[PathBuf]) -> Result<(), Error> {
+    let mut seen = BTreeSet::new();
+    // One that is not there is told by whoever opens it.
+    let is_twice = |path: &&PathBuf| {
+        let found = std::fs::metadata(path);
+        found.is_ok_and(|found| !seen.insert((found.dev(), found.ino())))
+    };
+    let twice = paths.iter().find(is_twice);
+    twice.map_or(Ok(()), |path| Err(Error::GivenTwice(path.clone())))
 }
 
 /// Fails when a file is smaller than it must be.

@@ -3,7 +3,10 @@
 use crate::control;
 use crate::control::client::Connection;
 use crate::failure::{Result, fail};
-use crate::mountinfo::{Located, absolute, locate, shown};
+use crate::mountinfo::{Located, MountEntry, absolute, locate, shown};
+use crate::pool::durable::RESERVED;
+use crate::pool::known;
+use homenode::PoolName;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -106,13 +109,26 @@ pub(crate) fn clear_dead(directory: &Path, when_missing: &str, notice: &mut dyn 
             _ => {}
         }
         notice(&format!(
-            "cleared a dead mount on {name}: its server had been killed, and what a pool of memory held is lost"
+            "cleared a dead mount on {name}: its server had been killed; {}",
+            fate(&located.mount)
         ));
     }
     fail!(
         "more than {DEAD_MOUNTS_MAX} dead mounts on {}: unmount them with `umount -l`",
         shown(directory)
     )
+}
+
+/// Says what became of the contents of a mount whose server was killed.
+pub(crate) fn fate(mount: &MountEntry) -> String {
+    let name = mount.source.to_str().and_then(|name| name.parse::<PoolName>().ok());
+    match name {
+        Some(name) if RESERVED.contains(&name.as_str()) => "what the pool of memory held is lost".to_owned(),
+        Some(name) if matches!(known::find(&name), Ok(Some(_))) => {
+            format!("the pool {name} keeps what was written, and `homenode up {name} DIR` mounts it")
+        }
+        _ => "what a pool of memory held is lost".to_owned(),
+    }
 }
 
 /// A homenode mount whose server is gone.

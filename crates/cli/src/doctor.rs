@@ -5,9 +5,12 @@ mod remedy;
 mod text;
 
 use crate::affinity::look::{LookArgs, failure, of_recording};
+use crate::control::protocol::{Access, StatusReport};
 use crate::failure::Result;
-use crate::mountinfo::{MountEntry, mounts, shown};
-use crate::pool::known;
+use crate::mountinfo::shown;
+use crate::pool::mounted::{self, Mounted, Server};
+use crate::pool::{durable, known};
+use crate::status;
 use clap::Args;
 use homenode_linux::doctor::{Examined, examine, recorded};
 use homenode_linux::topology::Source;
@@ -51,7 +54,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     };
     let mut judged = Judged::new(source, examined);
     if judged.source == Source::Live {
-        judged.notices = unsynced_pools();
+        judged.notices = of_durable_pools();
     }
     if args.json {
         crate::print_json(&json::of(&judged))
@@ -82,20 +85,53 @@ impl Judged {
     }
 }
 
-/// Durable pools that are mounted here: the kernel asks no FUSE server for sync(2).
-fn unsynced_pools() -> Vec<String> {
-    let names = known::names().unwrap_or_default();
-    let is_durable =
-        |mount: &MountEntry| mount.is_homenode() && names.iter().any(|name| mount.source == *name.as_str());
-    let mounts = mounts().unwrap_or_default().into_iter().filter(is_durable);
-    let told = mounts.map(|mount| {
-        format!(
-            "sync(2) and syncfs(2) do not reach the pool {} at {}: what no fsync asks for is durable up to one second later",
-            mount.source.display(),
-            shown(&mount.mount_point)
-        )
-    });
-    told.collect()
+/// Facts about durable pools: those that cannot be written any more first.
+fn of_durable_pools() -> Vec<String> {
+    let mounts = mounted::all().unwrap_or_default();
+    let known: Vec<_> = known::names().unwrap_or_default();
+    let (mut wrong, mut facts) = (Vec::new(), Vec::new());
+    for Mounted { mount, server } in &mounts {
+        let place = shown(&mount.mount_point);
+        match server {
+            Server::Answers(report) => {
+                let Some(durable) = &report.durable else { continue };
+                let pool = format!("the pool {} at {place}", status::named(durable));
+                if report.has_failed() {
+                    wrong.push(format!("{pool} is {}", status::failed_line(durable, &report.directory)));
+                }
+                let problems = status::problems(report);
+                wrong.extend(problems.map(|(member, problem)| format!("member {member} of {pool} {problem}")));
+            }
+            Server::Dead => wrong.push(status::dead_line(mount)),
+            Server::Silent => {}
+        }
+        let is_written = |report: &StatusReport| {
+            let durable = report.durable.as_ref();
+            durable.is_some_and(|durable| durable.access == Access::ReadWrite)
+        };
+        let is_unsynced = match server {
+            Server::Answers(report) => is_written(report),
+            Server::Dead => false,
+            Server::Silent => known.iter().any(|name| mount.source == *name.as_str()),
+        };
+        if is_unsynced {
+            // The kernel asks no FUSE server for it.
+            facts.push(format!(
+                "sync(2) and syncfs(2) do not reach the pool {} at {place}: what no fsync asks for is durable up to one second later",
+                mount.source.display()
+            ));
+        }
+    }
+    let members = known
+        .iter()
+        .filter_map(|name| known::find(name).ok()?)
+        .flat_map(|known| known.members);
+    let mut open: Vec<_> = members.filter(|path| durable::is_open_to_others(path)).collect();
+    open.sort_unstable();
+    open.dedup();
+    wrong.extend(open.iter().map(|path| durable::open_to_others(path)));
+    wrong.extend(facts);
+    wrong
 }
 
 #[cfg(test)]

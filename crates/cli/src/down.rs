@@ -4,7 +4,7 @@ use crate::control::client::{ConnectError, Connection, RequestError, unexpected}
 use crate::control::protocol::{Outcome, Request};
 use crate::control::{log_path, root_hint};
 use crate::directory::clear_dead;
-use crate::failure::{Result, fail};
+use crate::failure::{Failure, Result, fail};
 use crate::holders;
 use crate::mountinfo::{Located, MountEntry, mounts, shown};
 use crate::progress::Progress;
@@ -26,7 +26,8 @@ const BUSY_ATTEMPTS_MAX: u32 = 5;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Unmount DIR and end its server. What a pool of memory held is gone then. Attached volumes are detached, unless they are in use: then
-/// nothing is done. That goes as well for block devices of a durable pool whose server was killed.
+/// nothing is done. That goes as well for block devices of a durable pool whose server was killed. Fails when a durable pool is unmounted and cannot be made durable;
+/// with --lazy only the server's log tells that.
 #[derive(Args, Debug)]
 pub(crate) struct DownArgs {
     /// Where it is mounted.
@@ -75,33 +76,41 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
 
 fn ask_server(mut connection: Connection, located: &Located, lazy: bool) -> Result<()> {
     let progress = Progress::new(format!("taking {} down", shown(&located.path)));
-    unless_gone(have_it_unmounted(&mut connection, located, lazy), located)?;
+    let lost = unless_gone(have_it_unmounted(&mut connection, located, lazy), located)?;
     // A server whose mount was detached from under open files lives on until they are closed.
-    if lazy || connection.wait_for_end(END_TIMEOUT) {
-        return Ok(());
+    if !lazy && !connection.wait_for_end(END_TIMEOUT) {
+        still_there(&mut connection, located)?;
     }
-    still_there(&mut connection, located)?;
     drop(progress);
-    Ok(())
+    lost.map_or(Ok(()), Err)
 }
 
-fn have_it_unmounted(connection: &mut Connection, located: &Located, lazy: bool) -> Result<()> {
+/// Returns a failure to put the pool away, when it is unmounted all the same.
+fn have_it_unmounted(connection: &mut Connection, located: &Located, lazy: bool) -> Result<Option<Failure>> {
     refuse_other(&connection.status()?.directory, located)?;
     let mut attempts = 1;
     loop {
         match connection.request(&Request::Down { lazy }, &mut |_, _| {}) {
-            Ok(Outcome::Down) => return Ok(()),
+            Ok(Outcome::Down) => return Ok(None),
             Ok(other) => return Err(unexpected(&other)),
             Err(RequestError::Refused(refusal)) if refusal.busy => {
                 // Whoever just looks at the directory, as another `homenode down` does, is gone in a moment.
                 let told = busy(located);
                 if attempts == BUSY_ATTEMPTS_MAX || !holders::of(located).is_empty() {
-                    return told;
+                    return told.map(|()| None);
                 }
             }
             Err(RequestError::Refused(refusal)) if refusal.device_busy => fail!("{}", refusal.message),
+            Err(RequestError::Refused(refusal)) if refusal.unmounted => {
+                return Ok(Some(Failure::new(format!(
+                    "{} is unmounted, but its pool could not be put away: {}: what was not synced may be lost; `homenode fsck` \
+                     tells whether the pool is sound",
+                    shown(&located.path),
+                    refusal.message
+                ))));
+            }
             // Its own directory went by another way, this one is what is left: without it, the server ends too.
-            Err(RequestError::Refused(_)) => return unmount(located, lazy),
+            Err(RequestError::Refused(_)) => return unmount(located, lazy).map(|()| None),
             Err(other) => return Err(other.into()),
         }
         attempts += 1;
@@ -110,12 +119,12 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, lazy: bool)
 }
 
 /// Of two commands that take a mount down at once one comes too late, and fails at whatever it was doing.
-fn unless_gone(done: Result<()>, located: &Located) -> Result<()> {
+fn unless_gone<T: Default>(done: Result<T>, located: &Located) -> Result<T> {
     // All of the entry: its number may be another mount's by now.
     let is_gone = |mounts: Vec<MountEntry>| !mounts.contains(&located.mount);
     if done.is_err() && mounts().is_ok_and(is_gone) {
         complain!("homenode: another command has taken {} down", shown(&located.path));
-        return Ok(());
+        return Ok(T::default());
     }
     done
 }

@@ -1,5 +1,7 @@
 //! Errors as they reach a person: one message that names the object, the reason and the remedy.
 
+use crate::holders;
+use homenode_linux::memory::MemberFileError;
 use std::fmt;
 
 /// Why a command could not do what it was told. Exits with 1.
@@ -31,7 +33,24 @@ impl std::error::Error for Failure {}
 
 impl From<homenode::Error> for Failure {
     fn from(error: homenode::Error) -> Self {
-        Self(chain(&error))
+        Self(told(&error))
+    }
+}
+
+/// An error with those below it, and with who is in the way of a member's file.
+pub(crate) fn told(error: &homenode::Error) -> String {
+    let text = chain(error);
+    match error {
+        homenode::Error::MemberFile(MemberFileError::InUse { path }) => {
+            let holders = holders::of_lock(path);
+            let holders = if holders.is_empty() {
+                "no process that is seen here".to_owned()
+            } else {
+                holders.join(", ")
+            };
+            format!("{text}; locked by {holders} (whoever may read the file may lock it)")
+        }
+        _ => text,
     }
 }
 

@@ -1,6 +1,7 @@
 //! `homenode fsck`: whether a durable pool that is not up is sound, and its repair. Exits as fsck(8) does.
 
 use crate::failure::{Failure, plain};
+use crate::mountinfo::shown;
 use crate::pool::known;
 use crate::print_text;
 use homenode::{Checked, Error, PoolName};
@@ -37,8 +38,8 @@ pub(crate) struct FsckArgs {
 
 pub(crate) fn run(args: &FsckArgs) -> ExitCode {
     let complain = |failure: &Failure| complain!("homenode: {failure}");
-    let members = match members(&args.members) {
-        Ok(members) => members,
+    let (known, members) = match members(&args.members) {
+        Ok(found) => found,
         Err(failure) => {
             complain(&failure);
             return ExitCode::from(FAILED);
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
             return ExitCode::from(if is_fault { FAULTS } else { FAILED });
         }
     };
-    if let Err(failure) = print_text(&told(&checked, args.repair)) {
+    if let Err(failure) = print_text(&told(&checked, known.as_ref(), args.repair)) {
         complain(&failure);
         return ExitCode::from(FAILED);
     }
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
         Ok(again) => {
             complain!("homenode: faults stay after the repair");
             // The exit code tells it where this cannot.
-            let _ = print_text(&told(&again, false));
+            let _ = print_text(&told(&again, known.as_ref(), false));
             ExitCode::from(FAULTS)
         }
         Err(error) => {
@@ -79,8 +80,8 @@ pub(crate) fn run(args: &FsckArgs) -> ExitCode {
     }
 }
 
-/// The faults, with their remedies when these are carried out, and a last line about the pool.
-fn told(checked: &Checked, is_repair: bool) -> String {
+/// The faults of a pool that is `known` by a name, with their remedies when these are carried out, and a last line about the pool.
+fn told(checked: &Checked, known: Option<&PoolName>, is_repair: bool) -> String {
     let mut text = String::new();
     let mut tell = |line: &str| writeln!(text, "{line}").expect("a string grows");
     for fault in checked.faults.iter().take(TOLD_MAX) {
@@ -90,6 +91,9 @@ fn told(checked: &Checked, is_repair: bool) -> String {
             fault.damage.to_string()
         };
         tell(&plain(&line));
+    }
+    for path in &checked.others {
+        tell(&format!("{} is no member of the pool, and is left alone", shown(path)));
     }
     if checked.faults.len() > TOLD_MAX {
         tell(&format!("and {} more", checked.faults.len() - TOLD_MAX));
@@ -108,18 +112,23 @@ fn told(checked: &Checked, is_repair: bool) -> String {
         placed_bytes,
         ..
     } = checked;
+    let name = match known {
+        Some(known) if known != name => format!("{known} (made as {name})"),
+        _ => name.to_string(),
+    };
     tell(&format!(
         "pool {name} {uuid:032x}: {state}; {inodes} inodes, {placed_bytes} bytes of data"
     ));
     text
 }
 
-/// The files that are meant.
-fn members(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
-    let [only] = given else { return Ok(given.to_vec()) };
-    let name = only.to_str().and_then(|name| name.parse::<PoolName>().ok());
-    match name {
-        Some(name) if known::find(&name)?.is_some() => known::members_of(&name),
-        _ => Ok(given.to_vec()),
+/// The files that are meant, and the name of their pool if that was given.
+fn members(given: &[PathBuf]) -> Result<(Option<PoolName>, Vec<PathBuf>), Failure> {
+    if let [only] = given
+        && let Some(Ok(name)) = only.to_str().map(str::parse::<PoolName>)
+        && known::find(&name)?.is_some()
+    {
+        return Ok((Some(name), known::members_of(&name)?));
     }
+    Ok((None, given.to_vec()))
 }

@@ -5,16 +5,17 @@ mod members;
 mod volumes;
 
 pub(crate) use exports::Exports;
+pub(crate) use members::Note;
 
 use crate::bodies;
 use crate::control::protocol::{
-    AccessReport, FuseReport, MemberReport, MoverReport, NodeReport, OUTPUT_VERSION, Outcome, Refusal, Request,
-    SpillReport, State, StatusReport, UserReport,
+    Access, AccessReport, DurableReport, FuseReport, MemberReport, MoverReport, NodeReport, OUTPUT_VERSION, Outcome,
+    Refusal, Request, SpillReport, State, StatusReport, UserReport,
 };
 use crate::control::server::Handler;
-use crate::failure::chain;
+use crate::failure::told;
 use crate::mountinfo::{Device, mounts};
-use homenode::{ChosenTransport, Error, MemberId, Mount, NodeId, Pool, PoolName, Size, Status};
+use homenode::{ChosenTransport, Error, Health, MemberId, Mount, NodeId, Pool, Size, Status};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,24 +24,17 @@ use std::sync::Arc;
 /// A pool and its mount.
 pub(crate) struct PoolHandler {
     pool: Pool,
-    /// Name of a durable pool, as it is known here.
-    name: Option<PoolName>,
+    note: Note,
     mount: Arc<Mount>,
     device: Device,
     exports: Arc<Exports>,
 }
 
 impl PoolHandler {
-    pub(crate) fn new(
-        pool: Pool,
-        name: Option<PoolName>,
-        mount: Arc<Mount>,
-        device: Device,
-        exports: Arc<Exports>,
-    ) -> Self {
+    pub(crate) fn new(pool: Pool, note: Note, mount: Arc<Mount>, device: Device, exports: Arc<Exports>) -> Self {
         Self {
             pool,
-            name,
+            note,
             mount,
             device,
             exports,
@@ -54,6 +48,12 @@ impl PoolHandler {
         self.mount.unmount(lazy).map_err(|error| refusal(&error))?;
         self.exports.detach_all();
         drop(claims);
+        // The command that asks sees the end of the server, and not what came of it.
+        let synced = if lazy { Ok(()) } else { self.pool.sync() };
+        synced.map_err(|error| Refusal {
+            unmounted: true,
+            ..Refusal::new(told(&error))
+        })?;
         Ok(Outcome::Down)
     }
 
@@ -94,13 +94,7 @@ impl PoolHandler {
     }
 
     fn add_file(&self, path: &Path, size_bytes: Option<u64>, unwritten: bool) -> Result<Outcome, Refusal> {
-        let member = members::add_file(
-            &self.pool,
-            self.name.as_ref(),
-            path,
-            (size_bytes, unwritten),
-            self.device,
-        )?;
+        let member = members::add_file(&self.pool, &self.note, path, (size_bytes, unwritten), self.device)?;
         Ok(self.added(member, &format!("in {}", path.display())))
     }
 
@@ -126,7 +120,7 @@ impl PoolHandler {
 
     fn remove(&self, member: u16) -> Result<Outcome, Error> {
         self.pool.remove(MemberId(member))?;
-        members::note(&self.pool, self.name.as_ref());
+        self.note.write(&self.pool);
         tracing::info!("removed member {member}");
         Ok(Outcome::Removed)
     }
@@ -134,6 +128,19 @@ impl PoolHandler {
     fn move_file(&self, inode: u64, node: u16, progress: &mut dyn FnMut(u64, u64)) -> Result<Outcome, Error> {
         let bytes = self.pool.open_inode(inode)?.move_to_with(NodeId(node), progress)?;
         Ok(Outcome::Moved { bytes })
+    }
+
+    fn durable(&self) -> Option<DurableReport> {
+        let access = match (self.pool.is_read_only(), self.pool.has_failed()) {
+            (true, _) => Access::ReadOnly,
+            (false, true) => Access::Failed,
+            (false, false) => Access::ReadWrite,
+        };
+        Some(DurableReport {
+            name: self.note.name().map(ToString::to_string),
+            uuid: format!("{:032x}", self.pool.uuid()?),
+            access,
+        })
     }
 
     fn status(&self) -> StatusReport {
@@ -145,6 +152,7 @@ impl PoolHandler {
             mounted,
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            durable: self.durable(),
             capacity_bytes: status.capacity_bytes,
             used_bytes: status.used_bytes,
             kernel_bytes: status.kernel_bytes,
@@ -214,7 +222,7 @@ impl Handler for PoolHandler {
 fn refusal(error: &Error) -> Refusal {
     Refusal {
         busy: error.errno() == Errno::BUSY.raw_os_error(),
-        ..Refusal::new(chain(error) + volumes::remedy(error))
+        ..Refusal::new(told(error) + volumes::remedy(error))
     }
 }
 
@@ -254,11 +262,15 @@ fn better(one: State, other: State) -> State {
         (State::Fat, _) | (_, State::Fat) => State::Fat,
         (State::Draining, _) | (_, State::Draining) => State::Draining,
         (State::Drained, _) | (_, State::Drained) => State::Drained,
+        (State::Missing, _) | (_, State::Missing) => State::Missing,
         (State::NoMember, State::NoMember) => State::NoMember,
     }
 }
 
 fn state(member: &homenode::MemberStatus) -> State {
+    if member.health == Health::Missing {
+        return State::Missing;
+    }
     match (member.draining, member.fat) {
         (true, _) if member.used_bytes == 0 => State::Drained,
         (true, _) => State::Draining,
@@ -273,6 +285,7 @@ fn members(status: &Status) -> Vec<MemberReport> {
         kind: member.kind.name().to_owned(),
         home: member.home.0,
         state: state(member),
+        problem: members::problem(member),
         backing: member.backing.clone(),
         capacity_bytes: member.capacity_bytes,
         populated_bytes: member.populated_bytes,
@@ -333,7 +346,7 @@ mod tests {
 
     #[test]
     fn a_node_is_as_good_as_its_best_member() {
-        use State::{Candidate, Drained, Draining, Fat, NoMember};
+        use State::{Candidate, Drained, Draining, Fat, Missing, NoMember};
         assert_eq!(better(NoMember, Draining), Draining);
         assert_eq!(better(NoMember, NoMember), NoMember);
         assert_eq!(better(Draining, Fat), Fat);
@@ -342,5 +355,7 @@ mod tests {
         assert_eq!(better(Draining, Draining), Draining);
         assert_eq!(better(Drained, Draining), Draining);
         assert_eq!(better(NoMember, Drained), Drained);
+        assert_eq!(better(Missing, NoMember), Missing);
+        assert_eq!(better(Missing, Candidate), Candidate);
     }
 }

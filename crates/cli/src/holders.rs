@@ -4,6 +4,7 @@
 use crate::mountinfo::{Device, Located, mounts_of};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// More are summed up.
@@ -22,6 +23,33 @@ pub(crate) fn of_file(path: &Path) -> Vec<String> {
         targets.any(|target| target == path)
     };
     some_named(processes().into_iter().filter(has).collect())
+}
+
+/// The processes that keep a file locked by flock(2), as `name (pid)`; those that have it open where the one that locked it has ended.
+pub(crate) fn of_lock(path: &Path) -> Vec<String> {
+    let Ok(found) = fs::metadata(path) else {
+        return Vec::new();
+    };
+    let table = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let (major, minor) = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+    let file = format!("{major:02x}:{minor:02x}:{}", found.ino());
+    let lockers = table.lines().filter_map(|line| locker(line, &file));
+    let alive: Vec<u32> = lockers
+        .filter(|pid| Path::new("/proc").join(pid.to_string()).exists())
+        .collect();
+    if alive.is_empty() {
+        of_file(path)
+    } else {
+        some_named(alive)
+    }
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF`; whoever waits has an arrow in front.
+fn locker(line: &str, file: &str) -> Option<u32> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let is_lock = fields.next()? == "FLOCK";
+    let pid = fields.nth(2)?.parse().ok()?;
+    (is_lock && fields.next()? == file).then_some(pid)
 }
 
 /// The other mount namespaces that have `device` mounted, each as `name (pid)` of its first process.
@@ -78,5 +106,34 @@ fn holds(pid: u32, located: &Located) -> bool {
 
 fn named(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    format!("{} ({pid})", name.trim_end())
+    // A server was started by the name /proc/self/exe.
+    let name = match name.trim_end() {
+        "exe" => fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default(),
+        name => name.as_bytes().to_vec(),
+    };
+    let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    format!("{} ({pid})", String::from_utf8_lossy(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_of_the_file_and_no_others_are_found() {
+        let file = "fd:01:5678";
+        assert_eq!(
+            locker("1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF", file),
+            Some(1234)
+        );
+        for other in [
+            "1: FLOCK  ADVISORY  WRITE 1234 fd:01:56789 0 EOF",
+            "1: -> FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF",
+            "1: POSIX  ADVISORY  READ 1234 fd:01:5678 0 EOF",
+            "1: FLOCK  ADVISORY  WRITE -1 fd:01:5678 0 EOF",
+            "",
+        ] {
+            assert_eq!(locker(other, file), None, "{other}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod durable;
 pub(crate) mod known;
+pub(crate) mod mounted;
 
 use crate::argument;
 use crate::control::client::{Connection, unexpected};
@@ -9,6 +10,7 @@ use crate::control::protocol::{Outcome, Request};
 use crate::failure::{Result, fail};
 use crate::mountinfo::shown;
 use crate::progress::Progress;
+use clap::error::ErrorKind;
 use clap::{Args, Subcommand};
 use homenode::Size;
 use indicatif::HumanBytes;
@@ -26,7 +28,8 @@ pub(crate) enum PoolCommand {
     Remove(RemoveArgs),
 }
 
-/// Add a member: a file to a durable pool, memory of a node to a pool of memory.
+/// Add a member: a file to a durable pool, memory of a node to a pool of memory. The pool's server does it: Ctrl-C ends this command, and the
+/// server goes on with what it has begun.
 #[derive(Args, Debug)]
 pub(crate) struct AddArgs {
     /// Where the pool is mounted.
@@ -37,10 +40,10 @@ pub(crate) struct AddArgs {
     #[arg(value_name = "PATH", conflicts_with = "node")]
     path: Option<PathBuf>,
     /// The node whose memory a pool of memory takes.
-    #[arg(long, value_name = "N", value_parser = argument::node, required_unless_present = "path")]
+    #[arg(long, value_name = "N", value_parser = argument::node)]
     node: Option<u16>,
     /// Its size: bytes (512M, 1.5G) or a share of the node's memory (25%); bytes of a file that is not there yet.
-    #[arg(long, value_parser = argument::size, required_unless_present = "path")]
+    #[arg(long, value_parser = argument::size)]
     size: Option<Size>,
     /// Do not write zeros to all of the file first, as with `homenode pool create`.
     #[arg(long, requires = "path")]
@@ -100,14 +103,14 @@ fn add(args: &AddArgs) -> Result<()> {
             };
             (format!("in {}", shown(Path::new(&path))), request)
         }
-        (None, node) => {
-            let node = node.expect("required without PATH");
-            let size = size.expect("required without PATH");
-            (format!("on node {node}"), Request::PoolAdd { node, size })
-        }
+        (None, node) => match (node, size) {
+            (Some(node), Some(size)) => (format!("on node {node}"), Request::PoolAdd { node, size }),
+            _ => missing_arguments(&args.directory),
+        },
     };
     let (mut connection, _) = Connection::to_server_of(&args.directory)?;
     let progress = Progress::new(format!("adding a member {what}"));
+    progress.on_interrupt(format!("homenode status {}", shown(&args.directory)))?;
     let outcome = connection.request(&request, &mut |_, _| {});
     drop(progress);
     match outcome? {
@@ -116,6 +119,20 @@ fn add(args: &AddArgs) -> Result<()> {
         }
         other => Err(unexpected(&other)),
     }
+}
+
+/// Says what to give for the kind of pool on `directory`, as a mistake in the command line.
+fn missing_arguments(directory: &Path) -> ! {
+    let server = Connection::to_server_of(directory);
+    let report = server.and_then(|(mut connection, _)| connection.status());
+    let file = "PATH, the file that is to be a member (--size too if it is not there yet)";
+    let memory = "--node N and --size SIZE, the memory that is to be a member";
+    let message = match report.map(|report| report.durable.is_some()) {
+        Ok(true) => format!("the pool is durable: give {file}"),
+        Ok(false) => format!("the pool is one of memory: give {memory}"),
+        Err(_) => format!("give {file}; or, for a pool of memory, {memory}"),
+    };
+    clap::Error::raw(ErrorKind::MissingRequiredArgument, message + "\n").exit()
 }
 
 fn drain(args: &DrainArgs) -> Result<()> {

@@ -7,18 +7,22 @@
 use crate::control::{self, server::Socket};
 use crate::directory;
 use crate::failure::{Failure, Result, fail};
-use crate::handler::{Exports, PoolHandler};
+use crate::handler::{Exports, Note, PoolHandler};
 use crate::mountinfo::{Device, locate, mounts, shown};
 use crate::pool::known;
 use crate::up::UpArgs;
 use crate::waiting;
 use homenode::mover::MoverMode;
-use homenode::{ChosenData, ChosenTransport, Data, MEMBER_BYTES_MIN, Mount, NodeId, Owner, Pool, PoolOptions, Size};
+use homenode::{
+    ChosenData, ChosenTransport, Data, Error, MEMBER_BYTES_MIN, Mount, NodeId, Owner, Pool, PoolOptions, Size,
+};
 use homenode_linux::heap::Heap;
+use homenode_linux::memory::MemberFileError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -106,8 +110,15 @@ impl Serving {
             ..PoolOptions::default()
         };
         clear_dead_devices(notice);
+        let note = Note::new(args.pool());
         let pool = match &members {
-            Some(members) => open(members, uuid, &options)?,
+            Some(members) => {
+                let pool = open(members, uuid, &options)?;
+                if !pool.is_read_only() {
+                    forget_others(&pool, &note, members, notice);
+                }
+                pool
+            }
             None => Pool::create(&options)?,
         };
         if let Some(signal) = signals.pending().next() {
@@ -155,7 +166,7 @@ impl Serving {
         let exports = Exported(Arc::default());
         exports.0.take_up_all(&pool, &directory.path, notice);
         let kept = pool.clone();
-        let handler = PoolHandler::new(pool, args.pool(), Arc::clone(&mount.0), device, Arc::clone(&exports.0));
+        let handler = PoolHandler::new(pool, note, Arc::clone(&mount.0), device, Arc::clone(&exports.0));
         let socket = Socket::open(device, Arc::new(handler))?;
         Ok(Self {
             directory: directory.path.clone(),
@@ -246,12 +257,35 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
         homenode_linux::ublk::serve_writes();
     }
     Pool::open_on(members, options).map_err(|error| {
+        let is_missing = match &error {
+            Error::MissingMembers(_) => true,
+            Error::MemberFile(MemberFileError::Io { source, .. }) => source.kind() == ErrorKind::NotFound,
+            _ => false,
+        };
         let mut message = Failure::from(error).to_string();
+        if is_missing && !options.degraded {
+            message.push_str("; --degraded (`-o degraded`) reads what the other members have");
+        }
         for device in &waiting {
             message.push_str(&format!("; {}: {}", waiting::line(device), waiting::remedy(device)));
         }
         Failure::new(message)
     })
+}
+
+/// Forgets files that are known as a pool's, and that the pool does not list: its server ended while they were added or taken out.
+fn forget_others(pool: &Pool, note: &Note, known: &[PathBuf], notice: &mut dyn FnMut(&str)) {
+    let files = pool.files();
+    let others = known.iter().filter(|path| !files.contains(path));
+    for path in others.clone() {
+        notice(&format!(
+            "{} is no member of the pool, and is forgotten here: the server ended while it was added or removed; it can be added again, or removed",
+            shown(path)
+        ));
+    }
+    if others.count() > 0 {
+        note.write(pool);
+    }
 }
 
 /// Clears the block devices of killed servers. A failure is only a notice: the pool works without this step.

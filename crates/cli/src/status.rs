@@ -1,11 +1,13 @@
 //! `homenode status`: what the pools of this machine hold, and where their bytes go.
 
 use crate::control::client::{ConnectError, Connection};
-use crate::control::protocol::{AccessReport, MoverReport, OUTPUT_VERSION, StatusReport, UserReport};
+use crate::control::protocol::{
+    Access, AccessReport, DurableReport, MoverReport, OUTPUT_VERSION, StatusReport, UserReport,
+};
 use crate::control::{self, root_hint, socket_path};
-use crate::directory::is_dead;
+use crate::directory::{fate, is_dead};
 use crate::failure::{Result, fail};
-use crate::mountinfo::{Device, locate, mounts, shown};
+use crate::mountinfo::{Device, MountEntry, locate, mounts, shown};
 use clap::Args;
 use indicatif::HumanBytes;
 use serde::Serialize;
@@ -38,11 +40,11 @@ struct AllPools {
     silent: Vec<String>,
 }
 
-/// Pools of this machine, mount points of dead servers, and sockets of silent servers.
+/// Pools of this machine, mounts of dead servers, and sockets of silent servers.
 struct Found {
     pools: Vec<StatusReport>,
-    /// Mount points of dead servers.
-    dead: Vec<PathBuf>,
+    /// Mounts of dead servers.
+    dead: Vec<MountEntry>,
     /// Sockets of servers that did not answer; why was told.
     silent: Vec<PathBuf>,
 }
@@ -61,7 +63,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         crate::print_json(&AllPools {
             output_version: OUTPUT_VERSION,
             pools,
-            dead: names(&dead),
+            dead: mount_points(&dead),
             silent: names(&silent),
         })?;
     } else if !pools.is_empty() || !dead.is_empty() {
@@ -123,14 +125,19 @@ pub(crate) fn names(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| path.to_string_lossy().into_owned()).collect()
 }
 
-/// Where the mounts of dead servers lie. Those that answer are not asked again through the mount, where they might not.
-pub(crate) fn dead(answering: &[Device]) -> Vec<PathBuf> {
+/// Mount points of mounts.
+pub(crate) fn mount_points(mounts: &[MountEntry]) -> Vec<String> {
+    let place = |mount: &MountEntry| mount.mount_point.to_string_lossy().into_owned();
+    mounts.iter().map(place).collect()
+}
+
+/// The mounts of dead servers. Those that answer are not asked again through the mount, where they might not.
+pub(crate) fn dead(answering: &[Device]) -> Vec<MountEntry> {
     let mounts = mounts().unwrap_or_default().into_iter();
     mounts
         .filter(|mount| mount.is_homenode() && !answering.contains(&mount.device))
         // What another mount covers cannot be looked at, nor cleared.
         .filter(|mount| locate(&mount.mount_point).is_ok_and(|top| top.mount.id == mount.id && is_dead(&top)))
-        .map(|mount| mount.mount_point)
         .collect()
 }
 
@@ -146,7 +153,7 @@ fn clear_away(device: Device) -> std::result::Result<Connection, ConnectError> {
     opened
 }
 
-fn print(reports: &[StatusReport], dead: &[PathBuf]) -> Result<()> {
+fn print(reports: &[StatusReport], dead: &[MountEntry]) -> Result<()> {
     let mut text = String::new();
     for (index, report) in reports.iter().enumerate() {
         if index > 0 {
@@ -154,20 +161,21 @@ fn print(reports: &[StatusReport], dead: &[PathBuf]) -> Result<()> {
         }
         write_report(&mut text, report).expect("writing to a string cannot fail");
     }
-    for (index, path) in dead.iter().enumerate() {
+    for (index, mount) in dead.iter().enumerate() {
         if index == 0 && !reports.is_empty() {
             text.push('\n');
         }
-        writeln!(text, "{}", dead_line(path)).expect("writing to a string cannot fail");
+        writeln!(text, "{}", dead_line(mount)).expect("writing to a string cannot fail");
     }
     crate::print_text(&text)
 }
 
-/// Returns the line about a mount point whose server is dead.
-pub(crate) fn dead_line(path: &Path) -> String {
-    let name = shown(path);
+/// Returns the line about a mount whose server is dead.
+pub(crate) fn dead_line(mount: &MountEntry) -> String {
+    let name = shown(&mount.mount_point);
     format!(
-        "{name}  (dead: its server was killed, what a pool of memory held is lost; `homenode down {name}` clears it)"
+        "{name}  (dead: its server was killed; `homenode down {name}` clears it; {})",
+        fate(mount)
     )
 }
 
@@ -196,6 +204,9 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
             "  detached, waits for open files"
         }
     )?;
+    if let Some(durable) = &report.durable {
+        writeln!(text, "{}", durable_line(durable, &report.directory))?;
+    }
     writeln!(
         text,
         "capacity {}, used {}, reserved {}, free {}",
@@ -238,6 +249,9 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
             "{number:<6} {kind:<6} {home:<6} {state:<10} {capacity:>11} {used:>11} {populated:>11}  {backing}"
         )?;
     }
+    for (member, problem) in problems(report) {
+        writeln!(text, "member {member} {problem}")?;
+    }
     write_accesses(text, &report.accesses)?;
     if report.fuse.transport == "classic" && !report.accesses.is_empty() {
         writeln!(
@@ -270,6 +284,35 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
         fuse.data,
         fuse.data_reason
     )
+}
+
+fn durable_line(durable: &DurableReport, directory: &str) -> String {
+    let line = format!("durable pool {} {}", named(durable), durable.uuid);
+    match durable.access {
+        Access::ReadWrite => line,
+        Access::ReadOnly => format!("{line}, opened to be read only"),
+        Access::Failed => format!("{line}\n{}", failed_line(durable, directory)),
+    }
+}
+
+/// The name of a durable pool, where it was mounted by one.
+pub(crate) fn named(durable: &DurableReport) -> &str {
+    durable.name.as_deref().unwrap_or("without a name")
+}
+
+/// Says that a pool can only be read since a member could not be written, and what to do.
+pub(crate) fn failed_line(durable: &DurableReport, directory: &str) -> String {
+    let (directory, name) = (shown(Path::new(directory)), durable.name.as_deref().unwrap_or("NAME"));
+    format!(
+        "READ ONLY: a member could not be written. Changes fail with EROFS and fsync with EIO; what was not synced before may be lost. \
+         When its disk is well again (dmesg, df): `homenode down {directory}`, `homenode fsck {name}`, `homenode up {name} {directory}`"
+    )
+}
+
+/// Numbers of members with what is wrong with each.
+pub(crate) fn problems(report: &StatusReport) -> impl Iterator<Item = (u16, &str)> {
+    let members = report.members.iter();
+    members.filter_map(|member| Some((member.member, member.problem.as_deref()?)))
 }
 
 /// Table of nodes.

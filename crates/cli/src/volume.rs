@@ -162,8 +162,8 @@ fn list(args: &ListArgs) -> Result<()> {
             }
         }
         dead = status::dead(&answering);
-        for path in &dead {
-            complain!("homenode: {}", status::dead_line(path));
+        for mount in &dead {
+            complain!("homenode: {}", status::dead_line(mount));
         }
         for device in waiting::all() {
             complain!("homenode: {}: {}", waiting::line(&device), waiting::remedy(&device));

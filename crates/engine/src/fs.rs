@@ -274,6 +274,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
+    /// Whether the log of a durable pool could not be written: nothing can be changed until the pool is opened again.
+    pub fn has_failed(&self) -> bool {
+        let journal = self.journal.as_ref();
+        journal.is_some_and(|journal| journal.has_failed() && !journal.is_read_only())
+    }
+
     /// Limits the memory that names, attributes and block maps may take; without a call there is no limit. What is above a
     /// lower limit stays.
     pub fn set_metadata_limit(&self, bytes: u64) {

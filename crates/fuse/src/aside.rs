@@ -1,7 +1,8 @@
 //! Threads beside those that take requests. What waits for the disk of a durable pool is carried out here, and those go on with what does not.
 //!
 //! There are two: one for fsyncs of few bytes, one for all that may take long, so that the first do not wait for the second. An fsync takes along all
-//! others that have come: each is settled, and then the log is forced once for all.
+//! others that have come: each is settled, and then the log is forced once for all. Users take turns: when all fsyncs of a user are settled and another
+//! has many, the log is forced for those that are settled so far. So a user who has one under way waits for a few of another's, not for all.
 
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
@@ -12,6 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// Most bytes of requests that wait in one lane, besides the entries of rings. Each thread of a user's can have one of 1 MiB under way.
 const BYTES_MAX: usize = 16 << 20;
 
+/// Fsyncs of a user that are settled in a row while another user waits.
+const TURN: usize = 4;
+
 /// A request that was taken.
 pub(crate) trait Errand: Send + Sized + 'static {
     /// Memory that it takes of its own.
@@ -19,6 +23,9 @@ pub(crate) trait Errand: Send + Sized + 'static {
 
     /// Whether it is an fsync.
     fn is_sync(&self) -> bool;
+
+    /// Number of the user who asks.
+    fn user(&self) -> u32;
 
     /// Carries the request out; an fsync up to where the log is to be forced.
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer;
@@ -116,13 +123,20 @@ impl<E> Lane<E> {
 impl<E: Errand> Lane<E> {
     /// Carries out what comes, until the other side is dropped.
     pub(crate) fn serve<M: Memory, C: Clock, H: Host>(&self, responder: &Responder<M, C, H>) {
-        let mut batch = Vec::new();
         let mut answered = Vec::new();
-        while self.take(&mut batch) {
-            let are_syncs = batch.first().is_some_and(E::is_sync);
-            for mut errand in batch.drain(..) {
+        let mut turns = Turns::default();
+        while let Some(mut errand) = self.take() {
+            let are_syncs = errand.is_sync();
+            if are_syncs {
+                turns.begin(&errand, self.syncs());
+            }
+            loop {
                 let answer = errand.carry_out(responder);
                 answered.push((errand, answer));
+                match are_syncs.then(|| self.take_next(&mut turns)).flatten() {
+                    Some(next) => errand = next,
+                    None => break,
+                }
             }
             if are_syncs {
                 responder.force(answered.iter_mut().map(|(_, answer)| answer));
@@ -131,20 +145,82 @@ impl<E: Errand> Lane<E> {
         }
     }
 
-    /// Waits for requests and takes the first one, or all fsyncs that come before something else; false when there are to be none.
-    fn take(&self, batch: &mut Vec<E>) -> bool {
+    /// Waits for requests and takes the first one; none when there are to be none.
+    fn take(&self) -> Option<E> {
         let mut state = self.lock();
         while state.errands.is_empty() {
             if state.is_over {
-                return false;
+                return None;
             }
             state = self.came.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let syncs = state.errands.iter().take_while(|errand| errand.is_sync()).count();
-        let before = batch.len();
-        batch.extend(state.errands.drain(..syncs.max(1)));
-        state.bytes -= batch[before..].iter().map(E::bytes).sum::<usize>();
-        true
+        state.remove(0)
+    }
+
+    /// Fsyncs that wait before anything else.
+    fn syncs(&self) -> usize {
+        self.lock().syncs()
+    }
+
+    /// Takes an fsync that is to be settled with those before it, if there is one.
+    fn take_next(&self, turns: &mut Turns) -> Option<E> {
+        let mut state = self.lock();
+        let syncs = state.syncs();
+        let at = turns.next(state.errands.range(..syncs).map(E::user))?;
+        state.remove(at)
+    }
+}
+
+impl<E: Errand> State<E> {
+    fn syncs(&self) -> usize {
+        self.errands.iter().take_while(|errand| errand.is_sync()).count()
+    }
+
+    fn remove(&mut self, at: usize) -> Option<E> {
+        let errand = self.errands.remove(at)?;
+        self.bytes -= errand.bytes();
+        Some(errand)
+    }
+}
+
+/// Fsyncs that are settled before the log is forced, by user.
+#[derive(Debug, Default)]
+struct Turns {
+    settled: Vec<(u32, usize)>,
+    /// Fsyncs that may still be taken: as many as waited when the first one was, and those of users who came since.
+    left: usize,
+}
+
+impl Turns {
+    /// Begins with one, when `waiting` others wait.
+    fn begin<E: Errand>(&mut self, first: &E, waiting: usize) {
+        self.settled.clear();
+        self.settled.push((first.user(), 1));
+        self.left = waiting;
+    }
+
+    /// Chooses among users of fsyncs that wait, in their order; none when the log is to be forced now. The user comes first who has had fewest turns.
+    fn next(&mut self, waiting: impl Iterator<Item = u32> + Clone) -> Option<usize> {
+        let turns_of = |user: u32| {
+            let found = self.settled.iter().find(|(one, _)| *one == user);
+            found.map_or(0, |(_, count)| count.div_ceil(TURN))
+        };
+        let (at, user) = waiting.clone().enumerate().min_by_key(|(_, user)| turns_of(*user))?;
+        let is_new = turns_of(user) == 0;
+        // Somebody has nothing more to be settled, and waits for the log alone.
+        let is_done = |one: u32| !waiting.clone().any(|user| user == one);
+        let waits_for_others = self.settled.iter().any(|(one, _)| *one != user && is_done(*one));
+        let has_had_turn = self.settled.iter().any(|(one, count)| *one == user && *count >= TURN);
+        let has_many = waiting.clone().count() > TURN;
+        if has_had_turn && has_many && waits_for_others || self.left == 0 && !is_new {
+            return None;
+        }
+        self.left = self.left.saturating_sub(1);
+        match self.settled.iter_mut().find(|(one, _)| *one == user) {
+            Some((_, count)) => *count += 1,
+            None => self.settled.push((user, 1)),
+        }
+        Some(at)
     }
 }
 
@@ -152,7 +228,8 @@ impl<E: Errand> Lane<E> {
 mod tests {
     use super::*;
 
-    struct Of(usize, bool);
+    /// Its number, which is its bytes too, whether it is an fsync, and its user.
+    struct Of(usize, bool, u32);
 
     impl Errand for Of {
         fn bytes(&self) -> usize {
@@ -161,6 +238,10 @@ mod tests {
 
         fn is_sync(&self) -> bool {
             self.1
+        }
+
+        fn user(&self) -> u32 {
+            self.2
         }
 
         fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, _: &Responder<M, C, H>) -> Answer {
@@ -172,39 +253,73 @@ mod tests {
         }
     }
 
+    /// Numbers of what is settled before the log is forced; `meanwhile` comes after so many.
+    fn batch(aside: &Aside<Of>, meanwhile: (usize, Option<Of>)) -> Vec<usize> {
+        let (after, mut coming) = meanwhile;
+        let mut turns = Turns::default();
+        let first = aside.short.take().expect("some wait");
+        let is_sync = first.is_sync();
+        turns.begin(&first, aside.short.syncs());
+        let mut numbers = vec![first.0];
+        loop {
+            if numbers.len() == after {
+                coming.take().into_iter().for_each(|errand| aside.send(errand, false));
+            }
+            match is_sync.then(|| aside.short.take_next(&mut turns)).flatten() {
+                Some(next) => numbers.push(next.0),
+                None => return numbers,
+            }
+        }
+    }
+
     #[test]
     fn fsyncs_are_taken_together_and_anything_else_alone() {
         let aside = Aside::new();
-        for errand in [Of(1, true), Of(2, true), Of(3, false), Of(4, false), Of(5, true)] {
-            aside.send(errand, false);
+        for (number, is_sync) in [(1, true), (2, true), (3, false), (4, false), (5, true)] {
+            aside.send(Of(number, is_sync, 0), false);
         }
-        let take = || {
-            let mut batch = Vec::new();
-            aside
-                .short
-                .take(&mut batch)
-                .then(|| batch.iter().map(|of| of.0).collect::<Vec<_>>())
-        };
-        assert_eq!(take(), Some(vec![1, 2]));
-        assert_eq!(take(), Some(vec![3]));
-        assert_eq!(take(), Some(vec![4]));
-        assert_eq!(take(), Some(vec![5]));
+        assert_eq!(batch(&aside, (0, None)), [1, 2]);
+        assert_eq!(batch(&aside, (0, None)), [3]);
+        assert_eq!(batch(&aside, (0, None)), [4]);
+        // One that comes later waits for the next time, so that there is one.
+        assert_eq!(batch(&aside, (1, Some(Of(6, true, 0)))), [5]);
+        assert_eq!(batch(&aside, (0, None)), [6]);
+    }
+
+    #[test]
+    fn a_user_with_one_fsync_does_not_wait_for_all_of_another() {
+        let aside = Aside::new();
+        (1..=30).for_each(|number| aside.send(Of(number, true, 1), false));
+        aside.send(Of(99, true, 0), false);
+        assert_eq!(batch(&aside, (0, None)), [1, 99, 2, 3, 4]);
+        // It comes while others are settled.
+        let expected: Vec<usize> = (5..=14).chain([99]).collect();
+        assert_eq!(batch(&aside, (10, Some(Of(99, true, 0)))), expected);
+        assert_eq!(batch(&aside, (0, None)), (15..=30).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn many_users_with_one_fsync_each_share_a_forced_write() {
+        let aside = Aside::new();
+        (1..=30).for_each(|number| aside.send(Of(number, true, u32::try_from(number).expect("small")), false));
+        assert_eq!(batch(&aside, (0, None)), (1..=30).collect::<Vec<_>>());
+        // Two with many each as well.
+        (1..=30).for_each(|number| aside.send(Of(number, true, u32::from(number > 15)), false));
+        assert_eq!(batch(&aside, (0, None)).len(), 30);
     }
 
     #[test]
     fn the_memory_of_what_waits_is_bounded_and_the_rest_is_carried_out_before_the_end() {
         let aside = Aside::new();
         let lane = Arc::clone(&aside.long);
-        aside.send(Of(BYTES_MAX, false), true);
+        aside.send(Of(BYTES_MAX, false, 0), true);
         assert!(!aside.has_room(1, true) && aside.has_room(BYTES_MAX, false));
-        aside.send(Of(0, false), true);
-        let mut batch = Vec::new();
-        assert!(lane.take(&mut batch));
+        aside.send(Of(0, false, 0), true);
+        assert!(lane.take().is_some());
         assert!(aside.has_room(BYTES_MAX, true));
-        aside.send(Of(BYTES_MAX, false), true);
+        aside.send(Of(BYTES_MAX, false, 0), true);
         drop(aside);
-        assert!(lane.take(&mut batch) && lane.take(&mut batch));
-        assert_eq!(batch.len(), 3);
-        assert!(!lane.take(&mut batch));
+        assert!(lane.take().is_some() && lane.take().is_some());
+        assert!(lane.take().is_none());
     }
 }

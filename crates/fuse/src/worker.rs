@@ -50,6 +50,10 @@ impl Errand for Asked {
         sync_in(&self.request)
     }
 
+    fn user(&self) -> u32 {
+        InHeader::take(&mut &self.request[..]).map_or(0, |header| header.uid)
+    }
+
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer {
         responder.answer(&self.request, true, &mut self.message)
     }

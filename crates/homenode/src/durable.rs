@@ -10,18 +10,20 @@ use crate::machine::Machine;
 use crate::periodic::Periodic;
 use crate::pool::{Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
-use given::{Access, Members, blocks, gathered, require_blocks};
+use given::{Access, Members, blocks, gathered, refuse_twice, require_blocks};
 use homenode_engine::fs::{Fs, OpenError};
-use homenode_engine::log::{LogOptions, MemberRecord, PoolName};
+use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
+use homenode_engine::pool::PoolError;
 use homenode_engine::{BLOCK_BYTES, MemberId, NodeId};
 use homenode_linux::clock::CoarseClock;
-use homenode_linux::memory::{MemberFile, NodeMemory, identity, witness};
+use homenode_linux::memory::{MemberFile, NodeMemory, TakenRoom, identity, witness};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Blocks of a segment of the log, and the share of the pool that is the most of them: 256 KiB to 1 MiB.
 const SEGMENT_BLOCKS: RangeInclusive<u64> = 64..=256;
@@ -37,10 +39,11 @@ impl Pool {
     /// on persistent memory (DAX) is a `pmem` member, and so is one on a tmpfs, to play that; others are `file` members.
     ///
     /// # Errors
-    /// When a file is too small, in use or a member already, or the disk is full. Nothing is changed then but the room that files take.
+    /// When a file is too small, in use or a member already, or the disk has too little room. Files have the room that they had then.
     pub fn create_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
         options.checked_commit_period()?;
         let machine = Machine::read(options.files_max)?;
+        refuse_twice(paths)?;
         let files = paths
             .iter()
             .map(|path| MemberFile::open(path))
@@ -51,9 +54,11 @@ impl Pool {
         files
             .iter()
             .try_for_each(|file| require_blocks(file, MEMBER_BLOCKS_MIN))?;
+        let taken = TakenRoom::begin(&files)?;
+        let is_over = options.interrupted.clone().unwrap_or_default();
         files
             .iter()
-            .try_for_each(|file| file.prepare(options.unwritten, |_| false))?;
+            .try_for_each(|file| file.prepare(options.unwritten, &is_over, |_| false))?;
         let log = LogOptions {
             uuid: u128::from(random()?) << 64 | u128::from(random()?),
             name: options.name,
@@ -74,7 +79,9 @@ impl Pool {
         }
         let (owner, root) = root_of(options);
         let fs = Fs::format(&machine.engine, memory, CoarseClock, root, log, &members);
-        Self::committing(fs.map_err(Error::Open)?, owner, machine, options)
+        let fs = fs.map_err(Error::Open)?;
+        taken.keep();
+        Self::committing(fs, owner, machine, options)
     }
 
     /// Opens a durable pool whose members are these files, in any order, and brings it up: also after a crash. A file that the pool does not
@@ -131,6 +138,12 @@ impl Pool {
         self.inner.fs.is_read_only()
     }
 
+    /// Whether a member of a durable pool could not be written: the pool can only be read until it is opened again.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.inner.fs.has_failed()
+    }
+
     /// Adds a file to a durable pool that is in use, as a member. The file keeps its size, takes all of its room on the disk, and is written
     /// once unless `unwritten`, as with [`PoolOptions::unwritten`].
     ///
@@ -146,14 +159,23 @@ impl Pool {
         require_blocks(&file, MEMBER_BLOCKS_MIN)?;
         let members = pool.status().members;
         let is_member = |id: MemberId| members.iter().any(|member| member.id == id);
-        file.prepare(unwritten, |found| found.uuid == uuid && !is_member(found.own))?;
+        let files = [file];
+        let taken = TakenRoom::begin(&files)?;
+        let [file] = files;
+        let was_left = |found: &Superblock| found.uuid == uuid && !is_member(found.own);
+        file.prepare(unwritten, &AtomicBool::new(false), was_left)?;
         let home = home_of(&inner.machine, &file)?;
         // One member at a time.
         let _alone = inner.populators.lock();
         let member = record(pool.next_member(), &file)?;
         let identity = identity(member.id, &file)?;
         pool.memory().attach(member.id, member.kind, file)?;
-        if let Err(error) = fs.add_member(member, home, identity) {
+        let added = fs.add_member(member, home, identity);
+        // After the second the pool may list it.
+        if matches!(added, Ok(()) | Err(PoolError::Log)) {
+            taken.keep();
+        }
+        if let Err(error) = added {
             pool.memory().remove(member.id)?;
             return Err(error.into());
         }

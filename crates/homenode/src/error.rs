@@ -134,6 +134,9 @@ pub enum Error {
     /// A member's file of a durable pool.
     #[error(transparent)]
     MemberFile(#[from] homenode_linux::memory::MemberFileError),
+    /// Room on the disks of files that are to be members.
+    #[error(transparent)]
+    Room(#[from] homenode_linux::memory::RoomError),
     /// Memory for a durable pool.
     #[error(
         "the pool is durable, and its members are files: `homenode pool add DIR PATH` adds one, memory of a node cannot be added"
@@ -176,7 +179,7 @@ pub enum Error {
         pool: u128,
     },
     /// Members that no file was given for.
-    #[error("{} missing: give the files of all its members, or open it degraded, to read what is there", are(.0))]
+    #[error("{} missing: give the files of all its members", are(.0))]
     MissingMembers(Vec<MemberId>),
     /// The pool's log lies on a member that is missing.
     #[error("the pool cannot be read without {0}, which is missing: its log lies there")]
@@ -292,7 +295,7 @@ impl Error {
             ) => EBUSY,
             Self::Pool(PoolError::Io(_) | PoolError::Unwritable(_)) => EIO,
             Self::Pool(PoolError::Log | PoolError::ReadOnly) => EROFS,
-            Self::Pool(PoolError::NoSpace(_)) => ENOSPC,
+            Self::Pool(PoolError::NoSpace(_)) | Self::Room(_) => ENOSPC,
             Self::Pool(_) => EINVAL,
             Self::Thread(source) | Self::Trace { source, .. } => source.raw_os_error().unwrap_or(EINVAL),
             Self::Mount(source) => source.errno().unwrap_or(EINVAL),

@@ -2,6 +2,8 @@
 
 use crate::{Error, NodeId, PoolName, Size};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Fewest bytes of a member: one huge page, the step in which memory is populated.
@@ -48,6 +50,8 @@ pub struct PoolOptions {
     pub degraded: bool,
     /// Leaves the files of a new durable pool unwritten: it is made at once, and the first fsync of bytes in each place takes twice as long.
     pub unwritten: bool,
+    /// Set while a durable pool is being made, the pool is given up soon, with an error.
+    pub interrupted: Option<Arc<AtomicBool>>,
     /// Time between two commits of a durable pool, 1 to 300 s: as long may a power cut take back what was not synced. `None`: a second.
     /// A longer one writes less of what changes again soon, and keeps freed blocks back for longer. A pool of memory has none.
     pub commit_period: Option<Duration>,

@@ -192,6 +192,7 @@ impl Pool {
             fs.metadata_by_user(),
             fs.backing_by_node(|| start.elapsed() < LOOK_TIME_MAX),
             backing,
+            |member| pool.memory().health(member),
         )
     }
 

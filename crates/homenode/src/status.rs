@@ -3,6 +3,7 @@
 use crate::{MemberId, MemberKind, NodeId};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::pool as engine;
+use homenode_linux::memory::Health;
 
 /// State of a pool. Exact while nobody writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub struct MemberStatus {
     pub fat: bool,
     /// Takes no new data.
     pub draining: bool,
+    /// State of what a durable member keeps; sound for memory.
+    pub health: Health,
 }
 
 /// A cell of the access matrix.
@@ -99,6 +102,7 @@ impl Status {
         metadata_by_user: Vec<(u32, u64)>,
         kernel_by_node: Vec<(NodeId, u64)>,
         backing: impl Fn(MemberId) -> String,
+        health: impl Fn(MemberId) -> Health,
     ) -> Self {
         let member = |member: &engine::MemberStatus| MemberStatus {
             id: member.id,
@@ -110,6 +114,7 @@ impl Status {
             used_bytes: bytes(member.used),
             fat: member.fat,
             draining: member.draining,
+            health: health(member.id),
         };
         let access = |cell: &engine::Access| Access {
             from: cell.from,

@@ -18,7 +18,7 @@ pub(crate) mod mapping;
 mod table;
 
 pub use backing::{Backing, Swap};
-pub use durable::{MemberFile, MemberFileError, MemberReader, identity, witness};
+pub use durable::{MemberFile, MemberFileError, MemberReader, RoomError, TakenRoom, identity, witness};
 pub use error::Error;
 pub use headroom::{free_bytes, total_bytes};
 
@@ -53,6 +53,19 @@ pub struct NodeMemory {
     members: RwLock<Members>,
     /// See [`Memory::inline_bytes_max`].
     inline_bytes_max: AtomicUsize,
+}
+
+/// Whether the bytes of a durable member can be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// All of them, as far as anybody has looked.
+    #[default]
+    Sound,
+    /// Some could not be read, and are errors (EIO) until the pool is opened again.
+    Damaged,
+    /// The pool was opened without the member.
+    Missing,
 }
 
 #[derive(Debug, Default)]
@@ -205,6 +218,21 @@ impl NodeMemory {
     pub fn file(&self, member: MemberId) -> Option<PathBuf> {
         let members = self.members.read();
         members.durable.get(&member).map(|member| member.path().to_owned())
+    }
+
+    /// Whether the bytes of a member can be had; memory always can.
+    #[must_use]
+    pub fn health(&self, member: MemberId) -> Health {
+        let members = self.members.read();
+        if members.missing.contains_key(&member) {
+            return Health::Missing;
+        }
+        let bytes = |member: &DurableMember| usize::try_from(member.bytes()).expect("it is mapped");
+        let durable = members.durable.get(&member);
+        match durable.map(|member| there(member.mapping.base(), bytes(member))) {
+            Some(Err(MemoryError)) => Health::Damaged,
+            _ => Health::Sound,
+        }
     }
 
     fn durable(&self, member: MemberId) -> Result<Arc<DurableMember>, MemoryError> {

@@ -2,7 +2,7 @@
 
 use super::protocol::{Outcome, Refusal, Reply, Request, StatusReport};
 use super::{log_path, root_hint, socket_path};
-use crate::directory::is_dead;
+use crate::directory::{fate, is_dead};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{Device, Located, locate, mounts, shown};
 use rustix::process::Pid;
@@ -61,8 +61,9 @@ impl Connection {
         match Self::open(located.mount.device) {
             Ok(connection) => Ok((connection, located)),
             Err(ConnectError::Dead) if is_dead(&located) => fail!(
-                "the server of {0} is dead: `homenode down {0}` clears the mount; what a pool of memory held is lost",
-                shown(&located.mount.mount_point)
+                "the server of {0} is dead: `homenode down {0}` clears the mount; {1}",
+                shown(&located.mount.mount_point),
+                fate(&located.mount)
             ),
             Err(ConnectError::Dead) => fail!(
                 "the server of {} does not answer on {}: was it started in another container, or is it ending?",

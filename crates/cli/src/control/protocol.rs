@@ -133,6 +133,9 @@ pub(crate) struct Refusal {
     /// The block device of an attached volume is in use.
     #[serde(default)]
     pub(crate) device_busy: bool,
+    /// It is unmounted all the same.
+    #[serde(default)]
+    pub(crate) unmounted: bool,
 }
 
 impl Refusal {
@@ -142,6 +145,7 @@ impl Refusal {
             message: message.into(),
             busy: false,
             device_busy: false,
+            unmounted: false,
         }
     }
 }
@@ -164,6 +168,9 @@ pub(crate) struct StatusReport {
     /// The server.
     pub(crate) pid: u32,
     pub(crate) version: String,
+    /// Set for a durable pool.
+    #[serde(default)]
+    pub(crate) durable: Option<DurableReport>,
     pub(crate) capacity_bytes: u64,
     pub(crate) used_bytes: u64,
     /// Bytes of `used_bytes` that files of the kernel hold, on no member.
@@ -204,6 +211,36 @@ pub(crate) struct StatusReport {
     pub(crate) bodies: Answers,
 }
 
+/// A durable pool, as `homenode status --json` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DurableReport {
+    /// The name it was mounted by.
+    pub(crate) name: Option<String>,
+    /// In hexadecimal digits.
+    pub(crate) uuid: String,
+    pub(crate) access: Access,
+}
+
+/// What can be done with a durable pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Access {
+    ReadWrite,
+    /// It was opened to be read only.
+    ReadOnly,
+    /// A member could not be written. Only reading goes on until the pool is opened again.
+    Failed,
+}
+
+impl StatusReport {
+    /// Whether it is of a durable pool that can only be read because a member could not be written.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.durable
+            .as_ref()
+            .is_some_and(|durable| durable.access == Access::Failed)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NodeReport {
     pub(crate) node: u16,
@@ -223,6 +260,9 @@ pub(crate) struct MemberReport {
     pub(crate) kind: String,
     pub(crate) home: u16,
     pub(crate) state: State,
+    /// What is wrong with a durable member.
+    #[serde(default)]
+    pub(crate) problem: Option<String>,
     pub(crate) backing: String,
     pub(crate) capacity_bytes: u64,
     pub(crate) populated_bytes: u64,
@@ -341,6 +381,8 @@ pub(crate) enum State {
     Draining,
     /// Draining is over: the member holds nothing.
     Drained,
+    /// The pool was opened without the member.
+    Missing,
     /// The node has no member in the pool, only CPUs that write to it.
     NoMember,
 }
@@ -391,6 +433,7 @@ impl State {
             Self::Fat => "fat",
             Self::Draining => "draining",
             Self::Drained => "drained",
+            Self::Missing => "missing",
             Self::NoMember => "no member",
         }
     }
@@ -507,6 +550,7 @@ mod tests {
                 message: "a\nb".into(),
                 busy: true,
                 device_busy: false,
+                unmounted: false,
             }),
         ];
         for reply in replies {

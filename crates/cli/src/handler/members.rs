@@ -6,14 +6,24 @@ use crate::failure::{Failure, Result};
 use crate::mountinfo::{Device, shown};
 use crate::pool::durable::Made;
 use crate::pool::known;
-use homenode::{Error, MemberId, Pool, PoolError, PoolName};
+use homenode::{Error, Health, MemberId, MemberKind, MemberStatus, Pool, PoolError, PoolName};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a durable pool is known by: the file of known pools, if it was mounted by a name of that.
+#[derive(Debug)]
+pub(crate) struct Note {
+    name: Option<PoolName>,
+    /// Files that may be members soon. Held while the file of known pools is written.
+    coming: Mutex<Vec<PathBuf>>,
+}
 
 /// Adds a file to a pool, made if it is not there. The file of known pools names it first: a file that the pool does not list does no harm.
 pub(super) fn add_file(
     pool: &Pool,
-    name: Option<&PoolName>,
+    note: &Note,
     path: &Path,
     (size_bytes, unwritten): (Option<u64>, bool),
     mount: Device,
@@ -35,35 +45,106 @@ pub(super) fn add_file(
     if !is_there {
         made.make(path, size_bytes).map_err(refused)?;
     }
-    let mut files = pool.files();
-    files.push(path.to_owned());
-    put(pool, name, files).map_err(refused)?;
+    note.come(pool, path).map_err(refused)?;
     let added = pool.add_file(path, unwritten);
-    match &added {
-        // The pool may list it when it is opened again.
-        Err(Error::Pool(PoolError::Log)) | Ok(_) => made.keep(),
-        Err(_) => note(pool, name),
+    // The pool may list it when it is opened again.
+    let may_be_listed = matches!(added, Err(Error::Pool(PoolError::Log)));
+    if may_be_listed || added.is_ok() {
+        made.keep();
+    }
+    if !may_be_listed {
+        note.came(pool, path);
     }
     added.map_err(|error| refusal(&error))
 }
 
-/// Has the file of known pools name the members that there are.
-pub(super) fn note(pool: &Pool, name: Option<&PoolName>) {
-    if let Err(failure) = put(pool, name, pool.files()) {
-        tracing::warn!("{failure}; `homenode pool import` makes the pool's members known");
+/// Says what is wrong with a member of a durable pool. A file that somebody has removed or cut off is found before its bytes are missed.
+pub(super) fn problem(member: &MemberStatus) -> Option<String> {
+    let told = match member.health {
+        Health::Missing => "is missing: what lies there fails with EIO".to_owned(),
+        _ if member.kind == MemberKind::Dram => return None,
+        health => {
+            let found = std::fs::metadata(&member.backing);
+            match found {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    "has lost its file's name: all of it goes when the pool goes down, so copy what is needed"
+                        .to_owned()
+                }
+                Ok(found) if found.is_file() && found.len() < member.capacity_bytes => format!(
+                    "was cut off: its file has {} B and needs {} B: what lay behind is lost, and fails with EIO",
+                    found.len(),
+                    member.capacity_bytes
+                ),
+                _ if health == Health::Damaged => {
+                    "has bytes that its disk did not give: they fail with EIO until the pool is \
+                     opened again; the kernel's log (dmesg) may tell why"
+                        .to_owned()
+                }
+                _ => return None,
+            }
+        }
+    };
+    Some(told)
+}
+
+impl Note {
+    pub(crate) fn new(name: Option<PoolName>) -> Self {
+        let coming = Mutex::default();
+        Self { name, coming }
+    }
+
+    pub(super) fn name(&self) -> Option<&PoolName> {
+        self.name.as_ref()
+    }
+
+    /// Writes the members that there are, and those that are coming.
+    pub(crate) fn write(&self, pool: &Pool) {
+        warn(self.put(pool, &self.coming()));
+    }
+
+    /// Writes a file beside the members, before it may become one.
+    fn come(&self, pool: &Pool, path: &Path) -> Result<()> {
+        let mut coming = self.coming();
+        coming.push(path.to_owned());
+        self.put(pool, &coming).inspect_err(|_| {
+            coming.pop();
+        })
+    }
+
+    /// A file is a member now, or will not be one.
+    fn came(&self, pool: &Pool, path: &Path) {
+        let mut coming = self.coming();
+        if let Some(at) = coming.iter().position(|one| one == path) {
+            coming.remove(at);
+        }
+        warn(self.put(pool, &coming));
+    }
+
+    fn coming(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        // It is whole between any two lines that could panic.
+        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A pool that is not known under its name any more, or was not mounted by it, is left alone.
+    fn put(&self, pool: &Pool, coming: &[PathBuf]) -> Result<()> {
+        let (Some(name), Some(uuid)) = (&self.name, pool.uuid()) else {
+            return Ok(());
+        };
+        let mut members = pool.files();
+        let others = coming.iter().filter(|path| !members.contains(path)).cloned();
+        members.extend(others.collect::<Vec<_>>());
+        match known::find(name)? {
+            Some(known) if known.uuid == format!("{uuid:032x}") => {
+                let uuid = known.uuid;
+                known::put(name, &known::Known { uuid, members })
+            }
+            _ => Ok(()),
+        }
     }
 }
 
-/// A pool that is not known under its name any more, or was not mounted by it, is left alone.
-fn put(pool: &Pool, name: Option<&PoolName>, members: Vec<PathBuf>) -> Result<()> {
-    let (Some(name), Some(uuid)) = (name, pool.uuid()) else {
-        return Ok(());
-    };
-    match known::find(name)? {
-        Some(known) if known.uuid == format!("{uuid:032x}") => {
-            let uuid = known.uuid;
-            known::put(name, &known::Known { uuid, members })
-        }
-        _ => Ok(()),
+fn warn(written: Result<()>) {
+    if let Err(failure) = written {
+        tracing::warn!("{failure}; `homenode pool import` makes the pool's members known");
     }
 }

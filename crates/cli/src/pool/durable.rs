@@ -1,9 +1,10 @@
 //! `homenode pool create`, `import`, `list` and `export`: durable pools and the files that are their members.
 
 use super::known::{self, Known};
+use super::mounted::{self, Mounted, Server};
 use crate::argument;
 use crate::failure::{Failure, Result, fail};
-use crate::mountinfo::{mounts, shown};
+use crate::mountinfo::shown;
 use crate::progress::Progress;
 use crate::topology::human_bytes;
 use crate::waiting;
@@ -11,12 +12,16 @@ use clap::Args;
 use homenode::{Error, Membership, Pool, PoolName, PoolOptions};
 use homenode_linux::memory::MemberFileError;
 use serde::Serialize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Bytes at the start of a file that are looked at before it becomes a member.
 const LOOKED_AT_BYTES: u64 = 1 << 20;
@@ -26,7 +31,9 @@ pub(crate) const RESERVED: [&str; 2] = ["homenode", "none"];
 
 /// Make a durable pool on files or persistent memory. It keeps what is in it when its server ends or is killed; after a power cut it shows what was synced.
 ///
-/// `homenode up NAME DIR` mounts it.
+/// `homenode up NAME DIR` mounts it. When it fails or is interrupted, files that it made are removed, and others have the room on their disks that
+/// they had. A file that it makes only its owner may open. Users who may open a member get at everything in the pool, and may lock the file
+/// (flock(2)), which keeps the pool from being opened.
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
     /// Name of the pool: letters, digits, `-`, `_` and `.`.
@@ -116,6 +123,7 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
 /// Makes a pool, and the files that are missing; gives the members' absolute paths and the bytes for files.
 pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u64)> {
     refuse_reserved(name)?;
+    let interrupt = Interrupt::new()?;
     let mut made = Made::default();
     for path in &args.members {
         let is_there = refuse_data(path, args.force)?;
@@ -131,16 +139,58 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
     let options = PoolOptions {
         name: *name,
         unwritten: args.unwritten,
+        interrupted: Some(Arc::clone(&interrupt.is_set)),
         ..PoolOptions::default()
     };
     let progress = Progress::new("writing each place of the files once");
-    let pool = Pool::create_on(&members, &options)?;
+    let pool = Pool::create_on(&members, &options);
     drop(progress);
+    let pool = match pool {
+        Err(_) if interrupt.is_set.load(Ordering::Relaxed) => interrupt.give_up(&made),
+        pool => pool?,
+    };
     let bytes = pool.status().free_bytes();
     // Closed, it is on the disk.
     drop(pool);
     made.keep();
     Ok((members, bytes))
+}
+
+/// Signals that end the making of a pool.
+struct Interrupt {
+    is_set: Arc<AtomicBool>,
+    /// The signal.
+    number: Arc<AtomicUsize>,
+}
+
+impl Interrupt {
+    fn new() -> Result<Self> {
+        let (is_set, number) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            let value = usize::try_from(signal).expect("signals are positive");
+            let registered = flag::register_usize(signal, Arc::clone(&number), value)
+                .and_then(|_| flag::register(signal, Arc::clone(&is_set)));
+            registered.map_err(|error| Failure::new(format!("cannot listen for signals: {error}")))?;
+        }
+        Ok(Self { is_set, number })
+    }
+
+    /// Removes the files that were made, says so, and ends the process as a shell expects it.
+    fn give_up(&self, made: &Made) -> ! {
+        made.remove();
+        let names: Vec<String> = made.0.iter().map(|path| shown(path)).collect();
+        let removed = match &names[..] {
+            [] => String::new(),
+            names => format!(", and {} removed, made by this command", are(names)),
+        };
+        complain!("homenode: interrupted: no pool was made{removed}; files that were there stay as they were");
+        let signal = i32::try_from(self.number.load(Ordering::Relaxed)).unwrap_or(SIGINT);
+        std::process::exit(128 + signal)
+    }
+}
+
+fn are(names: &[String]) -> String {
+    format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
 }
 
 fn refuse_reserved(name: &PoolName) -> Result<()> {
@@ -199,27 +249,42 @@ impl Made {
     }
 }
 
-impl Drop for Made {
-    fn drop(&mut self) {
+impl Made {
+    fn remove(&self) {
         for path in &self.0 {
             let _ = fs::remove_file(path);
         }
     }
 }
 
+impl Drop for Made {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// Whether users besides the owner may open a file, as its modes say.
+pub(crate) fn is_open_to_others(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o077 != 0)
+}
+
+/// Says of such a file what they can do with it as a member.
+pub(crate) fn open_to_others(path: &Path) -> String {
+    format!(
+        "users who may open {0} get at everything in the pool, and may lock it, which keeps the pool down: `chmod 600 {0}` keeps them out",
+        shown(path)
+    )
+}
+
 /// Refuses a file that holds other data; false when there is no file.
 fn refuse_data(path: &Path, force: bool) -> Result<bool> {
-    let cannot = |error: io::Error| Failure::new(format!("cannot look at {}: {error}", shown(path)));
-    let found = match fs::metadata(path) {
+    match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
-        found => found.map_err(cannot)?,
-    };
-    if found.is_file() && found.mode() & 0o077 != 0 {
-        complain!(
-            "homenode: users who may open {0} (mode {1:o}) get at everything in the pool: `chmod 600 {0}` keeps them out",
-            shown(path),
-            found.mode() & 0o777
-        );
+        Err(error) => fail!("cannot look at {}: {error}", shown(path)),
+        Ok(_) => {}
+    }
+    if is_open_to_others(path) {
+        complain!("homenode: {}", open_to_others(path));
     }
     // A member is refused later, by its pool.
     if !force && homenode::member_of(path).is_err() && homenode::holds_data(path, LOOKED_AT_BYTES)? {
@@ -308,37 +373,66 @@ fn files_in(directory: &Path) -> Result<Vec<PathBuf>> {
 struct Listed {
     name: String,
     uuid: String,
-    bytes: u64,
+    /// Bytes of the members, where all are known.
+    bytes: Option<u64>,
     members: Vec<PathBuf>,
-    /// Mount points.
+    /// Mount points whose servers live.
     mounted_on: Vec<String>,
+    /// Mount points whose servers were killed.
+    dead_on: Vec<String>,
+    /// It is mounted, and can only be read because a member could not be written.
+    failed: bool,
     /// Reason why it cannot be mounted.
     problem: Option<String>,
 }
 
+impl Listed {
+    fn state(&self) -> String {
+        match (&self.mounted_on[..], &self.dead_on[..], &self.problem) {
+            ([first, ..], ..) if self.failed => format!("mounted on {first}, READ ONLY: `homenode status {first}`"),
+            ([first, ..], ..) => format!("mounted on {first}"),
+            (_, _, Some(problem)) => problem.clone(),
+            (_, [first, ..], _) => format!("not mounted: its server on {first} was killed"),
+            ([], [], None) => "not mounted".to_owned(),
+        }
+    }
+}
+
 pub(crate) fn list(args: &ListArgs) -> Result<()> {
-    let mounts = mounts().map_err(|error| Failure::new(format!("cannot read the mount table: {error}")))?;
+    let mounts = mounted::all().map_err(|error| Failure::new(format!("cannot read the mount table: {error}")))?;
     let mut pools = Vec::new();
     for name in known::names()? {
-        let own = mounts
-            .iter()
-            .filter(|mount| mount.is_homenode() && mount.source == *name.as_str());
         let mut listed = Listed {
             name: name.to_string(),
             uuid: String::new(),
-            bytes: 0,
+            bytes: None,
             members: Vec::new(),
-            mounted_on: own.map(|mount| shown(&mount.mount_point)).collect(),
+            mounted_on: Vec::new(),
+            dead_on: Vec::new(),
+            failed: false,
             problem: None,
         };
         match known::find(&name) {
             Ok(Some(known)) => {
-                (listed.bytes, listed.problem) = look_at(&known);
+                match look_at(&known) {
+                    Ok(bytes) => listed.bytes = Some(bytes),
+                    Err(failure) => listed.problem = Some(failure.to_string()),
+                }
                 (listed.uuid, listed.members) = (known.uuid, known.members);
             }
             // Exported since.
             Ok(None) => continue,
             Err(failure) => listed.problem = Some(failure.to_string()),
+        }
+        for Mounted { mount, server } in mounts.iter().filter(|mount| mount.is_of(&listed.name, &listed.uuid)) {
+            let is_dead = matches!(server, Server::Dead);
+            let place = if is_dead {
+                &mut listed.dead_on
+            } else {
+                &mut listed.mounted_on
+            };
+            place.push(shown(&mount.mount_point));
+            listed.failed |= matches!(server, Server::Answers(report) if report.has_failed());
         }
         pools.push(listed);
     }
@@ -348,24 +442,20 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
     let mut text = format!("{:<20} {:>10}  {:<40} MEMBERS\n", "NAME", "SIZE", "STATE");
     for pool in &pools {
         let members: Vec<String> = pool.members.iter().map(|path| shown(path)).collect();
-        let state = match (&pool.problem, &pool.mounted_on[..]) {
-            (_, [first, ..]) => format!("mounted on {first}"),
-            (Some(problem), []) => problem.clone(),
-            (None, []) => "not mounted".to_owned(),
-        };
-        let (size, members) = (human_bytes(pool.bytes), members.join(" "));
+        let size = pool.bytes.map_or("?".to_owned(), human_bytes);
+        let (state, members) = (pool.state(), members.join(" "));
         let _ = writeln!(text, "{:<20} {size:>10}  {state:<40} {members}", pool.name);
     }
     crate::print_text(&text)
 }
 
-/// Bytes of a pool's members, and why it cannot be mounted.
-fn look_at(known: &Known) -> (u64, Option<String>) {
-    match homenode::find_members(&known.members) {
-        Ok(found) if format!("{:032x}", found.uuid) == known.uuid => (found.bytes, None),
-        Ok(found) => (0, Some(format!("its files are of pool {:032x}", found.uuid))),
-        Err(error) => (0, Some(Failure::from(error).to_string())),
+/// Bytes of a pool's members, or why it cannot be mounted.
+fn look_at(known: &Known) -> Result<u64> {
+    let found = homenode::find_members(&known.members)?;
+    if format!("{:032x}", found.uuid) != known.uuid {
+        fail!("its files are of pool {:032x}", found.uuid);
     }
+    Ok(found.bytes)
 }
 
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {

@@ -2,8 +2,8 @@
 
 use super::Listed;
 use crate::control::protocol::{NodeBytes, OUTPUT_VERSION, VolumeReport};
-use crate::mountinfo::shown;
-use crate::status::names;
+use crate::mountinfo::{MountEntry, shown};
+use crate::status::{mount_points, names};
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::fmt::{self, Write};
@@ -27,12 +27,12 @@ struct InPool {
     volume: VolumeReport,
 }
 
-pub(super) fn json(volumes: Vec<Listed>, dead: &[PathBuf], silent: &[PathBuf]) -> Json {
+pub(super) fn json(volumes: Vec<Listed>, dead: &[MountEntry], silent: &[PathBuf]) -> Json {
     let in_pool = |Listed { pool, volume }| InPool { pool, volume };
     Json {
         output_version: OUTPUT_VERSION,
         volumes: volumes.into_iter().map(in_pool).collect(),
-        dead: names(dead),
+        dead: mount_points(dead),
         silent: names(silent),
     }
 }

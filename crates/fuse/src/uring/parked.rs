@@ -80,6 +80,10 @@ impl Errand for Parked {
         is_sync(self.header.request().opcode)
     }
 
+    fn user(&self) -> u32 {
+        self.header.request().uid
+    }
+
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer {
         let mut scratch = [0; ASIDE_MESSAGE_BYTES];
         carry_out(responder, &self.header, self.lent.payload(), &mut scratch, self.origin)

@@ -24,6 +24,8 @@ pub struct Checked {
     pub placed_bytes: u64,
     /// Faults, each with its remedy; none in a sound pool.
     pub faults: Vec<Mended>,
+    /// Files that were given and are no members of the pool: they are left alone.
+    pub others: Vec<PathBuf>,
 }
 
 /// Checks a durable pool on these files, and writes nothing: whether its log can be played, and leads to a sound tree.
@@ -32,11 +34,11 @@ pub struct Checked {
 /// The errors of [`Pool::open_on`](crate::Pool::open_on); [`Error::Open`] when nothing of the tree can be read.
 pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
     let members = gathered(paths, Access::Read, false)?;
-    let witness = members.witness()?;
+    let (witness, others) = (members.witness()?, others(paths, &members));
     let Members { newest, files } = members;
     let files = files.into_iter().filter_map(|(record, file)| Some((record.id, file?)));
     let repair = plan(&MemberReader::new(files), &newest, witness)?;
-    Ok(checked(&newest, &repair))
+    Ok(checked(&newest, &repair, others))
 }
 
 /// Checks a durable pool on these files, and mends all faults: by the remedy that each has in the answer. A sound pool is not written to.
@@ -45,14 +47,14 @@ pub fn check(paths: &[PathBuf]) -> Result<Checked, Error> {
 /// The errors of [`check`]. Nothing is changed then, unless writing itself failed.
 pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
     let members = gathered(paths, Access::Write, false)?;
-    let witness = members.witness()?;
+    let (witness, others) = (members.witness()?, others(paths, &members));
     let Members { newest, files } = members;
     let memory = NodeMemory::new();
     for (record, file) in files {
         memory.attach(record.id, record.kind, file.expect("none may miss"))?;
     }
     let repair = plan(&memory, &newest, witness)?;
-    let checked = checked(&newest, &repair);
+    let checked = checked(&newest, &repair, others);
     let carried_out = repair.carry_out(&memory, &newest, witness, random()?);
     carried_out.map_err(Error::Open)?;
     Ok(checked)
@@ -63,12 +65,18 @@ fn plan<M: Memory>(memory: &M, newest: &Superblock, witness: u128) -> Result<Rep
     Repair::plan(memory, newest, witness, segment_blocks, CoarseClock.now_ns()).map_err(Error::Open)
 }
 
-fn checked(newest: &Superblock, repair: &Repair) -> Checked {
+fn others(paths: &[PathBuf], members: &Members) -> Vec<PathBuf> {
+    let is_member = |path: &&PathBuf| members.present().any(|(_, file)| file.path() == **path);
+    paths.iter().filter(|path| !is_member(path)).cloned().collect()
+}
+
+fn checked(newest: &Superblock, repair: &Repair, others: Vec<PathBuf>) -> Checked {
     Checked {
         uuid: newest.uuid,
         name: newest.name,
         inodes: repair.inodes(),
         placed_bytes: repair.placed_blocks() * BLOCK_BYTES as u64,
         faults: repair.mended().to_vec(),
+        others,
     }
 }

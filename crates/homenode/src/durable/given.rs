@@ -5,6 +5,7 @@ use homenode_engine::log::{MemberRecord, NotGathered, Superblock, gather};
 use homenode_engine::{BLOCK_BYTES, MemberId};
 use homenode_linux::memory::{MemberFile, MemberFileError, witness};
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// A pool's newest superblock, and its members in the order of their numbers.
@@ -82,15 +83,9 @@ pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Res
         Access::Read => MemberFile::open_to_read,
         Access::Look => MemberFile::look,
     };
-    let mut seen = BTreeSet::new();
+    refuse_twice(paths)?;
     let (mut given, mut superblocks, mut files, mut unusable) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for path in paths {
-        // One that is not there is told by whoever opens it.
-        if let Ok(resolved) = path.canonicalize()
-            && !seen.insert(resolved)
-        {
-            return Err(Error::GivenTwice(path.clone()));
-        }
         match open(path).and_then(|file| Ok((file.superblock()?, file))) {
             Ok((superblock, file)) => {
                 given.push(path);
@@ -134,7 +129,7 @@ pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Res
     }
     // The superblocks of the members say that there are no others.
     for other in &gathered.others {
-        tracing::warn!(
+        tracing::debug!(
             "{} is no member of the pool, and is left alone: a crash came while it was added or removed",
             given[*other].display()
         );
@@ -143,7 +138,7 @@ pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Res
         if may_miss {
             tracing::warn!("{error}");
         } else {
-            tracing::warn!(
+            tracing::debug!(
                 "{} is no member of the pool, and is left alone: {error}",
                 path.display()
             );
@@ -180,6 +175,18 @@ fn require_size(file: &MemberFile, blocks: u64) -> Result<(), Error> {
         });
     }
     Ok(())
+}
+
+/// Fails when a file is given more than once, by whatever name.
+pub(super) fn refuse_twice(paths: &[PathBuf]) -> Result<(), Error> {
+    let mut seen = BTreeSet::new();
+    // One that is not there is told by whoever opens it.
+    let is_twice = |path: &&PathBuf| {
+        let found = std::fs::metadata(path);
+        found.is_ok_and(|found| !seen.insert((found.dev(), found.ino())))
+    };
+    let twice = paths.iter().find(is_twice);
+    twice.map_or(Ok(()), |path| Err(Error::GivenTwice(path.clone())))
 }
 
 /// Fails when a file is smaller than it must be.

@@ -3,9 +3,11 @@
 //! A member's file is there as a whole before it is mapped, and locked while it is: the lock goes with the process. Bytes in the mapping survive
 //! the process; what [`persist`](DurableMember::persist) returned for survives the machine.
 
+mod room;
 mod told;
 mod witness;
 
+pub use room::{RoomError, TakenRoom};
 pub use witness::{identity, witness};
 
 use super::devdax::Devdax;
@@ -16,13 +18,14 @@ use homenode_engine::log::{Superblock, UnusableSuperblock};
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId, Starved};
 use homenode_shared::{Guarded, is_lost};
-use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use told::Told;
 
 /// Type of a tmpfs, as statfs(2) tells it.
@@ -259,11 +262,16 @@ impl MemberFile {
 
     /// Makes it ready to become a member: refuses one that belongs to a pool, unless that `was_left` in the file, and takes all of its room on
     /// the disk. Unless `unwritten`, zeros are written where nothing was yet: a filesystem notes the first write to each place, and an fsync would
-    /// wait for that.
+    /// wait for that. It ends with [`io::ErrorKind::Interrupted`] soon after `is_over` was set.
     ///
     /// # Errors
     /// [`MemberFileError::Taken`], or why there is no room.
-    pub fn prepare(&self, unwritten: bool, was_left: impl Fn(&Superblock) -> bool) -> Result<(), MemberFileError> {
+    pub fn prepare(
+        &self,
+        unwritten: bool,
+        is_over: &AtomicBool,
+        was_left: impl Fn(&Superblock) -> bool,
+    ) -> Result<(), MemberFileError> {
         match self.superblock() {
             Err(MemberFileError::Superblock {
                 source: UnusableSuperblock::NotOne,
@@ -293,27 +301,23 @@ impl MemberFile {
         if unwritten {
             return Ok(());
         }
-        self.write_holes()
+        self.write_holes(is_over)
             .map_err(|error| self.failed("write zeros to all of", error))
     }
 
     /// Writes zeros where nothing was written yet, and leaves none of them in the page cache.
-    fn write_holes(&self) -> io::Result<()> {
+    fn write_holes(&self, is_over: &AtomicBool) -> io::Result<()> {
         // What was only read counts as data as long as it is cached.
         self.drop_cached()?;
         let zeros = vec![0; WRITE_BYTES_MAX];
         let (mut at, mut cached) = (0, 0);
-        while at < self.bytes {
-            let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(at))?;
-            let end = match rustix::fs::seek(&self.file, SeekFrom::Data(hole)) {
-                Ok(data) => data,
-                // No data behind it.
-                Err(rustix::io::Errno::NXIO) => self.bytes,
-                Err(errno) => return Err(errno.into()),
-            };
-            for start in (hole..end.min(self.bytes)).step_by(WRITE_BYTES_MAX) {
-                let bytes = usize::try_from(end.min(self.bytes) - start)
-                    .map_or(WRITE_BYTES_MAX, |left| left.min(WRITE_BYTES_MAX));
+        while let Some(hole) = self.next_hole(at)? {
+            for start in hole.clone().step_by(WRITE_BYTES_MAX) {
+                let bytes = usize::try_from(hole.end - start).map_or(WRITE_BYTES_MAX, |left| left.min(WRITE_BYTES_MAX));
+                // Relaxed: it says nothing of other memory.
+                if is_over.load(Ordering::Relaxed) {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
                 self.file.write_all_at(&zeros[..bytes], start)?;
                 cached += bytes;
                 if cached >= CACHED_BYTES_MAX {
@@ -321,7 +325,7 @@ impl MemberFile {
                     cached = 0;
                 }
             }
-            at = end;
+            at = hole.end;
         }
         self.drop_cached()
     }
@@ -509,6 +513,7 @@ impl DurableMember {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::SeekFrom;
 
     /// Bytes of a file in which nothing was written yet.
     fn unwritten_bytes(file: &File, bytes: u64) -> u64 {
@@ -532,13 +537,16 @@ mod tests {
         let file = File::create(&path).expect("the directory is ours");
         file.set_len(BYTES).expect("a hole takes no room");
         file.write_all_at(b"kept", 1 << 20).expect("there is room for a block");
-        let member = MemberFile::open(&path).expect("nobody else has it");
-        member.prepare(true, |_| false).expect("there is room");
+        let (member, never) = (
+            MemberFile::open(&path).expect("nobody else has it"),
+            AtomicBool::new(false),
+        );
+        member.prepare(true, &never, |_| false).expect("there is room");
         assert!(
             unwritten_bytes(&file, BYTES) > 0,
             "this filesystem tells no holes: nothing is tested"
         );
-        member.prepare(false, |_| false).expect("there is room");
+        member.prepare(false, &never, |_| false).expect("there is room");
         assert_eq!(unwritten_bytes(&file, BYTES), 0);
         let mut kept = [0; 4];
         let opened = File::open(&path).expect("it is there");

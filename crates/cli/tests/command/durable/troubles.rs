@@ -1,0 +1,232 @@
+//! Durable pools whose files, disks and servers fail, or whose commands are interrupted, and what is said of it.
+
+use super::*;
+use rustix::process::Pid;
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Child, Output, Stdio};
+
+/// Makes each write to a member fail from now on.
+fn forbid_writes(mount: &Path) {
+    let pid = server_pid(mount).unwrap().as_raw_nonzero().to_string();
+    let limited = Command::new("prlimit").args(["--fsize=0", "--pid", &pid]).status();
+    assert!(limited.unwrap().success());
+}
+
+/// The line of a pool in `homenode pool list`.
+fn line_of(pools: &Pools, name: &str) -> String {
+    let listed = succeed(&mut pools.homenode("pool list"));
+    let line = listed.lines().find(|line| line.starts_with(name));
+    line.unwrap_or_else(|| panic!("{name} is not in: {listed}")).to_owned()
+}
+
+#[test]
+fn a_pool_that_cannot_be_written_any_more_says_so_until_it_is_opened_again() {
+    need_mounts!();
+    let pools = Pools::new("unwritable");
+    let mount = pools.0.dir("mount");
+    succeed(&mut pools.homenode("pool create butt a --size 32M"));
+    succeed(&mut pools.homenode("up butt mount"));
+    fs::write(mount.join("before"), "kept").unwrap();
+    File::open(mount.join("before")).unwrap().sync_all().unwrap();
+    assert_eq!(status(&mount)["durable"]["access"], "read_write");
+    forbid_writes(&mount);
+    // The log cannot be written, and then nothing can.
+    let failed = fs::write(mount.join("later"), "lost").and_then(|()| File::open(mount.join("later"))?.sync_all());
+    failed.unwrap_err();
+    let remedies = ["READ ONLY", "could not be written", "homenode down", "homenode up butt"];
+    for told in [
+        succeed(&mut pools.homenode("status mount")),
+        succeed(&mut pools.homenode("doctor --period 0.2")),
+    ] {
+        assert!(remedies.iter().all(|part| told.contains(part)), "{told}");
+    }
+    assert_eq!(status(&mount)["durable"]["access"], "failed");
+    assert!(line_of(&pools, "butt").contains("READ ONLY"));
+    refused(
+        &mut pools.homenode("down mount"),
+        &["is unmounted", "could not be put away", "cannot make the pool durable"],
+    );
+    assert_nothing_mounted(pools.0.path());
+    succeed(&mut pools.homenode("up butt mount"));
+    assert_eq!(fs::read_to_string(mount.join("before")).unwrap(), "kept");
+    assert!(!succeed(&mut pools.homenode("status mount")).contains("READ ONLY"));
+    down(&mount);
+}
+
+#[test]
+fn pools_are_listed_by_what_they_are_and_not_by_their_names() {
+    need_mounts!();
+    let pools = Pools::new("listed");
+    let (mount, place) = (pools.0.dir("mount"), pools.path("mount"));
+    succeed(&mut pools.homenode("pool create firkin a --size 32M"));
+    succeed(&mut pools.homenode("up firkin mount"));
+    // Another pool takes the name.
+    succeed(&mut pools.homenode("pool import a --name pipe"));
+    let mut mkfs = pools.command("mkfs.homenode");
+    succeed(mkfs.args(["-L", "firkin", "--size", "32M", "b"]));
+    succeed(&mut pools.homenode("pool import b --force"));
+    let state = |name: &str| {
+        let listed = pools.listed();
+        let pool = listed.into_iter().find(|pool| pool["name"] == name).unwrap();
+        (pool["mounted_on"][0].clone(), pool["dead_on"][0].clone())
+    };
+    assert_eq!(state("pipe"), (place.to_str().into(), Value::Null));
+    assert_eq!(state("firkin"), (Value::Null, Value::Null));
+    succeed(&mut pools.homenode("pool import a --name firkin --force"));
+    kill_server(&mount, Signal::KILL);
+    assert_eq!(state("firkin"), (Value::Null, place.to_str().into()));
+    assert!(line_of(&pools, "firkin").contains("its server on"));
+    let told = succeed(&mut pools.homenode("status"));
+    assert!(told.contains("the pool firkin keeps what was written"), "{told}");
+    let output = pools.homenode("down mount").output().unwrap();
+    let cleared = describe(&output);
+    assert!(
+        output.status.success() && cleared.contains("the pool firkin keeps what was written"),
+        "{cleared}"
+    );
+    // Its size is not known without its file.
+    fs::remove_file(pools.path("a")).unwrap();
+    let line = line_of(&pools, "firkin");
+    assert!(line.contains(" ?  ") && line.contains("No such file"), "{line}");
+    assert_eq!(pools.listed()[1]["bytes"], Value::Null);
+}
+
+fn start(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn interrupt(child: Child, by: Signal) -> Output {
+    signal(Pid::from_child(&child), by);
+    child.wait_with_output().unwrap()
+}
+
+fn sectors(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |found| found.blocks())
+}
+
+#[test]
+fn making_a_pool_that_is_interrupted_leaves_files_as_they_were() {
+    const BYTES: u64 = 4 << 30;
+    let pools = Pools::new("interrupted-create");
+    let (old, new) = (pools.path("old"), pools.path("new"));
+    File::create(&old).unwrap().set_len(BYTES).unwrap();
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o600)).unwrap();
+    for (by, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let create = start(&mut pools.homenode(&format!("pool create tank old new --size {BYTES}")));
+        wait_until("it takes room", || sectors(&old) > 0);
+        let output = interrupt(create, by);
+        let said = describe(&output);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(
+            said.contains("interrupted: no pool was made") && said.contains("new is removed"),
+            "{said}"
+        );
+        assert!(!new.exists());
+        assert_eq!((sectors(&old), fs::metadata(&old).unwrap().len()), (0, BYTES));
+        assert!(pools.listed().is_empty());
+    }
+}
+
+#[test]
+fn adding_a_file_goes_on_without_the_command_and_beside_another() {
+    need_mounts!();
+    let pools = Pools::new("interrupted-add");
+    let mount = pools.0.dir("mount");
+    succeed(&mut pools.homenode("pool create keeve a --size 32M"));
+    succeed(&mut pools.homenode("up keeve mount"));
+    let add = start(&mut pools.homenode("pool add mount large --size 1G"));
+    wait_until("it takes room", || sectors(&pools.path("large")) > 0);
+    let output = interrupt(add, Signal::INT);
+    let said = describe(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("the server goes on if it has begun"), "{said}");
+    succeed(&mut pools.homenode("pool add mount small --size 32M"));
+    wait_until("both are members", || {
+        status(&mount)["members"].as_array().unwrap().len() == 3
+    });
+    // What the pool is known by has them all.
+    let members = || pools.listed()[0]["members"].as_array().unwrap().len();
+    wait_until("it is known", || members() == 3);
+    let usage = fail(2, &mut pools.homenode("pool add mount"));
+    assert!(usage.contains("the pool is durable: give PATH"), "{usage}");
+    kill_server(&mount, Signal::KILL);
+    down(&mount);
+    succeed(&mut pools.homenode("up keeve mount"));
+    down(&mount);
+}
+
+#[test]
+fn files_that_cannot_become_members_are_told_by_what_is_wrong() {
+    let pools = Pools::new("unfit");
+    let disk = rustix::fs::statvfs(pools.0.path()).unwrap();
+    let far_too_large = disk.f_blocks * disk.f_frsize + (1 << 30);
+    File::create(pools.path("large"))
+        .unwrap()
+        .set_len(far_too_large)
+        .unwrap();
+    let told = fail(1, &mut pools.homenode("pool create tank large"));
+    assert!(
+        told.contains("no room on the disk for all of") && told.contains("are free"),
+        "{told}"
+    );
+    assert_eq!(sectors(&pools.path("large")), 0);
+    fs::remove_file(pools.path("large")).unwrap();
+    let twice = ["pool create tank a a --size 32M", "pool create tank a ./a --size 32M"];
+    for command in twice {
+        refused(&mut pools.homenode(command), &["a was given twice"]);
+        assert!(!pools.path("a").exists());
+    }
+    succeed(&mut pools.homenode("pool create tank a b --size 32M"));
+    let file = File::open(pools.path("a")).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let own = format!("({})", std::process::id());
+    let used = fail(8, &mut pools.homenode("fsck tank"));
+    assert!(used.contains("locked by") && used.contains(&own), "{used}");
+    drop(file);
+    fs::set_permissions(pools.path("b"), fs::Permissions::from_mode(0o640)).unwrap();
+    let told = succeed(&mut pools.homenode("doctor --period 0.2"));
+    let is_told = told.contains("may lock it") && told.contains(pools.path("b").to_str().unwrap());
+    assert!(is_told && !told.contains(pools.path("a").to_str().unwrap()), "{told}");
+    // Nothing there opens a pool degraded.
+    let missing = fail(1, &mut pools.homenode("pool import a"));
+    assert!(
+        missing.contains("member 1") && !missing.contains("degraded"),
+        "{missing}"
+    );
+    let checked = succeed(&mut pools.homenode("fsck a b known/tank.toml"));
+    assert!(checked.contains("tank.toml is no member of the pool"), "{checked}");
+}
+
+#[test]
+fn members_that_are_not_whole_are_told_while_the_pool_is_up() {
+    need_mounts!();
+    let pools = Pools::new("unwhole");
+    let mount = pools.0.dir("mount");
+    succeed(&mut pools.homenode("pool create cade a b --size 32M"));
+    fs::rename(pools.path("b"), pools.path("away")).unwrap();
+    let hint = fail(1, &mut pools.homenode("up cade mount"));
+    assert!(hint.contains("--degraded"), "{hint}");
+    succeed(&mut pools.homenode("up --degraded cade mount"));
+    let told = status(&mount);
+    assert_eq!(told["members"][1]["state"], "missing");
+    assert_eq!(told["durable"]["access"], "read_only");
+    assert_eq!(told["members"][0]["problem"], Value::Null);
+    down(&mount);
+    fs::rename(pools.path("away"), pools.path("b")).unwrap();
+    succeed(&mut pools.homenode("up cade mount"));
+    fs::rename(pools.path("a"), pools.path("away")).unwrap();
+    File::options()
+        .write(true)
+        .open(pools.path("b"))
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    let lost = ["member 0", "has lost its file's name", "member 1", "was cut off"];
+    for told in [
+        succeed(&mut pools.homenode("status mount")),
+        succeed(&mut pools.homenode("doctor --period 0.2")),
+    ] {
+        assert!(lost.iter().all(|part| told.contains(part)), "{told}");
+    }
+}

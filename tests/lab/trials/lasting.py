@@ -1,5 +1,6 @@
 """Block devices of a durable pool, whose server is killed again and again. The first argument names the class to run."""
 
+import contextlib
 import mmap
 import os
 import random
@@ -223,6 +224,13 @@ echo "$n"
 """
 
 
+def name_of(task: Path) -> str:
+    """Name of a thread; nothing when it has ended meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return (task / "comm").read_text()
+    return ""
+
+
 class Ends(Lasting):
     """Nobody has to wait for ever."""
 
@@ -311,14 +319,16 @@ class Ends(Lasting):
         # It was killed between two commands that the older driver needs without a crash.
         self.assertLess(tuple(map(int, os.uname().release.split(".")[:2])), (6, 16))
         self.assertIn(f"{disk} of a volume that nobody knows any more waits", homenode("volume", "list").stderr)
+        # One of those that were killed may have served it.
+        is_served = reader.poll() == 0
         self.done("volume", "detach", "--force", disk)
-        self.failed(reader)
+        if not is_served:
+            self.failed(reader)
 
     def test_a_queue_that_fails_ends_the_device(self):
         disk = self.disk("disk")
         queue = f"ublk{disk.name.removeprefix('ublkb')}q"
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        thread = next(task.name for task in tasks if (task / "comm").read_text().startswith(queue))
+        thread = next(task.name for task in Path(f"/proc/{self.pid}/task").iterdir() if name_of(task).startswith(queue))
         words = ["strace", "-p", thread, "-o", "/dev/null", "-e", "trace=io_uring_enter", "-e", "inject=io_uring_enter:error=EBADF"]
         failing = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(failing.wait)

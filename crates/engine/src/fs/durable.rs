@@ -39,6 +39,8 @@ const TIMES_BYTES_MAX: u64 = 40;
 /// Time between two looks whether others have given room back, and how often one looks: a tenth of a second.
 const WAIT: Duration = Duration::from_micros(100);
 const WAITS_MAX: usize = 1000;
+/// Commits that an operation waits for before the pool is full for it: others free blocks meanwhile, and use those that were given back.
+const COMMITS_MAX: usize = 16;
 /// How long who makes the log durable waits for operations that are about to need a file.
 const PATIENCE: Duration = Duration::from_millis(10);
 
@@ -343,13 +345,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let _one_at_a_time = journal.settling.lock();
         // Another thread may have been faster.
         let mut room = find();
-        if room.is_none() {
-            self.settle_all(journal, &slot)?;
-            room = find();
-        }
-        if room.is_none() && journal.has_grown() {
-            self.write_snapshot(journal, &slot)?;
-            room = find();
+        for _ in 0..COMMITS_MAX {
+            if room.is_none() {
+                self.settle_all(journal, &slot)?;
+                room = find();
+            }
+            if room.is_none() && journal.has_grown() {
+                self.write_snapshot(journal, &slot)?;
+                room = find();
+            }
+            if room.is_some() || journal.quarantined_blocks() == 0 {
+                break;
+            }
         }
         for _ in 0..WAITS_MAX {
             if room.is_some() || !journal.fits_alone(effect, bytes) {
@@ -383,7 +390,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .ok_or(Error::NoSpace)
     }
 
-    /// Carries out `act`, whose groups have `bytes` bytes at most; once more when the pool was full, and freed blocks could be given back.
+    /// Carries out `act`, whose groups have `bytes` bytes at most; again when the pool was full, and freed blocks could be given back.
     pub(super) fn with_freed<T>(
         &self,
         slot: &Slot,
@@ -398,7 +405,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         };
         let full = |result: &Result<T>| matches!(result, Err(Error::NoSpace));
         let mut result = act();
-        if full(&result) && journal.quarantined_blocks() > 0 {
+        for _ in 0..COMMITS_MAX {
+            if !full(&result) || journal.quarantined_blocks() == 0 {
+                break;
+            }
             self.sync_all(slot)?;
             result = act();
         }

@@ -4,7 +4,7 @@ use crate::sim::Kind;
 use crate::tree::Tree;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format_of, open};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, KEEP_SIZE, PUNCH_HOLE};
-use homenode_engine::fs::{Error, NewInode, XattrMode};
+use homenode_engine::fs::{Error, NewInode, RenameMode, XattrMode};
 
 const THREADS: usize = 64;
 const ROUNDS: usize = 60;
@@ -102,6 +102,30 @@ fn threads_that_sync_and_remove_in_a_full_pool_do_not_end_its_log() {
         again.check_invariants();
         assert!(before == Tree::of(&again, &again.slots().claim().expect("the first")));
     }
+}
+
+/// What each frees waits for a commit, and others use it then: a pool of which little is in use is not full.
+#[test]
+fn a_pool_is_not_full_of_what_was_freed() {
+    let (fs, memory) = format_of(Kind::File, 4096, 64);
+    memory.forget_events();
+    memory.slow_down(30);
+    let root = fs.root();
+    let work = |thread: usize| {
+        let slot = fs.slots().claim().expect("there are many");
+        let [new, kept] = ["new", "kept"].map(|name| format!("{thread}-{name}"));
+        for nth in 0..2_000 {
+            let inode = fs
+                .create(&root, new.as_bytes(), file())
+                .expect("names and groups find room");
+            let written = fs.write(&asking(&slot), &inode, 0, &[7; 20_000], false);
+            written.expect("blocks are given back");
+            let renamed = fs.rename(&root, new.as_bytes(), &root, kept.as_bytes(), RenameMode::Replace);
+            renamed.unwrap_or_else(|error| panic!("rename {nth}: {error}"));
+        }
+    };
+    let work = &work;
+    std::thread::scope(|scope| (0..8).for_each(|thread| drop(scope.spawn(move || work(thread)))));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Kinds of members that are simulated.
@@ -83,6 +83,8 @@ struct Inner {
     pauses: AtomicU8,
     /// What happens in the middle of the next load.
     at_load: Mutex<Hook>,
+    /// How long it takes to make all bytes durable, in ms.
+    commit_ms: AtomicU64,
 }
 
 #[derive(Default)]
@@ -124,7 +126,13 @@ impl SimMemory {
             state: Mutex::new(state),
             pauses: AtomicU8::new(0),
             at_load: Mutex::default(),
+            commit_ms: AtomicU64::new(0),
         }))
+    }
+
+    /// Makes the disk slow: how long it takes to make all bytes durable, in ms.
+    pub(crate) fn slow_down(&self, ms: u64) {
+        self.0.commit_ms.store(ms, Ordering::Relaxed);
     }
 
     /// Has something happen in the middle of the next load.
@@ -247,6 +255,7 @@ impl Memory for SimMemory {
     }
 
     fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {
+        std::thread::sleep(Duration::from_millis(self.0.commit_ms.load(Ordering::Relaxed)));
         self.note_persist(self.address(Block::new(member, 0), 0), MEMBER_BYTES)
     }
 

@@ -37,7 +37,7 @@ impl From<homenode::Error> for Failure {
     }
 }
 
-/// An error with those below it, and with who is in the way of a member's file.
+/// An error with those below it, and with the holders of a member's file.
 pub(crate) fn told(error: &homenode::Error) -> String {
     let text = chain(error);
     match error {

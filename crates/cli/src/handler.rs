@@ -49,7 +49,7 @@ impl PoolHandler {
         self.exports.detach_all();
         drop(claims);
         // The command that asks sees the end of the server, and not what came of it.
-        let synced = if lazy { Ok(()) } else { self.pool.sync() };
+        let synced = if lazy { Ok(()) } else { self.pool.put_away() };
         synced.map_err(|error| Refusal {
             unmounted: true,
             ..Refusal::new(told(&error))

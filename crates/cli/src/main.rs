@@ -96,7 +96,15 @@ fn main() -> ExitCode {
     if let Some(code) = mkfs::main_if_called() {
         return code;
     }
-    let verb = Cli::parse().verb;
+    let verb = match Cli::try_parse() {
+        Ok(cli) => cli.verb,
+        // fsck(8) has its own code for a command that was not understood.
+        Err(error) if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|verb| verb == "fsck") => {
+            let _ = error.print();
+            return ExitCode::from(fsck::USAGE);
+        }
+        Err(error) => error.exit(),
+    };
     logging::start(has_own_terminal(&verb));
     if let Verb::Fsck(args) = &verb {
         return fsck::run(args);

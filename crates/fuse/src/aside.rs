@@ -15,6 +15,8 @@ const BYTES_MAX: usize = 16 << 20;
 
 /// Fsyncs of a user that are settled in a row while another user waits.
 const TURN: usize = 4;
+/// Fsyncs that are settled before the log is forced, at most: users who keep coming do not put it off.
+const BATCH_MAX: usize = 64;
 
 /// A request that was taken.
 pub(crate) trait Errand: Send + Sized + 'static {
@@ -209,10 +211,11 @@ impl Turns {
         let is_new = turns_of(user) == 0;
         // Somebody has nothing more to be settled, and waits for the log alone.
         let is_done = |one: u32| !waiting.clone().any(|user| user == one);
-        let waits_for_others = self.settled.iter().any(|(one, _)| *one != user && is_done(*one));
+        let waits_for_others = || self.settled.iter().any(|(one, _)| *one != user && is_done(*one));
         let has_had_turn = self.settled.iter().any(|(one, count)| *one == user && *count >= TURN);
-        let has_many = waiting.clone().count() > TURN;
-        if has_had_turn && has_many && waits_for_others || self.left == 0 && !is_new {
+        let has_many = || waiting.clone().count() > TURN;
+        let is_enough = self.settled.iter().map(|(_, count)| count).sum::<usize>() >= BATCH_MAX;
+        if is_enough || self.left == 0 && !is_new || has_had_turn && has_many() && waits_for_others() {
             return None;
         }
         self.left = self.left.saturating_sub(1);
@@ -284,6 +287,13 @@ mod tests {
         // One that comes later waits for the next time, so that there is one.
         assert_eq!(batch(&aside, (1, Some(Of(6, true, 0)))), [5]);
         assert_eq!(batch(&aside, (0, None)), [6]);
+    }
+
+    #[test]
+    fn users_who_keep_coming_put_no_forced_write_off() {
+        let aside = Aside::new();
+        (0..1000).for_each(|user| aside.send(Of(1, true, user), false));
+        assert_eq!(batch(&aside, (0, None)).len(), BATCH_MAX);
     }
 
     #[test]

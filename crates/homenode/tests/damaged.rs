@@ -5,7 +5,7 @@ mod support;
 
 use homenode::{Error, MemberId, OpenOptions, Pool, PoolOptions, Size};
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use support::{Files, flip};
 
@@ -278,23 +278,41 @@ fn a_log_that_was_damaged_after_the_pool_was_put_away_is_told() {
     drop(open(&member, &PoolOptions::new()).unwrap());
 }
 
-#[test]
-fn a_log_that_was_damaged_after_a_crash_is_told_if_groups_follow() {
-    const FILES: usize = 20;
-    let files = Files::new("crashed");
+/// A pool as a power cut leaves it, in a file that is not the killed process's, its bytes, and its log's groups in their order.
+fn crashed(files: &Files, make: impl FnOnce(&Pool)) -> ([PathBuf; 1], Vec<u8>, Vec<u64>) {
     let member = [files.member("a", MEMBER_BYTES)];
-    let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
-    for nth in 0..FILES {
-        pool.create_file(format!("{nth}")).unwrap().sync().unwrap();
-    }
-    // As a power cut leaves it, for another file than the killed process had.
+    let options = PoolOptions {
+        commit_period: Some(std::time::Duration::from_secs(300)),
+        ..PoolOptions::new()
+    };
+    let pool = Pool::create_on(&member, &options).unwrap();
+    make(&pool);
     let copy = [files.member("b", MEMBER_BYTES)];
     let image = fs::read(&member[0]).unwrap();
     drop(pool);
     fs::write(&copy[0], &image).unwrap();
-    assert_eq!(open(&copy, &read_only()).unwrap().read_dir("/").unwrap().count(), FILES);
     let mut groups = found(&copy[0], b"HNLG");
-    groups.sort_by_key(|at| image[usize::try_from(*at).unwrap() + 8]);
+    groups.sort_by_key(|at| number(&image, at + 8));
+    let nonce = number(&image, groups.last().unwrap() + 16);
+    groups.retain(|at| number(&image, at + 16) == nonce);
+    (copy, image, groups)
+}
+
+fn number(image: &[u8], at: u64) -> u64 {
+    let at = usize::try_from(at).unwrap();
+    u64::from_le_bytes(image[at..at + 8].try_into().unwrap())
+}
+
+#[test]
+fn a_log_that_was_damaged_after_a_crash_is_told_if_groups_follow() {
+    const FILES: usize = 20;
+    let files = Files::new("crashed");
+    let (copy, _, groups) = crashed(&files, |pool| {
+        for nth in 0..FILES {
+            pool.create_file(format!("{nth}")).unwrap().sync().unwrap();
+        }
+    });
+    assert_eq!(open(&copy, &read_only()).unwrap().read_dir("/").unwrap().count(), FILES);
     let told = groups.len() - 2;
     // Nothing tells damage to the last two from a torn end. Each field of a header, and the records.
     for (at, must_be_told) in groups.iter().enumerate().map(|(nth, at)| (at, nth < told)) {
@@ -310,6 +328,65 @@ fn a_log_that_was_damaged_after_a_crash_is_told_if_groups_follow() {
             flip(&copy[0], at + byte);
         }
     }
+}
+
+#[test]
+fn damage_many_groups_and_a_segment_before_a_sync_is_told() {
+    let files = Files::new("long");
+    let (copy, _, groups) = crashed(&files, |pool| {
+        let long = (0..2000).map(|nth| format!("{nth:0200}"));
+        long.for_each(|name| drop(pool.create_file(name).unwrap()));
+        let short = (0..20).map(|nth| format!("{nth}"));
+        short.for_each(|name| pool.create_file(name).unwrap().sync().unwrap());
+    });
+    assert_eq!(open(&copy, &read_only()).unwrap().read_dir("/").unwrap().count(), 2020);
+    for nth in [15, 100, 500, 1500, groups.len() - 5] {
+        flip(&copy[0], groups[nth] + 40);
+        assert!(open(&copy, &read_only()).is_err(), "group {nth} of {}", groups.len());
+        flip(&copy[0], groups[nth] + 40);
+    }
+}
+
+#[test]
+fn a_group_that_leads_to_its_own_segment_ends_no_search() {
+    let files = Files::new("circle");
+    let (copy, image, groups) = crashed(&files, |pool| pool.create_file("file").unwrap().sync().unwrap());
+    let last = *groups.last().unwrap();
+    let bytes = number(&image, last) >> 32;
+    // The superblock's head of the log, of which the end is in the first segment.
+    let mut group = [b"HNLG".as_slice(), &53_u32.to_le_bytes()].concat();
+    group.extend((number(&image, last + 8) + 1).to_le_bytes());
+    group.extend(number(&image, last + 16).to_le_bytes());
+    group.extend([0; 16]);
+    group.push(20);
+    group.extend(&image[104..116]);
+    let file = File::options().write(true).open(&copy[0]).unwrap();
+    file.write_all_at(&group, last + bytes.next_multiple_of(8)).unwrap();
+    assert_eq!(open(&copy, &read_only()).unwrap().read_dir("/").unwrap().count(), 1);
+}
+
+#[test]
+fn what_followed_a_lost_snapshot_is_kept() {
+    let files = Files::new("no-snapshot");
+    let member = [files.member("a", MEMBER_BYTES)];
+    let pool = Pool::create_on(&member, &PoolOptions::new()).unwrap();
+    for nth in 0..20 {
+        pool.create_file(format!("{nth}")).unwrap().sync().unwrap();
+    }
+    let image = fs::read(&member[0]).unwrap();
+    drop(pool);
+    fs::write(&member[0], &image).unwrap();
+    // The first group of each log: a snapshot of nothing but the root, and what followed.
+    let snapshot = found(&member[0], b"HNLG")
+        .into_iter()
+        .filter(|at| number(&image, at + 8) == 1);
+    snapshot.for_each(|at| flip(&member[0], at));
+    assert!(open(&member, &read_only()).is_err());
+    assert!(!homenode::repair(&member).unwrap().faults.is_empty());
+    assert!(homenode::check(&member).unwrap().faults.is_empty());
+    let pool = open(&member, &read_only()).unwrap();
+    let kept = (0..20).filter(|nth| pool.metadata(format!("{nth}")).is_ok()).count();
+    assert_eq!(kept, 20);
 }
 
 /// Offsets of a word in a file.

@@ -221,7 +221,7 @@ pub(crate) struct DurableReport {
     pub(crate) access: Access,
 }
 
-/// What can be done with a durable pool.
+/// Uses that a durable pool allows now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Access {
@@ -260,7 +260,7 @@ pub(crate) struct MemberReport {
     pub(crate) kind: String,
     pub(crate) home: u16,
     pub(crate) state: State,
-    /// What is wrong with a durable member.
+    /// Fault of a durable member.
     #[serde(default)]
     pub(crate) problem: Option<String>,
     pub(crate) backing: String,

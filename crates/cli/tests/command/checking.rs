@@ -47,5 +47,6 @@ fn a_pool_is_sound_in_use_damaged_or_none() {
     }
     let damaged = fail(4, homenode(["fsck"]).args(&members));
     assert!(damaged.contains("snapshot"), "{damaged}");
-    fail(2, &mut homenode(["fsck"]));
+    fail(16, &mut homenode(["fsck"]));
+    fail(16, &mut homenode(["fsck", "--no-such-option"]));
 }

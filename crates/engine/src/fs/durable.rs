@@ -41,7 +41,7 @@ const WAIT: Duration = Duration::from_micros(100);
 const WAITS_MAX: usize = 1000;
 /// Commits that an operation waits for before the pool is full for it: others free blocks meanwhile, and use those that were given back.
 const COMMITS_MAX: usize = 16;
-/// How long who makes the log durable waits for operations that are about to need a file.
+/// Longest wait of a sync for renames under way.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Bytes that a sync made durable.
@@ -87,6 +87,9 @@ impl BlockFile {
     /// Takes the dirty range for a commit: who syncs the file meanwhile does not rely on it.
     fn take_dirty_to_save(&self) -> Range<u64> {
         let _none_half_there = self.publishing.write();
+        // First: a rename that finds nothing dirty must find this.
+        self.saving
+            .store(self.dirty.load(Ordering::SeqCst).max(1 << 32), Ordering::SeqCst);
         let word = self.dirty.swap(0, Ordering::SeqCst);
         self.saving.store(word, Ordering::SeqCst);
         to_limit(unpack(word))
@@ -147,7 +150,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Whether bytes, blocks or the size of a file may not be durable.
     pub(super) fn is_unsettled(&self, file: &BlockFile) -> bool {
-        self.journal.is_some() && (file.dirty.load(Ordering::Relaxed) != 0 || file.changed.load(Ordering::Relaxed) != 0)
+        // In this order: what a commit takes is in `saving` before it leaves `dirty`.
+        self.journal.is_some()
+            && (file.dirty.load(Ordering::SeqCst) != 0
+                || file.saving.load(Ordering::SeqCst) != 0
+                || file.changed.load(Ordering::Relaxed) != 0)
     }
 
     /// Whether the pool was opened to be read only.
@@ -447,15 +454,20 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(());
         }
         journal.force(&self.pool, end)?;
-        journal.is_durable(end);
+        journal.note_durable(end);
         Ok(())
     }
 
     /// Settles files until no group so far needs one, and returns the log's end at that moment: a group that needs one, between another's need and
     /// what settles that, would take both away in a crash.
     fn meet_needs(&self, journal: &Journal, slot: &Slot, closed: Option<Ino>) -> Result<u64> {
-        let mut nobody_names = None;
+        let (mut nobody_names, mut rounds) = (None, 0);
         loop {
+            // Those who are faster wait. Not for ever: one of them may wait for a file whose gate is closed.
+            if rounds > 1 && nobody_names.is_none() {
+                nobody_names = journal.naming.try_write_for(PATIENCE);
+            }
+            rounds += 1;
             let (needed, end) = journal.needed();
             if needed.is_empty() {
                 return Ok(end);
@@ -474,10 +486,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
             if is_planted(Planted::NeedsMetOnce) {
                 return Ok(journal.end());
-            }
-            // Those who are faster wait. Not for ever: one of them may wait for a file whose gate is closed.
-            if nobody_names.is_none() {
-                nobody_names = journal.naming.try_write_for(PATIENCE);
             }
         }
     }
@@ -503,7 +511,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(journal) = &self.journal else { return Ok(()) };
         let changes = changes.iter().map(|change| Record::Change(*change));
         journal.append_records(&self.pool, self.now_ns(), changes.chain([settled_wholly(ino)]));
-        journal.met_all(ino);
         if is_planted(Planted::ShiftUndone) {
             return Ok(());
         }
@@ -585,6 +592,28 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
         }
         Ok(Saved::Inline(inline, room))
+    }
+
+    /// Makes bytes of file blocks durable that are about to be taken out of a file's map, if they are not: a commit that runs has them settled, and finds
+    /// those of persistent memory by the map. With the gate closed. A failure ends the log.
+    pub(super) fn persist_unsaved(&self, file: &BlockFile, blocks: &Range<u64>) {
+        let Some(journal) = self.written_log() else { return };
+        for word in [&file.dirty, &file.saving] {
+            let unsaved = to_limit(unpack(word.load(Ordering::SeqCst)));
+            let unsaved = unsaved.start.max(blocks.start)..unsaved.end.min(blocks.end);
+            if unsaved.is_empty() {
+                continue;
+            }
+            let persisted = file.each_placed(&self.nodes, unsaved, |block, blocks| {
+                if self.pool.kind(block.member()) == Some(MemberKind::File) {
+                    return Ok(());
+                }
+                let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
+                journal.persist(&self.pool, block, 0, bytes)
+            });
+            // `Journal::persist` has told it to the log.
+            let _ = persisted;
+        }
     }
 
     /// Makes the bytes of some file blocks durable where they lie; inside the gate or with the gate closed.

@@ -57,7 +57,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         mode: RenameMode,
     ) -> Result<()> {
         let _room = self.admit(true)?;
-        let log = self.journal.as_ref().filter(|_| mode == RenameMode::Replace);
+        // A guess, made without the locks: a wrong one costs a sync another round.
+        let may_need = || {
+            let is_unsettled = |inode: Arc<Inode>| inode.blocks().is_some_and(|file| self.is_unsettled(file));
+            mode == RenameMode::Replace
+                && self.lookup(from, name).is_ok_and(is_unsettled)
+                && self.lookup(to, new_name).is_ok()
+        };
+        let log = self.journal.as_ref().filter(|_| may_need());
         let _naming = log.map(|journal| journal.naming.read());
         check_name(new_name)?;
         // The shape of the tree changes under this lock only; renames within one directory leave it.

@@ -308,9 +308,6 @@ fn salvaged<M: Memory>(
         tables.play_snapshot(group)
     });
     let Salvaged { shown, damaged, .. } = snapshot;
-    if shown == 0 {
-        return Err(error);
-    }
     if damaged > 0 {
         tell(format!(
             "{damaged} of the snapshot's groups cannot be read, and what they told is lost"
@@ -329,6 +326,9 @@ fn salvaged<M: Memory>(
         sequence = group.sequence;
         tables.play(group)
     });
+    if shown == 0 && sequence < superblock.tail.sequence {
+        return Err(error);
+    }
     if let Err(error) = played {
         tell(format!("what the log told behind group {sequence} is lost ({error})"));
     }

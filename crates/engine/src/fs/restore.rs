@@ -173,7 +173,11 @@ impl Replayed {
     /// The fault of a log that ends before a group that was durable; `None` when it does not.
     pub(super) fn cut_short(&self, superblock: &Superblock) -> Option<String> {
         let (found, end) = (self.tail.sequence, superblock.end.max(self.claimed));
-        (found < end).then(|| format!("the log ends at group {found}, and went on to {end} at least"))
+        (found < end).then(|| {
+            format!(
+                "the log ends at group {found}, and went on to {end} at least: what was changed behind that is lost"
+            )
+        })
     }
 
     /// All faults of the tree.

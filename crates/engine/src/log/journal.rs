@@ -140,8 +140,7 @@ pub(crate) struct Journal {
     pub(crate) dirty: Mutex<Vec<Ino>>,
     /// Files whose changes must be settled before any group is forced, and how often that was asked for.
     needed: Mutex<HashMap<Ino, u64>>,
-    /// Read by who is about to append a group that needs a file's changes; written by who waits until there are no such groups. Taken before all
-    /// other locks.
+    /// Held for reading by a rename whose group may need a file's changes, for writing by a sync that waits until there are no such groups.
     pub(crate) naming: RwLock<()>,
     /// Sequence number through which the changes of all files are settled.
     pub(crate) settled_all: AtomicU64,
@@ -370,8 +369,8 @@ impl Journal {
     }
 
     /// Notes that no crash takes the group `through` away, and none before it.
-    pub(crate) fn is_durable(&self, through: u64) {
-        // Relaxed: who tells it to the log has it from here, and nothing else.
+    pub(crate) fn note_durable(&self, through: u64) {
+        // Relaxed: a number that stands alone.
         self.durable.fetch_max(through, Ordering::Relaxed);
     }
 
@@ -391,11 +390,6 @@ impl Journal {
     pub(crate) fn quarantine(&self, first: Block, blocks: u64) {
         let end = self.end();
         self.quarantine.lock().push((end, first, blocks));
-    }
-
-    /// A file is settled, whatever was asked for: nothing of it can be changed now.
-    pub(crate) fn met_all(&self, ino: Ino) {
-        self.needed.lock().remove(&ino);
     }
 
     /// Blocks that are kept back.

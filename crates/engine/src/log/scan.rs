@@ -116,11 +116,20 @@ pub(crate) fn claimed_behind<M: Memory>(
     is_within: &dyn Fn(Segment) -> bool,
 ) -> u64 {
     let mut places: Vec<(Segment, usize)> = end.segments.last().map(|last| (*last, end.at)).into_iter().collect();
-    while let Some(((first, blocks), from)) = places.pop() {
+    let mut nth = 0;
+    while let Some(&((first, blocks), from)) = places.get(nth) {
+        nth += 1;
         let mut bytes = vec![0; blocks as usize * BLOCK_BYTES];
         if memory.load(first, 0, &mut bytes).is_err() {
             continue;
         }
+        // A segment is looked at once: groups of a crash, or made up, may lead in a circle.
+        let mut lead_on = |records| {
+            let segment = next_segment(records).filter(|next| is_within(*next));
+            if let Some(segment) = segment.filter(|next| places.iter().all(|(seen, _)| seen != next)) {
+                places.push((segment, 0));
+            }
+        };
         for at in (from..bytes.len()).step_by(padded(1)) {
             let found = codec::peek(&bytes[at..]);
             let Some((group, records, crc)) =
@@ -128,16 +137,15 @@ pub(crate) fn claimed_behind<M: Memory>(
             else {
                 continue;
             };
-            let behind = bytes.get(at + padded(HEADER_BYTES + records.len())..);
-            if let Some((follows, ..)) = behind.and_then(|behind| codec::open(behind, crc))
-                && follows.durable > end.sequence
-            {
-                return follows.durable;
+            if group.sequence == end.sequence + 1 {
+                lead_on(records);
             }
-            // It leads on, as well as can be told.
-            let is_next = group.sequence == end.sequence + 1;
-            if let Some(segment) = next_segment(records).filter(|next| is_next && is_within(*next)) {
-                places.push((segment, 0));
+            let behind = bytes.get(at + padded(HEADER_BYTES + records.len())..);
+            if let Some((follows, records, _)) = behind.and_then(|behind| codec::open(behind, crc)) {
+                if follows.durable > end.sequence {
+                    return follows.durable;
+                }
+                lead_on(records);
             }
         }
     }

@@ -544,6 +544,10 @@ fn a_log_that_leads_astray_ends_there() {
 fn a_log_of_which_nothing_can_be_read_is_refused() {
     let mut bytes = grouped();
     put(&mut bytes, SNAPSHOT, 0, &[0; 4]);
+    let (told, memory) = mend(bytes.clone()).expect("the tail is left");
+    assert!(!told.is_empty());
+    assert!(paths(&tree(memory.bytes())).contains(&"/new 9 100644 8".to_owned()));
+    put(&mut bytes, TAIL, 0, &[0; 4]);
     assert_eq!(
         mend(bytes).map(drop).expect_err("nothing is left"),
         OpenError::NoSnapshot

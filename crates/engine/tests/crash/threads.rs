@@ -92,7 +92,7 @@ fn together(kind: Kind, operations: &[Operation], random: &mut fastrand::Rng, ea
 #[test]
 fn threads_survive_every_crash() {
     for of in [OPERATIONS, REPLACING] {
-        survive(BOTH, states() / 14, |kind, random| together(kind, of, random, || ()));
+        survive(BOTH, states() / 3, |kind, random| together(kind, of, random, || ()));
     }
 }
 

@@ -518,6 +518,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if range.is_empty() {
             return Ok(());
         }
+        self.persist_unsaved(file, &range);
         // Before its blocks can be another file's.
         self.tell_data(closed.ino, file, &[no_extents(closed, &range)]);
         let mut freed = Freed::default();

@@ -72,7 +72,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     #[inline]
     pub fn may_wait(&self, adds: bool) -> bool {
         self.written_log().is_some_and(|journal| {
-            journal.is_too_long() || journal.is_short() || adds && self.pool.uncommitted_blocks() < NEARLY_FULL_BLOCKS
+            journal.is_too_long()
+                || journal.is_short()
+                || journal.naming.is_locked_exclusive()
+                || adds && self.pool.uncommitted_blocks() < NEARLY_FULL_BLOCKS
         })
     }
 }

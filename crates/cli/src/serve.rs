@@ -264,7 +264,7 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
         };
         let mut message = Failure::from(error).to_string();
         if is_missing && !options.degraded {
-            message.push_str("; --degraded (`-o degraded`) reads what the other members have");
+            message.push_str("; --degraded (`-o degraded`) reads what the other members have, if the log is on them");
         }
         for device in &waiting {
             message.push_str(&format!("; {}: {}", waiting::line(device), waiting::remedy(device)));

@@ -31,7 +31,7 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 #[non_exhaustive]
 pub enum OpenError {
     /// A member cannot be read or written.
-    #[error("a member of the pool cannot be read or written")]
+    #[error("a member of the pool cannot be read or written: its disk fails, or has no room for a file with holes")]
     Io,
     /// The log's snapshot is not whole.
     #[error("the snapshot of the pool's log is not whole: run homenode fsck")]

@@ -865,10 +865,10 @@ impl Writer {
             nonce: self.nonce,
             time_ns,
             more,
-            durable: if self.is_snapshot {
-                0
-            } else {
-                journal.durable.load(Ordering::Relaxed)
+            durable: match self.is_snapshot {
+                true => 0,
+                false if is_planted(Planted::ClaimedEarly) => self.sequence,
+                false => journal.durable.load(Ordering::Relaxed),
             },
         };
         self.crc = codec::seal(&mut self.group, self.crc, header);

@@ -23,6 +23,8 @@ pub enum Planted {
     EarlySize,
     /// A file takes another's place before its bytes are durable.
     EarlyRename,
+    /// Groups say that the one before them is durable, whether it is or not.
+    ClaimedEarly,
     /// Files that groups need are settled once, whatever is appended meanwhile.
     NeedsMetOnce,
     /// Links are as they were when a file was made, not as its names say.

@@ -497,6 +497,7 @@ fn every_planted_fault_is_found() {
         Planted::ShiftUndone,
         Planted::ListedFirst,
         Planted::WipedFirst,
+        Planted::ClaimedEarly,
     ];
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));

@@ -13,7 +13,7 @@ pub(crate) fn all() -> Vec<LastingExport> {
     devices
 }
 
-/// Mounts of a pool.
+/// Devices of a pool.
 pub(crate) fn of_pool(uuid: u128) -> Vec<LastingExport> {
     let mut devices = all();
     devices.retain(|device| device.pool() == Some(uuid));

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a durable pool is known by: the file of known pools, if it was mounted by a name of that.
+/// Note of a durable pool in the file of known pools, if it was mounted by a name of that.
 #[derive(Debug)]
 pub(crate) struct Note {
     name: Option<PoolName>,

@@ -104,7 +104,7 @@ fn threads_that_sync_and_remove_in_a_full_pool_do_not_end_its_log() {
     }
 }
 
-/// What each frees waits for a commit, and others use it then: a pool of which little is in use is not full.
+/// Freed blocks wait for a commit, and others use them then: a pool of which little is in use is not full.
 #[test]
 fn a_pool_is_not_full_of_what_was_freed() {
     let (fs, memory) = format_of(Kind::File, 4096, 64);

@@ -81,7 +81,7 @@ struct Inner {
     state: Mutex<State>,
     /// Calls of 256 that let other threads go first.
     pauses: AtomicU8,
-    /// What happens in the middle of the next load.
+    /// Action in the middle of the next load.
     at_load: Mutex<Hook>,
     /// How long it takes to make all bytes durable, in ms.
     commit_ms: AtomicU64,

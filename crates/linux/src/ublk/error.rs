@@ -45,7 +45,7 @@ pub enum Error {
     /// It cannot be noted for the next server which volume a device is of.
     #[error("cannot note in {} which volume {} is of: {source}", path.display(), device.display())]
     Record {
-        /// Number of the device.
+        /// The block device.
         device: PathBuf,
         /// The file.
         path: PathBuf,
@@ -60,7 +60,7 @@ pub enum Error {
     Queue {
         /// Its number.
         queue: usize,
-        /// Number of the device.
+        /// The block device.
         device: PathBuf,
         /// The errno.
         source: io::Error,
@@ -70,7 +70,7 @@ pub enum Error {
     Panicked {
         /// Its number.
         queue: usize,
-        /// Number of the device.
+        /// The block device.
         device: PathBuf,
     },
 }

@@ -290,7 +290,7 @@ impl<Q: DriverQueue> Shared<Q> {
 /// mount for example. Whoever has merely opened it is not in the way. Waits for no server.
 ///
 /// # Errors
-/// Result of opening it.
+/// The error of opening it.
 pub fn claim(disk: &Path) -> io::Result<Option<File>> {
     let mut options = File::options();
     match options.read(true).custom_flags(libc::O_EXCL).open(disk) {

@@ -100,6 +100,36 @@ pub trait Memory: Send + Sync + 'static {
     }
 }
 
+/// Disks that blocks of memory are read from and written to, by requests of whole blocks that block until they are done: what is below a cache.
+///
+/// `frames` are blocks of members in memory, one for each block of the disk, in the order of the disk's blocks; they need not lie one behind the
+/// other. At most [`Disks::BLOCKS_MAX`] in a call.
+pub trait Disks: Memory {
+    /// Most blocks of a call: 1 MiB.
+    const BLOCKS_MAX: usize = 256;
+
+    /// Whether `member` is a disk.
+    fn is_disk(&self, member: MemberId) -> bool;
+
+    /// Reads the blocks from `first` on into `frames`.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when not all of them were read; what the frames hold then is undefined.
+    fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError>;
+
+    /// Writes `frames` to the blocks from `first` on; they are durable on return when it is `forced`, and nothing else is for that.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when not all of them were written; each may be old or new then.
+    fn write(&self, first: Block, frames: &[Block], forced: bool) -> Result<(), MemoryError>;
+
+    /// Makes all writes durable that returned before the call.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when that is not sure.
+    fn flush(&self, member: MemberId) -> Result<(), MemoryError>;
+}
+
 /// A member could not read or write its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the member's bytes cannot be reached")]

@@ -1,9 +1,8 @@
 //! Which frame of memory holds a block of a disk: one word for each block, read on every copy and changed without a lock.
 //!
 //! A word names a frame and says what may be done with it. *Hot*: threads copy to and from the frame. *Cool*: whoever wants it makes it hot
-//! first, which is all that a hit costs; a frame that nobody wanted for long is evicted. *Fresh*: cool, and the next who wants it leaves it
-//! cool: he is the one it was read for. *Filling*: its bytes are being read, and it is nobody else's. *Dirty*: newer than the disk, never
-//! cool. *Saving*: it is being written; a store meanwhile makes it dirty again.
+//! first, which is all that a hit costs; a frame that nobody wanted for long is evicted. *Filling*: its bytes are being read, and it is nobody
+//! else's. *Dirty*: newer than the disk, never cool. *Saving*: it is being written; a store meanwhile makes it dirty again.
 //!
 //! Rules. (1) Threads use a frame inside a slot ([`crate::Slots`]); one that was cooled is evicted when all have left that were inside then:
 //! [`Epochs`]. (2) Who stores into a frame makes it dirty *after* the store, a barrier between; who saves it takes the dirt away *before* it reads
@@ -19,8 +18,6 @@ const DIRTY: u32 = 1 << 30;
 const SAVING: u32 = 1 << 29;
 const FILLING: u32 = 1 << 28;
 const FRAME: u32 = FILLING - 1;
-/// Of a word that is neither hot nor filling: it is fresh.
-const FRESH: u32 = SAVING;
 const ABSENT: u32 = 0;
 
 /// Blocks that share a bit which says that some are dirty.
@@ -108,26 +105,21 @@ impl FrameIndex {
         (word & HOT != 0).then(|| frame(word))
     }
 
-    /// The frame of a block, hot or to be made so. Inside a slot. `stamp` is called with a fresh frame before it becomes cool: it must not be evicted
-    /// before the caller has left.
+    /// The frame of a block, hot or to be made so. Inside a slot.
     ///
     /// # Errors
     /// [`Away`] when it has none.
-    pub fn warm(&self, at: u64, stamp: impl Fn(u32)) -> Result<u32, Away> {
+    pub fn warm(&self, at: u64) -> Result<u32, Away> {
         let cell = self.word(at);
         let mut word = cell.load(Ordering::Acquire);
         loop {
-            let next = match kind(word) {
+            match kind(word) {
                 Kind::Hot => return Ok(frame(word)),
                 Kind::Absent => return Err(Away::Absent),
                 Kind::Filling => return Err(Away::Filling),
-                Kind::Fresh => {
-                    stamp(frame(word));
-                    word & !FRESH
-                }
-                Kind::Cool => word | HOT,
-            };
-            match cell.compare_exchange(word, next, Ordering::SeqCst, Ordering::Acquire) {
+                Kind::Cool => {}
+            }
+            match cell.compare_exchange(word, word | HOT, Ordering::SeqCst, Ordering::Acquire) {
                 Ok(_) => return Ok(frame(word)),
                 Err(now) => word = now,
             }
@@ -151,13 +143,13 @@ impl FrameIndex {
             .is_ok()
     }
 
-    /// Shows a frame that was filled with the disk's bytes, as fresh; false when the block was forgotten meanwhile: the frame is the caller's still.
+    /// Shows a frame that was filled with the disk's bytes; false when the block was forgotten meanwhile: the frame is the caller's still.
     #[must_use]
     pub fn end_fill(&self, at: u64, frame: u32) -> bool {
         // Release: whoever sees it sees the bytes.
         let filling = FILLING | (frame + 1);
         self.word(at)
-            .compare_exchange(filling, FRESH | (frame + 1), Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(filling, HOT | (frame + 1), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
@@ -199,8 +191,7 @@ impl FrameIndex {
             if word & DIRTY != 0 {
                 return false;
             }
-            let next = if kind(word) == Kind::Fresh { word & !FRESH } else { word } | HOT | DIRTY;
-            match cell.compare_exchange(word, next, Ordering::SeqCst, Ordering::Relaxed) {
+            match cell.compare_exchange(word, word | HOT | DIRTY, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => word = now,
             }
@@ -274,25 +265,44 @@ impl FrameIndex {
         Some(frame(word))
     }
 
-    /// Notes that a block's frame was written, or, unless `saved`, that it is dirty still. True when it is dirty.
-    pub fn end_save(&self, at: u64, saved: bool) -> bool {
+    /// Notes that a block's frame was written: it becomes cool, after `stamp` was called, unless it is dirty again. True when it is clean.
+    pub fn end_save(&self, at: u64, stamp: impl Fn(u32)) -> bool {
         let cell = self.word(at);
-        if !saved && cell.fetch_or(DIRTY, Ordering::SeqCst) & DIRTY == 0 {
+        let mut word = cell.load(Ordering::Relaxed);
+        loop {
+            let is_clean = word & DIRTY == 0;
+            let next = if is_clean {
+                stamp(frame(word));
+                word & !(SAVING | HOT)
+            } else {
+                word & !SAVING
+            };
+            match cell.compare_exchange(word, next, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return is_clean,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Notes that a block's frame could not be written: it is dirty still. True when nobody had made it so meanwhile.
+    pub fn fail_save(&self, at: u64) -> bool {
+        let cell = self.word(at);
+        let is_new = cell.fetch_or(DIRTY, Ordering::SeqCst) & DIRTY == 0;
+        if is_new {
             self.note_group(at);
         }
-        // Release: who sees it clean knows that it was written.
-        cell.fetch_and(!SAVING, Ordering::AcqRel) & DIRTY != 0
+        cell.fetch_and(!SAVING, Ordering::SeqCst);
+        is_new
     }
 
     /// Whether a block is being saved.
     #[must_use]
     pub fn is_saving(&self, at: u64) -> bool {
-        let word = self.word(at).load(Ordering::Acquire);
-        word & SAVING != 0 && word & HOT != 0
+        self.word(at).load(Ordering::Acquire) & SAVING != 0
     }
 
-    /// Makes the frame of a block cool, unless it is dirty.
-    pub fn cool(&self, at: u64, frame: u32) -> Cooled {
+    /// Makes the frame of a block cool, after `stamp` was called, unless it is dirty.
+    pub fn cool(&self, at: u64, frame: u32, stamp: impl Fn(u32)) -> Cooled {
         let cell = self.word(at);
         let mut word = cell.load(Ordering::Relaxed);
         loop {
@@ -305,6 +315,7 @@ impl FrameIndex {
             if word & (DIRTY | SAVING) != 0 {
                 return Cooled::Dirty;
             }
+            stamp(frame);
             match cell.compare_exchange(word, word & !HOT, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return Cooled::Now,
                 Err(now) => word = now,
@@ -312,18 +323,13 @@ impl FrameIndex {
         }
     }
 
-    /// Takes a frame away from its block that is fresh, or cool and out of use, as [`Epochs`] say of its stamp; false when it is neither.
+    /// Takes a frame away from its block that is cool, and out of use, as [`Epochs`] say of its stamp; false when it is not.
     #[must_use]
     pub fn evict(&self, at: u64, frame: u32, is_out_of_use: impl FnOnce() -> bool) -> bool {
         let cell = self.word(at);
         // Acquire, and before the look at the stamp: that was set before the frame became cool.
         let word = cell.load(Ordering::Acquire);
-        let may_go = word & FRAME == frame + 1
-            && match kind(word) {
-                Kind::Fresh => true,
-                Kind::Cool => is_out_of_use(),
-                Kind::Absent | Kind::Filling | Kind::Hot => false,
-            };
+        let may_go = word & FRAME == frame + 1 && kind(word) == Kind::Cool && is_out_of_use();
         may_go
             && cell
                 .compare_exchange(word, ABSENT, Ordering::SeqCst, Ordering::Relaxed)
@@ -340,7 +346,7 @@ impl FrameIndex {
             if kind == Kind::Absent {
                 return Forgotten::Nothing;
             }
-            if kind == Kind::Hot && word & SAVING != 0 {
+            if word & SAVING != 0 {
                 backoff.wait();
                 continue;
             }
@@ -373,7 +379,6 @@ impl FrameIndex {
 enum Kind {
     Absent,
     Filling,
-    Fresh,
     Cool,
     Hot,
 }
@@ -383,7 +388,6 @@ fn kind(word: u32) -> Kind {
         ABSENT => Kind::Absent,
         _ if word & HOT != 0 => Kind::Hot,
         _ if word & FILLING != 0 => Kind::Filling,
-        _ if word & FRESH != 0 => Kind::Fresh,
         _ => Kind::Cool,
     }
 }
@@ -430,33 +434,34 @@ mod tests {
     #[test]
     fn a_word_goes_through_its_states() {
         let index = FrameIndex::new(2000);
-        assert_eq!(index.warm(7, |_| {}), Err(Away::Absent));
-        assert!(index.begin_fill(7, 0) && !index.begin_fill(7, 1));
-        assert_eq!(index.warm(7, |_| {}), Err(Away::Filling));
-        assert!(index.end_fill(7, 0) && index.find(7).is_none());
-        // The first who wants it leaves it cool, the second makes it hot.
         let stamps = std::cell::Cell::new(0);
         let stamp = |frame| {
             assert_eq!(frame, 0);
             stamps.set(stamps.get() + 1);
         };
-        assert_eq!((index.warm(7, stamp), index.find(7), stamps.get()), (Ok(0), None, 1));
-        assert_eq!((index.warm(7, stamp), index.find(7), stamps.get()), (Ok(0), Some(0), 1));
-        assert_eq!(index.cool(7, 3), Cooled::Gone);
-        assert_eq!(index.cool(7, 0), Cooled::Now);
-        assert_eq!(index.cool(7, 0), Cooled::Before);
+        assert_eq!(index.warm(7), Err(Away::Absent));
+        assert!(index.begin_fill(7, 0) && !index.begin_fill(7, 1));
+        assert_eq!((index.warm(7), index.find(7)), (Err(Away::Filling), None));
+        assert!(index.end_fill(7, 0) && index.find(7) == Some(0));
+        assert_eq!(index.cool(7, 3, stamp), Cooled::Gone);
+        assert_eq!(
+            (index.cool(7, 0, stamp), index.find(7), stamps.get()),
+            (Cooled::Now, None, 1)
+        );
+        assert_eq!(index.cool(7, 0, stamp), Cooled::Before);
+        assert_eq!((index.warm(7), index.find(7)), (Ok(0), Some(0)));
         assert!(index.mark_dirty(7) && !index.mark_dirty(7));
-        assert_eq!(index.cool(7, 0), Cooled::Dirty);
+        assert_eq!(index.cool(7, 0, stamp), Cooled::Dirty);
         assert!(!index.evict(7, 0, || true));
         assert_eq!(index.begin_save(7), Some(0));
         assert_eq!((index.begin_save(7), index.is_saving(7)), (None, true));
         assert!(index.mark_dirty(7), "stored meanwhile");
-        assert!(index.end_save(7, true), "dirty again");
+        assert!(!index.end_save(7, stamp), "dirty again");
         assert_eq!(index.begin_save(7), Some(0));
-        assert!(index.end_save(7, false), "it could not be written");
-        assert_eq!(index.begin_save(7), Some(0));
-        assert!(!index.end_save(7, true));
-        assert_eq!(index.cool(7, 0), Cooled::Now);
+        assert!(index.fail_save(7) && index.is_dirty(7));
+        assert_eq!((index.begin_save(7), stamps.get()), (Some(0), 1));
+        assert!(index.end_save(7, stamp) && stamps.get() == 2);
+        assert_eq!(index.cool(7, 0, stamp), Cooled::Before);
         assert!(!index.evict(7, 0, || false), "it is in use");
         assert!(index.evict(7, 0, || true) && !index.has_frame(7));
     }
@@ -496,7 +501,7 @@ mod tests {
         assert_eq!(all(1, 512), [1, 511]);
         for at in dirty {
             index.begin_save(at).expect("it is dirty");
-            assert!(!index.end_save(at, true));
+            assert!(index.end_save(at, |_| {}));
         }
         assert_eq!(index.next_dirty(0, 200_000), None);
         assert!(index.mark_dirty(40_000));

@@ -146,7 +146,10 @@ impl Eviction {
         self.counts.ghost_hits += u64::from(is_returned);
         if is_returned {
             self.push(Queue::Main, frame);
-            return Inserted { is_returned, cool: None };
+            return Inserted {
+                is_returned,
+                cool: None,
+            };
         }
         self.push(Queue::Window, frame);
         let is_full = self.length(Queue::Window) > self.frames() / WINDOW_PART;
@@ -184,12 +187,19 @@ impl Eviction {
             let (mut at, mut length) = (sentinel, 0);
             loop {
                 let next = self.link(at).next;
-                assert_eq!(self.link(next).previous(), at, "{queue:?}: the ring is the same backwards");
+                assert_eq!(
+                    self.link(next).previous(),
+                    at,
+                    "{queue:?}: the ring is the same backwards"
+                );
                 assert_eq!(self.link(next).queue(), Some(queue), "{queue:?}: {next} belongs to it");
                 if next == sentinel {
                     break;
                 }
-                assert!(next < self.frames() && length < self.frames(), "{queue:?}: the ring ends");
+                assert!(
+                    next < self.frames() && length < self.frames(),
+                    "{queue:?}: the ring ends"
+                );
                 (at, length) = (next, length + 1);
             }
             assert_eq!(length, self.length(queue), "{queue:?}: frames counted");
@@ -197,7 +207,10 @@ impl Eviction {
         }
         let held = (0..self.frames()).filter(|frame| self.queue_of(*frame).is_some());
         assert_eq!(held.count(), linked as usize, "no frame is outside of the rings");
-        assert!(self.length(Queue::Window) <= self.frames() / WINDOW_PART, "the window is no larger");
+        assert!(
+            self.length(Queue::Window) <= self.frames() / WINDOW_PART,
+            "the window is no larger"
+        );
     }
 
     fn search(&mut self, look: &mut dyn FnMut(u32) -> Look) -> Option<u32> {

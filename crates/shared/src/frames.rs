@@ -47,8 +47,8 @@ pub enum Cooled {
     Now,
     /// It is cool since some time.
     Before,
-    /// It is dirty or being saved: it stays.
-    Dirty,
+    /// It is dirty, or being saved or filled: it stays as it is.
+    Busy,
     /// Its block has it no more.
     Gone,
 }
@@ -132,6 +132,13 @@ impl FrameIndex {
         self.word(at).load(Ordering::Relaxed) != ABSENT
     }
 
+    /// Whether somebody is filling a block's frame.
+    #[must_use]
+    pub fn is_filling(&self, at: u64) -> bool {
+        // Acquire: who sees the end sees the bytes.
+        self.word(at).load(Ordering::Acquire) & FILLING != 0
+    }
+
     /// Gives a block without a frame `frame`, which is the caller's, to fill it; false when it has one by now.
     #[must_use]
     pub fn begin_fill(&self, at: u64, frame: u32) -> bool {
@@ -182,14 +189,14 @@ impl FrameIndex {
         self.word(at).load(Ordering::Relaxed) & DIRTY != 0
     }
 
-    /// Makes a block's frame dirty after a store, a barrier between, in the slot in which the frame was found. True when it was not.
-    pub fn mark_dirty(&self, at: u64) -> bool {
+    /// Makes a block's frame dirty after a store, a barrier between, in the slot in which the frame was found. Gives the frame when it was not.
+    pub fn mark_dirty(&self, at: u64) -> Option<u32> {
         let cell = self.word(at);
         let mut word = cell.load(Ordering::Relaxed);
         loop {
             debug_assert!(!matches!(kind(word), Kind::Absent | Kind::Filling));
             if word & DIRTY != 0 {
-                return false;
+                return None;
             }
             match cell.compare_exchange(word, word | HOT | DIRTY, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => break,
@@ -197,7 +204,7 @@ impl FrameIndex {
             }
         }
         self.note_group(at);
-        true
+        Some(frame(word))
     }
 
     fn note_group(&self, at: u64) {
@@ -301,19 +308,19 @@ impl FrameIndex {
         self.word(at).load(Ordering::Acquire) & SAVING != 0
     }
 
-    /// Makes the frame of a block cool, after `stamp` was called, unless it is dirty.
+    /// Makes the frame of a block cool, after `stamp` was called, unless it is busy.
     pub fn cool(&self, at: u64, frame: u32, stamp: impl Fn(u32)) -> Cooled {
         let cell = self.word(at);
         let mut word = cell.load(Ordering::Relaxed);
         loop {
-            if word & FRAME != frame + 1 || word & FILLING != 0 {
+            if word & FRAME != frame + 1 {
                 return Cooled::Gone;
+            }
+            if word & (DIRTY | SAVING | FILLING) != 0 {
+                return Cooled::Busy;
             }
             if word & HOT == 0 {
                 return Cooled::Before;
-            }
-            if word & (DIRTY | SAVING) != 0 {
-                return Cooled::Dirty;
             }
             stamp(frame);
             match cell.compare_exchange(word, word & !HOT, Ordering::SeqCst, Ordering::Relaxed) {
@@ -450,12 +457,12 @@ mod tests {
         );
         assert_eq!(index.cool(7, 0, stamp), Cooled::Before);
         assert_eq!((index.warm(7), index.find(7)), (Ok(0), Some(0)));
-        assert!(index.mark_dirty(7) && !index.mark_dirty(7));
-        assert_eq!(index.cool(7, 0, stamp), Cooled::Dirty);
+        assert_eq!((index.mark_dirty(7), index.mark_dirty(7)), (Some(0), None));
+        assert_eq!(index.cool(7, 0, stamp), Cooled::Busy);
         assert!(!index.evict(7, 0, || true));
         assert_eq!(index.begin_save(7), Some(0));
         assert_eq!((index.begin_save(7), index.is_saving(7)), (None, true));
-        assert!(index.mark_dirty(7), "stored meanwhile");
+        assert!(index.mark_dirty(7).is_some(), "stored meanwhile");
         assert!(!index.end_save(7, stamp), "dirty again");
         assert_eq!(index.begin_save(7), Some(0));
         assert!(index.fail_save(7) && index.is_dirty(7));
@@ -504,7 +511,7 @@ mod tests {
             assert!(index.end_save(at, |_| {}));
         }
         assert_eq!(index.next_dirty(0, 200_000), None);
-        assert!(index.mark_dirty(40_000));
+        assert_eq!(index.mark_dirty(40_000), Some(4));
         assert_eq!(all(0, 200_000), [40_000]);
     }
 }

@@ -88,7 +88,7 @@ fn bounded(test: impl Fn() + Sync + Send + 'static) {
 fn a_store_is_saved_or_the_frame_is_dirty() {
     bounded(|| {
         let world = world();
-        assert!(world.index.mark_dirty(BLOCK));
+        assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
         let writer = {
             let world = world.clone();
             spawn(move || assert!(world.write(1)))
@@ -157,7 +157,7 @@ fn a_store_into_a_frame_that_is_evicted_is_not_lost() {
 fn a_store_beside_write_back_and_eviction_is_not_lost() {
     bounded(|| {
         let world = world();
-        assert!(world.index.mark_dirty(BLOCK));
+        assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
         let writer = {
             let world = world.clone();
             spawn(move || world.write(1))

@@ -156,6 +156,11 @@ pub trait Memory: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Blocks that can be fetched at a time and are all there afterwards, most likely.
+    fn fetch_max(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Waits until there are places for `blocks` more blocks, or for as many as there can be.
     ///
     /// # Errors

@@ -74,7 +74,7 @@ impl<M: Disks> Cached<M> {
                 break;
             }
             let frame = if frames.is_empty() {
-                self.take(cache, node, disk.block(at))?
+                self.wait_for(cache, || cache.take_at_once(node, disk.block(at)))?
             } else {
                 // What was begun must be ended first, if there is none.
                 let Some(frame) = cache.take_at_once(node, disk.block(at)) else {
@@ -131,7 +131,7 @@ impl<M: Disks> Cached<M> {
         if disk.index.has_frame(at) {
             return Ok(false);
         }
-        let frame = self.take(cache, disk.home, disk.block(at))?;
+        let frame = self.wait_for(cache, || cache.take_for_new(disk.home, disk.block(at)))?;
         cache.fill_with(disk, at, frame, act)
     }
 
@@ -146,7 +146,7 @@ impl<M: Disks> Cached<M> {
         if disk.index.warm(at) != Err(Away::Absent) {
             return None;
         }
-        let frame = cache.take_at_once(node, disk.block(at))?;
+        let frame = cache.take_for_new(node, disk.block(at))?;
         match cache.fill_with(disk, at, frame, &|frame| self.below.store(frame, 0, from)) {
             Ok(true) => Some(Ok(())),
             Ok(false) => None,
@@ -185,7 +185,7 @@ impl Cache {
         if disk.index.has_frame(at) {
             return disk.index.warm(at).is_ok();
         }
-        let Some(frame) = self.take_at_once(node, disk.block(at)) else {
+        let Some(frame) = self.take_for_new(node, disk.block(at)) else {
             return false;
         };
         self.fill_with(disk, at, frame, &|_| Ok(())) == Ok(true)

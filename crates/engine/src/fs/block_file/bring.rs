@@ -99,7 +99,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Missing {
         let memory = self.pool.memory();
         let _inside = inode.enter(file, asking.slot);
-        let (mut missing, mut left) = (Missing::new(), BLOCKS_MAX);
+        let (mut missing, mut left) = (Missing::new(), BLOCKS_MAX.min(memory.fetch_max()));
         for stretch in stretches {
             let mut at = stretch.start;
             while at < stretch.end && left > 0 {

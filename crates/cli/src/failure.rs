@@ -41,7 +41,7 @@ impl From<homenode::Error> for Failure {
 pub(crate) fn told(error: &homenode::Error) -> String {
     let text = chain(error);
     match error {
-        homenode::Error::MemberFile(MemberFileError::InUse { path }) => {
+        homenode::Error::MemberFile(MemberFileError::InUse { path, by: None }) => {
             let holders = holders::of_lock(path);
             let holders = if holders.is_empty() {
                 "no process that is seen here".to_owned()

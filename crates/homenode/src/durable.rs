@@ -280,12 +280,12 @@ fn home_of(machine: &Machine, file: &MemberFile) -> Result<NodeId, Error> {
     home.or(nodes.first().copied()).ok_or(Error::NoNodes)
 }
 
-/// Whether any of the first `bytes` bytes of what could become a member is not zero.
+/// Looks for other data at both ends of what could become a member: tells it by name, "data" where that is not known.
 ///
 /// # Errors
 /// [`Error::MemberFile`] when it could not become one, or cannot be read.
-pub fn holds_data(path: &Path, bytes: u64) -> Result<bool, Error> {
-    Ok(MemberFile::look(path)?.holds_data(bytes)?)
+pub fn holds_data(path: &Path) -> Result<Option<&'static str>, Error> {
+    Ok(MemberFile::look(path)?.holds_data()?)
 }
 
 /// Options of the log that follow from the number of the pool's blocks.

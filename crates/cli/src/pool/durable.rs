@@ -23,9 +23,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Bytes at the start of a file that are looked at before it becomes a member.
-const LOOKED_AT_BYTES: u64 = 1 << 20;
-
 /// Sources that mount(8) is given for a pool of memory, which no other pool can be called.
 pub(crate) const RESERVED: [&str; 2] = ["homenode", "none"];
 
@@ -287,9 +284,12 @@ fn refuse_data(path: &Path, force: bool) -> Result<bool> {
         complain!("homenode: {}", open_to_others(path));
     }
     // A member is refused later, by its pool.
-    if !force && homenode::member_of(path).is_err() && homenode::holds_data(path, LOOKED_AT_BYTES)? {
+    if !force
+        && homenode::member_of(path).is_err()
+        && let Some(data) = homenode::holds_data(path)?
+    {
         fail!(
-            "{} holds data: --force makes it a member all the same, and what it holds is lost",
+            "{} holds {data}: --force makes it a member all the same, and what it holds is lost",
             shown(path)
         );
     }

@@ -6,6 +6,7 @@
 
 pub mod backing;
 pub mod blk;
+pub mod cache;
 pub mod fs;
 pub mod log;
 mod memory;

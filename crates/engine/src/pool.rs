@@ -142,6 +142,10 @@ struct Members {
 impl<M: Memory> Pool<M> {
     /// A pool without members, for at most `slots` threads at a time.
     pub(crate) fn new(machine: &Machine, memory: M, slots: usize) -> Self {
+        let accounts = Accounts::new(machine, slots);
+        for (member, home) in memory.homes() {
+            accounts.set_home(member, home);
+        }
         Self {
             memory,
             members: RwLock::default(),
@@ -152,7 +156,7 @@ impl<M: Memory> Pool<M> {
             uncommitted: AtomicI64::new(0),
             reserved: AtomicU64::new(0),
             seeking: RwLock::new(()),
-            accounts: Accounts::new(machine, slots),
+            accounts,
             lent: Lent::default(),
         }
     }

@@ -8,6 +8,7 @@ extern crate alloc;
 
 pub mod affinity;
 pub mod doctor;
+pub mod eviction;
 mod ids;
 pub mod mover;
 pub mod pool;

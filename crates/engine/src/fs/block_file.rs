@@ -3,6 +3,7 @@
 //! Every operation of `super::file` that the pool's bodies support is carried out below here: `data` reads and writes, `extents`
 //! changes whole ranges, `relocate` moves blocks between members.
 
+mod bring;
 mod data;
 mod extents;
 mod relocate;

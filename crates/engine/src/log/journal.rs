@@ -874,7 +874,7 @@ impl Writer {
         self.crc = codec::seal(&mut self.group, self.crc, header);
         let (segment, _) = *self.segments.last().expect("a log has a segment");
         // The checksums go on from this group: without it nothing behind it counts.
-        let stored = pool.memory().store_clean(segment, self.at, &self.group);
+        let stored = pool.memory().append(segment, self.at, &self.group);
         stored.inspect_err(|_| journal.fail())?;
         let bytes = self.group.len();
         match self.unforced.last_mut() {

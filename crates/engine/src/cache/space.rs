@@ -1,0 +1,260 @@
+//! Frames of a slice: which are free, and which block has each of the others.
+
+use super::{Cache, Cached, Disk, SliceOptions};
+use crate::{Block, Disks, MemberId, MemoryError, NodeId};
+use homenode_policy::eviction::{Eviction, Look};
+use homenode_shared::{Cooled, Forgotten};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Frames that are evicted at a time when one is wanted.
+const BATCH: usize = 16;
+/// One frame of so many is kept free by those who tend a slice.
+const FREE_SHARE: u32 = 64;
+/// Pause of a thread that waits for a frame, and how often it waits: ten seconds.
+const PAUSE: Duration = Duration::from_micros(200);
+const PAUSES_MAX: u32 = 50_000;
+
+/// A slice.
+#[derive(Debug)]
+pub(super) struct Slice {
+    pub(super) member: MemberId,
+    pub(super) node: NodeId,
+    /// Number of its first frame.
+    first: u32,
+    pub(super) frames: u32,
+    owners: Box<[Owner]>,
+    space: Mutex<Space>,
+    /// Dirty frames. Relaxed, here and below: figures.
+    pub(super) dirty: AtomicU64,
+    /// Blocks that were read.
+    pub(super) fetched: AtomicU64,
+    /// Blocks that were written.
+    pub(super) saved: AtomicU64,
+    /// Frames given to others' nodes.
+    pub(super) stolen: AtomicU64,
+}
+
+/// The block that has a frame, and the epoch in which the frame became cool.
+#[derive(Debug)]
+struct Owner {
+    block: AtomicU64,
+    stamp: AtomicU32,
+}
+
+#[derive(Debug)]
+pub(super) struct Space {
+    /// Frames without a block.
+    free: Vec<u32>,
+    pub(super) order: Eviction,
+}
+
+impl Slice {
+    pub(super) fn new(options: SliceOptions, first: u32) -> Self {
+        let SliceOptions { member, node, frames } = options;
+        Self {
+            member,
+            node,
+            first,
+            frames,
+            owners: (0..frames)
+                .map(|_| Owner {
+                    block: AtomicU64::new(0),
+                    stamp: AtomicU32::new(0),
+                })
+                .collect(),
+            space: Mutex::new(Space {
+                free: (0..frames).rev().collect(),
+                order: Eviction::new(frames),
+            }),
+            dirty: AtomicU64::new(0),
+            fetched: AtomicU64::new(0),
+            saved: AtomicU64::new(0),
+            stolen: AtomicU64::new(0),
+        }
+    }
+
+    /// Memory that a frame takes besides its bytes.
+    pub(super) const TABLE_BYTES: usize = size_of::<Owner>() + size_of::<u32>() + 12;
+
+    fn owner(&self, frame: u32) -> &Owner {
+        &self.owners[(frame - self.first) as usize]
+    }
+
+    /// Free frames, and those with a block.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        let space = self.space.lock();
+        (space.free.len() as u64, space.order.used().into())
+    }
+}
+
+const _: () = assert!(Slice::TABLE_BYTES <= 32);
+
+impl Cache {
+    /// Slices, the nearest to `node` first.
+    fn nearest(&self, node: NodeId) -> impl Iterator<Item = &Slice> {
+        let own = self.slices.iter().filter(move |slice| slice.node == node);
+        own.chain(self.slices.iter().filter(move |slice| slice.node != node))
+    }
+
+    /// Notes the epoch in which a frame becomes cool.
+    pub(super) fn stamp(&self, frame: u32) {
+        let owner = self.slice(frame).owner(frame);
+        // Relaxed: the change of the word that follows shows it.
+        owner.stamp.store(self.epochs.now(), Ordering::Relaxed);
+    }
+
+    /// A free frame for a block of a disk, on `node` if possible; `None` when none can be evicted at once.
+    pub(super) fn take_at_once(&self, node: NodeId, block: Block) -> Option<u32> {
+        let found = self.nearest(node).find_map(|slice| {
+            let mut space = slice.space.lock();
+            if space.free.is_empty() {
+                self.evict(slice, &mut space, BATCH);
+            }
+            let frame = slice.first + space.free.pop()?;
+            Some((slice, frame))
+        });
+        let (slice, frame) = found?;
+        if slice.node != node {
+            slice.stolen.fetch_add(1, Ordering::Relaxed);
+        }
+        slice.owner(frame).block.store(block.to_raw(), Ordering::Relaxed);
+        Some(frame)
+    }
+
+    /// Evicts up to `most` frames.
+    fn evict(&self, slice: &Slice, space: &mut Space, most: usize) {
+        for _ in 0..most {
+            let victim = space.order.evict(&mut |frame| self.look(slice, slice.first + frame));
+            let Some(frame) = victim else { break };
+            space.free.push(frame);
+        }
+    }
+
+    /// Makes a frame cool, or takes it away from its block.
+    fn look(&self, slice: &Slice, frame: u32) -> Look {
+        let owner = slice.owner(frame);
+        let block = Block::from_raw(owner.block.load(Ordering::Relaxed));
+        let Some(disk) = self.disks[usize::from(block.member().0)].get() else {
+            return Look::Gone;
+        };
+        let at = block.index();
+        match disk.index.cool(at, frame, |frame| self.stamp(frame)) {
+            Cooled::Now => Look::Referenced,
+            Cooled::Busy => Look::Busy,
+            Cooled::Gone => Look::Gone,
+            Cooled::Before => {
+                let is_out_of_use = || self.epochs.is_over(owner.stamp.load(Ordering::Relaxed));
+                if disk.index.evict(at, frame, is_out_of_use) {
+                    Look::Unused(block.to_raw())
+                } else {
+                    Look::Busy
+                }
+            }
+        }
+    }
+
+    /// Puts a frame that is being filled in the order in which frames go.
+    pub(super) fn enlist(&self, frame: u32) {
+        let slice = self.slice(frame);
+        let block = slice.owner(frame).block.load(Ordering::Relaxed);
+        let mut space = slice.space.lock();
+        let cool = space.order.insert(frame - slice.first, block).cool;
+        if let Some(cool) = cool {
+            let frame = slice.first + cool;
+            let block = Block::from_raw(slice.owner(frame).block.load(Ordering::Relaxed));
+            if let Some(disk) = self.disks[usize::from(block.member().0)].get() {
+                disk.index.cool(block.index(), frame, |frame| self.stamp(frame));
+            }
+        }
+    }
+
+    /// Gives a frame back that is no block's; it may be in the order still.
+    pub(super) fn give_back(&self, frame: u32) {
+        let slice = self.slice(frame);
+        let mut space = slice.space.lock();
+        space.order.remove(frame - slice.first);
+        space.free.push(frame - slice.first);
+    }
+
+    /// Forgets a block that is nobody's any more.
+    pub(super) fn forget(&self, disk: &Disk, at: u64) {
+        if !disk.index.has_frame(at) {
+            return;
+        }
+        match disk.index.forget(at) {
+            Forgotten::Nothing => {}
+            Forgotten::Frame(frame) => self.give_back(frame),
+            Forgotten::DirtyFrame(frame) => {
+                self.slice(frame).dirty.fetch_sub(1, Ordering::Relaxed);
+                self.give_back(frame);
+            }
+        }
+    }
+
+    pub(super) fn advance(&self) {
+        self.epochs.advance(&self.slots);
+    }
+}
+
+impl<M: Disks> Cached<M> {
+    /// [`Cache::take_at_once`], waiting for a frame; outside of slots.
+    pub(super) fn take(&self, cache: &Cache, node: NodeId, block: Block) -> Result<u32, MemoryError> {
+        for pauses in 0..PAUSES_MAX {
+            if let Some(frame) = cache.take_at_once(node, block) {
+                return Ok(frame);
+            }
+            self.make_room(cache, pauses);
+        }
+        Err(MemoryError)
+    }
+
+    /// Waits until `blocks` frames are free or can be evicted, or as many as there can be; outside of slots.
+    pub(super) fn wait_for_free(&self, cache: &Cache, node: NodeId, blocks: u64) -> Result<(), MemoryError> {
+        let all: u64 = cache.slices.iter().map(|slice| u64::from(slice.frames)).sum();
+        // Others want some too.
+        let wanted = blocks.min(all / 4);
+        for pauses in 0..PAUSES_MAX {
+            let mut found = 0;
+            for slice in cache.nearest(node) {
+                let mut space = slice.space.lock();
+                let missing = wanted.saturating_sub(found + space.free.len() as u64);
+                let missing = usize::try_from(missing).expect("at most all frames");
+                cache.evict(slice, &mut space, missing);
+                found += space.free.len() as u64;
+                if found >= wanted {
+                    return Ok(());
+                }
+            }
+            self.make_room(cache, pauses);
+        }
+        Err(MemoryError)
+    }
+
+    /// Does what makes frames free by and by: writes some, and waits for those who are inside.
+    fn make_room(&self, cache: &Cache, pauses: u32) {
+        cache.advance();
+        // An error is told to those who sync the block.
+        let saved = self.save_some(cache).is_ok_and(|blocks| blocks > 0);
+        if !saved {
+            if pauses < 16 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Keeps some frames of a slice free. True when there are enough.
+    pub fn tend_space(&self, slice: usize) -> bool {
+        let Some(cache) = &self.cache else { return true };
+        cache.advance();
+        let slice = &cache.slices[slice];
+        let wanted = (slice.frames / FREE_SHARE).max(1) as usize;
+        let mut space = slice.space.lock();
+        let missing = wanted.saturating_sub(space.free.len());
+        cache.evict(slice, &mut space, missing);
+        space.free.len() >= wanted
+    }
+}

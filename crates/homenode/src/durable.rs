@@ -1,6 +1,7 @@
 //! Durable pools: made on files, and opened again.
 
 mod check;
+mod frames;
 mod given;
 
 pub use check::{Checked, check, repair};
@@ -10,13 +11,14 @@ use crate::machine::Machine;
 use crate::periodic::Periodic;
 use crate::pool::{Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
+use frames::Frames;
 use given::{Access, Members, blocks, gathered, refuse_twice, require_blocks};
 use homenode_engine::fs::{Fs, OpenError};
 use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
-use homenode_engine::pool::PoolError;
+use homenode_engine::pool::{MemberKind, PoolError};
 use homenode_engine::{BLOCK_BYTES, MemberId, NodeId};
 use homenode_linux::clock::CoarseClock;
-use homenode_linux::memory::{MemberFile, NodeMemory, TakenRoom, identity, witness};
+use homenode_linux::memory::{MemberFile, MemberFileError, NodeMemory, TakenRoom, identity, witness};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -35,25 +37,28 @@ const SLACK_SHARE: u64 = 32;
 const MEMBER_BLOCKS_MIN: u64 = 16 * 256;
 
 impl Pool {
-    /// Makes a durable pool on files, one member each, and brings it up. Each file keeps its size, takes all of its room on the disk, and is written once. One
-    /// on persistent memory (DAX) is a `pmem` member, and so is one on a tmpfs, to play that; others are `file` members.
+    /// Makes a durable pool on files and devices, one member each, and brings it up. Each file keeps its size, takes all of its room on the disk, and is
+    /// written once. One on persistent memory (DAX) is a `pmem` member, and so is one on a tmpfs, to play that; disks and their partitions are `block`
+    /// members, and with [`PoolOptions::direct`] all files are; others are `file` members. A pool may have members of all kinds.
     ///
     /// # Errors
-    /// When a file is too small, in use or a member already, or the disk has too little room. Files have the room that they had then.
+    /// When a file is too small, in use or a member already, the disk has too little room, or the nodes have too little memory for a cache. Files have
+    /// the room that they had then.
     pub fn create_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
         options.checked_commit_period()?;
         let machine = Machine::read(options.files_max)?;
         refuse_twice(paths)?;
-        let files = paths
-            .iter()
-            .map(|path| MemberFile::open(path))
-            .collect::<Result<Vec<_>, _>>()?;
+        let files = paths.iter().map(|path| open(path, options.direct));
+        let files = files.collect::<Result<Vec<_>, _>>()?;
         if files.is_empty() {
             return Err(Error::NoMembers);
         }
         files
             .iter()
             .try_for_each(|file| require_blocks(file, MEMBER_BLOCKS_MIN))?;
+        let memory = NodeMemory::new();
+        let frames = frames::add(&machine, &memory, &files, options.cache)?;
+        refuse_disks(&frames, paths)?;
         let taken = TakenRoom::begin(&files)?;
         let is_over = options.interrupted.clone().unwrap_or_default();
         files
@@ -73,9 +78,8 @@ impl Pool {
                 Ok((member, home_of(&machine, file)?))
             })
             .collect::<Result<_, Error>>()?;
-        let memory = NodeMemory::new();
         for ((member, _), file) in members.iter().zip(files) {
-            memory.attach(member.id, member.kind, file)?;
+            attach(&memory, *member, file, Access::Write)?;
         }
         let (owner, root) = root_of(options);
         let fs = Fs::format(&machine.engine, memory, CoarseClock, root, log, &members);
@@ -99,18 +103,17 @@ impl Pool {
         let Members { newest, files } = members;
         let memory = NodeMemory::new();
         let (mut missing, mut homes) = (Vec::new(), BTreeMap::new());
-        for (MemberRecord { id, kind, blocks }, file) in files {
+        let present = files.iter().filter_map(|(_, file)| file.as_ref());
+        let frames = frames::add(&machine, &memory, present, options.cache)?;
+        refuse_disks(&frames, paths)?;
+        for (member, file) in files {
             let Some(file) = file else {
-                missing.push(id);
-                memory.attach_missing(id, blocks * BLOCK_BYTES as u64)?;
+                missing.push(member.id);
+                memory.attach_missing(member.id, member.blocks * BLOCK_BYTES as u64)?;
                 continue;
             };
-            homes.insert(id, home_of(&machine, &file)?);
-            if is_read {
-                memory.attach_to_read(id, kind, file)?;
-            } else {
-                memory.attach(id, kind, file)?;
-            }
+            homes.insert(member.id, home_of(&machine, &file)?);
+            attach(&memory, member, file, access)?;
         }
         let first = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let home_of = |id| homes.get(&id).copied().unwrap_or(first);
@@ -144,32 +147,34 @@ impl Pool {
         self.inner.fs.has_failed()
     }
 
-    /// Adds a file to a durable pool that is in use, as a member. The file keeps its size, takes all of its room on the disk, and is written
-    /// once unless `unwritten`, as with [`PoolOptions::unwritten`].
+    /// Adds a file or a device to a durable pool that is in use, as a member, as [`Pool::create_on`] does.
     ///
     /// # Errors
-    /// [`Error::VolatilePool`]; when the file is too small, in use or a member already, or the disk is full: the pool has not changed then. After
-    /// [`PoolError::Log`] the pool can only be read, and has the member or not when it is opened again.
-    pub fn add_file(&self, path: &Path, unwritten: bool) -> Result<MemberId, Error> {
+    /// [`Error::VolatilePool`]; [`Error::NoCache`]; when the file is too small, in use or a member already, or the disk is full: the pool has not changed
+    /// then. After [`PoolError::Log`] the pool can only be read, and has the member or not when it is opened again.
+    pub fn add_file(&self, path: &Path, new: NewFile) -> Result<MemberId, Error> {
         let inner = &*self.inner;
         let (fs, pool) = (&inner.fs, inner.fs.pool());
         let uuid = fs.uuid().ok_or(Error::VolatilePool)?;
         fs.check_members()?;
-        let file = MemberFile::open(path)?;
+        let file = open(path, new.direct)?;
         require_blocks(&file, MEMBER_BLOCKS_MIN)?;
         let members = pool.status().members;
+        if file.kind()? == MemberKind::Block && !members.iter().any(|member| member.kind == MemberKind::Block) {
+            return Err(Error::NoCache(path.to_owned()));
+        }
         let is_member = |id: MemberId| members.iter().any(|member| member.id == id);
         let files = [file];
         let taken = TakenRoom::begin(&files)?;
         let [file] = files;
         let was_left = |found: &Superblock| found.uuid == uuid && !is_member(found.own);
-        file.prepare(unwritten, &AtomicBool::new(false), was_left)?;
+        file.prepare(new.unwritten, &AtomicBool::new(false), was_left)?;
         let home = home_of(&inner.machine, &file)?;
         // One member at a time.
         let _alone = inner.populators.lock();
         let member = record(pool.next_member(), &file)?;
         let identity = identity(member.id, &file)?;
-        pool.memory().attach(member.id, member.kind, file)?;
+        attach(pool.memory(), member, file, Access::Write)?;
         let added = fs.add_member(member, home, identity);
         // After the second the pool may list it.
         if matches!(added, Ok(()) | Err(PoolError::Log)) {
@@ -242,6 +247,15 @@ impl Pool {
     }
 }
 
+/// Ways in which a file can become a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewFile {
+    /// As [`PoolOptions::unwritten`].
+    pub unwritten: bool,
+    /// As [`PoolOptions::direct`].
+    pub direct: bool,
+}
+
 /// The pool that a file is a member of, by the file's own superblock.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -267,6 +281,29 @@ pub fn member_of(path: &Path) -> Result<Membership, Error> {
     })
 }
 
+/// Opens a file that is to become a member.
+fn open(path: &Path, direct: bool) -> Result<MemberFile, MemberFileError> {
+    let file = MemberFile::open(path)?;
+    if direct { file.direct() } else { Ok(file) }
+}
+
+/// The engine's memory is not over the frames yet.
+fn refuse_disks(frames: &[Frames], paths: &[PathBuf]) -> Result<(), Error> {
+    match frames {
+        [] => Ok(()),
+        _ => Err(Error::NoCache(paths[0].clone())),
+    }
+}
+
+/// Gives a file to the memory as a member, as where it lies now asks for.
+fn attach(memory: &NodeMemory, member: MemberRecord, file: MemberFile, access: Access) -> Result<(), Error> {
+    Ok(match (file.kind()?, access) {
+        (MemberKind::Block, _) => memory.attach_disk(member.id, file)?,
+        (_, Access::Write) => memory.attach(member.id, member.kind, file)?,
+        (_, Access::Read | Access::Look) => memory.attach_to_read(member.id, member.kind, file)?,
+    })
+}
+
 /// A file as a new member of that number.
 fn record(id: MemberId, file: &MemberFile) -> Result<MemberRecord, Error> {
     let (kind, blocks) = (file.kind()?, file.blocks());
@@ -280,12 +317,12 @@ fn home_of(machine: &Machine, file: &MemberFile) -> Result<NodeId, Error> {
     home.or(nodes.first().copied()).ok_or(Error::NoNodes)
 }
 
-/// Whether any of the first `bytes` bytes of what could become a member is not zero.
+/// Looks for other data at both ends of what could become a member: tells it by name, "data" where that is not known.
 ///
 /// # Errors
-/// [`Error::MemberFile`] when it could not become one, or cannot be read.
-pub fn holds_data(path: &Path, bytes: u64) -> Result<bool, Error> {
-    Ok(MemberFile::look(path)?.holds_data(bytes)?)
+/// [`Error::MemberFile`] when it could not become one, is in use, or cannot be read.
+pub fn holds_data(path: &Path) -> Result<Option<&'static str>, Error> {
+    Ok(MemberFile::open_to_read(path)?.holds_data()?)
 }
 
 /// Options of the log that follow from the number of the pool's blocks.

@@ -192,7 +192,7 @@ impl Pool {
             fs.metadata_by_user(),
             fs.backing_by_node(|| start.elapsed() < LOOK_TIME_MAX),
             backing,
-            |member| pool.memory().health(member),
+            |member| (pool.memory().health(member), pool.memory().errors(member)),
         )
     }
 

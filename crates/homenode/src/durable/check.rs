@@ -1,7 +1,8 @@
 //! A durable pool that nobody has up: checked, and mended.
 
 use super::given::{Access, Members, blocks, gathered};
-use super::{log_options, random};
+use super::{attach, frames, log_options, random, refuse_disks};
+use crate::machine::Machine;
 use crate::{Error, PoolName};
 use homenode_engine::fs::{Mended, Repair};
 use homenode_engine::log::Superblock;
@@ -9,6 +10,9 @@ use homenode_engine::{BLOCK_BYTES, Clock, Memory};
 use homenode_linux::clock::CoarseClock;
 use homenode_linux::memory::{MemberReader, NodeMemory};
 use std::path::PathBuf;
+
+/// Memory of the cache that a repair has for disks.
+const REPAIR_CACHE_BYTES: u64 = 64 << 20;
 
 /// Result of a check of a durable pool that nobody has up.
 #[derive(Clone, Debug)]
@@ -50,8 +54,11 @@ pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
     let (witness, others) = (members.witness()?, others(paths, &members));
     let Members { newest, files } = members;
     let memory = NodeMemory::new();
+    let present = files.iter().filter_map(|(_, file)| file.as_ref());
+    let frames = frames::add(&Machine::read(None)?, &memory, present, Some(REPAIR_CACHE_BYTES))?;
+    refuse_disks(&frames, paths)?;
     for (record, file) in files {
-        memory.attach(record.id, record.kind, file.expect("none may miss"))?;
+        attach(&memory, record, file.expect("none may miss"), Access::Write)?;
     }
     let repair = plan(&memory, &newest, witness)?;
     let checked = checked(&newest, &repair, others);

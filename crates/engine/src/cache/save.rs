@@ -6,6 +6,9 @@ use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// One of so many frames may be dirty before some are written back; a commit writes all.
+const DIRTY_SHARE: u64 = 10;
+
 /// Writes under way to a disk, and whether all are durable that ended.
 #[derive(Debug, Default)]
 pub(super) struct Saving {
@@ -156,13 +159,14 @@ impl<M: Disks> Cached<M> {
         failed.map_or(Ok(saved), Err)
     }
 
-    /// Writes dirty blocks until fewer than `most` frames are dirty, of all slices. True when more is to be done.
+    /// Writes some dirty blocks when too many frames are dirty. True when there are more to be written.
     ///
     /// # Errors
     /// [`MemoryError`] when some could not be written: they are dirty still.
-    pub fn write_back(&self, most: u64) -> Result<bool, MemoryError> {
+    pub fn write_back(&self) -> Result<bool, MemoryError> {
         let Some(cache) = &self.cache else { return Ok(false) };
-        if cache.dirty() <= most {
+        let all: u64 = cache.slices.iter().map(|slice| u64::from(slice.frames)).sum();
+        if cache.dirty() * DIRTY_SHARE <= all {
             return Ok(false);
         }
         Ok(self.save_some(cache)? > 0)

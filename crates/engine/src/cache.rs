@@ -8,6 +8,7 @@
 //! Invariants: a frame is free, or one block's; what a thread uses is not evicted (see [`homenode_shared::Epochs`]); an error loses no dirty frame.
 //! Locks: that of a slice is taken last. Nobody waits for a disk or a frame inside a slot.
 
+mod ahead;
 mod fill;
 mod save;
 mod space;
@@ -18,6 +19,7 @@ pub use status::{CacheStatus, SliceStatus};
 
 use crate::fs::SLOTS;
 use crate::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
+use ahead::{Ahead, Wanted};
 use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
@@ -59,6 +61,7 @@ struct Cache {
     slots: Arc<Slots>,
     epochs: Epochs,
     tail: Tail,
+    ahead: Ahead,
 }
 
 /// A disk with its blocks in the cache.
@@ -102,6 +105,7 @@ impl<M> Cached<M> {
             slots: Slots::new(SLOTS),
             epochs: Epochs::default(),
             tail,
+            ahead: Ahead::default(),
         };
         Self {
             below,
@@ -419,6 +423,12 @@ impl<M: Disks> Memory for Cached<M> {
             return Ok(());
         };
         self.fill(disk, node, at.index(), blocks)
+    }
+
+    fn fetch_soon(&self, node: NodeId, at: Block, blocks: u64) {
+        if let Some((cache, _)) = self.disk(at.member()) {
+            cache.ahead.send(Wanted { node, at, blocks });
+        }
     }
 
     fn fetch_max(&self) -> u64 {

@@ -37,9 +37,8 @@ const SLACK_BYTES_MAX: u64 = 64 << 20;
 const SLACK_SHARE: u64 = 32;
 /// Smallest member: its superblocks, a log that goes on, and some data.
 const MEMBER_BLOCKS_MIN: u64 = 16 * 256;
-/// Time between two looks at a slice of the cache, and when frames are wanted.
+/// Time between two looks at a slice of the cache.
 const KEEPER_PERIOD: Duration = Duration::from_millis(20);
-const KEEPER_SOON: Duration = Duration::from_millis(1);
 
 impl Pool {
     /// Makes a durable pool on files and devices, one member each, and brings it up. Each file keeps its size, takes all of its room on the disk, and is
@@ -327,15 +326,8 @@ fn keepers(fs: &Arc<EngineFs>) -> Result<Vec<Periodic>, Error> {
     let keeper = |slice: usize| {
         let fs = Arc::clone(fs);
         Periodic::start(&format!("keeper {slice}"), move || {
-            let memory = fs.pool().memory();
-            let has_room = memory.tend_space(slice);
-            // Errors are told to those who sync the blocks, and to the commit.
-            let is_busy = slice == 0 && memory.write_back().unwrap_or(false);
-            match (has_room, is_busy) {
-                (_, true) => Duration::ZERO,
-                (false, false) => KEEPER_SOON,
-                (true, false) => KEEPER_PERIOD,
-            }
+            fs.pool().memory().tend(slice, KEEPER_PERIOD);
+            Duration::ZERO
         })
     };
     (0..slices).map(keeper).collect()

@@ -30,7 +30,7 @@ impl<M: Disks> Cached<M> {
         let end = (first + blocks).min(disk.index.blocks());
         let mut at = first;
         while at < end {
-            match self.begin_run((cache, disk), node, at, end)? {
+            match self.begin_run((cache, disk), node, at, end, None)? {
                 frames if frames.is_empty() => {
                     self.wait_for_others(disk, at);
                     at += 1;
@@ -59,21 +59,40 @@ impl<M: Disks> Cached<M> {
         self.fill((cache, disk), disk.home, first, blocks)
     }
 
-    /// Begins to fill blocks from `at` on, up to the first that has a frame.
+    /// Reads some blocks from `at` on, as far as frames are free; gives how many.
+    pub(super) fn fill_at_once(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        node: NodeId,
+        at: u64,
+        end: u64,
+    ) -> Result<u64, MemoryError> {
+        let Some(frame) = cache.take_at_once(node, disk.block(at)) else {
+            return Ok(0);
+        };
+        let frames = self.begin_run((cache, disk), node, at, end, Some(frame))?;
+        self.read_run((cache, disk), at, &frames)?;
+        Ok(frames.len() as u64)
+    }
+
+    /// Begins to fill blocks from `at` on, up to the first that has a frame. `first` is a frame that was taken for it.
     fn begin_run(
         &self,
         (cache, disk): (&Cache, &Disk),
         node: NodeId,
         at: u64,
         end: u64,
+        mut first: Option<u32>,
     ) -> Result<Vec<u32>, MemoryError> {
         let mut frames = Vec::new();
         let end = end.min(at + M::BLOCKS_MAX as u64);
         for at in at..end {
-            if disk.index.has_frame(at) {
+            if first.is_none() && disk.index.has_frame(at) {
                 break;
             }
-            let frame = if frames.is_empty() {
+            let frame = if let Some(frame) = first.take() {
+                frame
+            } else if frames.is_empty() {
                 self.wait_for(cache, || cache.take_at_once(node, disk.block(at)))?
             } else {
                 // What was begun must be ended first, if there is none.

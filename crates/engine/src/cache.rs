@@ -15,6 +15,7 @@ mod space;
 mod status;
 mod tail;
 
+pub use fill::Fetch;
 pub use status::{CacheStatus, SliceStatus};
 
 use crate::fs::SLOTS;
@@ -423,6 +424,14 @@ impl<M: Disks> Memory for Cached<M> {
             return Ok(());
         };
         self.fill(disk, node, at.index(), blocks)
+    }
+
+    fn begin_fetch(&self, node: NodeId, at: Block, blocks: u64) -> Option<Fetch> {
+        self.begin_fetch_of(self.disk(at.member())?, node, at, blocks)
+    }
+
+    fn end_fetch(&self, fetch: Fetch, is_read: bool) {
+        self.end_fetch_of(fetch, is_read);
     }
 
     fn fetch_soon(&self, node: NodeId, at: Block, blocks: u64) {

@@ -13,4 +13,4 @@ mod memory;
 pub mod pool;
 
 pub use homenode_policy::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId};
-pub use memory::{Clock, Disks, Memory, MemoryError, Starved};
+pub use memory::{Clock, Disks, Memory, MemoryError, Starved, Transfer};

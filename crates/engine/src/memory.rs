@@ -1,7 +1,9 @@
 //! Interface to the machine: memory to copy to and from, disks, and the time.
 
+use crate::cache::Fetch;
 use crate::{Block, MemberId, NodeId};
 use homenode_shared::Slots;
+use std::any::Any;
 use std::sync::Arc;
 
 /// The bytes of the members. Implemented over mapped memory by `homenode-linux`, and by tests.
@@ -156,6 +158,17 @@ pub trait Memory: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Begins to fetch some of the first of `blocks` blocks, for a caller who reads them himself; `None` when that cannot be done at once, or not so.
+    fn begin_fetch(&self, node: NodeId, at: Block, blocks: u64) -> Option<Fetch> {
+        let _ = (node, at, blocks);
+        None
+    }
+
+    /// Ends a fetch, when all of its bytes were read, or else when that has failed.
+    fn end_fetch(&self, fetch: Fetch, is_read: bool) {
+        let _ = (fetch, is_read);
+    }
+
     /// Asks for blocks to be [fetched](Memory::fetch) by those who tend the cache, while the caller goes on. May do nothing.
     fn fetch_soon(&self, node: NodeId, at: Block, blocks: u64) {
         let _ = (node, at, blocks);
@@ -215,6 +228,12 @@ pub trait Disks: Memory {
     /// [`MemoryError`] when not all of them were read; what the frames hold then is undefined.
     fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError>;
 
+    /// What is to be done to read the blocks from `first` on into `frames`; `None` when that is only possible by [`Disks::read`].
+    fn transfer(&self, first: Block, frames: &[Block]) -> Option<Transfer> {
+        let _ = (first, frames);
+        None
+    }
+
     /// Writes `frames` to the blocks from `first` on; they are durable on return when it is `forced`, and nothing else is for that.
     ///
     /// # Errors
@@ -226,6 +245,19 @@ pub trait Disks: Memory {
     /// # Errors
     /// [`MemoryError`] when that is not sure.
     fn flush(&self, member: MemberId) -> Result<(), MemoryError>;
+}
+
+/// A read of a disk that is carried out by other means than [`Disks::read`]: pieces of memory that are read from byte `offset` of a file on.
+#[derive(Debug)]
+pub struct Transfer {
+    /// Descriptor of the file.
+    pub descriptor: i32,
+    /// Where the bytes are in it.
+    pub offset: u64,
+    /// Address and number of bytes of each piece of memory, which nobody else uses.
+    pub pieces: Vec<(usize, usize)>,
+    /// Keeps the file and the addresses. Dropped when the read has ended.
+    pub alive: Arc<dyn Any + Send + Sync>,
 }
 
 /// A member could not read or write its bytes.

@@ -22,10 +22,11 @@ use crate::passthrough::Connection;
 use crate::statistics::Counters;
 use crate::wire::{Full, InHeader, Reply, Request};
 use crate::writers::Writers;
+use homenode_engine::cache::Fetch;
 use homenode_engine::fs::{self, Asking, Fs, Ino, Inode};
 use homenode_engine::{Clock, CpuId, Memory, NodeId};
 use homenode_shared::Slot;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -105,6 +106,8 @@ pub(crate) struct Call<'a, M: Memory, C: Clock, H> {
     pub(crate) origin: Origin,
     /// Set when the request is to be carried out again.
     pub(crate) later: Cell<Option<Later>>,
+    /// What is to be read with [`Later::Fetch`].
+    pub(crate) fetches: &'a RefCell<Vec<Fetch>>,
     /// Whether the thread may wait, and is counted as one that does.
     pub(crate) waits: Cell<bool>,
 }
@@ -128,6 +131,8 @@ pub(crate) enum Origin {
         is_new: bool,
         /// How far it came.
         done: u64,
+        /// Whether the thread of the ring can read bytes from disks for it.
+        may_fetch: bool,
     },
 }
 
@@ -141,6 +146,8 @@ pub(crate) enum Later {
         /// Whether others must not wait for it.
         is_long: bool,
     },
+    /// When bytes were read from a disk.
+    Fetch,
     /// A step of it is done, and it has come so far: others are served before the next step.
     Step(u64),
 }

@@ -7,10 +7,11 @@ use crate::call::{Call, Errno, Later, Origin, Service};
 use crate::host::Host;
 use crate::statistics::Counters;
 use crate::wire::{Field, InHeader, Incoming, Malformed, Opcode, OutHeader, Reply, Request};
+use homenode_engine::cache::Fetch;
 use homenode_engine::{Clock, Memory};
 use homenode_shared::Slot;
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -23,6 +24,8 @@ pub(crate) struct Responder<M: Memory, C: Clock, H> {
     pub(crate) service: Arc<Service<M, C, H>>,
     pub(crate) slot: Slot,
     pub(crate) counters: Arc<Counters>,
+    /// What the last request asks the thread of a ring to read.
+    pub(crate) fetches: RefCell<Vec<Fetch>>,
 }
 
 /// Result of a request.
@@ -90,6 +93,7 @@ impl<M: Memory, C: Clock, H: Host> Responder<M, C, H> {
             header: &header,
             origin,
             later: Cell::new(None),
+            fetches: &self.fetches,
             waits: Cell::new(false),
         };
         let is_silent = matches!(request, Request::Forget(_) | Request::BatchForget(_));

@@ -177,6 +177,7 @@ impl Rings {
             let cpu_id = cpu_id(cpu);
             let queue = || {
                 let responder = crate::responder::Responder {
+                    fetches: std::cell::RefCell::default(),
                     service: Arc::clone(service),
                     slot,
                     counters: Arc::<Counters>::default(),

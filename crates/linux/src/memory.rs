@@ -29,7 +29,7 @@ use disk::{DiskMember, Frames};
 use durable::{DurableMember, MissingMember};
 use headroom::{Groups, Headroom};
 use homenode_engine::pool::MemberKind;
-use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
+use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved, Transfer};
 use homenode_shared::is_lost;
 use mapping::{HUGE_BYTES, Mapping};
 use parking_lot::RwLock;
@@ -460,6 +460,17 @@ impl Disks for NodeMemory {
             .disk(first.member())?
             .read(first.index(), Frames::of(&self.table, frames));
         read.map_err(|_| MemoryError)
+    }
+
+    fn transfer(&self, first: Block, frames: &[Block]) -> Option<Transfer> {
+        let disk = self.disk(first.member()).ok()?;
+        let pieces = Frames::of(&self.table, frames).addresses();
+        Some(Transfer {
+            descriptor: disk.descriptor(),
+            offset: first.index() * BLOCK_BYTES as u64,
+            pieces,
+            alive: disk,
+        })
     }
 
     fn write(&self, first: Block, frames: &[Block], forced: bool) -> Result<(), MemoryError> {

@@ -1,7 +1,7 @@
 //! Bytes come into frames: read from a disk, or new.
 
 use super::{Cache, Cached, Disk};
-use crate::{BLOCK_BYTES, Block, Disks, MemoryError, NodeId};
+use crate::{BLOCK_BYTES, Block, Disks, MemberId, MemoryError, NodeId, Transfer};
 use homenode_shared::Away;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,6 +10,24 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_micros(20);
 /// Times that it looks before it pauses.
 const LOOKS: u32 = 20;
+
+/// Blocks that are being read by a caller's own means. To be given back: until then others wait for them.
+#[derive(Debug)]
+#[must_use = "others wait for its blocks"]
+pub struct Fetch {
+    member: MemberId,
+    first: u64,
+    frames: Vec<u32>,
+    transfer: Transfer,
+}
+
+impl Fetch {
+    /// What is to be read.
+    #[must_use]
+    pub fn transfer(&self) -> &Transfer {
+        &self.transfer
+    }
+}
 
 impl Disk {
     fn block(&self, at: u64) -> Block {
@@ -114,17 +132,47 @@ impl<M: Disks> Cached<M> {
     fn read_run(&self, (cache, disk): (&Cache, &Disk), first: u64, frames: &[u32]) -> Result<(), MemoryError> {
         let places: Vec<Block> = frames.iter().map(|frame| cache.block(*frame)).collect();
         let read = self.below.read(disk.block(first), &places);
-        for (at, frame) in (first..).zip(frames) {
-            if read.is_err() {
-                disk.index.give_up(at, *frame);
-                cache.give_back(*frame);
-            } else if disk.index.end_fill(at, *frame) {
-                cache.slice(*frame).fetched.fetch_add(1, Ordering::Relaxed);
-            } else {
-                cache.give_back(*frame);
-            }
-        }
+        cache.end_run(disk, first, frames, read.is_ok());
         read
+    }
+
+    /// See [`Memory::begin_fetch`](crate::Memory::begin_fetch).
+    pub(super) fn begin_fetch_of(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        node: NodeId,
+        at: Block,
+        blocks: u64,
+    ) -> Option<Fetch> {
+        let first = at.index();
+        if disk.index.has_frame(first) {
+            return None;
+        }
+        let end = (first + blocks).min(disk.index.blocks());
+        let frame = cache.take_at_once(node, at)?;
+        let frames = self.begin_run((cache, disk), node, first, end, Some(frame)).ok()?;
+        if frames.is_empty() {
+            return None;
+        }
+        let places: Vec<Block> = frames.iter().map(|frame| cache.block(*frame)).collect();
+        let Some(transfer) = self.below.transfer(at, &places) else {
+            cache.end_run(disk, first, &frames, false);
+            return None;
+        };
+        let member = disk.member;
+        Some(Fetch {
+            member,
+            first,
+            frames,
+            transfer,
+        })
+    }
+
+    /// See [`Memory::end_fetch`](crate::Memory::end_fetch).
+    pub(super) fn end_fetch_of(&self, fetch: Fetch, is_read: bool) {
+        if let Some((cache, disk)) = self.disk(fetch.member) {
+            cache.end_run(disk, fetch.first, &fetch.frames, is_read);
+        }
     }
 
     /// Waits while another thread reads a block.
@@ -175,6 +223,20 @@ impl<M: Disks> Cached<M> {
 }
 
 impl Cache {
+    /// Ends filling blocks from `first` on.
+    fn end_run(&self, disk: &Disk, first: u64, frames: &[u32], is_read: bool) {
+        for (at, frame) in (first..).zip(frames) {
+            if !is_read {
+                disk.index.give_up(at, *frame);
+                self.give_back(*frame);
+            } else if disk.index.end_fill(at, *frame) {
+                self.slice(*frame).fetched.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.give_back(*frame);
+            }
+        }
+    }
+
     /// Fills a frame that was taken by `act`; false when the block has another one.
     fn fill_with(
         &self,

@@ -4,13 +4,13 @@
 //! the offset from its own size, which it alone changes, and places pages and the new size by that offset. Appending at a
 //! size read here could only disagree with the pages it caches.
 
-use super::{Call, Errno, Origin};
+use super::{Call, Errno, Later, Origin};
 use crate::host::Host;
 use crate::wire::flags::write;
 use crate::wire::{
     CopyFileRangeIn, CopyFileRangeOut, FAllocateIn, LSeekIn, LSeekOut, ReadIn, Reply, WriteIn, WriteOut, Zeros,
 };
-use homenode_engine::fs::{Inode, SetAttr, Whence};
+use homenode_engine::fs::{Error, Inode, SetAttr, Whence};
 use homenode_engine::{Clock, Memory};
 use std::sync::Arc;
 
@@ -26,7 +26,27 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let to = reply.free().get_mut(..input.size as usize).ok_or(Errno(libc::EINVAL))?;
         let node = || self.own_node();
         let asking = self.asking(&node);
-        let bytes = if input.flags & O_NOATIME == 0 {
+        let touches = input.flags & O_NOATIME == 0;
+        if let Origin::Ring { may_fetch: true, .. } = self.origin {
+            match self.fs().read_at_once(&asking, &inode, input.offset, to, touches) {
+                Err(Error::Away) => {
+                    let end = input.offset.saturating_add(input.size.into());
+                    let fetches = self.fs().begin_fetches(&asking, &inode, input.offset..end);
+                    if !fetches.is_empty() {
+                        self.fetches.replace(fetches);
+                        self.later.set(Some(Later::Fetch));
+                        return Err(Errno(libc::EAGAIN));
+                    }
+                    // Others read it, or there is no frame at once: waited for here.
+                }
+                Err(error) => return Err(error.into()),
+                Ok(bytes) => {
+                    self.counters.count_read(bytes);
+                    return Ok(reply.advance(bytes)?);
+                }
+            }
+        }
+        let bytes = if touches {
             self.fs().read(&asking, &inode, input.offset, to)?
         } else {
             self.fs().read_untouched(&asking, &inode, input.offset, to)?

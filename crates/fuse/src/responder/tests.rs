@@ -121,6 +121,7 @@ fn responder() -> Responder<Bytes, Midnight, OneCpu> {
     };
     let service = Service::new(Arc::new(fs), Arc::new(OneCpu), agreed, None, 1);
     Responder {
+        fetches: std::cell::RefCell::default(),
         service: Arc::new(service),
         slot,
         counters: Arc::default(),
@@ -276,6 +277,7 @@ fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
                 waited,
                 is_new: waited.is_none(),
                 done: 0,
+                may_fetch: false,
             },
             &mut Reply::new(&mut payload),
         )
@@ -344,6 +346,7 @@ fn long_operations_through_a_ring_let_others_through() {
             waited,
             is_new,
             done,
+            may_fetch: false,
         };
         let answer = responder.carry_out(Incoming::parse(&zero), origin, &mut Reply::new(&mut payload));
         steps += 1;

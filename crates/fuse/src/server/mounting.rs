@@ -257,6 +257,7 @@ fn workers<M: Memory, C: Clock, H: Host>(
     let worker = |(thread, device)| {
         let slot = service.fs.slots().claim().ok_or(Error::Slots { thread })?;
         let responder = Responder {
+            fetches: std::cell::RefCell::default(),
             service: Arc::clone(service),
             slot,
             counters: Arc::default(),
@@ -281,6 +282,7 @@ fn start_lanes<E: Errand, M: Memory, C: Clock, H: Host>(
     let start_one = |lane: &Arc<Lane<E>>| {
         let slot = service.fs.slots().claim().ok_or(Error::Slots { thread: number })?;
         let responder = Responder {
+            fetches: std::cell::RefCell::default(),
             service: Arc::clone(service),
             slot,
             counters: Arc::default(),

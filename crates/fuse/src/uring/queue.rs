@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
 use crate::wire::{Field, OutHeader, RingHeader};
+use homenode_engine::cache::Fetch;
 use homenode_engine::{Clock, CpuId, Memory};
 use io_uring::squeue::Entry128;
 use io_uring::{cqueue, opcode, types};
@@ -34,6 +35,12 @@ const LONG_READS: u32 = 3;
 
 /// The bell's command, among those with the index of an entry.
 const BELL: u64 = u64::MAX;
+/// Commands that read a disk: above 16 bits for the nth of a request, its number.
+const FETCH: u64 = 1 << 62;
+/// Times that bytes are read for a request, before it waits for them itself.
+const FETCHES_MAX: u8 = 4;
+/// Completions that are waited for at the end.
+const WAITS_MAX: usize = 10_000;
 const POLLIN: u32 = libc::POLLIN as u32;
 
 #[expect(clippy::cast_possible_truncation, reason = "16")]
@@ -60,6 +67,12 @@ pub(crate) struct Queue<M: Memory, C: Clock, H> {
     waited: Option<Instant>,
     /// Threads that carry out what waits for the disk, in a durable pool.
     aside: Option<Desk>,
+    /// Whether reads may wait for disks.
+    reads_disks: bool,
+    /// Requests for which bytes are being read.
+    fetching: Vec<Option<Fetching>>,
+    /// Reads that have completed.
+    read: Vec<(u64, i32)>,
     /// Entries that still get requests.
     live: usize,
     /// When the thread last tried to get to its CPU; none while it runs there.
@@ -85,6 +98,45 @@ pub(super) struct Ready {
     since: Option<Instant>,
     /// How far it came.
     done: u64,
+    /// How often bytes were read for it.
+    fetched: u8,
+}
+
+/// A request for which bytes are being read.
+#[derive(Debug)]
+struct Fetching {
+    ready: Ready,
+    reads: Vec<Option<Reading>>,
+    left: usize,
+}
+
+/// A read of a disk.
+struct Reading {
+    fetch: Fetch,
+    /// Memory that is read into. The kernel reads this list until the read completes.
+    pieces: Box<[libc::iovec]>,
+}
+
+impl std::fmt::Debug for Reading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Reading").field(&self.fetch).finish()
+    }
+}
+
+// SAFETY: the addresses in the list are numbers to this process: only the kernel stores there.
+unsafe impl Send for Reading {}
+
+impl Reading {
+    fn new(fetch: Fetch) -> Self {
+        let pieces = fetch.transfer().pieces.iter().map(|(address, bytes)| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(*address),
+            iov_len: *bytes,
+        });
+        Self {
+            pieces: pieces.collect(),
+            fetch,
+        }
+    }
 }
 
 impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
@@ -99,6 +151,9 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
     ) -> Self {
         let depth = buffers.depth();
         Self {
+            reads_disks: responder.service.fs.reads_disks(),
+            fetching: Vec::with_capacity(depth),
+            read: Vec::with_capacity(depth),
             cpu,
             ring,
             buffers,
@@ -151,6 +206,18 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
 
     /// Serves until the filesystem is unmounted.
     pub(crate) fn run(&mut self) -> io::Result<()> {
+        let served = self.serve_all();
+        // The kernel may still store into frames: they are nobody else's until it has ended.
+        let mut waits = 0;
+        while self.fetching.iter().any(Option::is_some) && waits < WAITS_MAX {
+            waits += 1;
+            let _ = self.ring.0.submit_and_wait(1);
+            let _ = self.take_completions();
+        }
+        served
+    }
+
+    fn serve_all(&mut self) -> io::Result<()> {
         while self.live > 0 {
             self.check_cpu();
             if self.waited.is_some_and(|waited| waited.elapsed() >= ROOM_WAIT) {
@@ -185,7 +252,12 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
 
     /// Carries out the request of an entry, and prepares its answer. Gives the bytes of payload it moved.
     fn serve(&mut self, ready: Ready) -> u32 {
-        let Ready { index, since, done } = ready;
+        let Ready {
+            index,
+            since,
+            done,
+            fetched,
+        } = ready;
         let header = self.buffers.header(index);
         let origin = Origin::Ring {
             cpu: self.cpu,
@@ -196,6 +268,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 .or((self.waiting.len() >= self.buffers.depth().div_ceil(2)).then_some(ROOM_TIMEOUT)),
             is_new: since.is_none(),
             done,
+            may_fetch: self.reads_disks && fetched < FETCHES_MAX,
         };
         self.choose_cpu(&header);
         let payload = self.buffers.payload(index);
@@ -205,7 +278,12 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
 
     /// Prepares the answer to a request that was carried out, or keeps it for later.
     fn conclude(&mut self, ready: Ready, mut header: RingHeader, answer: Answer) -> u32 {
-        let Ready { index, since, done } = ready;
+        let Ready {
+            index,
+            since,
+            done,
+            fetched,
+        } = ready;
         let entry = header.entry();
         let out = match answer {
             Answer::Due(out) => out,
@@ -218,13 +296,23 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             Answer::Later(why) => {
                 let now = Instant::now();
                 let since = since.or(Some(now));
+                let ready = |done| Ready {
+                    index,
+                    since,
+                    done,
+                    fetched,
+                };
                 match why {
-                    Later::Step(done) => self.go_on(Ready { index, since, done }),
+                    Later::Step(so_far) => self.go_on(ready(so_far)),
+                    Later::Fetch => self.fetch(Ready {
+                        fetched: fetched + 1,
+                        ..ready(done)
+                    }),
                     Later::Room => {
                         self.waited.get_or_insert(now);
-                        self.waiting.push(Ready { index, since, done });
+                        self.waiting.push(ready(done));
                     }
-                    Later::Disk { is_long } => self.send_aside(Ready { index, since, done }, header, is_long),
+                    Later::Disk { is_long } => self.send_aside(ready(done), header, is_long),
                 }
                 return 0;
             }
@@ -235,6 +323,54 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
         self.buffers.give(index);
         self.push(&command::commit(self.cpu, entry.commit_id, index as u64));
         payload_bytes.max(entry.payload_sz)
+    }
+
+    /// Reads what a request asks for; it is carried out again then.
+    fn fetch(&mut self, ready: Ready) {
+        let fetches = self.responder.fetches.take();
+        let reads: Vec<Reading> = fetches.into_iter().map(Reading::new).collect();
+        let place = self.fetching.iter().position(Option::is_none);
+        let place = place.unwrap_or_else(|| {
+            self.fetching.push(None);
+            self.fetching.len() - 1
+        });
+        for (nth, reading) in reads.iter().enumerate() {
+            let transfer = reading.fetch.transfer();
+            let pieces = u32::try_from(reading.pieces.len()).expect("no more pieces than frames");
+            let read = opcode::Readv::new(types::Fd(transfer.descriptor), reading.pieces.as_ptr(), pieces);
+            let entry = read.offset(transfer.offset).build();
+            let what = FETCH | (place as u64) << 16 | nth as u64;
+            self.push(&entry.user_data(what).into());
+        }
+        self.fetching[place] = Some(Fetching {
+            ready,
+            left: reads.len(),
+            reads: reads.into_iter().map(Some).collect(),
+        });
+    }
+
+    /// Ends a read; when it was the last one of a request, that is carried out again.
+    fn end_read(&mut self, what: u64, result: i32) {
+        let place = usize::try_from((what & !FETCH) >> 16).expect("few requests");
+        let nth = usize::try_from(what & 0xffff).expect("few reads");
+        let Some(fetching) = self.fetching.get_mut(place).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some(reading) = fetching.reads[nth].take() else {
+            return;
+        };
+        let bytes: usize = reading.pieces.iter().map(|piece| piece.iov_len).sum();
+        // One that is short is read once more, by the request itself, which tells the error.
+        let is_read = usize::try_from(result).is_ok_and(|read| read == bytes);
+        self.responder.service.fs.end_fetch(reading.fetch, is_read);
+        fetching.left -= 1;
+        if !is_read {
+            fetching.ready.fetched = FETCHES_MAX;
+        }
+        if fetching.left == 0 {
+            self.ready
+                .extend(self.fetching[place].take().map(|fetching| fetching.ready));
+        }
     }
 
     /// Has another thread carry out the request of an entry.
@@ -250,6 +386,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 waited: ready.since.map(|since| since.elapsed()),
                 is_new: false,
                 done: ready.done,
+                may_fetch: false,
             },
             back: Arc::clone(&desk.back),
         };
@@ -281,12 +418,16 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
     }
 
     fn push(&mut self, entry: &Entry128) {
+        if self.ring.0.submission().is_full() {
+            // It has room for every entry and the bell; but reads of disks are more.
+            let _ = settled(self.ring.0.submit());
+        }
         let mut queue = self.ring.0.submission();
         // SAFETY: the buffers behind the entry stay mapped for as long as the ring exists, and nothing touches them until the
         // command completes (`Buffers::give`); what a registration points to lives as long
-        // (`Buffers::vectors`).
+        // (`Buffers::vectors`). A read of a disk names frames that are nobody else's, a list and a descriptor, all kept until it completes (`Reading`).
         let pushed = unsafe { queue.push(entry) };
-        pushed.expect("the queue has room for every entry and the bell, and each is in it once");
+        pushed.expect("the kernel took what was in it");
     }
 
     /// Sends the answers that are prepared and waits for requests; for a moment when some wait for room, and not at all when some
@@ -325,10 +466,15 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
     /// Takes what has completed: requests, or entries that get no more.
     fn take_completions(&mut self) -> io::Result<()> {
         let (mut rang, mut is_deaf) = (false, false);
+        let mut read = std::mem::take(&mut self.read);
         for completion in self.ring.0.completion() {
             if completion.user_data() == BELL {
                 rang = true;
                 is_deaf = !cqueue::more(completion.flags());
+                continue;
+            }
+            if completion.user_data() & FETCH != 0 {
+                read.push((completion.user_data(), completion.result()));
                 continue;
             }
             let index = usize::try_from(completion.user_data()).expect("the index it was submitted with");
@@ -338,6 +484,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                     index,
                     since: None,
                     done: 0,
+                    fetched: 0,
                 });
                 continue;
             }
@@ -348,6 +495,10 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 errno => return Err(io::Error::from_raw_os_error(errno)),
             }
         }
+        for (what, result) in read.drain(..) {
+            self.end_read(what, result);
+        }
+        self.read = read;
         if rang {
             self.take_answered();
         }

@@ -38,6 +38,11 @@ impl DiskMember {
         }
     }
 
+    /// Descriptor of the device or file, for as long as this lives.
+    pub(super) fn descriptor(&self) -> i32 {
+        self.file.file.as_raw_fd()
+    }
+
     /// Name of the device or file.
     pub(super) fn path(&self) -> &Path {
         self.file.path()
@@ -154,6 +159,12 @@ impl<'a> Frames<'a> {
             left: 0..count,
             _table: table,
         }
+    }
+
+    /// Address and bytes of each piece.
+    pub(super) fn addresses(&self) -> Vec<(usize, usize)> {
+        let pieces = self.pieces().iter();
+        pieces.map(|piece| (piece.iov_base.addr(), piece.iov_len)).collect()
     }
 
     fn pieces(&self) -> &[libc::iovec] {

@@ -3,6 +3,7 @@
 use super::super::{Asking, Error, Fs, Inode, Result};
 use super::BlockFile;
 use super::data::in_block;
+use crate::cache::Fetch;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{Found, RUN_BLOCKS};
 use std::ops::Range;
@@ -64,16 +65,38 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Err(error);
         }
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-        let most = self.pool.memory().fetch_max();
+        self.fetch(&self.missing_to_read(asking, inode, file, blocks))
+    }
+
+    /// What is away of some file blocks that are to be read. Asks for what is likely to follow them.
+    fn missing_to_read(&self, asking: &Asking<'_>, inode: &Inode, file: &BlockFile, blocks: Range<u64>) -> Missing {
+        let memory = self.pool.memory();
+        let most = memory.fetch_max();
         let missing = self.missing(asking, inode, file, [blocks.clone()], most);
         if let Some(ahead) = file.ahead.note(&blocks, most) {
-            let memory = self.pool.memory();
             let ahead = self.missing(asking, inode, file, [ahead], most);
             ahead
                 .iter()
                 .for_each(|(node, first, blocks)| memory.fetch_soon(*node, *first, *blocks));
         }
-        self.fetch(&missing)
+        missing
+    }
+
+    /// Begins to fetch what is away of `bytes` of a file, after [`Fs::read_at_once`]: each fetch is carried out by the caller, and given to
+    /// [`Fs::end_fetch`]. None where only [`Fs::read`] can go on.
+    pub fn begin_fetches(&self, asking: &Asking<'_>, inode: &Inode, bytes: Range<u64>) -> Vec<Fetch> {
+        let Some(file) = inode.blocks() else { return Vec::new() };
+        let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        let missing = self.missing_to_read(asking, inode, file, blocks);
+        // As far as it goes: what is left is asked for again.
+        let begin =
+            |(node, first, blocks): &(NodeId, Block, u64)| self.pool.memory().begin_fetch(*node, *first, *blocks);
+        missing.iter().map_while(begin).collect()
+    }
+
+    /// Ends a fetch, when all of its bytes were read, or else when that has failed: [`Fs::read`] then tells the error.
+    pub fn end_fetch(&self, fetch: Fetch, is_read: bool) {
+        self.pool.memory().end_fetch(fetch, is_read);
     }
 
     /// After [`Error::Away`], brings what a write of `bytes` bytes at `offset` leaves of the blocks that it changes, and waits for places for the

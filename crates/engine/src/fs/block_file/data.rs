@@ -139,7 +139,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Errors
     /// [`Error::Away`] where bytes must be brought first.
-    fn read_part(
+    pub(in crate::fs) fn read_part(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,

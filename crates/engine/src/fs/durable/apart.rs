@@ -49,6 +49,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
+    /// Whether a read may wait for a disk.
+    pub fn reads_disks(&self) -> bool {
+        self.pool.memory().fetch_max() < u64::MAX
+    }
+
     /// Whether [`Fs::sync`] waits for a device.
     pub fn waits_to_sync(&self) -> bool {
         // Where bytes are copied to the log, a forced write costs more than the copy.

@@ -1,239 +1,160 @@
-//! Slices: decides when a node takes frames of other nodes for the blocks that it misses.
+//! Slices: decides which node's frames take the blocks that a node misses.
 //!
-//! The cache has a slice of frames on each node, and a block that a node misses goes to that node's slice. Slices of fixed size lose
-//! hits where nodes do not use equally much: eight equal slices took a trace of a database from 67.7 % of hits to 60.4. A frame cannot
-//! move to another node, so a slice that is too small sends some of its misses to the slices of others, which evict for them; these
-//! frames count as stolen. There they compete with that node's own blocks, and the hot ones stay.
+//! The cache has a slice of frames on each node, and a block goes to the slice of the node that missed it. Slices of fixed size lose hits
+//! where nodes do not use equally much: eight equal slices took a database's trace from 68 % of hits to 61. A frame cannot move to
+//! another node; so a slice that is too small *takes* frames of others: these evict for it, and the block lies there. In that slice it
+//! competes with the blocks of that node, and the hot ones stay. The caller counts such frames as stolen.
 //!
-//! - Who: a node gains by more frames as its blocks *return*: a ghost that is hit was evicted too early. A node takes frames from
-//!   another one when it has [`GAIN_TAKE`] times as many returns for each frame, and [`PRESSURE_TAKE_PERCENT`] as many misses; and it
-//!   goes on until it has fewer returns, or fewer misses. A scan misses much, but nothing of it returns: it stays in its own slice.
-//! - How many: as many as make the misses that come to each frame equal, so that a block stays equally long in each of these slices,
-//!   as it would in one cache.
-//! - From whom: from all for whom that holds, the nearest first.
+//! - Free frames are taken first, the node's own and then the nearest: they cost nobody a block.
+//! - Who may take: a node gains by more frames as its blocks *return*, that is, come back while their ghost is there. A node may take
+//!   from another one when it had [`GAIN_TAKE`] times as many returns for each frame in the last period, and until it has fewer. Nothing
+//!   of a scan returns, so it stays in its own slice.
+//! - How many: among its own slice and those that it may take from, a block goes to the one to which fewest blocks came for each frame in
+//!   this period. So a block stays equally long in each of them, as it would in one cache. The own slice comes first until it has
+//!   [`OWN_PERCENT`] of the least; among the others the nearest does.
 //!
-//! A period is over when as many blocks were missed as a [`PERIOD_PART`] of all frames: longer ones follow too late, in shorter ones
-//! chance decides.
+//! A period is over when as many blocks were missed as a [`PERIOD_PART`] of all frames: longer ones follow too late, in shorter ones chance
+//! decides.
 //!
-//! Invariants: without clock and randomness; ties break by the lowest number.
-//! Cost: the square of the number of slices in a period; [`Loans::take`] takes constant time.
-//! Source: Jericho divides the buffers of a node's memory into slices; taking by marginal gain is this project's own.
+//! Invariants: without clock and randomness; ties break by distance, then by the lowest number.
+//! Cost: [`Slices::place`] looks at each slice once, and at each pair of them when a period ends.
+//! Source: Jericho divides buffers into slices, one for each node; taking by marginal gain is this project's own.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 /// Part of all frames for which blocks are missed in a period.
-pub const PERIOD_PART: u64 = 16;
-/// Returns for each frame, of those of the other node, from which on a node takes its frames.
-const GAIN_TAKE: u64 = 2;
-/// Misses for each frame, in percent of those of the other node, from which on a node takes its frames.
-const PRESSURE_TAKE_PERCENT: u64 = 125;
-/// A node takes no frames when fewer of its misses return: a scan meets some ghosts by chance.
-const RETURNED_MIN_PERCENT: u64 = 1;
+pub const PERIOD_PART: u64 = 32;
+/// Returns for each frame, in those of the other node, from which on a node may take its frames.
+const GAIN_TAKE: u128 = 2;
+/// A node may not take frames when at most this share of its misses returns: a scan meets some ghosts by chance.
+const SCAN_PERCENT: u128 = 1;
+/// Blocks that come to each frame of a node's own slice, in percent of those of another one, before that one is taken from.
+const OWN_PERCENT: u128 = 125;
 
-/// A slice, and what the CPUs of its node did in some time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Use {
-    /// Frames of the slice.
-    pub frames: u64,
-    /// Frames of it without a block.
-    pub free: u64,
-    /// Blocks that CPUs of the node missed, whichever slice they went to.
-    pub misses: u64,
-    /// Those of them whose ghost was there.
-    pub returned: u64,
-}
-
-/// All slices, by number.
+/// Slices by number, and what happened to them in this period.
 #[derive(Debug)]
 pub struct Slices {
-    /// By slice, the others from near to far.
-    nearest: Vec<Vec<usize>>,
-    /// By slice that takes, then by slice that gives.
-    is_taking: Vec<Vec<bool>>,
-    /// Sums of the period so far.
-    sums: Vec<Use>,
+    slices: Vec<Slice>,
+    /// Misses until the period is over.
+    left: u64,
 }
 
-/// Frames of other slices that a node may take in a period.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Loans {
-    /// Slice and frames, the nearest slice last.
-    left: Vec<(usize, u64)>,
-    /// Frames lent in all, of so many misses.
-    lent: u64,
-    misses: u64,
-    /// `lent` times the misses since the last loan, below `misses`.
-    due: u64,
+#[derive(Debug)]
+struct Slice {
+    frames: u64,
+    /// The other slices, by distance.
+    nearest: Vec<usize>,
+    /// By slice, whether this one's node may take frames of it.
+    may_take: Vec<bool>,
+    /// Blocks that came to the slice.
+    came: u64,
+    /// Blocks that the node missed, and those of them that returned.
+    missed: u64,
+    returned: u64,
 }
 
 impl Slices {
-    /// Slices that take nothing from each other. `distances[a][b]` is what orders nodes as the latency from node `a` to memory of
-    /// node `b` does.
+    /// Slices of so many frames each; to be made anew when members come or go. `distances[a][b]` orders nodes as the latency from node `a` to memory of node `b` does.
     ///
     /// # Panics
-    /// When the matrix is not square.
+    /// When the matrix is not square, or has not as many rows as there are slices.
     #[must_use]
-    pub fn new(distances: &[Vec<u32>]) -> Self {
-        let count = distances.len();
-        let nearest = distances.iter().enumerate().map(|(slice, row)| {
-            assert_eq!(row.len(), count, "a column for each slice");
-            let mut others: Vec<usize> = (0..count).filter(|other| *other != slice).collect();
-            others.sort_by_key(|other| (row[*other], *other));
-            others
-        });
-        Self {
-            nearest: nearest.collect(),
-            is_taking: vec![vec![false; count]; count],
-            sums: vec![Use::default(); count],
-        }
-    }
-
-    /// Adds what happened since the last call; `None` until the period is over, then what each node may take in the next one.
-    ///
-    /// # Panics
-    /// When there is not one `Use` for each slice.
-    pub fn note(&mut self, since: &[Use]) -> Option<Vec<Loans>> {
-        assert_eq!(since.len(), self.sums.len(), "one use for each slice");
-        for (sum, since) in self.sums.iter_mut().zip(since) {
-            *sum = Use {
-                misses: sum.misses + since.misses,
-                returned: sum.returned + since.returned,
-                ..*since
-            };
-        }
-        let all = |count: fn(&Use) -> u64| self.sums.iter().map(count).sum::<u64>();
-        if all(|slice| slice.misses) * PERIOD_PART < all(|slice| slice.frames).max(1) {
-            return None;
-        }
-        let count = self.sums.len();
-        let period = core::mem::replace(&mut self.sums, vec![Use::default(); count]);
-        Some(self.decide(&period))
-    }
-
-    fn decide(&mut self, period: &[Use]) -> Vec<Loans> {
-        // Misses that come to each slice; those for which it has free frames evict nothing.
-        let mut coming: Vec<u64> = period
-            .iter()
-            .map(|slice| slice.misses.saturating_sub(slice.free))
-            .collect();
-        let mut loans = vec![Loans::default(); period.len()];
-        // Nodes that gain most take first.
-        let mut takers: Vec<usize> = (0..period.len()).collect();
-        takers.sort_by(|one, other| gain(&period[*other], &period[*one]).then(one.cmp(other)));
-        for taker in takers {
-            let own = coming[taker];
-            let givers = self.givers(taker, period, &coming);
-            let shares = level(taker, &givers, period, &mut coming);
-            // The nearest last, where `take` begins.
-            let order = self.nearest[taker].iter().rev();
-            let left = order
-                .filter_map(|giver| shares.iter().find(|(of, _)| of == giver))
-                .copied();
-            loans[taker] = Loans::new(left.collect(), own);
-        }
-        loans
-    }
-
-    /// Slices that a node takes from, now.
-    fn givers(&mut self, taker: usize, period: &[Use], coming: &[u64]) -> Vec<usize> {
-        let of = &period[taker];
-        let may_take = of.returned * 100 >= of.misses * RETURNED_MIN_PERCENT && of.returned > 0;
-        let takes = |giver: usize, was: bool| {
-            let from = &period[giver];
-            let (gain, percent) = if was {
-                (1, 100)
-            } else {
-                (GAIN_TAKE, PRESSURE_TAKE_PERCENT)
-            };
-            let gains = wide(of.returned) * wide(from.frames) > wide(gain) * wide(from.returned) * wide(of.frames);
-            let presses =
-                100 * wide(coming[taker]) * wide(from.frames) > wide(percent) * wide(coming[giver]) * wide(of.frames);
-            may_take && from.frames > 0 && gains && presses
+    pub fn new(frames: &[u64], distances: &[Vec<u32>]) -> Self {
+        let count = frames.len();
+        assert!(
+            distances.len() == count && distances.iter().all(|row| row.len() == count),
+            "the distances must have a row and a column for each of {count} slices"
+        );
+        let slice = |(number, frames): (usize, &u64)| {
+            let mut nearest: Vec<usize> = (0..count).filter(|other| *other != number).collect();
+            nearest.sort_by_key(|other| (distances[number][*other], *other));
+            Slice {
+                frames: *frames,
+                nearest,
+                may_take: vec![false; count],
+                came: 0,
+                missed: 0,
+                returned: 0,
+            }
         };
-        for giver in 0..period.len() {
-            self.is_taking[taker][giver] = giver != taker && takes(giver, self.is_taking[taker][giver]);
+        let mut slices = Self {
+            slices: frames.iter().enumerate().map(slice).collect(),
+            left: 0,
+        };
+        slices.left = slices.period();
+        slices
+    }
+
+    /// The slice whose frames take the next `blocks` blocks that a node misses; some hundreds at most, so that slices can be told apart.
+    /// `has_free` tells whether a slice has frames without blocks. A slice without frames is named only if there is no other one.
+    pub fn place(&mut self, asking: usize, blocks: u64, has_free: impl Fn(usize) -> bool) -> usize {
+        let slice = self.choose(asking, has_free);
+        self.slices[slice].came += blocks;
+        self.slices[asking].missed += blocks;
+        self.left = self.left.saturating_sub(blocks);
+        if self.left == 0 {
+            self.end_period();
         }
-        (0..period.len())
-            .filter(|giver| self.is_taking[taker][*giver])
-            .collect()
+        slice
+    }
+
+    /// Takes note of blocks that a node missed while their ghosts were there.
+    pub fn note_returned(&mut self, asking: usize, blocks: u64) {
+        self.slices[asking].returned += blocks;
+    }
+
+    /// Whether a node may take frames of another one's slice in this period, free or not.
+    #[must_use]
+    pub fn may_take(&self, asking: usize, from: usize) -> bool {
+        self.slices[asking].may_take[from]
+    }
+
+    fn choose(&self, asking: usize, has_free: impl Fn(usize) -> bool) -> usize {
+        let Slice { nearest, may_take, .. } = &self.slices[asking];
+        let by_distance = || core::iter::once(asking).chain(nearest.iter().copied());
+        if let Some(slice) = by_distance().find(|slice| has_free(*slice)) {
+            return slice;
+        }
+        let has_frames = |slice: &usize| self.slices[*slice].frames > 0;
+        let Some(first) = by_distance().find(has_frames) else {
+            return asking;
+        };
+        let mut least = first;
+        for other in nearest.iter().copied().filter(|other| may_take[*other]) {
+            let percent = if least == first { OWN_PERCENT } else { 100 };
+            let [one, other_one] = [least, other].map(|slice| &self.slices[slice]);
+            if percent * product(other_one.came, one.frames) < 100 * product(one.came, other_one.frames) {
+                least = other;
+            }
+        }
+        least
+    }
+
+    fn end_period(&mut self) {
+        for asking in 0..self.slices.len() {
+            let may_take = (0..self.slices.len()).map(|from| {
+                let (one, other) = (&self.slices[asking], &self.slices[from]);
+                let gain = if one.may_take[from] { 1 } else { GAIN_TAKE };
+                let is_scan = 100 * u128::from(one.returned) <= SCAN_PERCENT * u128::from(one.missed);
+                let gains = product(one.returned, other.frames) > gain * product(other.returned, one.frames);
+                asking != from && !is_scan && gains
+            });
+            self.slices[asking].may_take = may_take.collect();
+        }
+        for slice in &mut self.slices {
+            (slice.came, slice.missed, slice.returned) = (0, 0, 0);
+        }
+        self.left = self.period();
+    }
+
+    /// Misses in a period.
+    fn period(&self) -> u64 {
+        let frames: u64 = self.slices.iter().map(|slice| slice.frames).sum();
+        (frames / PERIOD_PART).max(1)
     }
 }
 
-/// Divides the misses that come to a slice so that as many come to each frame of it and of those that give; returns how many go to each
-/// of these.
-fn level(taker: usize, givers: &[usize], period: &[Use], coming: &mut [u64]) -> Vec<(usize, u64)> {
-    let (mut misses, mut frames) = (wide(coming[taker]), wide(period[taker].frames));
-    let mut givers = givers.to_vec();
-    let is_less = |misses: u128, frames: u128, giver: usize, coming: &[u64]| {
-        wide(coming[giver]) * frames < misses * wide(period[giver].frames)
-    };
-    // Those to which least comes first: each one lowers the level, and those that are above it take nothing.
-    givers.sort_by(|one, other| {
-        let pressure = |slice: usize, of: usize| wide(coming[slice]) * wide(period[of].frames);
-        pressure(*one, *other).cmp(&pressure(*other, *one)).then(one.cmp(other))
-    });
-    givers.retain(|giver| {
-        let gives = is_less(misses, frames, *giver, coming);
-        if gives {
-            misses += wide(coming[*giver]);
-            frames += wide(period[*giver].frames);
-        }
-        gives
-    });
-    let shares = givers.into_iter().map(|giver| {
-        let share = misses * wide(period[giver].frames) / frames;
-        // It is at most what came to all of them.
-        let share = u64::try_from(share).unwrap_or(u64::MAX) - coming[giver];
-        coming[giver] += share;
-        coming[taker] -= share;
-        (giver, share)
-    });
-    shares.filter(|(_, share)| *share > 0).collect()
-}
-
-/// Compares the returns for each frame.
-fn gain(one: &Use, other: &Use) -> core::cmp::Ordering {
-    (wide(one.returned) * wide(other.frames)).cmp(&(wide(other.returned) * wide(one.frames)))
-}
-
-fn wide(count: u64) -> u128 {
-    u128::from(count)
-}
-
-impl Loans {
-    fn new(left: Vec<(usize, u64)>, misses: u64) -> Self {
-        let lent = left.iter().map(|(_, frames)| frames).sum();
-        Self {
-            left,
-            lent,
-            misses,
-            due: 0,
-        }
-    }
-
-    /// Slice that gives the frame for a block that the node misses; `None` for its own. Loans are spread over as many misses as the last
-    /// period had.
-    pub fn take(&mut self) -> Option<usize> {
-        if self.left.is_empty() {
-            return None;
-        }
-        self.due += self.lent;
-        if self.due < self.misses {
-            return None;
-        }
-        self.due -= self.misses;
-        let (slice, frames) = self.left.last_mut()?;
-        let slice = *slice;
-        *frames -= 1;
-        if *frames == 0 {
-            self.left.pop();
-        }
-        Some(slice)
-    }
-
-    /// Slices that lend, the nearest first, with the frames that are left.
-    pub fn left(&self) -> impl Iterator<Item = (usize, u64)> {
-        self.left.iter().rev().copied()
-    }
+fn product(one: u64, other: u64) -> u128 {
+    u128::from(one) * u128::from(other)
 }

@@ -4,7 +4,7 @@
 
 use super::trace::Trace;
 use homenode_policy::eviction::{Eviction, Ghosts, Look};
-use homenode_policy::slices::{Loans, Slices, Use};
+use homenode_policy::slices::Slices;
 
 /// What a replay showed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,12 +15,12 @@ pub(super) struct Outcome {
 }
 
 /// Replays a trace on slices of equal size, `frames` in all. The node that asks is told by the number of the request and the block.
-/// Without `lends`, slices take nothing from each other.
+/// Without `takes`, slices take nothing from each other.
 pub(super) fn replay(
     trace: &Trace,
     frames: usize,
     slices: usize,
-    lends: bool,
+    takes: bool,
     node: impl Fn(usize, u32) -> usize,
 ) -> Outcome {
     let mut cache = Cache::new(trace, frames, slices);
@@ -28,7 +28,7 @@ pub(super) fn replay(
     for (request, block) in trace.requests.iter().enumerate() {
         let state = &mut cache.states[*block as usize];
         if *state == State::Away {
-            outcome.stolen += u64::from(cache.miss(*block, node(request, *block), lends));
+            outcome.stolen += u64::from(cache.miss(*block, node(request, *block), takes));
         } else {
             *state = State::Hot;
             outcome.hits += 1;
@@ -50,9 +50,6 @@ struct Slice {
     free: Vec<u32>,
     /// By frame.
     blocks: Vec<u32>,
-    /// Since the last time that `Slices` looked.
-    since: Use,
-    loans: Loans,
 }
 
 struct Cache<'a> {
@@ -62,9 +59,6 @@ struct Cache<'a> {
     sizes: Slices,
     /// By block.
     states: Vec<State>,
-    /// Misses until `Slices` looks.
-    until_look: usize,
-    look_each: usize,
 }
 
 impl<'a> Cache<'a> {
@@ -75,37 +69,36 @@ impl<'a> Cache<'a> {
             .iter()
             .map(|one| nodes.iter().map(|other| 10 + 10 * one.abs_diff(*other)).collect())
             .collect();
-        let slices = (0..slices).map(|slice| {
-            let count = frames * (slice + 1) / slices - frames * slice / slices;
-            let count = u32::try_from(count).expect("a trace has fewer than 2^32 blocks");
+        let sizes: Vec<usize> = (0..slices)
+            .map(|slice| frames * (slice + 1) / slices - frames * slice / slices)
+            .collect();
+        let slices = sizes.iter().map(|size| {
+            let count = u32::try_from(*size).expect("a trace has fewer than 2^32 blocks");
             Slice {
                 eviction: Eviction::new(count),
                 free: (0..count).rev().collect(),
-                blocks: vec![0; count as usize],
-                since: Use::default(),
-                loans: Loans::default(),
+                blocks: vec![0; *size],
             }
         });
-        let look_each = frames.div_ceil(64);
+        let wide: Vec<u64> = sizes.iter().map(|size| *size as u64).collect();
         Self {
             trace,
             slices: slices.collect(),
             ghosts: Ghosts::new(frames),
-            sizes: Slices::new(&distances),
+            sizes: Slices::new(&wide, &distances),
             states: vec![State::Away; trace.ids.len()],
-            until_look: look_each,
-            look_each,
         }
     }
 
     /// Brings in a block; whether it went to another slice.
-    fn miss(&mut self, block: u32, asking: usize, lends: bool) -> bool {
+    fn miss(&mut self, block: u32, asking: usize, takes: bool) -> bool {
         let is_returned = self.ghosts.recall(self.trace.ids[block as usize]);
-        let asks = &mut self.slices[asking];
-        asks.since.misses += 1;
-        asks.since.returned += u64::from(is_returned);
-        let other = if asks.free.is_empty() { asks.loans.take() } else { None };
-        let slice = other.unwrap_or(asking);
+        let slice = if takes {
+            self.sizes.note_returned(asking, u64::from(is_returned));
+            self.sizes.place(asking, 1, |slice| !self.slices[slice].free.is_empty())
+        } else {
+            asking
+        };
         let frame = match self.slices[slice].free.pop() {
             Some(frame) => frame,
             None => self.evict(slice),
@@ -116,15 +109,6 @@ impl<'a> Cache<'a> {
         if let Some(cool) = eviction.insert(frame, is_returned) {
             self.states[blocks[cool as usize] as usize] = State::Cool;
         }
-        self.until_look -= 1;
-        if lends && self.until_look == 0 {
-            self.look();
-        }
-        self.until_look = if self.until_look == 0 {
-            self.look_each
-        } else {
-            self.until_look
-        };
         slice != asking
     }
 
@@ -148,24 +132,5 @@ impl<'a> Cache<'a> {
             self.ghosts.remember(self.trace.ids[block as usize]);
         }
         victim.frame
-    }
-
-    fn look(&mut self) {
-        let since: Vec<Use> = self
-            .slices
-            .iter_mut()
-            .map(|slice| Use {
-                frames: u64::from(slice.eviction.frames()),
-                free: slice.free.len() as u64,
-                ..std::mem::take(&mut slice.since)
-            })
-            .collect();
-        for (slice, loans) in self
-            .slices
-            .iter_mut()
-            .zip(self.sizes.note(&since).into_iter().flatten())
-        {
-            slice.loans = loans;
-        }
     }
 }

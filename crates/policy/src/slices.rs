@@ -7,11 +7,11 @@
 //!
 //! - Free frames are taken first, the node's own and then the nearest: they cost nobody a block.
 //! - Who may take: a node gains by more frames as its blocks *return*, that is, come back while their ghost is there. A node may take
-//!   from another one when it had [`GAIN_TAKE`] times as many returns for each frame in the last period, and until it has fewer. Nothing
+//!   from another one when it had twice as many returns for each frame in the last period, and until it has fewer. Nothing
 //!   of a scan returns, so it stays in its own slice.
 //! - How many: among its own slice and those that it may take from, a block goes to the one to which fewest blocks came for each frame in
 //!   this period. So a block stays equally long in each of them, as it would in one cache. The own slice comes first until it has
-//!   [`OWN_PERCENT`] of the least; among the others the nearest does.
+//!   a quarter more than the least; among the others the nearest does.
 //!
 //! A period is over when as many blocks were missed as a [`PERIOD_PART`] of all frames: longer ones follow too late, in shorter ones chance
 //! decides.
@@ -86,8 +86,8 @@ impl Slices {
         slices
     }
 
-    /// The slice whose frames take the next `blocks` blocks that a node misses; some hundreds at most, so that slices can be told apart.
-    /// `has_free` tells whether a slice has frames without blocks. A slice without frames is named only if there is no other one.
+    /// The slice whose frames take the next `blocks` blocks that a node misses: one, or a few at once. More than a 500th of all frames
+    /// are too coarse. `has_free` tells whether a slice has frames without blocks. A slice without frames is named only if there is no other one.
     pub fn place(&mut self, asking: usize, blocks: u64, has_free: impl Fn(usize) -> bool) -> usize {
         let slice = self.choose(asking, has_free);
         self.slices[slice].came += blocks;

@@ -18,11 +18,11 @@ use crate::report::Row;
 use crate::required::{Bound, Finding};
 
 pub(super) const PEERS: [&str; 4] = ["lru", "arc", "whole", "fixed"];
-/// Node that asks, by number of the request and block.
-type Asks<'a> = &'a dyn Fn(usize, u32) -> usize;
-
 /// Most percent of hits that slices may lose.
 const LOSS_MAX: f64 = 0.5;
+
+/// Node that asks, by number of the request and block.
+type Asks<'a> = &'a dyn Fn(usize, u32) -> usize;
 
 /// Adds the rows of each trace; returns what is required of them.
 pub(super) fn rows(arguments: &Arguments, add: &mut impl FnMut(Row)) -> Result<Vec<Finding>, Error> {
@@ -44,7 +44,12 @@ fn trace(
 ) -> Result<Vec<Finding>, Error> {
     let (blocks, slices) = (trace.ids.len(), arguments.slices as usize);
     let frames = (blocks * arguments.percent as usize / 100).max(slices);
-    let share = |count: u64| percent(count, trace.requests.len());
+    let requests = trace.requests.len();
+    println!(
+        "{}: {requests} requests of {blocks} blocks, {frames} frames",
+        trace.name
+    );
+    let share = |count: u64| percent(count, requests);
     let (lru, arc) = (
         share(yardstick::lru(trace, frames)),
         share(yardstick::arc(trace, frames)),

@@ -15,7 +15,7 @@
 //!
 //! Invariants: a frame is in one queue or in none; without clock and randomness.
 //! Cost: 8 bytes a frame, and 4 for a ghost. [`Eviction::insert`] and [`Eviction::remove`] take constant time, [`Eviction::evict`]
-//! at most [`LOOKS_MAX`] looks and one more, whatever the number of frames.
+//! at most [`WORK_MAX`] looks, whatever the number of frames.
 //! Sources: Yang and others, "FIFO queues are all you need for cache eviction" (S3-FIFO); Zhai and others, "Clock2Q+: a simple and
 //! efficient replacement algorithm for metadata cache in VMware vSAN" (the window, the limit of looks).
 
@@ -26,10 +26,12 @@ pub use ghosts::Ghosts;
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// Most looks of an eviction, before it takes a frame that was used: where all frames are hot there is no better one.
-pub const LOOKS_MAX: u32 = 64;
-/// Most busy frames that an eviction meets in a queue before it turns to the other one.
+/// Most looks of an eviction before it turns to frames that were cooled lately: where all frames are hot there are no better ones.
+const LOOKS_MAX: u32 = 64;
+/// Most busy frames that an eviction meets in a queue before it turns to the other one, and most of those cooled lately that it meets.
 const BUSY_MAX: u32 = 16;
+/// Most looks of an eviction in all.
+pub const WORK_MAX: u32 = LOOKS_MAX + BUSY_MAX;
 /// The small queue gives while it has more than this part of all frames.
 const SMALL_PART: u32 = 10;
 /// The window is this part of all frames.
@@ -47,7 +49,7 @@ pub enum Look {
     Referenced,
     /// Cool: it may go. The callback has seen to it that nobody uses it from now on.
     Unused,
-    /// It cannot go now: dirty, being written, or in use.
+    /// It cannot go now: dirty, being written, or cool for so short a time that a thread may still use it.
     Busy,
     /// It holds no block any more.
     Gone,
@@ -83,6 +85,8 @@ pub struct Eviction {
     links: Box<[Link]>,
     /// Frames of each queue.
     lengths: [u32; QUEUES as usize],
+    /// A frame of the main queue: it and all behind it were made cool, or came in cool, since an eviction last met nothing but hot frames.
+    cooled: Option<u32>,
     counts: Counts,
 }
 
@@ -119,6 +123,7 @@ impl Eviction {
         Self {
             links,
             lengths: [0; QUEUES as usize],
+            cooled: None,
             counts: Counts::default(),
         }
     }
@@ -160,8 +165,8 @@ impl Eviction {
         Some(oldest)
     }
 
-    /// Takes out the frame that is to be given back. `None` when each frame that it met is busy, or was used again at once: to be
-    /// called anew when some have been written back.
+    /// Takes out the frame that is to be given back. `None` when none of those that it met may go: to be called anew when some have been
+    /// written back, and those that it made cool are out of use.
     pub fn evict(&mut self, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
         let small = self.used() - self.length(Queue::Main);
         // So that no busy frame is met twice.
@@ -186,19 +191,10 @@ impl Eviction {
                 Look::Gone => {}
             }
         }
-        // All that it met are hot: the first of them has been cool for longest.
-        let frame = first_used?;
-        match self.count(look(frame)) {
-            Look::Referenced | Look::Busy => None,
-            Look::Unused => {
-                self.take_out(frame);
-                self.give(frame, false)
-            }
-            Look::Gone => {
-                self.take_out(frame);
-                None
-            }
-        }
+        // By now it may have gone.
+        let is_main = |frame: &u32| self.queue_of(*frame) == Some(Queue::Main);
+        self.cooled = self.cooled.or(first_used.filter(is_main));
+        self.evict_cooled(look)
     }
 
     /// Takes out a frame whose block was cut away; whether it held one. To be called before the frame holds another block.
@@ -245,7 +241,32 @@ impl Eviction {
         let main = self.first(Queue::Main).filter(|_| busy_left[1] > 0);
         let has_more = self.used() - self.length(Queue::Main) > self.frames() / SMALL_PART;
         let frame = if has_more { small.or(main) } else { main.or(small) }?;
-        Some((frame, self.take_out(frame)?))
+        let has_come_round = self.cooled == Some(frame);
+        let queue = self.take_out(frame)?;
+        if has_come_round {
+            self.cooled = None;
+        }
+        Some((frame, queue))
+    }
+
+    /// Takes out one of the frames that have been cool for longest of those cooled lately.
+    fn evict_cooled(&mut self, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
+        let mut next = self.cooled;
+        for _ in 0..BUSY_MAX {
+            let frame = next?;
+            next = self.behind(frame);
+            match self.count(look(frame)) {
+                Look::Unused => {
+                    self.take_out(frame);
+                    return self.give(frame, false);
+                }
+                // It is hot again at once, and goes round with the others.
+                Look::Referenced if self.cooled == Some(frame) => self.cooled = next,
+                Look::Referenced | Look::Busy => {}
+                Look::Gone => _ = self.take_out(frame),
+            }
+        }
+        None
     }
 
     fn count(&mut self, look: Look) -> Look {
@@ -271,6 +292,9 @@ impl Eviction {
     /// Takes a frame out of its queue, and returns which that was.
     fn take_out(&mut self, frame: u32) -> Option<Queue> {
         let queue = self.queue_of(frame)?;
+        if self.cooled == Some(frame) {
+            self.cooled = self.behind(frame);
+        }
         let link = core::mem::replace(&mut self.links[frame as usize], Link::NONE);
         self.links[link.previous() as usize].next = link.next;
         self.links[link.next as usize].set_previous(link.previous());
@@ -279,9 +303,13 @@ impl Eviction {
     }
 
     fn first(&self, queue: Queue) -> Option<u32> {
-        let frames = self.frames();
-        let first = self.links[(frames + queue as u32) as usize].next;
-        (first < frames).then_some(first)
+        self.behind(self.frames() + queue as u32)
+    }
+
+    /// The frame behind a frame or sentinel.
+    fn behind(&self, index: u32) -> Option<u32> {
+        let next = self.links[index as usize].next;
+        (next < self.frames()).then_some(next)
     }
 
     fn length(&self, queue: Queue) -> u32 {

@@ -2,7 +2,7 @@
 
 mod seeded;
 
-use homenode_policy::eviction::{Eviction, Ghosts, LOOKS_MAX, Look, Victim};
+use homenode_policy::eviction::{Eviction, Ghosts, Look, Victim, WORK_MAX};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -10,6 +10,9 @@ const CASES: u32 = 400;
 const OPERATIONS: usize = 600;
 /// Few keys, so that blocks return.
 const KEYS: u64 = 200;
+/// As those of the eviction.
+const LOOKS_MAX: usize = 64;
+const BUSY_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
 enum Operation {
@@ -23,6 +26,8 @@ enum Operation {
     Remove(u32),
     /// Cuts a block away, and leaves it to the next look.
     Vanish(u32),
+    /// Nobody uses any more what was made cool.
+    Settle,
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -34,12 +39,15 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => (frame(), prop::bool::weighted(0.7)).prop_map(|(frame, dirty)| Operation::Dirty(frame, dirty)),
         1 => frame().prop_map(Operation::Remove),
         1 => frame().prop_map(Operation::Vanish),
+        1 => Just(Operation::Settle),
     ]
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Cool,
+    /// Cool, but maybe in use still.
+    Cooling,
     Hot,
     Dirty,
     Vanished,
@@ -48,15 +56,16 @@ enum State {
 /// What the cache keeps of its frames: both sides look here.
 type Table = HashMap<u32, (u64, State)>;
 
-fn look(table: &mut Table, frame: u32) -> Look {
+/// With `cooled` as the state of frames that it makes cool.
+fn look(table: &mut Table, cooled: State, frame: u32) -> Look {
     let (_, state) = table.get_mut(&frame).expect("only frames with blocks are looked at");
     match state {
         State::Hot => {
-            *state = State::Cool;
+            *state = cooled;
             Look::Referenced
         }
         State::Cool => Look::Unused,
-        State::Dirty => Look::Busy,
+        State::Dirty | State::Cooling => Look::Busy,
         State::Vanished => Look::Gone,
     }
 }
@@ -67,6 +76,8 @@ struct Model {
     window: Vec<u32>,
     probation: Vec<u32>,
     main: Vec<u32>,
+    /// Where those of `main` begin that were cooled lately.
+    cooled: Option<u32>,
     /// By key, which of all victims remembered it was.
     ghosts: HashMap<u64, usize>,
     remembered: usize,
@@ -87,14 +98,22 @@ impl Model {
     }
 
     fn remove(&mut self, frame: u32) {
+        if self.cooled == Some(frame) {
+            let at = self
+                .main
+                .iter()
+                .position(|other| *other == frame)
+                .expect("it is in main");
+            self.cooled = self.main.get(at + 1).copied();
+        }
         for queue in [&mut self.window, &mut self.probation, &mut self.main] {
             queue.retain(|other| *other != frame);
         }
     }
 
-    fn evict(&mut self, table: &mut Table) -> Option<Victim> {
-        let mut small_busy = (self.window.len() + self.probation.len()).min(16);
-        let mut main_busy = self.main.len().min(16);
+    fn evict(&mut self, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
+        let mut small_busy = (self.window.len() + self.probation.len()).min(BUSY_MAX);
+        let mut main_busy = self.main.len().min(BUSY_MAX);
         let mut used = Vec::new();
         for _ in 0..LOOKS_MAX {
             let small = self
@@ -109,8 +128,11 @@ impl Model {
             let Some(frame) = (if is_main { main } else { small }) else {
                 break;
             };
+            if self.cooled == Some(frame) {
+                self.cooled = None;
+            }
             self.remove(frame);
-            match look(table, frame) {
+            match look(frame) {
                 Look::Unused => {
                     return Some(Victim {
                         frame,
@@ -132,17 +154,33 @@ impl Model {
                 Look::Gone => {}
             }
         }
-        let frame = *used.first()?;
-        match look(table, frame) {
-            Look::Unused => {
-                self.remove(frame);
-                Some(Victim {
-                    frame,
-                    is_remembered: false,
-                })
+        self.cooled = self
+            .cooled
+            .or(used.first().copied().filter(|frame| self.main.contains(frame)));
+        let from = self.main.iter().position(|frame| Some(*frame) == self.cooled)?;
+        let lately: Vec<u32> = self.main[from..].iter().copied().take(BUSY_MAX).collect();
+        for frame in lately {
+            match look(frame) {
+                Look::Unused => {
+                    self.remove(frame);
+                    return Some(Victim {
+                        frame,
+                        is_remembered: false,
+                    });
+                }
+                Look::Referenced if self.cooled == Some(frame) => {
+                    let at = self
+                        .main
+                        .iter()
+                        .position(|other| *other == frame)
+                        .expect("it is in main");
+                    self.cooled = self.main.get(at + 1).copied();
+                }
+                Look::Referenced | Look::Busy => {}
+                Look::Gone => self.remove(frame),
             }
-            _ => unreachable!("nothing is used or cut away meanwhile"),
         }
+        None
     }
 }
 
@@ -154,10 +192,12 @@ struct Sides {
     model: Model,
     model_table: Table,
     free: Vec<u32>,
+    /// State of frames that were made cool just now.
+    cooled: State,
 }
 
 impl Sides {
-    fn new(frames: u32) -> Self {
+    fn new(frames: u32, cooled: State) -> Self {
         Self {
             eviction: Eviction::new(frames),
             ghosts: Ghosts::new(frames as usize),
@@ -167,18 +207,21 @@ impl Sides {
                 window: vec![],
                 probation: vec![],
                 main: vec![],
+                cooled: None,
                 ghosts: HashMap::new(),
                 remembered: 0,
             },
             model_table: Table::new(),
             free: (0..frames).collect(),
+            cooled,
         }
     }
 
     fn evict(&mut self) -> Result<(), TestCaseError> {
-        let table = &mut self.table;
-        let victim = self.eviction.evict(&mut |frame| look(table, frame));
-        prop_assert_eq!(victim, self.model.evict(&mut self.model_table));
+        let (cooled, table, model_table) = (self.cooled, &mut self.table, &mut self.model_table);
+        let victim = self.eviction.evict(&mut |frame| look(table, cooled, frame));
+        let expected = self.model.evict(&mut |frame| look(model_table, cooled, frame));
+        prop_assert_eq!(victim, expected);
         prop_assert_eq!(&self.table, &self.model_table);
         let Some(Victim { frame, is_remembered }) = victim else {
             return Ok(());
@@ -222,7 +265,7 @@ impl Sides {
             table.insert(frame, (key, state));
             // A dirty one stays dirty.
             if let Some((_, state @ State::Hot)) = cool.and_then(|cool| table.get_mut(&cool)) {
-                *state = State::Cool;
+                *state = self.cooled;
             }
         }
         Ok(())
@@ -255,15 +298,16 @@ impl Sides {
     }
 
     fn apply(&mut self, operation: Operation) -> Result<(), TestCaseError> {
-        use State::{Cool, Dirty, Hot, Vanished};
+        use State::{Cool, Cooling, Dirty, Hot, Vanished};
         match operation {
             Operation::Miss(key) => self.miss(key)?,
             Operation::Evict => self.evict()?,
-            Operation::Use(frame) => self.set(frame, &[Cool], Hot),
-            Operation::Dirty(frame, true) => self.set(frame, &[Cool, Hot], Dirty),
+            Operation::Use(frame) => self.set(frame, &[Cool, Cooling], Hot),
+            Operation::Dirty(frame, true) => self.set(frame, &[Cool, Cooling, Hot], Dirty),
             Operation::Dirty(frame, false) => self.set(frame, &[Dirty], Cool),
             Operation::Remove(frame) => self.remove(frame)?,
-            Operation::Vanish(frame) => self.set(frame, &[Cool, Hot, Dirty], Vanished),
+            Operation::Vanish(frame) => self.set(frame, &[Cool, Cooling, Hot, Dirty], Vanished),
+            Operation::Settle => (0..self.eviction.frames()).for_each(|frame| self.set(frame, &[Cooling], Cool)),
         }
         self.eviction.check_invariants();
         let held = self.model.window.len() + self.model.probation.len() + self.model.main.len();
@@ -285,8 +329,9 @@ impl Sides {
 fn agrees_with_vectors() {
     let frames = prop_oneof![1..=16u32, 17..=100u32];
     let operations = proptest::collection::vec(operation(), OPERATIONS);
-    seeded::check(CASES, (frames, operations), |(frames, operations)| {
-        let mut sides = Sides::new(frames);
+    let cooled = prop_oneof![Just(State::Cool), Just(State::Cooling)];
+    seeded::check(CASES, (frames, cooled, operations), |(frames, cooled, operations)| {
+        let mut sides = Sides::new(frames, cooled);
         operations.into_iter().try_for_each(|operation| sides.apply(operation))
     });
 }
@@ -408,7 +453,7 @@ fn work_of_an_eviction_is_the_same_for_any_number_of_frames() {
         }
         let counts = cache.eviction.take_counts();
         assert!(counts.evictions > u64::from(frames));
-        assert!(cache.looks_max <= u64::from(LOOKS_MAX) + 1);
+        assert!(cache.looks_max <= u64::from(WORK_MAX));
         means.push(counts.looks * 1000 / counts.evictions);
     }
     println!("looks for 1000 evictions: {means:?}");
@@ -417,23 +462,101 @@ fn work_of_an_eviction_is_the_same_for_any_number_of_frames() {
 }
 
 #[test]
-fn eviction_from_frames_that_are_all_hot_takes_the_one_that_waits_longest() {
+fn eviction_from_frames_that_are_all_hot_takes_those_that_waited_longest() {
     for frames in [1 << 14, 1 << 21] {
         let mut eviction = Eviction::new(frames);
         fill(&mut eviction, |_| true);
-        for victim in 0..100 {
-            let mut looked: Vec<u32> = vec![];
-            let found = eviction.evict(&mut |frame| {
-                let is_first = !looked.contains(&frame);
-                looked.push(frame);
-                if is_first { Look::Referenced } else { Look::Unused }
+        let mut is_hot = vec![true; frames as usize];
+        for expected in 0..200 {
+            let mut looks = 0;
+            let victim = eviction.evict(&mut |frame| {
+                looks += 1;
+                let is_hot = std::mem::take(&mut is_hot[frame as usize]);
+                if is_hot { Look::Referenced } else { Look::Unused }
             });
-            assert_eq!(looked.len(), LOOKS_MAX as usize + 1);
-            assert_eq!(found.map(|found| found.frame), Some(victim * LOOKS_MAX));
+            assert_eq!(
+                (victim.map(|victim| victim.frame), looks),
+                (Some(expected), LOOKS_MAX + 1)
+            );
         }
+        eviction.take_counts();
         assert_eq!(eviction.evict(&mut |_| Look::Referenced), None, "used again at once");
+        assert_eq!(eviction.take_counts().looks, u64::from(WORK_MAX));
         eviction.check_invariants();
     }
+}
+
+/// As in a cache whose threads may use a frame for a while after it was made cool.
+#[test]
+fn frames_cooled_by_a_call_without_a_victim_go_in_the_next_ones() {
+    let frames: u32 = 1 << 21;
+    let mut eviction = Eviction::new(frames);
+    fill(&mut eviction, |_| true);
+    // When each was made cool.
+    let (mut cooled_at, mut now) = (vec![None; frames as usize], 0);
+    let mut victims = vec![];
+    for _ in 0..3 {
+        loop {
+            let victim = eviction.evict(&mut |frame| match &mut cooled_at[frame as usize] {
+                Some(at) if *at < now => Look::Unused,
+                Some(_) => Look::Busy,
+                never => {
+                    *never = Some(now);
+                    Look::Referenced
+                }
+            });
+            let Some(Victim { frame, .. }) = victim else { break };
+            victims.push(frame);
+        }
+        now += 1;
+    }
+    assert!(
+        victims.iter().copied().eq((0..frames).take(victims.len())),
+        "in the order in which they were cooled"
+    );
+    assert!(victims.len() > 64 * 64, "{} in two rounds", victims.len());
+    eviction.check_invariants();
+}
+
+#[test]
+fn frame_used_or_cut_away_after_it_was_cooled_does_not_go() {
+    let mut eviction = Eviction::new(1000);
+    fill(&mut eviction, |_| true);
+    let mut cooled = vec![false; 1000];
+    // All hot, and what is cooled is in use.
+    let mut hot = |frame: u32| {
+        let was_cooled = std::mem::replace(&mut cooled[frame as usize], true);
+        if was_cooled { None } else { Some(Look::Referenced) }
+    };
+    assert_eq!(eviction.evict(&mut |frame| hot(frame).unwrap_or(Look::Busy)), None);
+    // Out of use now, but that the first was used again, and the second cut away.
+    let mut again = vec![0, 1];
+    let mut look = |frame: u32| {
+        hot(frame).unwrap_or_else(|| {
+            let used = again.iter().position(|other| *other == frame);
+            match used.map(|at| again.remove(at)) {
+                None => Look::Unused,
+                Some(0) => Look::Referenced,
+                Some(_) => Look::Gone,
+            }
+        })
+    };
+    for expected in [2, 3] {
+        let victim = eviction.evict(&mut look);
+        assert_eq!(victim.map(|victim| victim.frame), Some(expected));
+        eviction.check_invariants();
+    }
+    assert_eq!(eviction.used(), 997);
+}
+
+#[test]
+fn block_cut_away_within_the_call_that_cooled_it_is_forgotten() {
+    let mut eviction = Eviction::new(1);
+    fill(&mut eviction, |_| true);
+    let mut looks = vec![Look::Gone, Look::Referenced];
+    assert_eq!(eviction.evict(&mut |_| looks.pop().expect("it is met twice")), None);
+    assert_eq!(eviction.used(), 0);
+    eviction.check_invariants();
 }
 
 #[test]

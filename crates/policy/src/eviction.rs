@@ -31,7 +31,7 @@ const LOOKS_MAX: u32 = 64;
 /// Most busy frames that an eviction meets in a queue before it turns to the other one, and most of those cooled lately that it meets.
 const BUSY_MAX: u32 = 16;
 /// Most looks of an eviction in all.
-pub const WORK_MAX: u32 = LOOKS_MAX + BUSY_MAX;
+pub const WORK_MAX: u32 = LOOKS_MAX + BUSY_MAX + 1;
 /// The small queue gives while it has more than this part of all frames.
 const SMALL_PART: u32 = 10;
 /// The window is this part of all frames.
@@ -191,10 +191,10 @@ impl Eviction {
                 Look::Gone => {}
             }
         }
-        // By now it may have gone.
-        let is_main = |frame: &u32| self.queue_of(*frame) == Some(Queue::Main);
-        self.cooled = self.cooled.or(first_used.filter(is_main));
-        self.evict_cooled(look)
+        self.cooled = self.cooled.or(self.still_main(first_used));
+        let victim = self.evict_cooled(self.cooled, BUSY_MAX, look);
+        // Those cooled before this call may be hot again, but hardly the first of this one.
+        victim.or_else(|| self.evict_cooled(self.still_main(first_used), 1, look))
     }
 
     /// Takes out a frame whose block was cut away; whether it held one. To be called before the frame holds another block.
@@ -249,10 +249,15 @@ impl Eviction {
         Some((frame, queue))
     }
 
-    /// Takes out one of the frames that have been cool for longest of those cooled lately.
-    fn evict_cooled(&mut self, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
-        let mut next = self.cooled;
-        for _ in 0..BUSY_MAX {
+    /// A frame, unless it has gone.
+    fn still_main(&self, frame: Option<u32>) -> Option<u32> {
+        frame.filter(|frame| self.queue_of(*frame) == Some(Queue::Main))
+    }
+
+    /// Takes out one of at most `most` frames of the main queue, the first of which is `first`.
+    fn evict_cooled(&mut self, first: Option<u32>, most: u32, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
+        let mut next = first;
+        for _ in 0..most {
             let frame = next?;
             next = self.behind(frame);
             match self.count(look(frame)) {

@@ -154,11 +154,17 @@ impl Model {
                 Look::Gone => {}
             }
         }
-        self.cooled = self
-            .cooled
-            .or(used.first().copied().filter(|frame| self.main.contains(frame)));
-        let from = self.main.iter().position(|frame| Some(*frame) == self.cooled)?;
-        let lately: Vec<u32> = self.main[from..].iter().copied().take(BUSY_MAX).collect();
+        let first_used = used.first().copied();
+        let is_main = |model: &Self, frame: &u32| model.main.contains(frame);
+        self.cooled = self.cooled.or(first_used.filter(|frame| is_main(self, frame)));
+        let victim = self.cooled.and_then(|from| self.evict_cooled(from, BUSY_MAX, look));
+        let first_used = first_used.filter(|frame| victim.is_none() && is_main(self, frame));
+        victim.or_else(|| self.evict_cooled(first_used?, 1, look))
+    }
+
+    fn evict_cooled(&mut self, from: u32, most: usize, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
+        let from = self.main.iter().position(|frame| *frame == from)?;
+        let lately: Vec<u32> = self.main[from..].iter().copied().take(most).collect();
         for frame in lately {
             match look(frame) {
                 Look::Unused => {
@@ -218,10 +224,14 @@ impl Sides {
     }
 
     fn evict(&mut self) -> Result<(), TestCaseError> {
+        let before: Vec<_> = self.table.values().copied().collect();
         let (cooled, table, model_table) = (self.cooled, &mut self.table, &mut self.model_table);
         let victim = self.eviction.evict(&mut |frame| look(table, cooled, frame));
         let expected = self.model.evict(&mut |frame| look(model_table, cooled, frame));
         prop_assert_eq!(victim, expected);
+        let may_go = |(_, state): &(u64, State)| matches!(state, State::Cool | State::Hot);
+        let could_go = cooled == State::Cool && !before.is_empty() && before.iter().all(may_go);
+        prop_assert!(victim.is_some() || !could_go, "each could go, and none did");
         prop_assert_eq!(&self.table, &self.model_table);
         let Some(Victim { frame, is_remembered }) = victim else {
             return Ok(());
@@ -516,6 +526,23 @@ fn frames_cooled_by_a_call_without_a_victim_go_in_the_next_ones() {
     );
     assert!(victims.len() > 64 * 64, "{} in two rounds", victims.len());
     eviction.check_invariants();
+}
+
+/// Frames that were cooled a while ago are all hot again, as are the others.
+#[test]
+fn there_is_a_victim_where_all_frames_are_hot_again_and_again() {
+    let mut eviction = Eviction::new(1000);
+    fill(&mut eviction, |_| true);
+    for _ in 0..100 {
+        let mut is_cool = vec![false; 1000];
+        let victim = eviction.evict(&mut |frame| {
+            let was_cool = std::mem::replace(&mut is_cool[frame as usize], true);
+            if was_cool { Look::Unused } else { Look::Referenced }
+        });
+        let Victim { frame, .. } = victim.expect("nothing is busy, and nothing is used meanwhile");
+        let _ = eviction.insert(frame, true);
+        eviction.check_invariants();
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use crate::holders;
 use homenode_linux::memory::MemberFileError;
 use std::fmt;
+use std::os::unix::fs::FileTypeExt;
 
 /// Why a command could not do what it was told. Exits with 1.
 #[derive(Clone, PartialEq, Eq)]
@@ -41,14 +42,24 @@ impl From<homenode::Error> for Failure {
 pub(crate) fn told(error: &homenode::Error) -> String {
     let text = chain(error);
     match error {
-        homenode::Error::MemberFile(MemberFileError::InUse { path }) => {
-            let holders = holders::of_lock(path);
+        homenode::Error::MemberFile(MemberFileError::InUse { path, by: None }) => {
+            let is_device = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+            let named = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+            let holders = if is_device {
+                holders::of_file(&named)
+            } else {
+                holders::of_lock(path)
+            };
             let holders = if holders.is_empty() {
                 "no process that is seen here".to_owned()
             } else {
                 holders.join(", ")
             };
-            format!("{text}; locked by {holders} (whoever may read the file may lock it)")
+            if is_device {
+                format!("{text}; open in {holders}")
+            } else {
+                format!("{text}; locked by {holders} (whoever may read the file may lock it)")
+            }
         }
         _ => text,
     }

@@ -15,7 +15,7 @@ use crate::control::protocol::{
 use crate::control::server::Handler;
 use crate::failure::told;
 use crate::mountinfo::{Device, mounts};
-use homenode::{ChosenTransport, Error, Health, MemberId, Mount, NodeId, Pool, Size, Status};
+use homenode::{ChosenTransport, Error, Health, MemberId, Mount, NewFile, NodeId, Pool, Size, Status};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -93,8 +93,8 @@ impl PoolHandler {
         Ok(self.added(member, &format!("on node {node}")))
     }
 
-    fn add_file(&self, path: &Path, size_bytes: Option<u64>, unwritten: bool) -> Result<Outcome, Refusal> {
-        let member = members::add_file(&self.pool, &self.note, path, (size_bytes, unwritten), self.device)?;
+    fn add_file(&self, path: &Path, size_bytes: Option<u64>, new: NewFile) -> Result<Outcome, Refusal> {
+        let member = members::add_file(&self.pool, &self.note, path, (size_bytes, new), self.device)?;
         Ok(self.added(member, &format!("in {}", path.display())))
     }
 
@@ -190,7 +190,8 @@ impl Handler for PoolHandler {
                 path,
                 size_bytes,
                 unwritten,
-            } => return self.add_file(Path::new(&path), size_bytes, unwritten),
+                direct,
+            } => return self.add_file(Path::new(&path), size_bytes, NewFile { unwritten, direct }),
             Request::PoolDrain { member } => self.drain(member, progress),
             Request::PoolRemove { member } => self.remove(member),
             Request::VolumeCreate {
@@ -290,6 +291,7 @@ fn members(status: &Status) -> Vec<MemberReport> {
         capacity_bytes: member.capacity_bytes,
         populated_bytes: member.populated_bytes,
         used_bytes: member.used_bytes,
+        errors: member.errors,
     };
     status.members.iter().map(report).collect()
 }

@@ -28,15 +28,15 @@ pub(crate) enum PoolCommand {
     Remove(RemoveArgs),
 }
 
-/// Add a member: a file to a durable pool, memory of a node to a pool of memory. The pool's server does it: Ctrl-C ends this command, and the
+/// Add a member: a file or a disk to a durable pool, memory of a node to a pool of memory. The pool's server does it: Ctrl-C ends this command, and the
 /// server goes on with what it has begun.
 #[derive(Args, Debug)]
 pub(crate) struct AddArgs {
     /// Where the pool is mounted.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The file that becomes a member of a durable pool, as with `homenode pool create`. One that is there keeps its size; one that is not is
-    /// made.
+    /// The file or disk that becomes a member of a durable pool, as with `homenode pool create`. A file that is there keeps its size; one that is not
+    /// is made. A disk needs a pool that had one from the start.
     #[arg(value_name = "PATH", conflicts_with = "node")]
     path: Option<PathBuf>,
     /// The node whose memory a pool of memory takes.
@@ -48,7 +48,10 @@ pub(crate) struct AddArgs {
     /// Do not write zeros to all of the file first, as with `homenode pool create`.
     #[arg(long, requires = "path")]
     unwritten: bool,
-    /// Also take a file that holds other data, which is lost then.
+    /// Reach the file past the page cache, as with `homenode pool create`.
+    #[arg(long, requires = "path")]
+    direct: bool,
+    /// Also take a file or a disk that holds other data, which is lost then.
     #[arg(long, short, requires = "path")]
     force: bool,
 }
@@ -100,6 +103,7 @@ fn add(args: &AddArgs) -> Result<()> {
                 path: path.clone(),
                 size_bytes: size.transpose()?,
                 unwritten: args.unwritten,
+                direct: args.direct,
             };
             (format!("in {}", shown(Path::new(&path))), request)
         }

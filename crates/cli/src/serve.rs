@@ -14,7 +14,8 @@ use crate::up::UpArgs;
 use crate::waiting;
 use homenode::mover::MoverMode;
 use homenode::{
-    ChosenData, ChosenTransport, Data, Error, MEMBER_BYTES_MIN, Mount, NodeId, Owner, Pool, PoolOptions, Size,
+    ChosenData, ChosenTransport, Data, Error, MEMBER_BYTES_MIN, MemberKind, Mount, NodeId, Owner, Pool, PoolOptions,
+    Size,
 };
 use homenode_linux::heap::Heap;
 use homenode_linux::memory::MemberFileError;
@@ -105,6 +106,7 @@ impl Serving {
             read_only: args.read_only,
             degraded: args.degraded,
             commit_period: args.commit_period(),
+            cache: args.cache.or_else(|| known::cache_of(args.pool().as_ref()?)),
             // Files of the kernel need no blocks of the pool: whether there are such the mount will tell.
             populate_ahead: (args.mounting.data != Data::Pool).then_some(Size::Bytes(MEMBER_BYTES_MIN)),
             ..PoolOptions::default()
@@ -114,6 +116,15 @@ impl Serving {
         let pool = match &members {
             Some(members) => {
                 let pool = open(members, uuid, &options)?;
+                if args.cache.is_some()
+                    && pool
+                        .status()
+                        .members
+                        .iter()
+                        .all(|member| member.kind != MemberKind::Block)
+                {
+                    notice("cache: nothing is cached, as no member is a disk (of kind block)");
+                }
                 if !pool.is_read_only() {
                     forget_others(&pool, &note, members, notice);
                 }

@@ -55,6 +55,10 @@ pub(crate) struct UpArgs {
     /// More writes less of what changes again soon, and keeps the room of removed files back for longer. fsync(2) does not wait for a commit.
     #[arg(long, value_name = "SECONDS", value_parser = argument::commit_period)]
     commit: Option<u64>,
+    /// Memory of the cache that a durable pool has for its disks (members of kind `block`), in bytes, spread over all nodes with memory. Taken at once. Default:
+    /// what `homenode pool create --cache` said, or a quarter of each node's memory.
+    #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
+    pub(crate) cache: Option<u64>,
     /// A durable pool, as NAME: for units and scripts.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["size_per_node", "nodes", "per_node"])]
     pool: Option<PoolName>,
@@ -108,6 +112,10 @@ impl UpArgs {
             fail!(
                 "{commit} is for durable pools, and a pool of memory commits nothing: name a pool, or leave {commit} out"
             );
+        }
+        if self.cache.is_some() && self.pool().is_none() {
+            let cache = spelled("cache");
+            fail!("{cache} is for disks of durable pools: name a pool, or leave {cache} out");
         }
         self.check_reading(spelled)?;
         self.mounting.check(spelled)
@@ -193,6 +201,9 @@ fn start_server(args: &UpArgs) -> Result<()> {
     }
     if let Some(seconds) = args.commit {
         command.arg(format!("--commit={seconds}"));
+    }
+    if let Some(bytes) = args.cache {
+        command.arg(format!("--cache={bytes}"));
     }
     command.args(args.nodes.iter().map(|node| format!("--node={node}")));
     command.args(args.mounting.arguments());

@@ -63,7 +63,7 @@ use table::Table;
 use volume::Volumes;
 
 /// Threads that can work on one filesystem at a time.
-const SLOTS: usize = 4096;
+pub(crate) const SLOTS: usize = 4096;
 
 /// Who asks: given with every operation that may touch data.
 #[derive(Clone, Copy)]
@@ -146,10 +146,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// A filesystem whose inodes are numbered behind `last`, none but the root in it yet.
     fn without_log(machine: &Machine, memory: M, clock: C, root: Arc<Inode>, last: u64) -> Self {
+        let slots = memory.slots().unwrap_or_else(|| Slots::new(SLOTS));
         let fs = Self {
             pool: Pool::new(machine, memory, SLOTS),
             journal: None,
-            slots: Slots::new(SLOTS),
+            slots,
             nodes: Nodes::new(machine.nodes.len()),
             table: Table::new(machine.files_max, last),
             root,

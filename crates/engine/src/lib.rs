@@ -6,10 +6,11 @@
 
 pub mod backing;
 pub mod blk;
+pub mod cache;
 pub mod fs;
 pub mod log;
 mod memory;
 pub mod pool;
 
 pub use homenode_policy::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId};
-pub use memory::{Clock, Memory, MemoryError, Starved};
+pub use memory::{Clock, Disks, Memory, MemoryError, Starved};

@@ -1,6 +1,8 @@
-//! Interface to the machine: memory to copy to and from, and the time.
+//! Interface to the machine: memory to copy to and from, disks, and the time.
 
-use crate::{Block, MemberId};
+use crate::{Block, MemberId, NodeId};
+use homenode_shared::Slots;
+use std::sync::Arc;
 
 /// The bytes of the members. Implemented over mapped memory by `homenode-linux`, and by tests.
 ///
@@ -9,6 +11,9 @@ use crate::{Block, MemberId};
 /// After a failed copy the bytes it was to write are undefined; the engine shows them to nobody but a reader of a file that
 /// had those blocks before.
 /// Two threads may copy to and from the same bytes at once: the result is a mix of both, never a fault.
+///
+/// Blocks of a disk are cached ([`crate::cache`]): their bytes come and go. What copies without waiting asks by [`Memory::locate`] where they are,
+/// inside a slot; the other methods wait for the disk, and are called where nothing is held that others need to go on.
 pub trait Memory: Send + Sync + 'static {
     /// Copies `to.len()` bytes out of the pool.
     ///
@@ -92,12 +97,135 @@ pub trait Memory: Send + Sync + 'static {
         0
     }
 
+    /// [`Memory::store`] of bytes behind which those of the same block do not count: the end of a log.
+    ///
+    /// # Errors
+    /// Those of [`Memory::store`].
+    fn append(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        self.store_clean(to, offset, from)
+    }
+
+    /// Where the bytes of a block are now, inside a slot and until that is left; `None` when they must be [fetched](Memory::fetch) first.
+    #[inline(always)]
+    fn locate_one(&self, at: Block) -> Option<Block> {
+        Some(at)
+    }
+
+    /// [`Memory::locate_one`] of the first of `most` blocks, and how many of them lie one behind the other there.
+    #[inline(always)]
+    fn locate(&self, at: Block, most: u64) -> Option<(Block, u64)> {
+        Some((at, most))
+    }
+
+    /// Whether a block can be located; it counts as no use. A guess.
+    #[inline(always)]
+    fn is_here(&self, at: Block) -> bool {
+        let _ = at;
+        true
+    }
+
+    /// Notes that bytes of `blocks` blocks were stored where they were located, in the same slot.
+    #[inline(always)]
+    fn note_stored(&self, at: Block, blocks: u64) {
+        let _ = (at, blocks);
+    }
+
+    /// Gives blocks that nobody can read a place each, if possible on `node`, for bytes that are about to be stored: as many of the first as can be
+    /// done at once.
+    #[inline(always)]
+    fn make(&self, node: NodeId, at: Block, blocks: u64) -> u64 {
+        let _ = (node, at);
+        blocks
+    }
+
+    /// Stores a whole block that could not be located, at a place on `node` if possible; `None` when that cannot be done at once.
+    ///
+    /// # Errors
+    /// Those of [`Memory::store`].
+    fn put(&self, node: NodeId, at: Block, from: &[u8]) -> Option<Result<(), MemoryError>> {
+        let _ = node;
+        Some(self.store(at, 0, from))
+    }
+
+    /// Brings bytes of blocks to where they can be located, if possible on `node`: for the time being. Blocks until they are there.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when they cannot be read.
+    fn fetch(&self, node: NodeId, at: Block, blocks: u64) -> Result<(), MemoryError> {
+        let _ = (node, at, blocks);
+        Ok(())
+    }
+
+    /// Asks for blocks to be [fetched](Memory::fetch) by those who tend the cache, while the caller goes on. May do nothing.
+    fn fetch_soon(&self, node: NodeId, at: Block, blocks: u64) {
+        let _ = (node, at, blocks);
+    }
+
+    /// Blocks that can be fetched at a time and are all there afterwards, most likely.
+    fn fetch_max(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Waits until there are places for `blocks` more blocks, or for as many as there can be.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when there are none for long, because dirty blocks cannot be written.
+    fn wait_for_places(&self, node: NodeId, blocks: u64) -> Result<(), MemoryError> {
+        let _ = (node, blocks);
+        Ok(())
+    }
+
+    /// Forgets the bytes of blocks that are nobody's any more.
+    fn forget(&self, at: Block, blocks: u64) {
+        let _ = (at, blocks);
+    }
+
+    /// Members that blocks are located in, and that are no members of a pool, each with its home.
+    fn homes(&self) -> Vec<(MemberId, NodeId)> {
+        Vec::new()
+    }
+
+    /// The slots in which blocks are located, where that matters.
+    fn slots(&self) -> Option<Arc<Slots>> {
+        None
+    }
+
     /// Gives all memory of `member` back, of which no block is in use; false when it stays. Its blocks are populated anew before they
     /// are used again.
     fn depopulate(&self, member: MemberId) -> bool {
         let _ = member;
         false
     }
+}
+
+/// Disks that blocks of memory are read from and written to, by requests of whole blocks that block until they are done: what is below a cache.
+///
+/// `frames` are blocks of members in memory, one for each block of the disk, in the order of the disk's blocks; they need not lie one behind the
+/// other. At most [`Disks::BLOCKS_MAX`] in a call.
+pub trait Disks: Memory {
+    /// Most blocks of a call: 1 MiB.
+    const BLOCKS_MAX: usize = 256;
+
+    /// Whether `member` is a disk.
+    fn is_disk(&self, member: MemberId) -> bool;
+
+    /// Reads the blocks from `first` on into `frames`.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when not all of them were read; what the frames hold then is undefined.
+    fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError>;
+
+    /// Writes `frames` to the blocks from `first` on; they are durable on return when it is `forced`, and nothing else is for that.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when not all of them were written; each may be old or new then.
+    fn write(&self, first: Block, frames: &[Block], forced: bool) -> Result<(), MemoryError>;
+
+    /// Makes all writes durable that returned before the call.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when that is not sure.
+    fn flush(&self, member: MemberId) -> Result<(), MemoryError>;
 }
 
 /// A member could not read or write its bytes.

@@ -142,6 +142,10 @@ struct Members {
 impl<M: Memory> Pool<M> {
     /// A pool without members, for at most `slots` threads at a time.
     pub(crate) fn new(machine: &Machine, memory: M, slots: usize) -> Self {
+        let accounts = Accounts::new(machine, slots);
+        for (member, home) in memory.homes() {
+            accounts.set_home(member, home);
+        }
         Self {
             memory,
             members: RwLock::default(),
@@ -152,7 +156,7 @@ impl<M: Memory> Pool<M> {
             uncommitted: AtomicI64::new(0),
             reserved: AtomicU64::new(0),
             seeking: RwLock::new(()),
-            accounts: Accounts::new(machine, slots),
+            accounts,
             lent: Lent::default(),
         }
     }
@@ -165,6 +169,12 @@ impl<M: Memory> Pool<M> {
     /// The number [`Pool::add`] will give to the next member.
     pub fn next_member(&self) -> MemberId {
         MemberId(self.members.read().next)
+    }
+
+    /// Says that a member of that number was not added: the number is not used again.
+    pub(crate) fn skip_member(&self, id: MemberId) {
+        let mut members = self.members.write();
+        members.next = members.next.max(id.0 + 1);
     }
 
     /// Adds a member of `kind` and of `blocks` blocks at home on `home`, none populated yet. The memory behind it must be there already,

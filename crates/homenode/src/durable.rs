@@ -1,6 +1,7 @@
 //! Durable pools: made on files, and opened again.
 
 mod check;
+mod frames;
 mod given;
 
 pub use check::{Checked, check, repair};
@@ -8,15 +9,17 @@ pub use given::{Found, find_members};
 
 use crate::machine::Machine;
 use crate::periodic::Periodic;
-use crate::pool::{Pool, root_of};
+use crate::pool::{EngineFs, Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
+use frames::Frames;
 use given::{Access, Members, blocks, gathered, refuse_twice, require_blocks};
+use homenode_engine::cache::{Cached, SliceOptions};
 use homenode_engine::fs::{Fs, OpenError};
 use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
-use homenode_engine::pool::PoolError;
+use homenode_engine::pool::{MemberKind, PoolError};
 use homenode_engine::{BLOCK_BYTES, MemberId, NodeId};
 use homenode_linux::clock::CoarseClock;
-use homenode_linux::memory::{MemberFile, NodeMemory, TakenRoom, identity, witness};
+use homenode_linux::memory::{MemberFile, MemberFileError, NodeMemory, TakenRoom, identity, witness};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -24,6 +27,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Blocks of a segment of the log, and the share of the pool that is the most of them: 256 KiB to 1 MiB.
 const SEGMENT_BLOCKS: RangeInclusive<u64> = 64..=256;
@@ -33,27 +37,32 @@ const SLACK_BYTES_MAX: u64 = 64 << 20;
 const SLACK_SHARE: u64 = 32;
 /// Smallest member: its superblocks, a log that goes on, and some data.
 const MEMBER_BLOCKS_MIN: u64 = 16 * 256;
+/// Time between two looks at a slice of the cache.
+const KEEPER_PERIOD: Duration = Duration::from_millis(20);
 
 impl Pool {
-    /// Makes a durable pool on files, one member each, and brings it up. Each file keeps its size, takes all of its room on the disk, and is written once. One
-    /// on persistent memory (DAX) is a `pmem` member, and so is one on a tmpfs, to play that; others are `file` members.
+    /// Makes a durable pool on files and devices, one member each, and brings it up. Each file keeps its size, takes all of its room on the disk, and is
+    /// written once. One on persistent memory (DAX) is a `pmem` member, and so is one on a tmpfs, to play that; disks and their partitions are `block`
+    /// members, and with [`PoolOptions::direct`] all files are; others are `file` members. A pool may have members of all kinds.
     ///
     /// # Errors
-    /// When a file is too small, in use or a member already, or the disk has too little room. Files have the room that they had then.
+    /// When a file is too small, in use or a member already, the disk has too little room, or the nodes have too little memory for a cache. Files have
+    /// the room that they had then.
     pub fn create_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
         options.checked_commit_period()?;
         let machine = Machine::read(options.files_max)?;
         refuse_twice(paths)?;
-        let files = paths
-            .iter()
-            .map(|path| MemberFile::open(path))
-            .collect::<Result<Vec<_>, _>>()?;
+        let files = paths.iter().map(|path| open(path, options.direct));
+        let files = files.collect::<Result<Vec<_>, _>>()?;
         if files.is_empty() {
             return Err(Error::NoMembers);
         }
         files
             .iter()
             .try_for_each(|file| require_blocks(file, MEMBER_BLOCKS_MIN))?;
+        let memory = NodeMemory::new();
+        let frames = frames::add(&machine, &memory, &files, options.cache)?;
+        let memory = cached(memory, &frames);
         let taken = TakenRoom::begin(&files)?;
         let is_over = options.interrupted.clone().unwrap_or_default();
         files
@@ -73,9 +82,8 @@ impl Pool {
                 Ok((member, home_of(&machine, file)?))
             })
             .collect::<Result<_, Error>>()?;
-        let memory = NodeMemory::new();
-        for ((member, _), file) in members.iter().zip(files) {
-            memory.attach(member.id, member.kind, file)?;
+        for ((member, home), file) in members.iter().zip(files) {
+            attach(&memory, *member, *home, file, Access::Write)?;
         }
         let (owner, root) = root_of(options);
         let fs = Fs::format(&machine.engine, memory, CoarseClock, root, log, &members);
@@ -99,18 +107,20 @@ impl Pool {
         let Members { newest, files } = members;
         let memory = NodeMemory::new();
         let (mut missing, mut homes) = (Vec::new(), BTreeMap::new());
-        for (MemberRecord { id, kind, blocks }, file) in files {
+        let present = files.iter().filter_map(|(_, file)| file.as_ref());
+        let frames = frames::add(&machine, &memory, present, options.cache)?;
+        let memory = cached(memory, &frames);
+        for (member, file) in files {
             let Some(file) = file else {
-                missing.push(id);
-                memory.attach_missing(id, blocks * BLOCK_BYTES as u64)?;
+                missing.push(member.id);
+                memory
+                    .below()
+                    .attach_missing(member.id, member.blocks * BLOCK_BYTES as u64)?;
                 continue;
             };
-            homes.insert(id, home_of(&machine, &file)?);
-            if is_read {
-                memory.attach_to_read(id, kind, file)?;
-            } else {
-                memory.attach(id, kind, file)?;
-            }
+            let home = home_of(&machine, &file)?;
+            homes.insert(member.id, home);
+            attach(&memory, member, home, file, access)?;
         }
         let first = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let home_of = |id| homes.get(&id).copied().unwrap_or(first);
@@ -144,39 +154,41 @@ impl Pool {
         self.inner.fs.has_failed()
     }
 
-    /// Adds a file to a durable pool that is in use, as a member. The file keeps its size, takes all of its room on the disk, and is written
-    /// once unless `unwritten`, as with [`PoolOptions::unwritten`].
+    /// Adds a file or a device to a durable pool that is in use, as a member, as [`Pool::create_on`] does.
     ///
     /// # Errors
-    /// [`Error::VolatilePool`]; when the file is too small, in use or a member already, or the disk is full: the pool has not changed then. After
-    /// [`PoolError::Log`] the pool can only be read, and has the member or not when it is opened again.
-    pub fn add_file(&self, path: &Path, unwritten: bool) -> Result<MemberId, Error> {
+    /// [`Error::VolatilePool`]; [`Error::NoCache`]; when the file is too small, in use or a member already, or the disk is full: the pool has not changed
+    /// then. After [`PoolError::Log`] the pool can only be read, and has the member or not when it is opened again.
+    pub fn add_file(&self, path: &Path, new: NewFile) -> Result<MemberId, Error> {
         let inner = &*self.inner;
         let (fs, pool) = (&inner.fs, inner.fs.pool());
         let uuid = fs.uuid().ok_or(Error::VolatilePool)?;
         fs.check_members()?;
-        let file = MemberFile::open(path)?;
+        let file = open(path, new.direct)?;
         require_blocks(&file, MEMBER_BLOCKS_MIN)?;
         let members = pool.status().members;
+        if file.kind()? == MemberKind::Block && !pool.memory().has_cache() {
+            return Err(Error::NoCache(path.to_owned()));
+        }
         let is_member = |id: MemberId| members.iter().any(|member| member.id == id);
         let files = [file];
         let taken = TakenRoom::begin(&files)?;
         let [file] = files;
         let was_left = |found: &Superblock| found.uuid == uuid && !is_member(found.own);
-        file.prepare(unwritten, &AtomicBool::new(false), was_left)?;
+        file.prepare(new.unwritten, &AtomicBool::new(false), was_left)?;
         let home = home_of(&inner.machine, &file)?;
         // One member at a time.
         let _alone = inner.populators.lock();
         let member = record(pool.next_member(), &file)?;
         let identity = identity(member.id, &file)?;
-        pool.memory().attach(member.id, member.kind, file)?;
+        attach(pool.memory(), member, home, file, Access::Write)?;
         let added = fs.add_member(member, home, identity);
         // After the second the pool may list it.
         if matches!(added, Ok(()) | Err(PoolError::Log)) {
             taken.keep();
         }
         if let Err(error) = added {
-            pool.memory().remove(member.id)?;
+            pool.memory().below().remove(member.id)?;
             return Err(error.into());
         }
         inner.limit_metadata();
@@ -196,7 +208,7 @@ impl Pool {
         let members = pool.status().members;
         members
             .iter()
-            .filter_map(|member| pool.memory().file(member.id))
+            .filter_map(|member| pool.memory().below().file(member.id))
             .collect()
     }
 
@@ -220,12 +232,7 @@ impl Pool {
     }
 
     /// A pool with a thread that commits.
-    fn committing(
-        fs: Fs<NodeMemory, CoarseClock>,
-        owner: Owner,
-        machine: Machine,
-        options: &PoolOptions,
-    ) -> Result<Self, Error> {
+    fn committing(fs: EngineFs, owner: Owner, machine: Machine, options: &PoolOptions) -> Result<Self, Error> {
         let period = options.checked_commit_period()?;
         let fs = Arc::new(fs);
         let slot = fs.slots().claim().expect("nobody has claimed a slot of a new pool");
@@ -236,10 +243,20 @@ impl Pool {
             }
             period
         })?;
-        let pool = Self::of(fs, owner, machine, options, Some(committer));
+        let pool = Self::of(Arc::clone(&fs), owner, machine, options, Some(committer));
         pool.inner.limit_metadata();
+        *pool.inner.keepers.lock() = keepers(&fs)?;
         Ok(pool)
     }
+}
+
+/// Ways in which a file can become a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewFile {
+    /// As [`PoolOptions::unwritten`].
+    pub unwritten: bool,
+    /// As [`PoolOptions::direct`].
+    pub direct: bool,
 }
 
 /// The pool that a file is a member of, by the file's own superblock.
@@ -267,6 +284,55 @@ pub fn member_of(path: &Path) -> Result<Membership, Error> {
     })
 }
 
+/// Opens a file that is to become a member.
+fn open(path: &Path, direct: bool) -> Result<MemberFile, MemberFileError> {
+    let file = MemberFile::open(path)?;
+    if direct { file.direct() } else { Ok(file) }
+}
+
+/// Memory with a cache in these frames, if there are any.
+fn cached(memory: NodeMemory, frames: &[Frames]) -> Cached<NodeMemory> {
+    let slices: Vec<SliceOptions> = frames.iter().map(Frames::slice).collect();
+    if slices.is_empty() {
+        Cached::without_cache(memory)
+    } else {
+        Cached::new(memory, &slices)
+    }
+}
+
+/// Gives a file to the memory as a member, as where it lies now asks for.
+fn attach(
+    memory: &Cached<NodeMemory>,
+    member: MemberRecord,
+    home: NodeId,
+    file: MemberFile,
+    access: Access,
+) -> Result<(), Error> {
+    let below = memory.below();
+    match (file.kind()?, access) {
+        (MemberKind::Block, _) => {
+            below.attach_disk(member.id, file)?;
+            memory.add_disk(member.id, home, member.blocks);
+        }
+        (_, Access::Write) => below.attach(member.id, member.kind, file)?,
+        (_, Access::Read | Access::Look) => below.attach_to_read(member.id, member.kind, file)?,
+    }
+    Ok(())
+}
+
+/// Threads that tend the slices of a pool's cache, one each.
+fn keepers(fs: &Arc<EngineFs>) -> Result<Vec<Periodic>, Error> {
+    let slices = fs.pool().memory().cache_status().slices.len();
+    let keeper = |slice: usize| {
+        let fs = Arc::clone(fs);
+        Periodic::start(&format!("keeper {slice}"), move || {
+            fs.pool().memory().tend(slice, KEEPER_PERIOD);
+            Duration::ZERO
+        })
+    };
+    (0..slices).map(keeper).collect()
+}
+
 /// A file as a new member of that number.
 fn record(id: MemberId, file: &MemberFile) -> Result<MemberRecord, Error> {
     let (kind, blocks) = (file.kind()?, file.blocks());
@@ -280,12 +346,12 @@ fn home_of(machine: &Machine, file: &MemberFile) -> Result<NodeId, Error> {
     home.or(nodes.first().copied()).ok_or(Error::NoNodes)
 }
 
-/// Whether any of the first `bytes` bytes of what could become a member is not zero.
+/// Looks for other data at both ends of what could become a member: tells it by name, "data" where that is not known.
 ///
 /// # Errors
-/// [`Error::MemberFile`] when it could not become one, or cannot be read.
-pub fn holds_data(path: &Path, bytes: u64) -> Result<bool, Error> {
-    Ok(MemberFile::look(path)?.holds_data(bytes)?)
+/// [`Error::MemberFile`] when it could not become one, is in use, or cannot be read.
+pub fn holds_data(path: &Path) -> Result<Option<&'static str>, Error> {
+    Ok(MemberFile::open_to_read(path)?.holds_data()?)
 }
 
 /// Options of the log that follow from the number of the pool's blocks.

@@ -147,11 +147,25 @@ pub enum Error {
         "the pool is one of memory: `homenode pool add DIR --node N --size SIZE` adds some, a file cannot be added"
     )]
     VolatilePool,
+    /// A disk for a pool that has none.
+    #[error(
+        "{} would be a disk of the pool, which has no cache for disks: add a file (without --direct), or make another pool with a disk from the start",
+        .0.display()
+    )]
+    NoCache(PathBuf),
+    /// The memory of a cache cannot be had.
+    #[error("{node} has no {} MiB of free memory for the cache: give it less (--cache), or free some", bytes >> 20)]
+    CacheRoom {
+        /// The node.
+        node: NodeId,
+        /// Bytes that it was to give.
+        bytes: u64,
+    },
     /// A durable pool without members.
     #[error("a durable pool needs at least one file")]
     NoMembers,
     /// A file that is larger than the member in it.
-    #[error("{} is larger than its member: `truncate -s {bytes}` sets its size as it was", path.display())]
+    #[error("{} is larger than its member: set its size as it was, {bytes} B (`truncate -s {bytes}` of a file)", path.display())]
     GrownFile {
         /// The file.
         path: PathBuf,
@@ -159,7 +173,7 @@ pub enum Error {
         bytes: u64,
     },
     /// A file that is smaller than it must be.
-    #[error("{} has {bytes} B and needs {least_bytes} B: `truncate -s` sets its size", path.display())]
+    #[error("{} has {bytes} B and needs {least_bytes} B: give a larger one (`truncate -s` sets a file's size)", path.display())]
     SmallFile {
         /// The file.
         path: PathBuf,
@@ -269,7 +283,7 @@ impl Error {
             Self::UnknownNode { .. } | Self::NoMemberOn { .. } | Self::Topology(_) => ENODEV,
             Self::OtherPool { .. } => EXDEV,
             Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } => EINVAL,
-            Self::Memory(_) | Self::Starved { .. } => ENOMEM,
+            Self::Memory(_) | Self::Starved { .. } | Self::CacheRoom { .. } => ENOMEM,
             Self::NotDrained(_) => EBUSY,
             Self::DurablePool
             | Self::VolatilePool
@@ -277,6 +291,7 @@ impl Error {
             | Self::CommitPeriod(_)
             | Self::CommitOfMemory
             | Self::MemberFile(_)
+            | Self::NoCache(_)
             | Self::NoMembers
             | Self::SmallFile { .. }
             | Self::OtherPoolsMember { .. }

@@ -42,7 +42,7 @@ mod size;
 mod status;
 mod volume;
 
-pub use durable::{Checked, Found, Membership, check, find_members, holds_data, member_of, repair};
+pub use durable::{Checked, Found, Membership, NewFile, check, find_members, holds_data, member_of, repair};
 pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};
 pub use homenode_engine::fs::{

@@ -50,6 +50,12 @@ pub struct PoolOptions {
     pub degraded: bool,
     /// Leaves the files of a new durable pool unwritten: it is made at once, and the first fsync of bytes in each place takes twice as long.
     pub unwritten: bool,
+    /// Files of a new durable pool become disks of it (members of kind `block`), as whole devices are: they are reached by requests, past the page
+    /// cache, and cached in the pool's own memory.
+    pub direct: bool,
+    /// Memory of the cache that a durable pool has for its disks, in bytes, spread over the nodes by how much memory they have. `None`: a quarter of
+    /// each node's memory, or half of what is free there if that is less. A pool without disks has no cache.
+    pub cache: Option<u64>,
     /// Set while a durable pool is being made, the pool is given up soon, with an error.
     pub interrupted: Option<Arc<AtomicBool>>,
     /// Time between two commits of a durable pool, 1 to 300 s: as long may a power cut take back what was not synced. `None`: a second.
@@ -123,6 +129,13 @@ impl PoolOptions {
     #[must_use]
     pub fn commit_period(mut self, period: Duration) -> Self {
         self.commit_period = Some(period);
+        self
+    }
+
+    /// Sets the memory of a durable pool's cache.
+    #[must_use]
+    pub fn cache(mut self, bytes: u64) -> Self {
+        self.cache = Some(bytes);
         self
     }
 

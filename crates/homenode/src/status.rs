@@ -59,6 +59,8 @@ pub struct MemberStatus {
     pub draining: bool,
     /// State of what a durable member keeps; sound for memory.
     pub health: Health,
+    /// Requests to a disk that failed since the pool came up; 0 of other members.
+    pub errors: u64,
 }
 
 /// A cell of the access matrix.
@@ -94,7 +96,7 @@ const fn bytes(blocks: u64) -> u64 {
 }
 
 impl Status {
-    /// Makes it of the engine's figures; `backing` says what a member lies on.
+    /// Makes it of the engine's figures; `backing` says what a member lies on, `health` how well, and how many requests to it failed.
     pub(crate) fn new(
         status: &engine::Status,
         metadata_bytes: (u64, u64),
@@ -102,19 +104,23 @@ impl Status {
         metadata_by_user: Vec<(u32, u64)>,
         kernel_by_node: Vec<(NodeId, u64)>,
         backing: impl Fn(MemberId) -> String,
-        health: impl Fn(MemberId) -> Health,
+        health: impl Fn(MemberId) -> (Health, u64),
     ) -> Self {
-        let member = |member: &engine::MemberStatus| MemberStatus {
-            id: member.id,
-            kind: member.kind,
-            home: member.home,
-            backing: backing(member.id),
-            capacity_bytes: bytes(member.capacity),
-            populated_bytes: bytes(member.populated),
-            used_bytes: bytes(member.used),
-            fat: member.fat,
-            draining: member.draining,
-            health: health(member.id),
+        let member = |member: &engine::MemberStatus| {
+            let (health, errors) = health(member.id);
+            MemberStatus {
+                id: member.id,
+                kind: member.kind,
+                home: member.home,
+                backing: backing(member.id),
+                capacity_bytes: bytes(member.capacity),
+                populated_bytes: bytes(member.populated),
+                used_bytes: bytes(member.used),
+                fat: member.fat,
+                draining: member.draining,
+                health,
+                errors,
+            }
         };
         let access = |cell: &engine::Access| Access {
             from: cell.from,

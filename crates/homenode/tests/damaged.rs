@@ -3,7 +3,7 @@
 
 mod support;
 
-use homenode::{Error, MemberId, OpenOptions, Pool, PoolOptions, Size};
+use homenode::{Error, MemberId, NewFile, OpenOptions, Pool, PoolOptions, Size};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -233,7 +233,12 @@ fn a_pool_that_is_only_read_has_its_own_name_and_changes_in_no_way() {
     assert_eq!(pool.uuid(), uuid);
     let volume = pool.volume("volume").unwrap();
     assert!(volume.resize_discarding(8192).is_err());
-    assert!(pool.add_file(&c, false).unwrap_err().to_string().contains("read-only"));
+    assert!(
+        pool.add_file(&c, NewFile::default())
+            .unwrap_err()
+            .to_string()
+            .contains("read-only")
+    );
     use std::os::unix::fs::MetadataExt;
     assert_eq!(fs::metadata(&c).unwrap().blocks(), 0, "it was written to");
     assert!(pool.drain(MemberId(0), &mut |_, _| {}).is_err());

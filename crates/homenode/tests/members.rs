@@ -3,7 +3,7 @@
 
 mod support;
 
-use homenode::{Error, MemberId, OpenOptions, Placement, Pool, PoolError, PoolOptions, Size};
+use homenode::{Error, MemberId, NewFile, OpenOptions, Placement, Pool, PoolError, PoolOptions, Size};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,10 @@ use std::time::Duration;
 use support::{Files, KILLED, count_records, kills, read, record, start};
 
 const MEMBER_BYTES: u64 = 32 << 20;
+const UNWRITTEN: NewFile = NewFile {
+    unwritten: true,
+    direct: false,
+};
 /// Bytes that a record has.
 const RECORD_BYTES: usize = 3000;
 
@@ -67,7 +71,7 @@ fn members_come_and_go_under_writers_and_stay_so() {
             });
             for (round, path) in [&b, &a, &b].into_iter().enumerate() {
                 let round = u16::try_from(round).unwrap();
-                assert_eq!(pool.add_file(path, true).unwrap(), MemberId(round + 1));
+                assert_eq!(pool.add_file(path, UNWRITTEN).unwrap(), MemberId(round + 1));
                 assert!(drain(&pool, round).unwrap() >= 10 << 20, "the files lay there");
                 pool.remove(MemberId(round)).unwrap();
                 assert_eq!(pool.files(), std::slice::from_ref(path));
@@ -130,7 +134,7 @@ fn files_that_cannot_be_members_are_refused_and_change_nothing() {
     let [a, b, c] = ["a", "b", "c"].map(|name| files.member(name, MEMBER_BYTES));
     let pool = create(std::slice::from_ref(&a));
     drop(create(std::slice::from_ref(&b)));
-    let refused = |path: &Path| pool.add_file(path, true).unwrap_err().to_string();
+    let refused = |path: &Path| pool.add_file(path, UNWRITTEN).unwrap_err().to_string();
     assert!(refused(&a).contains("is in use"));
     assert!(refused(&b).contains("is a member of pool"));
     assert!(refused(&files.member("small", 1 << 20)).contains("needs"));
@@ -139,7 +143,7 @@ fn files_that_cannot_be_members_are_refused_and_change_nothing() {
     fs::copy(&a, &b).unwrap();
     assert!(refused(&b).contains("is a member of pool"), "a copy of a member");
     let volatile = Pool::create(&options().size_per_node(Size::Bytes(4 << 20))).unwrap();
-    assert!(matches!(volatile.add_file(&c, true), Err(Error::VolatilePool)));
+    assert!(matches!(volatile.add_file(&c, UNWRITTEN), Err(Error::VolatilePool)));
     assert_eq!(pool.files(), std::slice::from_ref(&a));
     pool.create_file("file").unwrap();
     drop(pool);
@@ -171,7 +175,7 @@ fn files_that_the_pool_does_not_list_are_left_alone_and_can_be_added_again() {
     assert_eq!(homenode::find_members(&all).unwrap().members, std::slice::from_ref(&a));
     let pool = open(&all).unwrap();
     assert!(read(&pool, "file") == content(1, 5 << 20));
-    pool.add_file(&c, true).unwrap();
+    pool.add_file(&c, UNWRITTEN).unwrap();
     drop(pool);
     assert!(matches!(open(std::slice::from_ref(&a)), Err(Error::MissingMembers(missing)) if missing == [MemberId(1)]));
     let pool = open(&[a, c]).unwrap();
@@ -206,7 +210,7 @@ fn change_until_killed(dir: &Path) {
         loop {
             let mut files = pool.files();
             if let Some(path) = paths.iter().find(|path| !files.contains(path)) {
-                pool.add_file(path, true).unwrap();
+                pool.add_file(path, UNWRITTEN).unwrap();
                 files = pool.files();
             }
             // The first one goes: others come to have the log, and the witness.

@@ -106,6 +106,13 @@ pub fn home_of_disk(root: &Path, (major, minor): (u32, u32)) -> Option<NodeId> {
     disks::home(&Tree::new(root), Path::new(&format!("sys/dev/block/{major}:{minor}")))
 }
 
+/// Use of a disk or a partition by its device number: it, or a part of it, is mounted, swap space or below another device. `None` also where only a
+/// program has it open. `root` as in [`offers`].
+#[must_use]
+pub fn use_of_disk(root: &Path, (major, minor): (u32, u32)) -> Option<InUse> {
+    disks::use_of(&Tree::new(root), Path::new(&format!("sys/dev/block/{major}:{minor}")))
+}
+
 impl fmt::Display for OfferKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

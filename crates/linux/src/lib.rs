@@ -4,6 +4,7 @@ pub mod affinity;
 pub mod clock;
 pub mod copy;
 pub mod cpu;
+mod direct;
 pub mod discover;
 pub mod doctor;
 pub mod driver;

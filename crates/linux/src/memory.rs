@@ -1,6 +1,6 @@
-//! The DRAM members of a pool: memory of every node, mapped into this process.
+//! The members of a pool: memory of every node and durable files, mapped into this process, and disks.
 //!
-//! Owns the mappings and the table the copies look them up in. A member lies in a file on a private tmpfs of its own
+//! Owns the mappings and the table the copies look them up in. A DRAM member lies in a file on a private tmpfs of its own
 //! (2 MiB pages, bound to the home, never swapped, visible in no mount table), or in a memfd where mounting is not
 //! permitted. Nothing is present until it is populated, and that only while the home keeps a reserve, because a bound
 //! allocation on a full node calls the OOM killer.
@@ -11,6 +11,7 @@
 mod backing;
 pub(crate) mod cgroup;
 mod devdax;
+mod disk;
 mod durable;
 mod error;
 pub(crate) mod headroom;
@@ -24,17 +25,18 @@ pub use headroom::{free_bytes, total_bytes};
 
 use crate::copy;
 use cgroup::Limits;
+use disk::{DiskMember, Frames};
 use durable::{DurableMember, MissingMember};
 use headroom::{Groups, Headroom};
 use homenode_engine::pool::MemberKind;
-use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId, Starved};
+use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
 use homenode_shared::is_lost;
 use mapping::{HUGE_BYTES, Mapping};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -73,6 +75,8 @@ struct Members {
     present: BTreeMap<MemberId, Arc<Member>>,
     /// Members whose bytes are kept.
     durable: BTreeMap<MemberId, Arc<DurableMember>>,
+    /// Members that are reached by requests; the table does not have them.
+    disks: BTreeMap<MemberId, Arc<DiskMember>>,
     /// Members of a pool of which not all are there.
     missing: BTreeMap<MemberId, MissingMember>,
     /// Removed members: without memory, but their addresses are kept so that nothing else ever lies there.
@@ -124,9 +128,7 @@ impl NodeMemory {
             return Err(Error::Size { member: id, bytes });
         }
         let mut members = self.members.write();
-        if members.present.contains_key(&id) {
-            return Err(Error::Present(id));
-        }
+        members.check_free(id)?;
         members.check_room(home, bytes)?;
         let failed = |doing| {
             move |source| Error::Map {
@@ -175,7 +177,7 @@ impl NodeMemory {
     /// # Errors
     /// See [`Error`]; nothing is left behind.
     pub fn attach_to_read(&self, id: MemberId, kind: MemberKind, file: MemberFile) -> Result<(), Error> {
-        if file.is_device() {
+        if file.is_devdax() {
             let path = file.path().to_owned();
             return Err(Error::DeviceToRead { path });
         }
@@ -193,6 +195,21 @@ impl NodeMemory {
             self.inline_bytes_max.store(INLINE_BYTES_MAX, Ordering::Relaxed);
         }
         members.durable.insert(id, Arc::new(member));
+        Ok(())
+    }
+
+    /// Makes a disk, or a file that is reached past the page cache, the durable member `id`: see [`Disks`].
+    ///
+    /// # Errors
+    /// [`Error::Number`], [`Error::Present`].
+    ///
+    /// # Panics
+    /// When [`MemberFile::kind`] is not [`MemberKind::Block`].
+    pub fn attach_disk(&self, id: MemberId, file: MemberFile) -> Result<(), Error> {
+        assert!(file.is_direct(), "{} would be mapped", file.path().display());
+        let mut members = self.members.write();
+        members.check_free(id)?;
+        members.disks.insert(id, Arc::new(DiskMember::new(file)));
         Ok(())
     }
 
@@ -217,7 +234,9 @@ impl NodeMemory {
     #[must_use]
     pub fn file(&self, member: MemberId) -> Option<PathBuf> {
         let members = self.members.read();
-        members.durable.get(&member).map(|member| member.path().to_owned())
+        let mapped = members.durable.get(&member).map(|member| member.path());
+        let path = mapped.or_else(|| members.disks.get(&member).map(|disk| disk.path()));
+        path.map(Path::to_owned)
     }
 
     /// Whether the bytes of a member can be had; memory always can.
@@ -227,6 +246,9 @@ impl NodeMemory {
         if members.missing.contains_key(&member) {
             return Health::Missing;
         }
+        if members.disks.get(&member).is_some_and(|disk| disk.errors() > 0) {
+            return Health::Damaged;
+        }
         let bytes = |member: &DurableMember| usize::try_from(member.bytes()).expect("it is mapped");
         let durable = members.durable.get(&member);
         match durable.map(|member| there(member.mapping.base(), bytes(member))) {
@@ -235,8 +257,18 @@ impl NodeMemory {
         }
     }
 
+    /// Requests to a disk that failed since it was attached; 0 of other members.
+    #[must_use]
+    pub fn errors(&self, member: MemberId) -> u64 {
+        self.disk(member).map_or(0, |disk| disk.errors())
+    }
+
     fn durable(&self, member: MemberId) -> Result<Arc<DurableMember>, MemoryError> {
         self.members.read().durable.get(&member).cloned().ok_or(MemoryError)
+    }
+
+    fn disk(&self, member: MemberId) -> Result<Arc<DiskMember>, MemoryError> {
+        self.members.read().disks.get(&member).cloned().ok_or(MemoryError)
     }
 
     /// Gives the memory of `member` back, or its file. The caller guarantees that nobody names its blocks any more: a copy that
@@ -258,6 +290,12 @@ impl NodeMemory {
             self.members.write().vacant_durable.push(mapping);
             return vacated.map_err(|source| Error::Unmap { member, source });
         }
+        if let Some(removed) = members.disks.remove(&member) {
+            // As above.
+            drop(members);
+            drop(alone(removed));
+            return Ok(());
+        }
         let removed = members.present.remove(&member).ok_or(Error::Absent(member))?;
         self.table.clear(member);
         let vacated = removed.mapping.vacate();
@@ -270,8 +308,9 @@ impl NodeMemory {
     /// # Errors
     /// When the kernel does not tell.
     pub fn identity(&self, member: MemberId) -> Result<Option<u128>, MemberFileError> {
-        let found = self.durable(member).ok();
-        found.map(|found| found.identity(member)).transpose()
+        let mapped = self.durable(member).ok().map(|found| found.identity(member));
+        let identity = mapped.or_else(|| self.disk(member).ok().map(|disk| disk.identity(member)));
+        identity.transpose()
     }
 
     /// The address of `bytes` bytes from `offset` behind the start of `block`, for copies by other means. What goes for
@@ -411,6 +450,29 @@ impl Memory for NodeMemory {
     }
 }
 
+impl Disks for NodeMemory {
+    fn is_disk(&self, member: MemberId) -> bool {
+        self.members.read().disks.contains_key(&member)
+    }
+
+    fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
+        let read = self
+            .disk(first.member())?
+            .read(first.index(), Frames::of(&self.table, frames));
+        read.map_err(|_| MemoryError)
+    }
+
+    fn write(&self, first: Block, frames: &[Block], forced: bool) -> Result<(), MemoryError> {
+        let disk = self.disk(first.member())?;
+        let written = disk.write(first.index(), Frames::of(&self.table, frames), forced);
+        written.map_err(|_| MemoryError)
+    }
+
+    fn flush(&self, member: MemberId) -> Result<(), MemoryError> {
+        self.disk(member)?.flush().map_err(|_| MemoryError)
+    }
+}
+
 /// Whether bytes that were just copied are a member's, and not zeros in the place of what a file did not give.
 #[inline]
 fn there(start: *const u8, bytes: usize) -> Result<(), MemoryError> {
@@ -452,7 +514,11 @@ impl Members {
         if usize::from(id.0) >= MemberId::LIMIT {
             return Err(Error::Number(id));
         }
-        if self.present.contains_key(&id) || self.durable.contains_key(&id) || self.missing.contains_key(&id) {
+        let is_taken = self.present.contains_key(&id)
+            || self.durable.contains_key(&id)
+            || self.disks.contains_key(&id)
+            || self.missing.contains_key(&id);
+        if is_taken {
             return Err(Error::Present(id));
         }
         Ok(())
@@ -497,7 +563,7 @@ impl Members {
 }
 
 /// The member itself, when calls have ended that looked it up before it was removed: each with one forced write at most.
-fn alone(mut member: Arc<DurableMember>) -> DurableMember {
+fn alone<T>(mut member: Arc<T>) -> T {
     loop {
         match Arc::try_unwrap(member) {
             Ok(member) => return member,
@@ -557,5 +623,7 @@ fn lock(mapping: &Mapping) -> Swap {
     }
 }
 
+#[cfg(test)]
+mod played;
 #[cfg(test)]
 mod tests;

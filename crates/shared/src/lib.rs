@@ -6,6 +6,7 @@ mod barrier;
 mod block_map;
 mod bucket;
 mod fault;
+mod frames;
 mod freeze;
 mod gate;
 mod remap;
@@ -19,6 +20,7 @@ pub use block_map::{
 };
 pub use bucket::Bucket;
 pub use fault::{Guarded, is_lost};
+pub use frames::{Away, Cooled, Epochs, Forgotten, FrameIndex};
 pub use freeze::Freeze;
 pub use gate::{Baton, Gate};
 pub use remap::{Door, Map};

@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// Value of a slot whose thread works on no inode.
 const IDLE: u64 = 0;
+/// Value of a slot whose thread is inside no inode in particular.
+const NOBODYS: u64 = u64::MAX;
 
 /// All slots of one pool.
 #[derive(Debug)]
@@ -123,11 +125,35 @@ impl Slots {
         }
     }
 
+    /// Threads that are inside an inode now, whichever it is. What the caller took out of reach before, no other thread reaches.
+    pub(crate) fn inside(&self) -> Inside {
+        self.barriers.seldom();
+        // SeqCst: as in `close`.
+        let high = self.high.load(Ordering::SeqCst);
+        let named = self.cells[..high].iter().enumerate().map(|(at, cell)| {
+            // Acquire pairs with the release in `Pass`.
+            (at, cell.inode.load(Ordering::Acquire))
+        });
+        Inside(named.filter(|(_, inode)| *inode != IDLE).collect())
+    }
+
+    /// Whether they were all seen to leave. One that enters the same inode again and again may be taken for one that stays, for a while.
+    pub(crate) fn have_left(&self, inside: &mut Inside) -> bool {
+        inside
+            .0
+            .retain(|(at, inode)| self.cells[*at].inode.load(Ordering::Acquire) == *inode);
+        inside.0.is_empty()
+    }
+
     /// Opens `gate` again.
     pub fn open(&self, gate: &Gate) {
         gate.open();
     }
 }
+
+/// Slots that named an inode, each with it.
+#[derive(Debug)]
+pub(crate) struct Inside(Vec<(usize, u64)>);
 
 /// Names a slot where the [`Slot`] itself cannot be reached, as in a thread-local word. For the thread that has it only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +201,23 @@ impl Slot {
     #[must_use]
     pub fn enter<'a>(&'a self, gate: &Gate, number: u64) -> Option<Pass<'a>> {
         self.table.enter(self.number(), gate, number)
+    }
+
+    /// Is inside no inode, and yet counts as inside: for a thread that uses what others take out of reach. Until the pass is dropped.
+    ///
+    /// # Panics
+    /// When this slot is inside an inode already.
+    #[must_use]
+    pub fn stay(&self) -> Pass<'_> {
+        let cell = &self.table.cells[self.index];
+        assert!(
+            cell.inode.load(Ordering::Relaxed) == IDLE,
+            "a slot names one inode at a time"
+        );
+        // Relaxed: as in `enter`.
+        cell.inode.store(NOBODYS, Ordering::Relaxed);
+        self.table.barriers.often();
+        Pass { cell }
     }
 }
 

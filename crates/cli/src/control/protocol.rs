@@ -35,6 +35,9 @@ pub(crate) enum Request {
         /// Size of a file that is not there yet.
         size_bytes: Option<u64>,
         unwritten: bool,
+        /// Reached past the page cache.
+        #[serde(default)]
+        direct: bool,
     },
     PoolDrain {
         member: u16,
@@ -267,6 +270,9 @@ pub(crate) struct MemberReport {
     pub(crate) capacity_bytes: u64,
     pub(crate) populated_bytes: u64,
     pub(crate) used_bytes: u64,
+    /// Requests to a disk that failed.
+    #[serde(default)]
+    pub(crate) errors: u64,
 }
 
 /// A volume, as `homenode volume list --json` prints it.
@@ -464,8 +470,9 @@ mod tests {
                     path: "/a".into(),
                     size_bytes: None,
                     unwritten: true,
+                    direct: false,
                 },
-                r#"{"request":"pool_add_file","path":"/a","size_bytes":null,"unwritten":true}"#,
+                r#"{"request":"pool_add_file","path":"/a","size_bytes":null,"unwritten":true,"direct":false}"#,
             ),
             (
                 Request::PoolDrain { member: 3 },

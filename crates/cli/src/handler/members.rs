@@ -6,7 +6,7 @@ use crate::failure::{Failure, Result};
 use crate::mountinfo::{Device, shown};
 use crate::pool::durable::Made;
 use crate::pool::known;
-use homenode::{Error, Health, MemberId, MemberKind, MemberStatus, Pool, PoolError, PoolName};
+use homenode::{Error, Health, MemberId, MemberKind, MemberStatus, NewFile, Pool, PoolError, PoolName};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(super) fn add_file(
     pool: &Pool,
     note: &Note,
     path: &Path,
-    (size_bytes, unwritten): (Option<u64>, bool),
+    (size_bytes, new): (Option<u64>, NewFile),
     mount: Device,
 ) -> std::result::Result<MemberId, Refusal> {
     let refused = |failure: Failure| Refusal::new(failure.to_string());
@@ -46,7 +46,7 @@ pub(super) fn add_file(
         made.make(path, size_bytes).map_err(refused)?;
     }
     note.come(pool, path).map_err(refused)?;
-    let added = pool.add_file(path, unwritten);
+    let added = pool.add_file(path, new);
     // The pool may list it when it is opened again.
     let may_be_listed = matches!(added, Err(Error::Pool(PoolError::Log)));
     if may_be_listed || added.is_ok() {
@@ -74,6 +74,10 @@ pub(super) fn problem(member: &MemberStatus) -> Option<String> {
                     "was cut off: its file has {} B and needs {} B: what lay behind is lost, and fails with EIO",
                     found.len(),
                     member.capacity_bytes
+                ),
+                _ if member.kind == MemberKind::Block && member.errors > 0 => format!(
+                    "has failed {} times to read or write: what that was for fails with EIO; the kernel's log (dmesg) may tell why",
+                    member.errors
                 ),
                 _ if health == Health::Damaged => {
                     "has bytes that its disk did not give: they fail with EIO until the pool is \
@@ -134,10 +138,7 @@ impl Note {
         let others = coming.iter().filter(|path| !members.contains(path)).cloned();
         members.extend(others.collect::<Vec<_>>());
         match known::find(name)? {
-            Some(known) if known.uuid == format!("{uuid:032x}") => {
-                let uuid = known.uuid;
-                known::put(name, &known::Known { uuid, members })
-            }
+            Some(known) if known.uuid == format!("{uuid:032x}") => known::put(name, &known::Known { members, ..known }),
             _ => Ok(()),
         }
     }

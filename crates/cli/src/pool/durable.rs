@@ -1,4 +1,4 @@
-//! `homenode pool create`, `import`, `list` and `export`: durable pools and the files that are their members.
+//! `homenode pool create`, `import`, `list` and `export`: durable pools, and the files and disks that are their members.
 
 use super::known::{self, Known};
 use super::mounted::{self, Mounted, Server};
@@ -9,27 +9,27 @@ use crate::progress::Progress;
 use crate::topology::human_bytes;
 use crate::waiting;
 use clap::Args;
-use homenode::{Error, Membership, Pool, PoolName, PoolOptions};
+use homenode::{Error, Found, MemberKind, Membership, Pool, PoolName, PoolOptions};
 use homenode_linux::memory::MemberFileError;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Bytes at the start of a file that are looked at before it becomes a member.
-const LOOKED_AT_BYTES: u64 = 1 << 20;
+/// Memory of the cache of a pool that a command has up for a moment.
+const CACHE_BYTES: u64 = 64 << 20;
 
 /// Sources that mount(8) is given for a pool of memory, which no other pool can be called.
 pub(crate) const RESERVED: [&str; 2] = ["homenode", "none"];
 
-/// Make a durable pool on files or persistent memory. It keeps what is in it when its server ends or is killed; after a power cut it shows what was synced.
+/// Make a durable pool on files, disks or persistent memory. It keeps what is in it when its server ends or is killed; after a power cut it shows what was synced.
 ///
 /// `homenode up NAME DIR` mounts it. When it fails or is interrupted, files that it made are removed, and others have the room on their disks that
 /// they had. A file that it makes only its owner may open. Users who may open a member get at everything in the pool, and may lock the file
@@ -39,6 +39,10 @@ pub(crate) struct CreateArgs {
     /// Name of the pool: letters, digits, `-`, `_` and `.`.
     #[arg(value_name = "NAME")]
     name: PoolName,
+    /// Memory of the cache that the pool has for its disks whenever it is up, in bytes, unless `homenode up --cache` says otherwise. Default: a quarter of
+    /// each node's memory.
+    #[arg(long, value_name = "SIZE", value_parser = argument::bytes)]
+    cache: Option<u64>,
     #[command(flatten)]
     files: FilesArgs,
 }
@@ -47,7 +51,8 @@ pub(crate) struct CreateArgs {
 #[derive(Args, Debug)]
 pub(crate) struct FilesArgs {
     /// A file for each member. One that is there keeps its size; one that is not is made. On a disk's filesystem it is a `file` member, on
-    /// persistent memory (DAX) or a tmpfs a `pmem` member, as is a device of persistent memory (/dev/dax0.0), which is taken as a whole.
+    /// persistent memory (DAX) or a tmpfs a `pmem` member, as is a device of persistent memory (/dev/dax0.0), which is taken as a whole. So is a disk or a
+    /// partition, as a `block` member; name it as in /dev/disk/by-id, since other names may change when the machine starts.
     #[arg(required = true, value_name = "PATH")]
     members: Vec<PathBuf>,
     /// Size of each file that is not there yet: bytes (512M, 1.5G, 2T).
@@ -57,7 +62,10 @@ pub(crate) struct FilesArgs {
     /// twice as long.
     #[arg(long)]
     unwritten: bool,
-    /// Also take files that hold other data, which is lost then.
+    /// Reach the files past the page cache, as disks are: they are `block` members, and cached in the pool's own memory.
+    #[arg(long)]
+    direct: bool,
+    /// Also take files and disks that hold other data, such as a filesystem or partitions, which is lost then.
     #[arg(long, short)]
     force: bool,
 }
@@ -107,7 +115,7 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
         );
     }
     let (members, bytes) = make(&args.name, &args.files)?;
-    if let Err(failure) = note(&args.name, members) {
+    if let Err(failure) = note(&args.name, members, args.cache) {
         fail!(
             "pool {} is made, but not known by its name: {failure}; `homenode pool import` makes it known",
             args.name
@@ -139,6 +147,8 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
     let options = PoolOptions {
         name: *name,
         unwritten: args.unwritten,
+        direct: args.direct,
+        cache: Some(CACHE_BYTES),
         interrupted: Some(Arc::clone(&interrupt.is_set)),
         ..PoolOptions::default()
     };
@@ -234,6 +244,9 @@ impl Made {
     }
 
     pub(crate) fn make(&mut self, path: &Path, size: Option<u64>) -> Result<()> {
+        if path.starts_with("/dev/") && !path.starts_with("/dev/shm/") {
+            fail!("there is no device {}: `lsblk` lists the disks", shown(path));
+        }
         let Some(size) = size else {
             fail!(
                 "there is no {}: give --size to have it made, or make it (truncate -s 10G)",
@@ -287,25 +300,42 @@ fn refuse_data(path: &Path, force: bool) -> Result<bool> {
         complain!("homenode: {}", open_to_others(path));
     }
     // A member is refused later, by its pool.
-    if !force && homenode::member_of(path).is_err() && homenode::holds_data(path, LOOKED_AT_BYTES)? {
+    if !force
+        && homenode::member_of(path).is_err()
+        && let Some(data) = homenode::holds_data(path)?
+    {
         fail!(
-            "{} holds data: --force makes it a member all the same, and what it holds is lost",
+            "{} holds {data}: --force makes it a member all the same, and what it holds is lost",
             shown(path)
         );
     }
     Ok(true)
 }
 
+/// A name that stays: a link to a disk is not resolved, as the disk may be called otherwise when the machine starts the next time.
 fn absolute(path: &Path) -> Result<PathBuf> {
-    let resolved = fs::canonicalize(path);
+    let resolved = if is_disk(path) {
+        std::path::absolute(path)
+    } else {
+        fs::canonicalize(path)
+    };
     resolved.map_err(|error| Failure::new(format!("cannot look at {}: {error}", shown(path))))
 }
 
+fn is_disk(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
 /// Makes a pool known by its members.
-fn note(name: &PoolName, members: Vec<PathBuf>) -> Result<()> {
+fn note(name: &PoolName, members: Vec<PathBuf>, cache_bytes: Option<u64>) -> Result<()> {
     let first = homenode::member_of(&members[0])?;
     let uuid = format!("{:032x}", first.uuid);
-    known::put(name, &Known { uuid, members })
+    let known = Known {
+        uuid,
+        members,
+        cache_bytes,
+    };
+    known::put(name, &known)
 }
 
 pub(crate) fn import(args: &ImportArgs) -> Result<()> {
@@ -356,9 +386,16 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
     {
         fail!("another pool is known as {name} already: give this one a name by --name, or take its place by --force");
     }
-    let members = pool.members;
-    known::put(&name, &Known { uuid, members })?;
-    crate::print_line(&format!("pool {name} is known: `homenode up {name} DIR` mounts it"))
+    let told = named(&pool.members, &names(&pool.kinds)).join(", ");
+    let known = Known {
+        uuid,
+        members: pool.members,
+        cache_bytes: None,
+    };
+    known::put(&name, &known)?;
+    crate::print_line(&format!(
+        "pool {name} is known: `homenode up {name} DIR` mounts it; its members are {told}"
+    ))
 }
 
 fn files_in(directory: &Path) -> Result<Vec<PathBuf>> {
@@ -366,7 +403,24 @@ fn files_in(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).map_err(cannot)?;
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
     let paths: Vec<PathBuf> = paths.collect::<io::Result<_>>().map_err(cannot)?;
-    Ok(paths.into_iter().filter(|path| path.is_file()).collect())
+    // Links to a disk lie side by side.
+    let mut disks = BTreeSet::new();
+    let is_new = |path: &PathBuf| path.is_file() || is_disk(path) && disks.insert(fs::canonicalize(path).ok());
+    Ok(paths.into_iter().filter(is_new).collect())
+}
+
+/// Members with their kinds, where these are known.
+fn named(members: &[PathBuf], kinds: &[&str]) -> Vec<String> {
+    let kinds = kinds.iter().map(Some).chain(std::iter::repeat(None));
+    let member = |(path, kind): (&PathBuf, Option<&&str>)| match kind {
+        Some(kind) => format!("{} ({kind})", shown(path)),
+        None => shown(path),
+    };
+    members.iter().zip(kinds).map(member).collect()
+}
+
+fn names(kinds: &[MemberKind]) -> Vec<&'static str> {
+    kinds.iter().map(|kind| kind.name()).collect()
 }
 
 #[derive(Debug, Serialize)]
@@ -376,6 +430,8 @@ struct Listed {
     /// Bytes of the members, where all are known.
     bytes: Option<u64>,
     members: Vec<PathBuf>,
+    /// Kind of each member (`file`, `pmem`, `block`), where all are known.
+    kinds: Vec<&'static str>,
     /// Mount points whose servers live.
     mounted_on: Vec<String>,
     /// Mount points whose servers were killed.
@@ -407,6 +463,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
             uuid: String::new(),
             bytes: None,
             members: Vec::new(),
+            kinds: Vec::new(),
             mounted_on: Vec::new(),
             dead_on: Vec::new(),
             failed: false,
@@ -415,10 +472,17 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
         match known::find(&name) {
             Ok(Some(known)) => {
                 match look_at(&known) {
-                    Ok(bytes) => listed.bytes = Some(bytes),
+                    Ok(found) => {
+                        listed.bytes = Some(found.bytes);
+                        listed.kinds = names(&found.kinds);
+                        listed.members = found.members;
+                    }
                     Err(failure) => listed.problem = Some(failure.to_string()),
                 }
-                (listed.uuid, listed.members) = (known.uuid, known.members);
+                listed.uuid = known.uuid;
+                if listed.members.is_empty() {
+                    listed.members = known.members;
+                }
             }
             // Exported since.
             Ok(None) => continue,
@@ -441,26 +505,26 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
     }
     let mut text = format!("{:<20} {:>10}  {:<40} MEMBERS\n", "NAME", "SIZE", "STATE");
     for pool in &pools {
-        let members: Vec<String> = pool.members.iter().map(|path| shown(path)).collect();
         let size = pool.bytes.map_or("?".to_owned(), human_bytes);
-        let (state, members) = (pool.state(), members.join(" "));
+        let (state, members) = (pool.state(), named(&pool.members, &pool.kinds).join(" "));
         let _ = writeln!(text, "{:<20} {size:>10}  {state:<40} {members}", pool.name);
     }
     crate::print_text(&text)
 }
 
-/// Bytes of a pool's members, or why it cannot be mounted.
-fn look_at(known: &Known) -> Result<u64> {
+/// Members of a pool, or why it cannot be mounted.
+fn look_at(known: &Known) -> Result<Found> {
     let found = homenode::find_members(&known.members)?;
     if format!("{:032x}", found.uuid) != known.uuid {
         fail!("its files are of pool {:032x}", found.uuid);
     }
-    Ok(found.bytes)
+    Ok(found)
 }
 
 pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     // Opened and closed: what a killed server left in this machine's memory is on the files then.
-    let opened = known::members_of(&args.name).map(|members| Pool::open_on(&members, &PoolOptions::default()));
+    let opened =
+        known::members_of(&args.name).map(|members| Pool::open_on(&members, &PoolOptions::new().cache(CACHE_BYTES)));
     let is_in_use = matches!(&opened, Ok(Err(Error::MemberFile(MemberFileError::InUse { .. }))));
     let opened = opened.and_then(|pool| Ok(pool?));
     if let Err(failure) = &opened {

@@ -20,6 +20,9 @@ pub(crate) struct Known {
     /// In hexadecimal digits.
     pub(crate) uuid: String,
     pub(crate) members: Vec<PathBuf>,
+    /// Bytes of the cache for disks, unless another size is given when it comes up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cache_bytes: Option<u64>,
 }
 
 impl Known {
@@ -64,6 +67,11 @@ pub(crate) fn find(name: &PoolName) -> Result<Option<Known>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => fail!("cannot read {}: {error}", path.display()),
     }
+}
+
+/// Bytes that the cache of the pool of that name is to have, where they are known.
+pub(crate) fn cache_of(name: &PoolName) -> Option<u64> {
+    find(name).ok()??.cache_bytes
 }
 
 /// Identity of the pool of that name, if it is known.

@@ -1,5 +1,6 @@
 //! Durable pools: made, mounted, killed, put away and taken up again.
 
+mod disks;
 mod troubles;
 
 use super::harness::*;

@@ -3,11 +3,14 @@
 //! Every operation of `super::file` that the pool's bodies support is carried out below here: `data` reads and writes, `extents`
 //! changes whole ranges, `relocate` moves blocks between members.
 
+mod bring;
 mod data;
 mod extents;
 mod relocate;
 
 pub(crate) use data::FILE_BYTES_MAX;
+
+use bring::ReadAhead;
 
 use super::{Error, Ino, Inode, Result};
 use crate::Block;
@@ -38,6 +41,8 @@ pub(super) struct BlockFile {
     pub(super) is_synced: AtomicBool,
     /// Held by the thread that closes the gate.
     exclusive: Mutex<()>,
+    /// Where those who read it in order are.
+    ahead: ReadAhead,
     /// Held by appenders.
     pub(super) appending: Mutex<()>,
 }

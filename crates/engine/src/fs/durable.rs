@@ -580,12 +580,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(Saved::InPlace(dirty));
         };
         let mut inline = Vec::new();
-        for at in dirty {
+        for at in dirty.clone() {
             if let Some(block) = file.map.find_one(&self.nodes, at) {
+                let Some(place) = memory.locate_one(block) else {
+                    // Written since, and evicted.
+                    self.persist_blocks(journal, file, &dirty)?;
+                    return Ok(Saved::InPlace(dirty));
+                };
                 let mut copy = vec![0; BLOCK_BYTES];
-                memory.load(block, 0, &mut copy)?;
+                memory.load(place, 0, &mut copy)?;
                 // A commit makes all bytes of files durable, and of other members those that are dirty then.
-                if self.pool.kind(block.member()) != Some(MemberKind::File) {
+                if self.has_persistent_stores(block) {
                     journal.persist(&self.pool, block, 0, BLOCK_BYTES)?;
                 }
                 inline.push((at, copy));
@@ -605,7 +610,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 continue;
             }
             let persisted = file.each_placed(&self.nodes, unsaved, |block, blocks| {
-                if self.pool.kind(block.member()) == Some(MemberKind::File) {
+                if !self.has_persistent_stores(block) {
                     return Ok(());
                 }
                 let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
@@ -614,6 +619,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             // `Journal::persist` has told it to the log.
             let _ = persisted;
         }
+    }
+
+    /// Whether a block's bytes are made durable by themselves, and not with all of its member's by a commit.
+    fn has_persistent_stores(&self, block: Block) -> bool {
+        let kind = self.pool.kind(block.member());
+        !matches!(kind, Some(MemberKind::File | MemberKind::Block))
     }
 
     /// Makes the bytes of some file blocks durable where they lie; inside the gate or with the gate closed.
@@ -702,9 +713,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         taken: &[(&std::sync::Arc<Inode>, &BlockFile, Range<u64>)],
     ) -> std::result::Result<(), MemoryError> {
         let members = self.pool.status().members;
-        let is_file = |member: &&MemberStatus| member.kind == MemberKind::File;
+        let is_disk = |member: &&MemberStatus| matches!(member.kind, MemberKind::File | MemberKind::Block);
         // All of them: bytes that only the log has so far come to their place.
-        let files = members.iter().filter(is_file);
+        let files = members.iter().filter(is_disk);
         files
             .clone()
             .try_for_each(|member| journal.persist_all(&self.pool, member.id))?;

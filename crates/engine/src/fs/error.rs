@@ -72,6 +72,9 @@ pub enum Error {
     /// ENFILE
     #[error("the server has no file descriptor left")]
     NoDescriptor,
+    /// EAGAIN: bytes must be brought to memory first. Operations that wait for them never end so.
+    #[error("the bytes are on a disk")]
+    Away,
     /// EROFS: the log of a durable pool could not be written, or a member is missing
     #[error("the pool can only be read: its log cannot be written")]
     ReadOnly,
@@ -90,6 +93,7 @@ impl Error {
             Self::Io => 5,
             Self::NoData => 6,
             Self::AttributeTooBig => 7,
+            Self::Away => 11,
             Self::NoMemory => 12,
             Self::Busy => 16,
             Self::Exists => 17,
@@ -118,6 +122,7 @@ impl Error {
             Self::Io => "EIO",
             Self::NoData => "ENXIO",
             Self::AttributeTooBig => "E2BIG",
+            Self::Away => "EAGAIN",
             Self::NoMemory => "ENOMEM",
             Self::Busy => "EBUSY",
             Self::Exists => "EEXIST",

@@ -21,7 +21,7 @@ use super::scan::{Segment, Tail};
 use super::superblock::{Features, Head, MemberRecord, PoolName, Superblock};
 use super::turn::Turn;
 use crate::fs::Ino;
-use crate::pool::Pool;
+use crate::pool::{MemberKind, Pool};
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -492,7 +492,8 @@ impl Journal {
             let first = pool.take_whole(u64::from(blocks))?;
             // A disk's filesystem takes twice as long for the first forced write to a place. Segments of a pool that is being opened were written
             // before, or are soon.
-            if pool.memory().inline_bytes_max() == 0 || self.is_opening.load(Ordering::Relaxed) {
+            let is_disk = pool.kind(first.member()) == Some(MemberKind::Block);
+            if is_disk || pool.memory().inline_bytes_max() == 0 || self.is_opening.load(Ordering::Relaxed) {
                 return Some((first, blocks));
             }
             let bytes = blocks as usize * BLOCK_BYTES;
@@ -874,7 +875,7 @@ impl Writer {
         self.crc = codec::seal(&mut self.group, self.crc, header);
         let (segment, _) = *self.segments.last().expect("a log has a segment");
         // The checksums go on from this group: without it nothing behind it counts.
-        let stored = pool.memory().store_clean(segment, self.at, &self.group);
+        let stored = pool.memory().append(segment, self.at, &self.group);
         stored.inspect_err(|_| journal.fail())?;
         let bytes = self.group.len();
         match self.unforced.last_mut() {

@@ -156,6 +156,7 @@ impl<M: Memory> Pool<M> {
 
     /// Gives blocks back. Files free what their maps recorded by `Fs::free_blocks` alone.
     pub(crate) fn free(&self, first: Block, blocks: u64) {
+        self.memory.forget(first, blocks);
         let member = self
             .member(first.member())
             .expect("a member with data stays in the pool");

@@ -33,6 +33,22 @@ impl<'a, M: Memory> Taken<'a, M> {
         self.blocks
     }
 
+    /// Gives all but the first `blocks` blocks back.
+    pub(crate) fn shorten(&mut self, blocks: u64) {
+        if blocks < self.blocks {
+            let rest = self.blocks - blocks;
+            self.blocks = blocks;
+            self.give_back(self.first.plus(blocks), rest);
+        }
+    }
+
+    fn give_back(&self, first: Block, blocks: u64) {
+        if self.reserved {
+            self.pool.keep_room(blocks);
+        }
+        self.pool.free(first, blocks);
+    }
+
     /// Hands the blocks over to the caller, who records them now.
     pub(crate) fn record(mut self) -> Block {
         self.blocks = 0;
@@ -43,10 +59,7 @@ impl<'a, M: Memory> Taken<'a, M> {
 impl<M: Memory> Drop for Taken<'_, M> {
     fn drop(&mut self) {
         if self.blocks > 0 {
-            if self.reserved {
-                self.pool.keep_room(self.blocks);
-            }
-            self.pool.free(self.first, self.blocks);
+            self.give_back(self.first, self.blocks);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A durable pool that nobody has up: checked, and mended.
 
 use super::given::{Access, Members, blocks, gathered};
-use super::{log_options, random};
+use super::{attach, cached, frames, home_of, log_options, random};
+use crate::machine::Machine;
 use crate::{Error, PoolName};
 use homenode_engine::fs::{Mended, Repair};
 use homenode_engine::log::Superblock;
@@ -9,6 +10,9 @@ use homenode_engine::{BLOCK_BYTES, Clock, Memory};
 use homenode_linux::clock::CoarseClock;
 use homenode_linux::memory::{MemberReader, NodeMemory};
 use std::path::PathBuf;
+
+/// Memory of the cache that a repair has for disks.
+const REPAIR_CACHE_BYTES: u64 = 64 << 20;
 
 /// Result of a check of a durable pool that nobody has up.
 #[derive(Clone, Debug)]
@@ -50,8 +54,14 @@ pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
     let (witness, others) = (members.witness()?, others(paths, &members));
     let Members { newest, files } = members;
     let memory = NodeMemory::new();
+    let present = files.iter().filter_map(|(_, file)| file.as_ref());
+    let machine = Machine::read(None)?;
+    let frames = frames::add(&machine, &memory, present, Some(REPAIR_CACHE_BYTES))?;
+    let memory = cached(memory, &frames);
     for (record, file) in files {
-        memory.attach(record.id, record.kind, file.expect("none may miss"))?;
+        let file = file.expect("none may miss");
+        let home = home_of(&machine, &file)?;
+        attach(&memory, record, home, file, Access::Write)?;
     }
     let repair = plan(&memory, &newest, witness)?;
     let checked = checked(&newest, &repair, others);

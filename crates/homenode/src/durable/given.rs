@@ -2,10 +2,12 @@
 
 use crate::{Error, PoolName};
 use homenode_engine::log::{MemberRecord, NotGathered, Superblock, gather};
+use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, MemberId};
 use homenode_linux::memory::{MemberFile, MemberFileError, witness};
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 
 /// A pool's newest superblock, and its members in the order of their numbers.
@@ -49,6 +51,8 @@ pub struct Found {
     pub name: PoolName,
     /// Files of its members, in the order of their numbers.
     pub members: Vec<PathBuf>,
+    /// Kind of each member, in the same order.
+    pub kinds: Vec<MemberKind>,
     /// Bytes of all members.
     pub bytes: u64,
 }
@@ -63,6 +67,7 @@ pub fn find_members(paths: &[PathBuf]) -> Result<Found, Error> {
         uuid: newest.uuid,
         name: newest.name,
         bytes: blocks(&newest) * BLOCK_BYTES as u64,
+        kinds: files.iter().map(|(member, _)| member.kind).collect(),
         members: files
             .into_iter()
             .filter_map(|(_, file)| Some(file?.path().to_owned()))
@@ -150,7 +155,10 @@ pub(super) fn gathered(paths: &[PathBuf], access: Access, may_miss: bool) -> Res
     };
     let mut missing = Vec::new();
     for (record, place) in members.newest.members.iter().zip(gathered.members) {
-        let file = place.and_then(|place| files[place].take());
+        let mut file = place.and_then(|place| files[place].take());
+        if record.kind == MemberKind::Block && access != Access::Look {
+            file = file.map(MemberFile::direct).transpose()?;
+        }
         match &file {
             Some(file) if access != Access::Look => require_size(file, record.blocks)?,
             Some(_) => {}
@@ -181,9 +189,13 @@ fn require_size(file: &MemberFile, blocks: u64) -> Result<(), Error> {
 pub(super) fn refuse_twice(paths: &[PathBuf]) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
     // One that is not there is told by whoever opens it.
+    let identity = |found: &Metadata| match found.file_type().is_block_device() {
+        true => (found.rdev(), None),
+        false => (found.dev(), Some(found.ino())),
+    };
     let is_twice = |path: &&PathBuf| {
         let found = std::fs::metadata(path);
-        found.is_ok_and(|found| !seen.insert((found.dev(), found.ino())))
+        found.is_ok_and(|found| !seen.insert(identity(&found)))
     };
     let twice = paths.iter().find(is_twice);
     twice.map_or(Ok(()), |path| Err(Error::GivenTwice(path.clone())))

@@ -63,6 +63,19 @@ fn home_of_paths(tree: &Tree, disk: &str) -> Option<NodeId> {
     common(paths.map(|path| tree.home(format!("{DISKS}/{path}"))))
 }
 
+/// Use of a disk or a partition whose directory this is, by somebody else than a program that has it open.
+pub(super) fn use_of(tree: &Tree, directory: &Path) -> Option<InUse> {
+    let above = tree.above(directory);
+    let name = above.first()?.file_name()?.to_str()?;
+    if !tree.exists(directory.join("partition")) {
+        return in_use(tree, name).filter(|found| *found != InUse::Partitioned);
+    }
+    let holders = || Some(tree.names(directory.join("holders"))).filter(|names| !names.is_empty());
+    let swap = || has_line(tree, "proc/swaps", name).then_some(InUse::Swap);
+    let mounted = mounted(tree, name).map(InUse::Mounted);
+    mounted.or_else(swap).or_else(|| holders().map(InUse::Held))
+}
+
 /// Whether somebody uses the disk, or one of its partitions.
 fn in_use(tree: &Tree, disk: &str) -> Option<InUse> {
     let directory = format!("{DISKS}/{disk}");

@@ -1,9 +1,12 @@
-//! The durable members of a pool: files that are mapped, on a disk or on persistent memory, and devices of persistent memory.
+//! The durable members of a pool: files that are mapped, on a disk or on persistent memory, and devices of persistent memory; and what all durable
+//! members begin with, also those that are disks (`super::disk`): the file or device, opened for this use alone.
 //!
 //! A member's file is there as a whole before it is mapped, and locked while it is: the lock goes with the process. Bytes in the mapping survive
 //! the process; what [`persist`](DurableMember::persist) returned for survives the machine.
 
+mod direct;
 mod room;
+mod signature;
 mod told;
 mod witness;
 
@@ -13,17 +16,19 @@ pub use witness::{identity, witness};
 use super::devdax::Devdax;
 use super::mapping::{HUGE_BYTES, Mapping, PAGE_BYTES};
 use crate::copy::WRITES_BACK;
+use crate::discover::{InUse, use_of_disk};
 use crate::topology::sysfs::Tree;
+use direct::{Aligned, Direct};
 use homenode_engine::log::{Superblock, UnusableSuperblock};
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId, Starved};
 use homenode_shared::{Guarded, is_lost};
-use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FileType, FlockOperation, SeekFrom};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use told::Told;
@@ -33,17 +38,23 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// Bytes that are written at a time: the page cache makes folios as large as a write, and a store through the mapping makes all of one dirty.
 const WRITE_BYTES_MAX: usize = 64 << 10;
+/// Bytes that are written at a time past the page cache.
+const DIRECT_BYTES_MAX: usize = 1 << 20;
 /// Zeros that a new member has in the page cache at a time.
 const CACHED_BYTES_MAX: usize = 64 << 20;
+/// Bytes at each end of what becomes a member that are looked at for other data.
+const LOOKED_AT_BYTES: u64 = 1 << 20;
 
-/// A member's file, opened and locked.
+/// A member's file or device, opened and kept from others.
 #[derive(Debug)]
 pub struct MemberFile {
     path: PathBuf,
-    file: File,
+    pub(super) file: File,
     bytes: u64,
     /// Set for persistent memory as a character device.
     device: Option<Devdax>,
+    /// Set for what is reached past the page cache: disks and their partitions, and files when that was asked for.
+    direct: Option<Direct>,
 }
 
 /// Why a file cannot be a member.
@@ -60,15 +71,49 @@ pub enum MemberFileError {
         /// The errno.
         source: io::Error,
     },
-    /// Another process has it.
-    #[error("{} is in use: its pool is up, or another command works on it", path.display())]
+    /// The kernel does not let this user open it.
+    #[error("cannot open {}: {source}: use sudo, or have the file's owner permit it", path.display())]
+    Denied {
+        /// The file.
+        path: PathBuf,
+        /// The errno.
+        source: io::Error,
+    },
+    /// A disk takes no writes.
+    #[error("{} is read-only: `blockdev --setrw` changes that where the disk allows it", path.display())]
+    ReadOnly {
+        /// The device.
+        path: PathBuf,
+    },
+    /// Another process or the kernel has it.
+    #[error("{} is in use: {}", path.display(), used_by(by.as_ref()))]
     InUse {
+        /// The file or device.
+        path: PathBuf,
+        /// Use of a device, where the kernel tells it.
+        by: Option<InUse>,
+    },
+    /// A file that cannot be reached past the page cache.
+    #[error("{} cannot be reached past the page cache: leave --direct out, or put the file on another filesystem", path.display())]
+    NotDirect {
         /// The file.
         path: PathBuf,
     },
-    /// Neither a regular file nor persistent memory.
+    /// A disk of larger blocks than the pool's.
     #[error(
-        "{} is no regular file and no device of persistent memory: give a file, such as one that `truncate -s 10G` made",
+        "{} has blocks of {block_bytes} B, and at most {BLOCK_BYTES} B can be used: format the disk for smaller ones (`nvme format`), or make a \
+         filesystem on it and give a file of that",
+        path.display()
+    )]
+    LargeBlocks {
+        /// The device or file.
+        path: PathBuf,
+        /// Bytes of its blocks.
+        block_bytes: u32,
+    },
+    /// Neither a regular file nor persistent memory nor a disk.
+    #[error(
+        "{} is no regular file, no disk and no device of persistent memory: give a file, such as one that `truncate -s 10G` made",
         path.display()
     )]
     NoFile {
@@ -82,7 +127,10 @@ pub enum MemberFileError {
         path: PathBuf,
     },
     /// It belongs to a pool, or did.
-    #[error("{} is a member of pool {uuid:032x} already: remove the file first if that pool is to go", path.display())]
+    #[error(
+        "{} is a member of pool {uuid:032x} already: if that pool is to go, remove the file first, or wipe the device (`wipefs -a`)",
+        path.display()
+    )]
     Taken {
         /// The file.
         path: PathBuf,
@@ -99,8 +147,16 @@ pub enum MemberFileError {
     },
 }
 
+fn used_by(by: Option<&InUse>) -> String {
+    match by {
+        Some(InUse::Mounted(at)) => format!("mounted on {at}: unmount that first"),
+        Some(by) => format!("{by}: end that first"),
+        None => "its pool is up, or another command works on it".to_owned(),
+    }
+}
+
 impl MemberFile {
-    /// Opens and locks a file that is or becomes a member.
+    /// Opens and locks a file or device that is or becomes a member. No other program can mount a device then, nor open it for itself.
     ///
     /// # Errors
     /// [`MemberFileError`].
@@ -134,60 +190,92 @@ impl MemberFile {
                 source,
             }
         };
+        let none = || MemberFileError::NoFile { path: path.to_owned() };
+        let is_disk = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
         // Whatever else it is, a FIFO or a terminal, must not be waited for.
-        let options = options.clone().custom_flags(libc::O_NONBLOCK).clone();
-        let file = options.open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::IsADirectory => MemberFileError::NoFile { path: path.to_owned() },
+        let mut flags = libc::O_NONBLOCK;
+        if is_disk {
+            flags |= libc::O_DIRECT | locked.map_or(0, |_| libc::O_EXCL);
+        }
+        let file = options.clone().custom_flags(flags).open(path);
+        let file = file.map_err(|error| match error.raw_os_error() {
+            Some(libc::EISDIR) => none(),
+            Some(libc::EBUSY) if is_disk => in_use(path),
+            Some(libc::EACCES | libc::EPERM) => MemberFileError::Denied {
+                path: path.to_owned(),
+                source: error,
+            },
             _ => failed("open")(error),
         })?;
-        let stat = rustix::fs::fstat(&file).map_err(|errno| failed("look at")(errno.into()))?;
-        let device = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::CharacterDevice => Devdax::of(&Tree::new(Path::new("/")), stat.st_rdev),
-            _ => None,
-        };
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        match device {
-            None if !is_file => return Err(MemberFileError::NoFile { path: path.to_owned() }),
-            Some(_) if !WRITES_BACK => return Err(MemberFileError::NoWriteBack { path: path.to_owned() }),
-            _ => {}
+        // The kernel opens it all the same.
+        if is_disk && locked == Some(FlockOperation::NonBlockingLockExclusive) && direct::is_read_only(path) {
+            return Err(MemberFileError::ReadOnly { path: path.to_owned() });
         }
-        let lock = |operation| rustix::fs::flock(&file, operation);
-        locked.map_or(Ok(()), lock).map_err(|errno| match errno {
-            rustix::io::Errno::WOULDBLOCK => MemberFileError::InUse { path: path.to_owned() },
-            errno => failed("lock")(errno.into()),
-        })?;
-        let bytes = match &device {
-            Some(device) => device.bytes,
-            None => u64::try_from(stat.st_size).unwrap_or(0),
-        };
-        Ok(Self {
+        let stat = rustix::fs::fstat(&file).map_err(|errno| failed("look at")(errno.into()))?;
+        let (mut device, mut bytes) = (None, u64::try_from(stat.st_size).unwrap_or(0));
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if !is_disk => {}
+            FileType::BlockDevice if is_disk => {
+                let end = rustix::fs::seek(&file, SeekFrom::End(0));
+                bytes = end.map_err(|errno| failed("ask for the size of")(errno.into()))?;
+            }
+            FileType::CharacterDevice => {
+                let found = Devdax::of(&Tree::new(Path::new("/")), stat.st_rdev).ok_or_else(none)?;
+                if !WRITES_BACK {
+                    return Err(MemberFileError::NoWriteBack { path: path.to_owned() });
+                }
+                bytes = found.bytes;
+                device = Some(found);
+            }
+            _ => return Err(none()),
+        }
+        // A disk is this open file's alone, if it is locked at all; udev(7) locks it while it looks at what was written.
+        if let Some(operation) = locked.filter(|_| !is_disk) {
+            rustix::fs::flock(&file, operation).map_err(|errno| match errno {
+                rustix::io::Errno::WOULDBLOCK => MemberFileError::InUse {
+                    path: path.to_owned(),
+                    by: None,
+                },
+                errno => failed("lock")(errno.into()),
+            })?;
+        }
+        let member = Self {
             path: path.to_owned(),
             file,
             bytes: bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64,
             device,
-        })
+            direct: None,
+        };
+        if is_disk { member.direct() } else { Ok(member) }
     }
 
-    /// Whether any of the first `bytes` bytes is not zero.
+    /// Looks for other data at both ends: tells it by name, where it is known.
     ///
     /// # Errors
     /// When they cannot be read.
-    pub fn holds_data(&self, bytes: u64) -> Result<bool, MemberFileError> {
-        let mut piece = vec![0; BLOCK_BYTES];
-        for at in (0..bytes.min(self.bytes)).step_by(BLOCK_BYTES) {
-            self.read_exact_at(&mut piece, at)
-                .map_err(|error| self.failed("read", error))?;
-            if piece.iter().any(|byte| *byte != 0) {
-                return Ok(true);
-            }
+    pub fn holds_data(&self) -> Result<Option<&'static str>, MemberFileError> {
+        let failed = |error| self.failed("read", error);
+        let start = self.read_end(false).map_err(failed)?;
+        if start.iter().any(|byte| *byte != 0) {
+            return Ok(Some(signature::name(&start).unwrap_or("data")));
         }
-        Ok(false)
+        let end = self.read_end(true).map_err(failed)?;
+        Ok(end.iter().any(|byte| *byte != 0).then_some("data"))
+    }
+
+    /// The bytes at one end that are looked at.
+    fn read_end(&self, is_last: bool) -> io::Result<Vec<u8>> {
+        let bytes = LOOKED_AT_BYTES.min(self.bytes);
+        let mut end = vec![0; usize::try_from(bytes).expect("at most LOOKED_AT_BYTES")];
+        self.read_exact_at(&mut end, if is_last { self.bytes - bytes } else { 0 })?;
+        Ok(end)
     }
 
     fn read_exact_at(&self, to: &mut [u8], at: u64) -> io::Result<()> {
-        match &self.device {
-            Some(device) => device.read_exact_at(&self.file, to, at),
-            None => self.file.read_exact_at(to, at),
+        match (&self.device, &self.direct) {
+            (Some(device), _) => device.read_exact_at(&self.file, to, at),
+            (None, Some(_)) => direct::read_exact_at(&self.file, to, at),
+            (None, None) => self.file.read_exact_at(to, at),
         }
     }
 
@@ -198,8 +286,13 @@ impl MemberFile {
     }
 
     /// Whether it is persistent memory as a character device.
-    pub(super) fn is_device(&self) -> bool {
+    pub(super) fn is_devdax(&self) -> bool {
         self.device.is_some()
+    }
+
+    /// Whether it is reached past the page cache.
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct.is_some()
     }
 
     /// Whole blocks in it.
@@ -208,11 +301,15 @@ impl MemberFile {
         self.bytes / BLOCK_BYTES as u64
     }
 
-    /// Kind of member that it makes: persistent memory where stores reach the storage itself (a device, DAX) or where that is played, on a tmpfs.
+    /// Kind of member that it makes: a disk where it is reached past the page cache, persistent memory where stores reach the storage itself (a device,
+    /// DAX) or where that is played, on a tmpfs.
     ///
     /// # Errors
     /// When the kernel does not tell.
     pub fn kind(&self) -> Result<MemberKind, MemberFileError> {
+        if self.direct.is_some() {
+            return Ok(MemberKind::Block);
+        }
         let failed = |errno: rustix::io::Errno| self.failed("look at", errno.into());
         let is_memory = self.device.is_some()
             || self.is_dax()?
@@ -255,14 +352,14 @@ impl MemberFile {
         if let Some(device) = &self.device {
             return device.home;
         }
-        let device = rustix::fs::fstat(&self.file).ok()?.st_dev;
-        let number = (rustix::fs::major(device), rustix::fs::minor(device));
-        crate::discover::home_of_disk(Path::new("/"), number)
+        let stat = rustix::fs::fstat(&self.file).ok()?;
+        direct::home(if self.is_disk() { stat.st_rdev } else { stat.st_dev })
     }
 
-    /// Makes it ready to become a member: refuses one that belongs to a pool, unless that `was_left` in the file, and takes all of its room on
+    /// Makes it ready to become a member: refuses one that belongs to a pool, unless that `was_left` in the file, and takes all of a file's room on
     /// the disk. Unless `unwritten`, zeros are written where nothing was yet: a filesystem notes the first write to each place, and an fsync would
-    /// wait for that. It ends with [`io::ErrorKind::Interrupted`] soon after `is_over` was set.
+    /// wait for that. It ends with [`io::ErrorKind::Interrupted`] soon after `is_over` was set. Of a disk only the ends are written, over what other
+    /// programs would know it by.
     ///
     /// # Errors
     /// [`MemberFileError::Taken`], or why there is no room.
@@ -285,6 +382,10 @@ impl MemberFile {
                 });
             }
             Err(error) => return Err(error),
+        }
+        if self.is_disk() {
+            let wiped = self.wipe_ends();
+            return wiped.map_err(|error| self.failed("write zeros to the ends of", error));
         }
         if self.device.is_some() {
             return Ok(());
@@ -309,16 +410,17 @@ impl MemberFile {
     fn write_holes(&self, is_over: &AtomicBool) -> io::Result<()> {
         // What was only read counts as data as long as it is cached.
         self.drop_cached()?;
-        let zeros = vec![0; WRITE_BYTES_MAX];
+        let step = self.direct.as_ref().map_or(WRITE_BYTES_MAX, |_| DIRECT_BYTES_MAX);
+        let zeros = Aligned::zeros(step);
         let (mut at, mut cached) = (0, 0);
         while let Some(hole) = self.next_hole(at)? {
-            for start in hole.clone().step_by(WRITE_BYTES_MAX) {
-                let bytes = usize::try_from(hole.end - start).map_or(WRITE_BYTES_MAX, |left| left.min(WRITE_BYTES_MAX));
+            for start in hole.clone().step_by(step) {
+                let bytes = usize::try_from(hole.end - start).map_or(step, |left| left.min(step));
                 // Relaxed: it says nothing of other memory.
                 if is_over.load(Ordering::Relaxed) {
                     return Err(io::ErrorKind::Interrupted.into());
                 }
-                self.file.write_all_at(&zeros[..bytes], start)?;
+                self.file.write_all_at(&zeros.bytes()[..bytes], start)?;
                 cached += bytes;
                 if cached >= CACHED_BYTES_MAX {
                     self.drop_cached()?;
@@ -341,6 +443,16 @@ impl MemberFile {
             path: self.path.clone(),
             source,
         }
+    }
+}
+
+/// A disk that another has.
+fn in_use(path: &Path) -> MemberFileError {
+    let found = std::fs::metadata(path).ok();
+    let number = found.map(|found| (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev())));
+    MemberFileError::InUse {
+        path: path.to_owned(),
+        by: number.and_then(|number| use_of_disk(Path::new("/"), number)),
     }
 }
 

@@ -27,7 +27,7 @@ fn bytes_from(seed: usize, count: usize) -> Vec<u8> {
 }
 
 /// Says that a test is skipped, past the test harness's capture, which a macro does not.
-fn skip(reason: &str) {
+pub(super) fn skip(reason: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     let _ = writeln!(io::stderr(), "SKIPPED: {reason} ({test})");
 }

@@ -41,7 +41,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
-        let Some(block) = self.find_whole(file, offset, to.len()) else {
+        let Some((_, block)) = self.find_whole(file, offset, to.len()) else {
             return false;
         };
         self.announce(block, offset, to.len(), false);
@@ -64,7 +64,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
-        let Some(block) = self.find_whole(file, offset, from.len()) else {
+        let Some((at, block)) = self.find_whole(file, offset, from.len()) else {
             return false;
         };
         if self.check_writable().is_err() {
@@ -75,6 +75,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .count(slot.index(), cpu(), block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
         let is_stored = self.store(file, offset, (block, in_block(offset)), from).is_ok();
+        self.pool
+            .memory()
+            .note_stored(at, blocks_of(in_block(offset), from.len()));
         self.note_stored(inode, file, offset, from.len() as u64);
         is_stored
     }
@@ -87,20 +90,24 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// The block where `bytes` bytes at `offset` start, if they lie within the file and one behind the other.
+    /// The block where `bytes` bytes at `offset` start, if they lie within the file and one behind the other, and where that is now.
     #[inline(always)]
-    fn find_whole(&self, file: &BlockFile, offset: u64, bytes: usize) -> Option<Block> {
+    fn find_whole(&self, file: &BlockFile, offset: u64, bytes: usize) -> Option<(Block, Block)> {
         let end = offset.checked_add(bytes as u64)?;
         // Acquire pairs with the growth of the size: the bytes below it are there.
         if end > file.size.load(Ordering::Acquire) || bytes == 0 {
             return None;
         }
         if in_block(offset) + bytes <= BLOCK_BYTES {
-            return file.map.find_one(&self.nodes, offset / BLOCK);
+            let block = file.map.find_one(&self.nodes, offset / BLOCK)?;
+            return Some((block, self.pool.memory().locate_one(block)?));
         }
         let most = blocks_of(in_block(offset), bytes);
         match file.map.find(&self.nodes, offset / BLOCK, most) {
-            Found::Placed { block, blocks } if blocks >= most => Some(block),
+            Found::Placed { block, blocks } if blocks >= most => {
+                let (place, there) = self.pool.memory().locate(block, most)?;
+                (there >= most).then_some((block, place))
+            }
             _ => None,
         }
     }
@@ -115,32 +122,60 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         offset: u64,
         to: &mut [u8],
     ) -> Result<usize> {
+        let mut done = 0;
+        while let Err(error) = self.read_part(asking, inode, file, offset, to, &mut done) {
+            self.bring_if_away(
+                error,
+                asking,
+                inode,
+                file,
+                offset + done as u64..offset + to.len() as u64,
+            )?;
+        }
+        Ok(done)
+    }
+
+    /// Reads what follows the first `done` bytes, and adds to them.
+    ///
+    /// # Errors
+    /// [`Error::Away`] where bytes must be brought first.
+    fn read_part(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        to: &mut [u8],
+        done: &mut usize,
+    ) -> Result<()> {
         let _inside = inode.enter(file, asking.slot);
         // Acquire: as in `find_whole`.
         let size = file.size.load(Ordering::Acquire);
-        let Some(left) = size.checked_sub(offset).filter(|left| *left > 0) else {
-            return Ok(0);
-        };
+        let left = size.saturating_sub(offset);
         let count = usize::try_from(left).map_or(to.len(), |left| left.min(to.len()));
-        let mut rest = &mut to[..count];
-        let mut at = offset;
-        while !rest.is_empty() {
+        while *done < count {
+            let at = offset + *done as u64;
             let in_block = in_block(at);
-            let most = blocks_of(in_block, rest.len());
+            let most = blocks_of(in_block, count - *done);
             let found = file.map.find(&self.nodes, at / BLOCK, most);
-            let (Found::Placed { blocks, .. } | Found::Empty { blocks }) = found;
-            let (now, later) = rest.split_at_mut(bytes_of(blocks, in_block, rest.len()));
-            if let Found::Placed { block, .. } = found {
-                self.pool.memory().load(block, in_block, now)?;
-                self.pool
-                    .count(asking.slot.index(), asking.cpu, block, Direction::Read, now.len());
-            } else {
-                now.fill(0);
+            match found {
+                Found::Placed { block, blocks } => {
+                    let (place, blocks) = self.pool.memory().locate(block, blocks).ok_or(Error::Away)?;
+                    let bytes = bytes_of(blocks, in_block, count - *done);
+                    let now = &mut to[*done..*done + bytes];
+                    self.pool.memory().load(place, in_block, now)?;
+                    self.pool
+                        .count(asking.slot.index(), asking.cpu, place, Direction::Read, bytes);
+                    *done += bytes;
+                }
+                Found::Empty { blocks } => {
+                    let bytes = bytes_of(blocks, in_block, count - *done);
+                    to[*done..*done + bytes].fill(0);
+                    *done += bytes;
+                }
             }
-            at += now.len() as u64;
-            rest = later;
         }
-        Ok(count)
+        Ok(())
     }
 
     /// Any write: first writes, beyond the end, of several extents, while blocks are being taken away.
@@ -176,14 +211,47 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
-        let written = self.settled_if_full(inode, file, || {
-            let _inside = inode.enter(file, asking.slot);
-            file.check_within(offset, from.len() as u64)?;
-            self.write_inside(asking, inode, file, offset, from)
+        let bytes = from.len() as u64;
+        let written = self.write_parts(asking, inode, file, offset, from, |offset, from| {
+            self.settled_if_full(inode, file, || {
+                let _inside = inode.enter(file, asking.slot);
+                file.check_within(offset, from.len() as u64)?;
+                self.write_inside(asking, inode, file, offset, from)
+            })
         })?;
+        debug_assert!(written as u64 <= bytes);
         self.make_runs(asking, inode, file, offset, offset + written as u64);
         inode.touch_modified(self.now_ns());
         Ok(written)
+    }
+
+    /// Writes by `write`, which is given where to go on and what is left, and may do less; brings what it asks for.
+    fn write_parts(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        from: &[u8],
+        write: impl Fn(u64, &[u8]) -> Result<usize>,
+    ) -> Result<usize> {
+        let mut done = 0;
+        while done < from.len() {
+            let (at, rest) = (offset + done as u64, &from[done..]);
+            let result = write(at, rest).map_or_else(
+                |error| {
+                    self.bring_to_write(error, asking, inode, file, at, rest.len())
+                        .map(|()| 0)
+                },
+                Ok,
+            );
+            match result {
+                Ok(count) => done += count,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
     }
 
     /// Writes within the largest file, and grows the size.
@@ -195,18 +263,20 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
-        let written = self.settled_if_full(inode, file, || {
-            let _inside = inode.enter(file, asking.slot);
-            self.zero_gap(inode.ino, file, offset)?;
-            let written = self.write_inside(asking, inode, file, offset, from)?;
-            let end = offset + written as u64;
-            if file.size.load(Ordering::Relaxed) < end {
-                let ino = inode.ino;
-                self.tell_data(ino, file, &[Change::Grown { ino, bytes: end }]);
-                // Release: whoever sees the size sees the bytes.
-                file.size.fetch_max(end, Ordering::Release);
-            }
-            Ok(written)
+        let written = self.write_parts(asking, inode, file, offset, from, |offset, from| {
+            self.settled_if_full(inode, file, || {
+                let _inside = inode.enter(file, asking.slot);
+                self.zero_gap(inode.ino, file, offset, true)?;
+                let written = self.write_inside(asking, inode, file, offset, from)?;
+                let end = offset + written as u64;
+                if file.size.load(Ordering::Relaxed) < end {
+                    let ino = inode.ino;
+                    self.tell_data(ino, file, &[Change::Grown { ino, bytes: end }]);
+                    // Release: whoever sees the size sees the bytes.
+                    file.size.fetch_max(end, Ordering::Release);
+                }
+                Ok(written)
+            })
         })?;
         self.make_runs(asking, inode, file, offset, offset + written as u64);
         inode.touch_modified(self.now_ns());
@@ -294,17 +364,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let in_block = in_block(at);
             let most = blocks_of(in_block, rest.len());
             match file.map.find(&self.nodes, at / BLOCK, most) {
-                Found::Placed { block, blocks } => {
-                    let now = &rest[..bytes_of(blocks, in_block, rest.len())];
-                    match self.store(file, at, (block, in_block), now) {
-                        Ok(()) => self.note_stored(inode, file, at, now.len() as u64),
-                        Err(_) if done > 0 => break,
-                        Err(error) => return Err(error.into()),
-                    }
-                    self.pool
-                        .count(asking.slot.index(), asking.cpu, block, Direction::Write, now.len());
-                    done += now.len();
-                }
+                Found::Placed { block, blocks } => match self.overwrite(asking, inode, file, at, rest, (block, blocks))
+                {
+                    Ok(stored) => done += stored,
+                    Err(_) if done > 0 => break,
+                    Err(error) => return Err(error),
+                },
                 Found::Empty { blocks } => match self.fill(asking, inode, file, at, rest, blocks) {
                     Ok(filled) => done += filled,
                     Err(_) if done > 0 => break,
@@ -313,6 +378,36 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
         }
         Ok(done)
+    }
+
+    /// Writes at byte `at` into the first of some placed blocks; gives the bytes written.
+    fn overwrite(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        at: u64,
+        from: &[u8],
+        (block, blocks): (Block, u64),
+    ) -> Result<usize> {
+        let (memory, in_block) = (self.pool.memory(), in_block(at));
+        let Some((place, blocks)) = memory.locate(block, blocks) else {
+            let whole = from.get(..BLOCK_BYTES).filter(|_| in_block == 0).ok_or(Error::Away)?;
+            let node = self.node_for(inode, at / BLOCK, asking);
+            memory.put(node, block, whole).ok_or(Error::Away)??;
+            self.note_stored(inode, file, at, BLOCK);
+            self.pool
+                .count(asking.slot.index(), asking.cpu, block, Direction::Write, BLOCK_BYTES);
+            return Ok(BLOCK_BYTES);
+        };
+        let now = &from[..bytes_of(blocks, in_block, from.len())];
+        let stored = self.store(file, at, (place, in_block), now);
+        memory.note_stored(block, blocks_of(in_block, now.len()));
+        stored?;
+        self.note_stored(inode, file, at, now.len() as u64);
+        self.pool
+            .count(asking.slot.index(), asking.cpu, place, Direction::Write, now.len());
+        Ok(now.len())
     }
 
     /// First write at byte `at`: places up to `most` blocks and fills them from `from`. Gives the bytes written; 0 when
@@ -341,20 +436,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Ok(0);
         };
         let reserved = places.reserved();
-        let taken = self
+        let mut taken = self
             .pool
             .take(asking.cpu, node, places.blocks(), at / BLOCK, reserved)?;
-        let (block, blocks) = (taken.first(), taken.blocks());
+        let memory = self.pool.memory();
+        let blocks = memory.make(node, taken.first(), taken.blocks());
+        if blocks == 0 {
+            return Err(Error::Away);
+        }
+        taken.shorten(blocks);
+        let block = taken.first();
         places.shorten(blocks);
         let bytes = bytes_of(blocks, in_block, from.len());
-        let memory = self.pool.memory();
         let tail = (in_block + bytes) % BLOCK_BYTES;
         if in_block > 0 {
-            memory.zero(block, 0, in_block)?;
+            self.zero_located(block, 0, in_block)?;
         }
-        self.store(file, at, (block, in_block), &from[..bytes])?;
+        self.store_located(file, at, block, &from[..bytes])?;
         if tail > 0 {
-            memory.zero(block.plus(blocks - 1), tail, BLOCK_BYTES - tail)?;
+            self.zero_located(block.plus(blocks - 1), tail, BLOCK_BYTES - tail)?;
         }
         self.published(asking, inode, file, at / BLOCK, places, taken, bytes);
         Ok(bytes)
@@ -387,9 +487,40 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(taken) = self.pool.take_run(asking.cpu, node, places.reserved()) else {
             return Ok(None);
         };
-        self.store(file, at, (taken.first(), 0), from)?;
+        if self.pool.memory().make(node, taken.first(), RUN_BLOCKS) < RUN_BLOCKS {
+            return Ok(None);
+        }
+        self.store_located(file, at, taken.first(), from)?;
         self.published(asking, inode, file, at / BLOCK, places, taken, from.len());
         Ok(Some(from.len()))
+    }
+
+    /// Stores bytes into blocks that can be located, one behind the other for the file.
+    fn store_located(&self, file: &BlockFile, offset: u64, block: Block, from: &[u8]) -> Result<()> {
+        let memory = self.pool.memory();
+        let (mut done, mut block) = (0, block);
+        while done < from.len() {
+            let at = offset + done as u64;
+            let rest = &from[done..];
+            let most = blocks_of(in_block(at), rest.len());
+            let (place, blocks) = memory.locate(block, most).ok_or(Error::Away)?;
+            let now = &rest[..bytes_of(blocks, in_block(at), rest.len())];
+            let stored = self.store(file, at, (place, in_block(at)), now);
+            memory.note_stored(block, blocks);
+            stored?;
+            done += now.len();
+            block = block.plus(blocks);
+        }
+        Ok(())
+    }
+
+    /// Zeroes bytes of a block that can be located.
+    pub(super) fn zero_located(&self, block: Block, in_block: usize, bytes: usize) -> Result<()> {
+        let memory = self.pool.memory();
+        let place = memory.locate_one(block).ok_or(Error::Away)?;
+        let zeroed = memory.zero(place, in_block, bytes);
+        memory.note_stored(block, 1);
+        Ok(zeroed?)
     }
 
     /// Shows blocks that are filled in the file.
@@ -417,8 +548,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.tell_data(ino, file, &[Change::Extent { ino, at, blocks, first }]);
         }
         places.publish(taken.record());
+        let place = self.pool.memory().locate_one(block).unwrap_or(block);
         self.pool
-            .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
+            .count(asking.slot.index(), asking.cpu, place, Direction::Write, bytes);
     }
 }
 
@@ -433,7 +565,7 @@ fn room_for(offset: u64, from: &[u8]) -> Result<usize> {
 
 /// Byte `at`'s offset within its block.
 #[inline]
-pub(super) fn in_block(at: u64) -> usize {
+pub(in crate::fs) fn in_block(at: u64) -> usize {
     usize::try_from(at % BLOCK).expect("below 4096")
 }
 

@@ -5,7 +5,7 @@ use super::data::{FILE_BYTES_MAX, in_block};
 use super::{BlockFile, Closed};
 use crate::log::{Change, Effect};
 use crate::pool::Direction;
-use crate::{BLOCK_BYTES, Block, Clock, Memory};
+use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS, Slot, Taker};
 use std::convert::Infallible;
 use std::ops::Range;
@@ -98,15 +98,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     fn set_size(&self, closed: &Closed<'_>, file: &BlockFile, bytes: u64) -> Result<()> {
-        self.zero_gap(closed.ino, file, bytes)?;
+        self.zero_gap(closed.ino, file, bytes, false)?;
         self.tell_data(closed.ino, file, &[Change::Size { ino: closed.ino, bytes }]);
         file.size.store(bytes, Ordering::Release);
         Ok(())
     }
 
     /// Zeroes what the last block has behind the size, and the run that a cut could not split, up to `end`, when the size is about to grow over it.
-    /// Only a durable pool leaves bytes there. With the gate closed, or by the one who extends the file.
-    pub(super) fn zero_gap(&self, ino: Ino, file: &BlockFile, end: u64) -> Result<()> {
+    /// Only a durable pool leaves bytes there. With the gate closed, or, `inside` it, by the one who extends the file.
+    pub(super) fn zero_gap(&self, ino: Ino, file: &BlockFile, end: u64, inside: bool) -> Result<()> {
         let size = file.size.load(Ordering::Relaxed);
         if !self.is_durable() || end <= size || size.is_multiple_of(RUN_BLOCKS * BLOCK) {
             return Ok(());
@@ -119,7 +119,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         {
             let behind = ((first + blocks) * BLOCK).min(end);
             let bytes = usize::try_from(behind - at).expect("a placed extent is mapped memory");
-            self.pool.memory().zero(block, in_block(at), bytes)?;
+            if inside {
+                self.zero_inside(self.pool.home(block.member()), block, in_block(at), bytes)?;
+            } else {
+                self.pool.memory().zero(block, in_block(at), bytes)?;
+            }
             self.note_dirty(ino, file, first..behind.div_ceil(BLOCK));
             at = behind;
         }
@@ -195,8 +199,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 if done == 0 {
                     self.reserve(asking, inode, file, operation, &range)?;
                 }
-                let _inside = inode.enter(file, asking.slot);
-                self.zero_step(asking, inode.ino, file, &range, done)?
+                self.brought(asking, inode, file, &range, || {
+                    let _inside = inode.enter(file, asking.slot);
+                    self.zero_step(asking, inode, file, &range, done)
+                })?
             }
             Operation::CollapseRange | Operation::InsertRange => {
                 self.shift(asking, inode, file, operation, range)?;
@@ -228,11 +234,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 file.check_within(range.start, range.end - range.start)?;
                 self.punch_step(&closed, file, &range, done)?
             }
-            Operation::ZeroRangeKeepSize => {
+            Operation::ZeroRangeKeepSize => self.brought(asking, inode, file, &range, || {
                 let _inside = inode.enter(file, asking.slot);
                 file.check_within(range.start, range.end - range.start)?;
-                self.zero_step(asking, inode.ino, file, &range, done)?
-            }
+                self.zero_step(asking, inode, file, &range, done)
+            })?,
             _ => return Err(Error::NotSupported),
         };
         inode.touch_modified(self.now_ns());
@@ -326,7 +332,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     fn zero_step(
         &self,
         asking: &Asking<'_>,
-        ino: Ino,
+        inode: &Inode,
         file: &BlockFile,
         range: &Range<u64>,
         done: u64,
@@ -342,14 +348,44 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let behind = ((first + blocks) * BLOCK).min(part.end);
             if let Found::Placed { block, .. } = found {
                 let bytes = usize::try_from(behind - at).expect("a placed extent is mapped memory");
-                self.pool.memory().zero(block, in_block(at), bytes)?;
-                self.note_dirty(ino, file, first..behind.div_ceil(BLOCK));
+                let node = self.node_for(inode, first, asking);
+                self.zero_inside(node, block, in_block(at), bytes)?;
+                self.note_dirty(inode.ino, file, first..behind.div_ceil(BLOCK));
+                let place = self.pool.memory().locate_one(block).unwrap_or(block);
                 self.pool
-                    .count(asking.slot.index(), asking.cpu, block, Direction::Write, bytes);
+                    .count(asking.slot.index(), asking.cpu, place, Direction::Write, bytes);
             }
             at = behind;
         }
         Ok(next)
+    }
+
+    /// Zeroes bytes of placed blocks inside the gate. What is in no whole block must be brought before.
+    fn zero_inside(&self, node: NodeId, block: Block, in_block: usize, bytes: usize) -> Result<()> {
+        const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+        let memory = self.pool.memory();
+        let (mut at, end) = (in_block, in_block + bytes);
+        while at < end {
+            let (first, inside) = (block.plus((at / BLOCK_BYTES) as u64), at % BLOCK_BYTES);
+            let most = (end - at + inside).div_ceil(BLOCK_BYTES) as u64;
+            let blocks = match memory.locate(first, most) {
+                Some((place, blocks)) => {
+                    let bytes = (blocks * BLOCK).min((end - at + inside) as u64);
+                    let bytes = usize::try_from(bytes).expect("mapped memory") - inside;
+                    let zeroed = memory.zero(place, inside, bytes);
+                    memory.note_stored(first, blocks);
+                    zeroed?;
+                    blocks
+                }
+                None if inside == 0 && end - at >= BLOCK_BYTES => {
+                    memory.put(node, first, &ZEROS).ok_or(Error::Away)??;
+                    1
+                }
+                None => return Err(Error::Away),
+            };
+            at = at - inside + usize::try_from(blocks).expect("mapped memory") * BLOCK_BYTES;
+        }
+        Ok(())
     }
 
     /// Where zeroing ends that is asked for up to `end`: what a durable pool has behind the size stays as it is, see `super::data`.

@@ -96,21 +96,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let at = offset + done as u64;
             let in_block = usize::try_from(at % BLOCK).expect("below 4096");
             let most = (in_block + bytes - done).div_ceil(BLOCK_BYTES) as u64;
-            let found = file.map.find(&self.nodes, at / BLOCK, most);
-            let (Found::Placed { blocks, .. } | Found::Empty { blocks }) = found;
+            let memory = self.pool.memory();
+            let (block, blocks) = match file.map.find(&self.nodes, at / BLOCK, most) {
+                Found::Placed { block, blocks } => match memory.locate(block, blocks) {
+                    Some((place, blocks)) => (Some((block, place)), blocks),
+                    // The way for all requests brings it.
+                    None => break,
+                },
+                Found::Empty { blocks } => (None, blocks),
+            };
             let found_bytes = usize::try_from(blocks * BLOCK).unwrap_or(usize::MAX) - in_block;
             let stretch_bytes = found_bytes.min(bytes - done);
-            let place = match found {
-                Found::Placed { block, .. } => {
-                    let is_write = direction == Direction::Write;
-                    if self.pool.memory().gains(stretch_bytes, is_write) {
-                        self.pool.memory().announce(block, in_block, stretch_bytes, is_write);
-                    }
-                    self.pool.count(slot.index(), cpu, block, direction, stretch_bytes);
-                    Some((block, in_block))
+            let is_write = direction == Direction::Write;
+            let place = block.map(|(_, place)| {
+                if memory.gains(stretch_bytes, is_write) {
+                    memory.announce(place, in_block, stretch_bytes, is_write);
                 }
-                Found::Empty { .. } => None,
-            };
+                self.pool.count(slot.index(), cpu, place, direction, stretch_bytes);
+                (place, in_block)
+            });
             let stretch = Stretch {
                 place,
                 done,
@@ -119,8 +123,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             if !copy(stretch) {
                 break;
             }
+            if let Some((block, _)) = block.filter(|_| is_write) {
+                memory.note_stored(block, (in_block + stretch_bytes).div_ceil(BLOCK_BYTES) as u64);
+            }
             if let Some((block, in_block)) = stretch.place
-                && !self.pool.memory().is_there(block, in_block, stretch_bytes)
+                && !memory.is_there(block, in_block, stretch_bytes)
             {
                 // The way for all requests tells the error.
                 return 0;

@@ -1,9 +1,10 @@
 //! What a file or disk is and can do, found out when it is opened.
 
 use super::OpenError;
+use crate::direct;
 use crate::topology::sysfs::Tree;
 use homenode_engine::NodeId;
-use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags};
+use rustix::fs::{FallocateFlags, OFlags};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -26,8 +27,8 @@ pub(super) struct Target {
 
 /// Blocks of files that are read and written through the page cache, which takes any length.
 const BUFFERED_BYTES: u32 = 512;
-/// Blocks for direct I/O where the filesystem does not tell: no disk has larger ones.
-const DIRECT_BYTES: u32 = 4096;
+/// Bytes that a filesystem is tried with.
+const TRIED_BYTES: u64 = 4096;
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
@@ -124,20 +125,11 @@ fn is_disk(path: &Path, metadata: &Metadata) -> Result<bool, OpenError> {
 
 /// What can be read and written at once, at least; none when there is no direct I/O.
 fn block_bytes(file: &File, is_disk: bool, is_direct: bool) -> io::Result<Option<u32>> {
-    let sectors = if is_disk {
-        Some(rustix::fs::ioctl_blksszget(file)?)
-    } else {
-        None
-    };
-    if !is_direct {
-        return Ok(Some(sectors.unwrap_or(BUFFERED_BYTES)));
+    match (is_direct, is_disk) {
+        (true, _) => direct::block_bytes(file, is_disk),
+        (false, true) => Ok(Some(rustix::fs::ioctl_blksszget(file)?)),
+        (false, false) => Ok(Some(BUFFERED_BYTES)),
     }
-    let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
-    if told.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
-        return Ok(Some(sectors.unwrap_or(DIRECT_BYTES)));
-    }
-    let align = told.stx_dio_offset_align.max(told.stx_dio_mem_align);
-    Ok((told.stx_dio_offset_align > 0).then(|| align.max(BUFFERED_BYTES).next_power_of_two()))
 }
 
 /// How the file's filesystem gives bytes up and makes them zeros, tried on a file without a name beside it.
@@ -157,7 +149,7 @@ fn modes(path: &Path, metadata: &Metadata) -> (Option<FallocateFlags>, Option<Fa
     let Some(beside) = beside() else {
         return (None, None);
     };
-    let can = |mode: &FallocateFlags| rustix::fs::fallocate(&beside, *mode, 0, u64::from(DIRECT_BYTES)).is_ok();
+    let can = |mode: &FallocateFlags| rustix::fs::fallocate(&beside, *mode, 0, TRIED_BYTES).is_ok();
     let discard = Some(PUNCH).filter(can);
     // A hole reads as zeros, too; but writing to it may find no space.
     (discard, Some(ZERO).filter(can).or(discard))

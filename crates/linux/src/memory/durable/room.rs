@@ -50,7 +50,10 @@ impl TakenRoom {
     pub fn begin(files: &[MemberFile]) -> Result<Self, RoomError> {
         let mut needed = BTreeMap::<u64, u64>::new();
         let mut sparse = Vec::new();
-        for member in files.iter().filter(|member| member.device.is_none()) {
+        for member in files
+            .iter()
+            .filter(|member| member.device.is_none() && !member.is_disk())
+        {
             let failed = |source: io::Error| RoomError::Io {
                 path: member.path.clone(),
                 source,

@@ -4,6 +4,9 @@
 //! namespaces and bind mounts, and goes with the last of them. Its directory in sysfs has a number there that is used once in a boot. So the
 //! witness is made of this boot, and for each member of its filesystem's device and number and its own inode.
 //!
+//! What is stored in a disk of ours (`super::direct`) lies in this process until it is durable: its part of the witness is a random number, so that no
+//! later process finds that all is there.
+//!
 //! Filesystems without such a directory (NFS, overlayfs, tmpfs ...) are told by their device alone. An unmount in the meantime writes all out.
 
 use super::{MemberFile, MemberFileError};
@@ -27,6 +30,9 @@ pub fn witness<'a>(members: impl IntoIterator<Item = (MemberId, &'a MemberFile)>
 /// # Errors
 /// When the kernel does not tell.
 pub fn identity(id: MemberId, file: &MemberFile) -> Result<u128, MemberFileError> {
+    if let Some(direct) = &file.direct {
+        return Ok(direct.life);
+    }
     let mut boot = String::new();
     let read = |boot: &mut String| File::open("/proc/sys/kernel/random/boot_id")?.read_to_string(boot);
     read(&mut boot).map_err(|error| file.failed("read the machine's boot_id for", error))?;

@@ -1,0 +1,494 @@
+//! The cache: blocks of disks in frames of memory, in slices that belong to a node each (Jericho).
+//!
+//! It lies below [`Memory`]: a filesystem names blocks of disks as it names those of memory, and a [`FrameIndex`] for each disk tells which frame holds
+//! a block. A hit is a copy to or from that frame, and changes nothing. Choice: docs/decisions/017-cache.md.
+//!
+//! `space` finds frames, `fill` reads blocks into them, `save` writes them back.
+//!
+//! Invariants: a frame is free, or one block's; what a thread uses is not evicted (see [`homenode_shared::Epochs`]); an error loses no dirty frame.
+//! Locks: that of a slice is taken last, but for that of a part of the ghosts. Nobody waits for a disk or a frame inside a slot.
+
+mod ahead;
+mod fill;
+mod save;
+mod space;
+mod status;
+mod tail;
+
+pub use status::{CacheStatus, SliceStatus};
+
+use crate::fs::SLOTS;
+use crate::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
+use ahead::{Ahead, Wanted};
+use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
+use parking_lot::Mutex;
+use save::Saving;
+use space::{AllGhosts, Slice};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, OnceLock};
+use tail::Tail;
+
+/// Most bytes of a file that are written to the log instead of where they lie: one forced write of so much is faster than two.
+const INLINE_BYTES_MAX: usize = 32 << 10;
+
+/// A slice of the cache: frames on one node.
+#[derive(Clone, Copy, Debug)]
+pub struct SliceOptions {
+    /// Their member in memory. Those of slices follow on each other.
+    pub member: MemberId,
+    /// Home of the member.
+    pub node: NodeId,
+    /// How many.
+    pub frames: u32,
+}
+
+/// Memory and disks, with a cache for the disks.
+#[derive(Debug)]
+pub struct Cached<M> {
+    below: M,
+    cache: Option<Box<Cache>>,
+}
+
+#[derive(Debug)]
+struct Cache {
+    /// By member.
+    disks: Box<[OnceLock<Box<Disk>>]>,
+    /// Those that there are.
+    members: Mutex<Vec<MemberId>>,
+    slices: Box<[Slice]>,
+    ghosts: AllGhosts,
+    /// A frame's number is its slice's above so many bits, and below them its own in the slice.
+    shift: u32,
+    slots: Arc<Slots>,
+    epochs: Epochs,
+    tail: Tail,
+    ahead: Ahead,
+}
+
+/// A disk with its blocks in the cache.
+#[derive(Debug)]
+struct Disk {
+    member: MemberId,
+    home: NodeId,
+    index: FrameIndex,
+    saving: Saving,
+}
+
+impl<M> Cached<M> {
+    /// No cache: there are no disks.
+    pub const fn without_cache(below: M) -> Self {
+        Self { below, cache: None }
+    }
+
+    /// A cache in these slices, one at least, all of whose frames are there.
+    ///
+    /// # Panics
+    /// When their frames cannot be numbered: more than 2^28 for as many slices as there are, each as large as the largest.
+    pub fn new(below: M, slices: &[SliceOptions]) -> Self {
+        let largest = slices.iter().map(|slice| slice.frames).max().expect("there is a slice");
+        let shift = u32::BITS - (largest.max(2) - 1).leading_zeros();
+        assert!(
+            (slices.len() as u64) << shift <= u64::from(FrameIndex::FRAMES_MAX),
+            "too many frames"
+        );
+        let slices: Box<[Slice]> = (0..)
+            .zip(slices)
+            .map(|(at, options)| Slice::new(*options, at << shift))
+            .collect();
+        let all = slices.iter().map(|slice| slice.frames as usize).sum();
+        let tail = slices.iter().flat_map(Slice::take_all).take(Tail::frames(all));
+        let tail = Tail::new(tail.collect());
+        let cache = Cache {
+            members: Mutex::default(),
+            disks: (0..MemberId::LIMIT).map(|_| OnceLock::new()).collect(),
+            slices,
+            ghosts: AllGhosts::new(all),
+            shift,
+            slots: Slots::new(SLOTS),
+            epochs: Epochs::default(),
+            tail,
+            ahead: Ahead::default(),
+        };
+        Self {
+            below,
+            cache: Some(Box::new(cache)),
+        }
+    }
+
+    /// Memory and disks themselves.
+    pub const fn below(&self) -> &M {
+        &self.below
+    }
+
+    /// Whether there is a cache.
+    pub const fn has_cache(&self) -> bool {
+        self.cache.is_some()
+    }
+
+    /// Caches the disk `member` of `blocks` blocks, at home on `home`, from now on.
+    ///
+    /// # Panics
+    /// Without a cache, or when there is one of that number.
+    pub fn add_disk(&self, member: MemberId, home: NodeId, blocks: u64) {
+        let cache = self.cache.as_ref().expect("there is a cache");
+        let disk = Disk {
+            member,
+            home,
+            index: FrameIndex::new(blocks),
+            saving: Saving::default(),
+        };
+        let place = &cache.disks[usize::from(member.0)];
+        place.set(Box::new(disk)).expect("numbers are not used twice");
+        cache.members.lock().push(member);
+    }
+
+    /// Whether a member is frames.
+    fn is_frame(&self, member: MemberId) -> bool {
+        let has = |cache: &Cache| cache.slices.iter().any(|slice| slice.member == member);
+        self.cache.as_deref().is_some_and(has)
+    }
+
+    /// The cache and the disk that a block lies on, if it is cached.
+    #[inline(always)]
+    fn disk(&self, member: MemberId) -> Option<(&Cache, &Disk)> {
+        let cache = self.cache.as_ref()?;
+        let disk = cache.disks.get(usize::from(member.0))?.get()?;
+        Some((cache, disk))
+    }
+}
+
+impl Cache {
+    /// The block in memory that a frame is.
+    #[inline(always)]
+    fn block(&self, frame: u32) -> Block {
+        let first = self.slices[0].member.0;
+        let slice = u16::try_from(frame >> self.shift).expect("few slices");
+        Block::new(MemberId(first + slice), u64::from(frame & ((1 << self.shift) - 1)))
+    }
+
+    fn slice(&self, frame: u32) -> &Slice {
+        &self.slices[(frame >> self.shift) as usize]
+    }
+
+    /// A slot for a thread that uses frames outside of a filesystem's gates.
+    fn slot(&self) -> Slot {
+        loop {
+            match self.slots.claim() {
+                Some(slot) => return slot,
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+impl<M: Disks> Cached<M> {
+    /// Calls `act` for each block that bytes of disks lie in: the number of bytes before, the block, the offset in it, and their number.
+    fn each_block(
+        at: Block,
+        offset: usize,
+        bytes: usize,
+        mut act: impl FnMut(usize, Block, usize, usize) -> Result<(), MemoryError>,
+    ) -> Result<(), MemoryError> {
+        let mut done = 0;
+        while done < bytes {
+            let start = offset + done;
+            let in_block = start % BLOCK_BYTES;
+            let count = (BLOCK_BYTES - in_block).min(bytes - done);
+            act(done, at.plus((start / BLOCK_BYTES) as u64), in_block, count)?;
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Calls `act` with the block in memory where a block of a disk is, fetched first if need be.
+    fn with_frame(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        at: Block,
+        act: impl Fn(Block) -> Result<(), MemoryError>,
+    ) -> Result<(), MemoryError> {
+        let slot = cache.slot();
+        loop {
+            {
+                let _inside = slot.stay();
+                if let Ok(frame) = disk.index.warm(at.index()) {
+                    return act(cache.block(frame));
+                }
+            }
+            self.fill((cache, disk), disk.home, at.index(), 1)?;
+        }
+    }
+
+    /// Stores something into a block of a disk: all of it, when it `is_whole`.
+    fn change(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        at: Block,
+        is_whole: bool,
+        act: impl Fn(Block) -> Result<(), MemoryError>,
+    ) -> Result<(), MemoryError> {
+        if is_whole && self.fill_new((cache, disk), at.index(), &act)? {
+            return Ok(());
+        }
+        self.with_frame((cache, disk), at, |frame| {
+            let stored = act(frame);
+            cache.note_stored(disk, at.index(), 1);
+            stored
+        })
+    }
+}
+
+impl Cache {
+    /// Makes frames dirty after stores into them.
+    #[inline]
+    fn note_stored(&self, disk: &Disk, at: u64, blocks: u64) {
+        // After the stores: whoever takes the dirt away sees them, or it is seen to be gone.
+        fence(Ordering::SeqCst);
+        for at in at..at + blocks {
+            if !disk.index.is_dirty(at)
+                && let Some(frame) = disk.index.mark_dirty(at)
+            {
+                // Relaxed: a figure.
+                self.slice(frame).dirty.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl<M: Disks> Memory for Cached<M> {
+    #[inline]
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
+        let Some(disk) = self.disk(from.member()) else {
+            return self.below.load(from, offset, to);
+        };
+        self.fill_all(disk, from, offset, to.len())?;
+        let mut rest = to;
+        Self::each_block(from, offset, rest.len(), |_, at, in_block, bytes| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes);
+            rest = later;
+            if let Some(frame) = disk.0.in_tail(at) {
+                return self.below.load(disk.0.block(frame), in_block, now);
+            }
+            let now = std::cell::RefCell::new(now);
+            self.with_frame(disk, at, |frame| {
+                self.below.load(frame, in_block, &mut now.borrow_mut())
+            })
+        })
+    }
+
+    #[inline]
+    fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        let Some(disk) = self.disk(to.member()) else {
+            return self.below.store(to, offset, from);
+        };
+        Self::each_block(to, offset, from.len(), |done, at, in_block, bytes| {
+            let now = &from[done..done + bytes];
+            self.change(disk, at, bytes == BLOCK_BYTES, |frame| {
+                self.below.store(frame, in_block, now)
+            })
+        })
+    }
+
+    fn store_clean(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        match self.disk(to.member()) {
+            None if !self.is_frame(to.member()) => self.below.store_clean(to, offset, from),
+            _ => self.store(to, offset, from),
+        }
+    }
+
+    fn append(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        let Some(disk) = self.disk(to.member()) else {
+            return self.below.append(to, offset, from);
+        };
+        Self::each_block(to, offset, from.len(), |done, at, in_block, bytes| {
+            self.append_block(disk, at, in_block, &from[done..done + bytes])
+        })
+    }
+
+    #[inline]
+    fn gains(&self, bytes: usize, to_write: bool) -> bool {
+        self.below.gains(bytes, to_write)
+    }
+
+    #[inline]
+    fn announce(&self, at: Block, offset: usize, bytes: usize, to_write: bool) {
+        self.below.announce(at, offset, bytes, to_write);
+    }
+
+    #[inline]
+    fn zero(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        let Some(disk) = self.disk(at.member()) else {
+            return self.below.zero(at, offset, bytes);
+        };
+        Self::each_block(at, offset, bytes, |_, at, in_block, bytes| {
+            self.change(disk, at, bytes == BLOCK_BYTES, |frame| {
+                self.below.zero(frame, in_block, bytes)
+            })
+        })
+    }
+
+    fn copy(&self, from: Block, to: Block, blocks: u64) -> Result<(), MemoryError> {
+        if self.disk(from.member()).is_none() && self.disk(to.member()).is_none() {
+            return self.below.copy(from, to, blocks);
+        }
+        let mut stage = vec![0; BLOCK_BYTES];
+        for at in 0..blocks {
+            self.load(from.plus(at), 0, &mut stage)?;
+            self.store(to.plus(at), 0, &stage)?;
+        }
+        Ok(())
+    }
+
+    fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved> {
+        self.below.populate(member, first, blocks)
+    }
+
+    fn depopulate(&self, member: MemberId) -> bool {
+        self.below.depopulate(member)
+    }
+
+    #[inline]
+    fn is_there(&self, at: Block, offset: usize, bytes: usize) -> bool {
+        self.disk(at.member()).is_some() || self.below.is_there(at, offset, bytes)
+    }
+
+    fn persist(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        let Some(disk) = self.disk(at.member()) else {
+            return self.below.persist(at, offset, bytes);
+        };
+        let first = at.plus((offset / BLOCK_BYTES) as u64).index();
+        let end = offset + bytes;
+        let range = first..at.index() + end.div_ceil(BLOCK_BYTES) as u64;
+        self.save_tail(disk, &range, end.is_multiple_of(BLOCK_BYTES))?;
+        self.save_range(disk, range)
+    }
+
+    fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {
+        let Some(disk) = self.disk(member) else {
+            return self.below.persist_all(member);
+        };
+        // The end of the log is made durable by itself.
+        self.save_range(disk, 0..disk.1.index.blocks())
+    }
+
+    fn inline_bytes_max(&self) -> usize {
+        let own = if self.has_cache() { INLINE_BYTES_MAX } else { 0 };
+        self.below.inline_bytes_max().max(own)
+    }
+
+    #[inline(always)]
+    fn locate_one(&self, at: Block) -> Option<Block> {
+        if self.cache.is_none() {
+            return Some(at);
+        }
+        self.locate_cached(at)
+    }
+
+    #[inline(always)]
+    fn locate(&self, at: Block, most: u64) -> Option<(Block, u64)> {
+        if self.cache.is_none() {
+            return Some((at, most));
+        }
+        self.locate_run(at, most)
+    }
+
+    fn is_here(&self, at: Block) -> bool {
+        let here = |(_, disk): (&Cache, &Disk)| disk.index.has_frame(at.index()) && !disk.index.is_filling(at.index());
+        self.disk(at.member()).is_none_or(here)
+    }
+
+    #[inline(always)]
+    fn note_stored(&self, at: Block, blocks: u64) {
+        if let Some((cache, disk)) = self.disk(at.member()) {
+            cache.note_stored(disk, at.index(), blocks);
+        }
+    }
+
+    #[inline(always)]
+    fn make(&self, node: NodeId, at: Block, blocks: u64) -> u64 {
+        let Some((cache, disk)) = self.disk(at.member()) else {
+            return blocks;
+        };
+        let all = at.index()..at.index() + blocks;
+        all.take_while(|at| cache.make(disk, node, *at)).count() as u64
+    }
+
+    fn put(&self, node: NodeId, at: Block, from: &[u8]) -> Option<Result<(), MemoryError>> {
+        let Some(disk) = self.disk(at.member()) else {
+            return Some(self.below.store(at, 0, from));
+        };
+        self.put_at_once(disk, node, at.index(), from)
+    }
+
+    fn fetch(&self, node: NodeId, at: Block, blocks: u64) -> Result<(), MemoryError> {
+        let Some(disk) = self.disk(at.member()) else {
+            return Ok(());
+        };
+        self.fill(disk, node, at.index(), blocks)
+    }
+
+    fn fetch_soon(&self, node: NodeId, at: Block, blocks: u64) {
+        if let Some((cache, _)) = self.disk(at.member()) {
+            cache.ahead.send(Wanted { node, at, blocks });
+        }
+    }
+
+    fn fetch_max(&self) -> u64 {
+        let all = |cache: &Cache| cache.slices.iter().map(|slice| u64::from(slice.frames)).sum::<u64>();
+        self.cache.as_deref().map_or(u64::MAX, |cache| (all(cache) / 8).max(2))
+    }
+
+    fn wait_for_places(&self, node: NodeId, blocks: u64) -> Result<(), MemoryError> {
+        let Some(cache) = &self.cache else { return Ok(()) };
+        self.wait_for_free(cache, node, blocks)
+    }
+
+    fn forget(&self, at: Block, blocks: u64) {
+        let Some((cache, disk)) = self.disk(at.member()) else {
+            return;
+        };
+        cache.forget_tail(at, blocks);
+        (at.index()..at.index() + blocks).for_each(|at| cache.forget_frame(disk, at));
+    }
+
+    fn homes(&self) -> Vec<(MemberId, NodeId)> {
+        let slices = self.cache.iter().flat_map(|cache| &cache.slices);
+        slices.map(|slice| (slice.member, slice.node)).collect()
+    }
+
+    fn slots(&self) -> Option<Arc<Slots>> {
+        self.cache.as_ref().map(|cache| Arc::clone(&cache.slots))
+    }
+}
+
+impl<M: Disks> Cached<M> {
+    #[inline]
+    fn locate_cached(&self, at: Block) -> Option<Block> {
+        let Some((cache, disk)) = self.disk(at.member()) else {
+            return Some(at);
+        };
+        let frame = disk.index.find(at.index());
+        let frame = frame.or_else(|| disk.index.warm(at.index()).ok())?;
+        Some(cache.block(frame))
+    }
+
+    #[inline]
+    fn locate_run(&self, at: Block, most: u64) -> Option<(Block, u64)> {
+        let Some((cache, disk)) = self.disk(at.member()) else {
+            return Some((at, most));
+        };
+        let first = disk.index.warm(at.index()).ok()?;
+        let mut blocks = 1;
+        // A frame of another slice is no neighbour: numbers are not dense.
+        let is_last = |frame: u32| (frame + 1).trailing_zeros() >= cache.shift;
+        let mut frame = first;
+        while blocks < most && !is_last(frame) && disk.index.find(at.index() + blocks) == Some(frame + 1) {
+            frame += 1;
+            blocks += 1;
+        }
+        Some((cache.block(first), blocks))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! Bytes come into frames: read from a disk, or new.
+
+use super::{Cache, Cached, Disk};
+use crate::{BLOCK_BYTES, Block, Disks, MemoryError, NodeId};
+use homenode_shared::Away;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Pause of a thread that waits for what another one reads.
+const PAUSE: Duration = Duration::from_micros(20);
+/// Times that it looks before it pauses.
+const LOOKS: u32 = 20;
+
+impl Disk {
+    fn block(&self, at: u64) -> Block {
+        Block::new(self.member, at)
+    }
+}
+
+impl<M: Disks> Cached<M> {
+    /// Reads those of `blocks` blocks from `first` on that have no frame, into frames on `node` if possible, and waits for those that others read.
+    /// Outside of slots.
+    pub(super) fn fill(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        node: NodeId,
+        first: u64,
+        blocks: u64,
+    ) -> Result<(), MemoryError> {
+        let end = (first + blocks).min(disk.index.blocks());
+        let mut at = first;
+        while at < end {
+            match self.begin_run((cache, disk), node, at, end, None)? {
+                frames if frames.is_empty() => {
+                    self.wait_for_others(disk, at);
+                    at += 1;
+                }
+                frames => {
+                    self.read_run((cache, disk), at, &frames)?;
+                    at += frames.len() as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads all blocks that bytes lie in.
+    pub(super) fn fill_all(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        at: Block,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), MemoryError> {
+        let first = at.index() + (offset / BLOCK_BYTES) as u64;
+        let end = at.index() + (offset + bytes).div_ceil(BLOCK_BYTES) as u64;
+        // No more than fits at a time: it is looked at block by block, and read again then.
+        let blocks = (end - first).min(M::BLOCKS_MAX as u64);
+        self.fill((cache, disk), disk.home, first, blocks)
+    }
+
+    /// Reads some blocks from `at` on, as far as frames are free; gives how many.
+    pub(super) fn fill_at_once(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        node: NodeId,
+        at: u64,
+        end: u64,
+    ) -> Result<u64, MemoryError> {
+        let Some(frame) = cache.take_at_once(node, disk.block(at)) else {
+            return Ok(0);
+        };
+        let frames = self.begin_run((cache, disk), node, at, end, Some(frame))?;
+        self.read_run((cache, disk), at, &frames)?;
+        Ok(frames.len() as u64)
+    }
+
+    /// Begins to fill blocks from `at` on, up to the first that has a frame; gives their frames, and which are to be cool then. `first` is a frame that was taken for it.
+    fn begin_run(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        node: NodeId,
+        at: u64,
+        end: u64,
+        mut first: Option<u32>,
+    ) -> Result<Vec<(u32, bool)>, MemoryError> {
+        let mut frames = Vec::new();
+        let end = end.min(at + M::BLOCKS_MAX as u64);
+        for at in at..end {
+            if first.is_none() && disk.index.has_frame(at) {
+                break;
+            }
+            let frame = if let Some(frame) = first.take() {
+                frame
+            } else if frames.is_empty() {
+                self.wait_for(cache, || cache.take_at_once(node, disk.block(at)))?
+            } else {
+                // What was begun must be ended first, if there is none.
+                let Some(frame) = cache.take_at_once(node, disk.block(at)) else {
+                    break;
+                };
+                frame
+            };
+            if !disk.index.begin_fill(at, frame) {
+                cache.give_back(frame);
+                break;
+            }
+            frames.push((frame, cache.enlist(frame)));
+        }
+        Ok(frames)
+    }
+
+    fn read_run(&self, (cache, disk): (&Cache, &Disk), first: u64, frames: &[(u32, bool)]) -> Result<(), MemoryError> {
+        let places: Vec<Block> = frames.iter().map(|(frame, _)| cache.block(*frame)).collect();
+        let read = self.below.read(disk.block(first), &places);
+        for (at, (frame, is_cool)) in (first..).zip(frames) {
+            if read.is_err() {
+                disk.index.give_up(at, *frame);
+                cache.give_back(*frame);
+            } else if disk.index.end_fill(at, *frame) {
+                if *is_cool {
+                    disk.index.cool(at, *frame, |frame| cache.stamp(frame));
+                }
+                cache.slice(*frame).fetched.fetch_add(1, Ordering::Relaxed);
+            } else {
+                cache.give_back(*frame);
+            }
+        }
+        read
+    }
+
+    /// Waits while another thread reads a block.
+    fn wait_for_others(&self, disk: &Disk, at: u64) {
+        let mut looks = 0;
+        while disk.index.is_filling(at) {
+            looks += 1;
+            if looks < LOOKS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Gives a block without a frame one, with bytes that `act` stores; false when it has one. Outside of slots.
+    pub(super) fn fill_new(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        at: u64,
+        act: &dyn Fn(Block) -> Result<(), MemoryError>,
+    ) -> Result<bool, MemoryError> {
+        if disk.index.has_frame(at) {
+            return Ok(false);
+        }
+        let frame = self.wait_for(cache, || cache.take_for_new(disk.home, disk.block(at)))?;
+        cache.fill_with(disk, at, frame, act)
+    }
+
+    /// Stores a whole block without a frame, if a frame is to be had; `None` when it is not, or the block has one by now.
+    pub(super) fn put_at_once(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        node: NodeId,
+        at: u64,
+        from: &[u8],
+    ) -> Option<Result<(), MemoryError>> {
+        if disk.index.warm(at) != Err(Away::Absent) {
+            return None;
+        }
+        let frame = cache.take_for_new(node, disk.block(at))?;
+        match cache.fill_with(disk, at, frame, &|frame| self.below.store(frame, 0, from)) {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+impl Cache {
+    /// Fills a frame that was taken by `act`; false when the block has another one.
+    fn fill_with(
+        &self,
+        disk: &Disk,
+        at: u64,
+        frame: u32,
+        act: &dyn Fn(Block) -> Result<(), MemoryError>,
+    ) -> Result<bool, MemoryError> {
+        if !disk.index.begin_fill(at, frame) {
+            self.give_back(frame);
+            return Ok(false);
+        }
+        self.enlist(frame);
+        let stored = act(self.block(frame));
+        if stored.is_ok() && disk.index.end_fill_dirty(at, frame) {
+            self.slice(frame).dirty.fetch_add(1, Ordering::Relaxed);
+            return Ok(true);
+        }
+        disk.index.give_up(at, frame);
+        self.give_back(frame);
+        // The block was forgotten: nobody misses the bytes.
+        stored.map(|()| true)
+    }
+
+    /// Gives a block that nobody can read a frame, with whatever is in it.
+    pub(super) fn make(&self, disk: &Disk, node: NodeId, at: u64) -> bool {
+        if disk.index.has_frame(at) {
+            return disk.index.warm(at).is_ok();
+        }
+        let Some(frame) = self.take_for_new(node, disk.block(at)) else {
+            return false;
+        };
+        self.fill_with(disk, at, frame, &|_| Ok(())) == Ok(true)
+    }
+}

@@ -1,0 +1,212 @@
+//! Bytes that must be brought to memory before they can be copied: which of a request, and bringing them, with nothing held.
+
+use super::super::{Asking, Error, Fs, Inode, Result};
+use super::BlockFile;
+use super::data::in_block;
+use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
+use homenode_shared::{Found, RUN_BLOCKS};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Blocks that are brought at a time.
+const BLOCKS_MAX: u64 = 512;
+/// Blocks of the first window of a file that is read in order: 64 KiB. The largest is [`BLOCKS_MAX`]: 2 MiB.
+const WINDOW_BLOCKS: u64 = 16;
+
+/// Blocks that follow each other and are away, and the node that they are to come to.
+type Missing = Vec<(NodeId, Block, u64)>;
+
+/// How far a file is read ahead, by those who read it in order: the block behind that, and above it the binary logarithm of the window.
+///
+/// A read that goes on where the last window ends gets one twice as large; any other begins anew, with none.
+#[derive(Debug, Default)]
+pub(super) struct ReadAhead(AtomicU64);
+
+impl ReadAhead {
+    const SHIFT: u32 = 56;
+
+    /// Notes that `blocks` of the file were wanted and are away; gives those that are likely to be wanted next, `most` at most.
+    fn note(&self, blocks: &Range<u64>, most: u64) -> Option<Range<u64>> {
+        // Relaxed: a guess.
+        let word = self.0.load(Ordering::Relaxed);
+        let (end, last) = (word & ((1 << Self::SHIFT) - 1), word >> Self::SHIFT);
+        let last_blocks = if last == 0 { 0 } else { 1 << last };
+        let is_in_order = blocks.start == end && end > 0 || blocks.start == 0 && end == 0;
+        if !is_in_order {
+            if (end.saturating_sub(last_blocks)..end).contains(&blocks.start) {
+                // It is on its way, or was evicted.
+                return None;
+            }
+            self.0.store(blocks.end, Ordering::Relaxed);
+            return None;
+        }
+        let window = (2 * last_blocks).clamp(WINDOW_BLOCKS, BLOCKS_MAX);
+        let ahead = blocks.end..blocks.start + window.max(2 * (blocks.end - blocks.start));
+        let ahead = ahead.start..ahead.end.min(ahead.start + most / 2);
+        let word = ahead.end | u64::from(window.ilog2()) << Self::SHIFT;
+        self.0.store(word, Ordering::Relaxed);
+        (!ahead.is_empty()).then_some(ahead)
+    }
+}
+
+impl<M: Memory, C: Clock> Fs<M, C> {
+    /// After [`Error::Away`], brings what is away of the first blocks of `bytes` of a file; other errors stay.
+    pub(super) fn bring_if_away(
+        &self,
+        error: Error,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        bytes: Range<u64>,
+    ) -> Result<()> {
+        if error != Error::Away {
+            return Err(error);
+        }
+        let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
+        let most = self.pool.memory().fetch_max();
+        let missing = self.missing(asking, inode, file, [blocks.clone()], most);
+        if let Some(ahead) = file.ahead.note(&blocks, most) {
+            let memory = self.pool.memory();
+            let ahead = self.missing(asking, inode, file, [ahead], most);
+            ahead
+                .iter()
+                .for_each(|(node, first, blocks)| memory.fetch_soon(*node, *first, *blocks));
+        }
+        self.fetch(&missing)
+    }
+
+    /// After [`Error::Away`], brings what a write of `bytes` bytes at `offset` leaves of the blocks that it changes, and waits for places for the
+    /// others.
+    pub(super) fn bring_to_write(
+        &self,
+        error: Error,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        if error != Error::Away {
+            return Err(error);
+        }
+        let (first, end) = (offset / BLOCK, (offset + bytes as u64).div_ceil(BLOCK));
+        let size = file.size.load(Ordering::Acquire);
+        let is_part = |at: u64| in_block(at) > 0;
+        // The block of the size, and what a cut left behind it, become zero when the file grows.
+        let gap = match size {
+            size if size < offset => {
+                size / BLOCK
+                    ..offset
+                        .div_ceil(BLOCK)
+                        .min(size.next_multiple_of(RUN_BLOCKS * BLOCK) / BLOCK)
+            }
+            _ => 0..0,
+        };
+        let head = first..first + u64::from(is_part(offset));
+        let tail = end - u64::from(is_part(offset + bytes as u64))..end;
+        let most = self.pool.memory().fetch_max();
+        self.fetch(&self.missing(asking, inode, file, [gap, head, tail], most))?;
+        let node = self.node_for(inode, first, asking);
+        Ok(self
+            .pool
+            .memory()
+            .wait_for_places(node, (end - first).min(BLOCKS_MAX))?)
+    }
+
+    /// Carries `act` out on bytes of a file, again and again while some of them must be brought.
+    pub(super) fn brought<T>(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        bytes: &Range<u64>,
+        act: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            match act() {
+                Err(Error::Away) => {
+                    let count = usize::try_from(bytes.end - bytes.start).unwrap_or(usize::MAX);
+                    self.bring_to_write(Error::Away, asking, inode, file, bytes.start, count)?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// What is placed in some stretches of file blocks and is away, of so many blocks and [`BLOCKS_MAX`] at most.
+    fn missing<const N: usize>(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        stretches: [Range<u64>; N],
+        most: u64,
+    ) -> Missing {
+        let memory = self.pool.memory();
+        let _inside = inode.enter(file, asking.slot);
+        let (mut missing, mut left) = (Missing::new(), BLOCKS_MAX.min(most));
+        for stretch in stretches {
+            let mut at = stretch.start;
+            while at < stretch.end && left > 0 {
+                let most = (stretch.end - at).min(left);
+                at += match file.map.find(&self.nodes, at, most) {
+                    Found::Empty { blocks } => blocks,
+                    Found::Placed { block, blocks } => {
+                        let node = self.node_for(inode, at, asking);
+                        for block in (0..blocks).map(|count| block.plus(count)) {
+                            if memory.is_here(block) {
+                                continue;
+                            }
+                            match missing.last_mut() {
+                                Some((other, first, count)) if *other == node && first.plus(*count) == block => {
+                                    *count += 1
+                                }
+                                _ => missing.push((node, block, 1)),
+                            }
+                        }
+                        left -= blocks;
+                        blocks
+                    }
+                };
+            }
+        }
+        missing
+    }
+
+    fn fetch(&self, missing: &Missing) -> Result<()> {
+        let memory = self.pool.memory();
+        let mut stretches = missing.iter();
+        Ok(stretches.try_for_each(|(node, first, blocks)| memory.fetch(*node, *first, *blocks))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_grow_in_order_and_stop_at_random() {
+        let ahead = ReadAhead::default();
+        let note = |start: u64| ahead.note(&(start..start + 1), u64::MAX);
+        assert_eq!(note(0), Some(1..16), "a file is mostly read from its start");
+        assert_eq!(note(7), None, "on its way");
+        assert_eq!(note(16), Some(17..48));
+        assert_eq!(note(48), Some(49..112));
+        let mut at = 112;
+        for _ in 0..10 {
+            let window = note(at).expect("in order");
+            at = window.end;
+        }
+        assert_eq!(note(at), Some(at + 1..at + 512));
+        assert_eq!(note(5_000_000), None);
+        assert_eq!(note(77), None);
+        assert_eq!(note(78), Some(79..94), "in order again, and small again");
+        assert_eq!(
+            ahead.note(&(94..350), u64::MAX),
+            Some(350..606),
+            "as much again as a large read"
+        );
+        assert_eq!(ahead.note(&(606..607), 20), Some(607..617), "no more than fits");
+    }
+}

@@ -1,0 +1,239 @@
+//! Members that are disks: devices, partitions and files that are reached by requests, past the page cache.
+//!
+//! A request is one call of preadv(2) or pwritev(2) on the frames themselves; it goes on where the kernel has stopped early. Durable is what was
+//! flushed: a forced write is a write and a flush, since RWF_DSYNC makes the kernel flush a device twice. Flushes are made one at a time, each for
+//! all who asked before it began, so that no flush hides that the one before it failed: a disk tells of bytes that it lost only once.
+//!
+//! Cost: two system calls for a forced write, one for any other request; neither memory nor a lock is taken for reads and writes.
+
+use super::durable::{MemberFile, MemberFileError, identity};
+use super::table::Table;
+use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most frames of a request.
+const FRAMES_MAX: usize = <super::NodeMemory as Disks>::BLOCKS_MAX;
+
+/// A disk that is a member.
+#[derive(Debug)]
+pub(super) struct DiskMember {
+    file: MemberFile,
+    flushes: Flushes,
+    /// Requests that failed.
+    errors: AtomicU64,
+}
+
+impl DiskMember {
+    pub(super) fn new(file: MemberFile) -> Self {
+        Self {
+            file,
+            flushes: Flushes::default(),
+            errors: AtomicU64::new(0),
+        }
+    }
+
+    /// Name of the device or file.
+    pub(super) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// See [`identity`].
+    pub(super) fn identity(&self, id: MemberId) -> Result<u128, MemberFileError> {
+        identity(id, &self.file)
+    }
+
+    /// Requests that failed since the member was attached.
+    pub(super) fn errors(&self) -> u64 {
+        // Relaxed: a figure.
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// Reads the blocks from index `first` on.
+    ///
+    /// # Panics
+    /// When they are not all within the member.
+    pub(super) fn read(&self, first: u64, to: Frames<'_>) -> io::Result<()> {
+        self.counted(self.transfer(Operation::Read, first, to))
+    }
+
+    /// Writes the blocks from index `first` on.
+    ///
+    /// # Panics
+    /// When they are not all within the member.
+    pub(super) fn write(&self, first: u64, from: Frames<'_>, forced: bool) -> io::Result<()> {
+        self.counted(self.transfer(Operation::Write, first, from))?;
+        if forced { self.flush() } else { Ok(()) }
+    }
+
+    /// Makes all durable that was written before. After a failure it fails for ever.
+    pub(super) fn flush(&self) -> io::Result<()> {
+        // The kernel asks nothing of a device without a volatile cache.
+        let flush = || rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file.file));
+        self.counted(self.flushes.join(|| flush().map_err(io::Error::from)))
+    }
+
+    fn counted(&self, done: io::Result<()>) -> io::Result<()> {
+        done.inspect_err(|_| {
+            // Relaxed: a figure.
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    fn transfer(&self, operation: Operation, first: u64, mut frames: Frames<'_>) -> io::Result<()> {
+        let all = self.file.blocks();
+        let blocks = (frames.bytes() / BLOCK_BYTES) as u64;
+        assert!(
+            first <= all && blocks <= all - first,
+            "{blocks} blocks from {first} are not within the {all} of {}",
+            self.path().display()
+        );
+        let mut at = first * BLOCK_BYTES as u64;
+        while frames.bytes() > 0 {
+            match frames.transfer(operation, &self.file, at) {
+                // It ends too early, as one that was cut off.
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => {
+                    frames.advance(bytes);
+                    at += bytes as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Read,
+    Write,
+}
+
+/// Memory of a request: frames that lie one behind the other are one piece.
+pub(super) struct Frames<'a> {
+    pieces: [libc::iovec; FRAMES_MAX],
+    left: Range<usize>,
+    /// Gave the addresses out, which stay reserved as long as it lives.
+    _table: &'a Table,
+}
+
+impl<'a> Frames<'a> {
+    /// Memory of these frames.
+    ///
+    /// # Panics
+    /// When there are too many, or one is no block of a member in memory.
+    pub(super) fn of(table: &'a Table, frames: &[Block]) -> Self {
+        const NONE: libc::iovec = libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0,
+        };
+        assert!(frames.len() <= FRAMES_MAX, "{} frames in a request", frames.len());
+        let (mut pieces, mut count) = ([NONE; FRAMES_MAX], 0);
+        for frame in frames {
+            let start = table.range(*frame, 0, BLOCK_BYTES).cast();
+            match pieces[..count].last_mut() {
+                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == start => last.iov_len += BLOCK_BYTES,
+                _ => {
+                    pieces[count] = libc::iovec {
+                        iov_base: start,
+                        iov_len: BLOCK_BYTES,
+                    };
+                    count += 1;
+                }
+            }
+        }
+        Self {
+            pieces,
+            left: 0..count,
+            _table: table,
+        }
+    }
+
+    fn pieces(&self) -> &[libc::iovec] {
+        &self.pieces[self.left.clone()]
+    }
+
+    /// Bytes that are left.
+    fn bytes(&self) -> usize {
+        self.pieces().iter().map(|piece| piece.iov_len).sum()
+    }
+
+    /// Goes on behind `bytes` bytes.
+    fn advance(&mut self, mut bytes: usize) {
+        while let Some(piece) = self.pieces[self.left.clone()].first_mut() {
+            if bytes < piece.iov_len {
+                piece.iov_base = piece.iov_base.wrapping_byte_add(bytes);
+                piece.iov_len -= bytes;
+                return;
+            }
+            bytes -= piece.iov_len;
+            self.left.start += 1;
+        }
+    }
+
+    /// Reads or writes bytes of what is left, from byte `at` of the file on; returns how many.
+    fn transfer(&self, operation: Operation, file: &MemberFile, at: u64) -> io::Result<usize> {
+        let fd = file.file.as_raw_fd();
+        let count = i32::try_from(self.left.len()).expect("at most FRAMES_MAX");
+        let pieces = self.pieces().as_ptr();
+        let at = i64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let moved = match operation {
+            // SAFETY: there are `count` pieces. Each lies in a range that the table answered for: addresses that are a member's, mapped, or reserved
+            // when it was removed (EFAULT), while the table lives. No reference to their bytes exists, here or elsewhere.
+            Operation::Read => unsafe { libc::preadv(fd, pieces, count, at) },
+            // SAFETY: as above; the kernel only reads the pieces.
+            Operation::Write => unsafe { libc::pwritev(fd, pieces, count, at) },
+        };
+        usize::try_from(moved).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Flushes of one disk, one at a time.
+#[derive(Debug, Default)]
+struct Flushes {
+    state: Mutex<FlushState>,
+    /// Told when one has ended.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct FlushState {
+    begun: u64,
+    ended: u64,
+    has_failed: bool,
+}
+
+impl Flushes {
+    /// Returns when a flush has ended that began after the call, made by this thread or another one; fails for ever once one has failed.
+    fn join(&self, flush: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let own = state.begun + 1;
+        while state.ended < own && !state.has_failed {
+            if state.begun > state.ended {
+                self.ended.wait(&mut state);
+                continue;
+            }
+            state.begun += 1;
+            let flushed = MutexGuard::unlocked(&mut state, &flush);
+            state.ended = state.begun;
+            state.has_failed = flushed.is_err();
+            self.ended.notify_all();
+            flushed?;
+        }
+        if state.has_failed {
+            Err(io::ErrorKind::Other.into())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

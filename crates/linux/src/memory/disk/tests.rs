@@ -1,0 +1,384 @@
+//! Requests to disks that files play, and to files.
+
+use super::*;
+use crate::memory::durable::MemberFileError;
+use crate::memory::played::{Played, file_under};
+use crate::memory::{Health, NodeMemory};
+use homenode_engine::{Memory, MemoryError, NodeId};
+use std::fs::{File, OpenOptions};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+const DISK: MemberId = MemberId(0);
+const FRAMES: MemberId = MemberId(2048);
+const BLOCKS: u64 = 2048;
+const BYTES: u64 = BLOCKS * BLOCK_BYTES as u64;
+
+fn block(index: u64) -> Block {
+    Block::new(DISK, index)
+}
+
+fn frame(index: u64) -> Block {
+    Block::new(FRAMES, index)
+}
+
+/// Opened as soon as no process has it any more: one that is just started has all open files for a moment.
+fn open(path: &Path) -> MemberFile {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        match MemberFile::open(path).and_then(MemberFile::direct) {
+            Err(MemberFileError::InUse { .. }) if Instant::now() < end => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
+/// Memory of a disk and of frames, which hold different bytes.
+fn memory(path: &Path) -> NodeMemory {
+    let memory = NodeMemory::new();
+    memory.add(FRAMES, NodeId(0), BYTES).unwrap();
+    for first in (0..BLOCKS).step_by(512) {
+        memory.populate(FRAMES, first, 512).unwrap();
+    }
+    memory.attach_disk(DISK, open(path)).unwrap();
+    for index in 0..BLOCKS {
+        fill(&memory, index, index);
+    }
+    memory
+}
+
+fn fill(memory: &NodeMemory, index: u64, seed: u64) {
+    let bytes: Vec<u8> = (0..BLOCK_BYTES as u64 / 8)
+        .flat_map(|at| (seed << 16 | at).to_le_bytes())
+        .collect();
+    memory.store(frame(index), 0, &bytes).unwrap();
+}
+
+/// The seed that a frame was filled with; none where it has other bytes.
+fn seed(memory: &NodeMemory, index: u64) -> Option<u64> {
+    let mut bytes = [0; BLOCK_BYTES];
+    memory.load(frame(index), 0, &mut bytes).unwrap();
+    let words: Vec<u64> = bytes
+        .chunks(8)
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+        .collect();
+    let seed = words[0] >> 16;
+    (0..)
+        .zip(&words)
+        .all(|(at, word)| *word == seed << 16 | at)
+        .then_some(seed)
+}
+
+/// Requests of any length from and to any frames, against an array.
+fn check_against_model(path: &Path) {
+    let memory = memory(path);
+    let start = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    let number = u64::try_from(start.as_nanos() % 1_000_000_007).unwrap();
+    println!("seed {number}");
+    let mut random = fastrand::Rng::with_seed(number);
+    let mut on_disk = vec![0; usize::try_from(BLOCKS).unwrap()];
+    let mut in_frames: Vec<u64> = (0..BLOCKS).collect();
+    for first in (0..BLOCKS).step_by(FRAMES_MAX) {
+        let frames: Vec<Block> = (first..first + 256).map(frame).collect();
+        memory.write(block(first), &frames, false).unwrap();
+    }
+    on_disk.copy_from_slice(&in_frames);
+    for round in 0..500 {
+        let most = random.choice([1, 8, 256]).unwrap();
+        let count = random.u64(0..=most);
+        let first = random.u64(0..=BLOCKS - count);
+        let mut frames: Vec<u64> = (0..BLOCKS).collect();
+        match random.u8(0..3) {
+            0 => random.shuffle(&mut frames),
+            1 => frames.reverse(),
+            _ => {}
+        }
+        frames.truncate(usize::try_from(count).unwrap());
+        let named: Vec<Block> = frames.iter().copied().map(frame).collect();
+        let place = usize::try_from(first).unwrap();
+        if random.bool() {
+            for (at, index) in (place..).zip(&frames) {
+                let seed = BLOCKS * (round + 1) + index;
+                fill(&memory, *index, seed);
+                in_frames[usize::try_from(*index).unwrap()] = seed;
+                on_disk[at] = seed;
+            }
+            memory.write(block(first), &named, random.bool()).unwrap();
+        } else {
+            memory.read(block(first), &named).unwrap();
+            for (at, index) in (place..).zip(&frames) {
+                in_frames[usize::try_from(*index).unwrap()] = on_disk[at];
+            }
+        }
+        if round % 50 == 0 {
+            memory.flush(DISK).unwrap();
+        }
+    }
+    for (index, expected) in (0..).zip(&in_frames) {
+        assert_eq!(seed(&memory, index), Some(*expected), "frame {index}");
+    }
+    // As another program finds it.
+    memory.remove(DISK).unwrap();
+    memory.attach_disk(DISK, open(path)).unwrap();
+    for (index, expected) in (0..).zip(&on_disk) {
+        memory.read(block(index), &[frame(0)]).unwrap();
+        assert_eq!(seed(&memory, 0), Some(*expected), "block {index}");
+    }
+    assert_eq!((memory.errors(DISK), memory.health(DISK)), (0, Health::Sound));
+}
+
+#[test]
+fn blocks_come_back_from_a_disk() {
+    if let Some(disk) = Played::new(BYTES, "100%", &[]) {
+        check_against_model(&disk.device);
+    }
+    if let Some(disk) = Played::new(BYTES, "100%", &["--sector-size=4096"]) {
+        check_against_model(&disk.device);
+    }
+}
+
+#[test]
+fn blocks_come_back_from_a_partition_and_nothing_else_of_the_disk_changes() {
+    let Some(disk) = Played::new(3 * BYTES, "100%", &["--partscan"]) else {
+        return;
+    };
+    let part = disk.partition(3, BYTES, BYTES);
+    check_against_model(&part);
+    let whole = std::fs::read(disk.file()).unwrap();
+    let bytes = usize::try_from(BYTES).unwrap();
+    assert!(whole[..bytes].iter().chain(&whole[2 * bytes..]).all(|byte| *byte == 0));
+}
+
+#[test]
+fn blocks_come_back_from_files() {
+    // Beside the target: /tmp may be a tmpfs.
+    for directory in [env!("CARGO_MANIFEST_DIR"), "/dev/shm"] {
+        let (_directory, path) = file_under(directory.as_ref(), BYTES);
+        check_against_model(&path);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), BYTES, "it does not grow");
+    }
+}
+
+fn cut_off(file: &Path, bytes: u64) {
+    OpenOptions::new()
+        .write(true)
+        .open(file)
+        .unwrap()
+        .set_len(bytes)
+        .unwrap();
+}
+
+/// Reads of what is no more behind block 1000, in the middle of a request too.
+fn check_cut_off(path: &Path, file: &Path) {
+    let memory = memory(path);
+    let frames: Vec<Block> = (0..16).map(frame).collect();
+    memory.write(block(992), &frames, true).unwrap();
+    cut_off(file, 1000 * BLOCK_BYTES as u64);
+    for (first, count) in [(992, 16), (999, 2), (1000, 1), (1500, 16)] {
+        let read = memory.read(block(first), &frames[..count]);
+        assert_eq!(read, Err(MemoryError), "{count} blocks from {first}");
+    }
+    assert_eq!((memory.errors(DISK), memory.health(DISK)), (4, Health::Damaged));
+    // What is there goes on.
+    memory.read(block(992), &frames[8..]).unwrap();
+    assert_eq!(seed(&memory, 8), Some(0));
+    memory.write(block(992), &frames, true).unwrap();
+    assert_eq!(memory.errors(DISK), 4);
+}
+
+#[test]
+fn what_is_behind_the_end_of_a_cut_off_file_is_an_error() {
+    let (_directory, path) = file_under(env!("CARGO_MANIFEST_DIR").as_ref(), BYTES);
+    check_cut_off(&path, &path);
+}
+
+#[test]
+fn blocks_that_a_disk_does_not_give_are_errors() {
+    let Some(disk) = Played::new(BYTES, "100%", &[]) else {
+        return;
+    };
+    let memory = memory(&disk.device);
+    let frames: Vec<Block> = (0..16).map(frame).collect();
+    memory.write(block(992), &frames, true).unwrap();
+    cut_off(&disk.file(), 1000 * BLOCK_BYTES as u64);
+    for (first, count) in [(992, 16), (999, 2), (1000, 1)] {
+        assert_eq!(memory.read(block(first), &frames[..count]), Err(MemoryError));
+    }
+    assert_eq!(memory.errors(DISK), 3);
+    memory.read(block(992), &frames[..8]).unwrap();
+}
+
+#[test]
+fn a_disk_that_takes_no_more_fails_each_write_and_keeps_what_it_has() {
+    let Some(disk) = Played::new(BYTES, "4m", &[]) else {
+        return;
+    };
+    let memory = memory(&disk.device);
+    let frames: Vec<Block> = (0..8).map(frame).collect();
+    memory.write(block(100), &frames[..4], true).unwrap();
+    disk.take_room();
+    // Nothing of it has room: a loop device acknowledges a write of which a part has.
+    assert_eq!(memory.write(block(104), &frames, true), Err(MemoryError));
+    assert_eq!(memory.write(block(1000), &frames, false), Err(MemoryError));
+    assert_eq!(memory.errors(DISK), 2);
+    // A write that failed was told of: it does not make flushes fail.
+    memory.write(block(100), &frames[..4], true).unwrap();
+    memory.read(block(100), &frames[4..]).unwrap();
+    assert_eq!([4, 7].map(|index| seed(&memory, index)), [Some(0), Some(3)]);
+    memory.flush(DISK).unwrap();
+}
+
+#[test]
+fn a_flush_that_failed_fails_for_ever() {
+    let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
+    // It takes writes, and knows no fdatasync(2).
+    let mut file = open(&path);
+    file.file = OpenOptions::new().write(true).open("/dev/null").unwrap();
+    let (memory, disk) = (memory(&path), DiskMember::new(file));
+    let one = || Frames::of(&memory.table, &[frame(0)]);
+    disk.write(0, one(), false).unwrap();
+    disk.write(0, one(), true).unwrap_err();
+    disk.flush().unwrap_err();
+    let disk = DiskMember {
+        file: open_elsewhere(&path),
+        ..disk
+    };
+    disk.flush().unwrap_err();
+    disk.write(0, one(), true).unwrap_err();
+    disk.write(0, one(), false).unwrap();
+    assert_eq!(disk.errors(), 4);
+}
+
+/// The file by another name, which `path` does not lock.
+fn open_elsewhere(path: &Path) -> MemberFile {
+    let copy = path.with_extension("copy");
+    File::create(&copy).unwrap().set_len(BYTES).unwrap();
+    open(&copy)
+}
+
+#[test]
+fn requests_that_cannot_be_panic() {
+    let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
+    let memory = memory(&path);
+    let panics = |request: &dyn Fn() -> Result<(), MemoryError>| {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(request));
+        assert!(outcome.is_err(), "reached bytes outside its member");
+    };
+    panics(&|| memory.read(block(BLOCKS), &[frame(0)]));
+    panics(&|| memory.write(block(BLOCKS - 1), &[frame(0), frame(1)], false));
+    panics(&|| memory.write(block((1 << 48) - 1), &[frame(0)], false));
+    panics(&|| memory.read(block(0), &[frame(BLOCKS)]));
+    panics(&|| memory.read(block(0), &[block(1)]));
+    panics(&|| memory.read(block(0), &vec![frame(0); FRAMES_MAX + 1]));
+    // The bytes of a disk are no memory.
+    panics(&|| memory.store(block(0), 0, &[1]));
+    assert_eq!(memory.read(Block::new(MemberId(7), 0), &[frame(0)]), Err(MemoryError));
+    memory.remove(DISK).unwrap();
+    assert_eq!(memory.flush(DISK), Err(MemoryError));
+    assert!(!memory.is_disk(DISK));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), BYTES);
+}
+
+#[test]
+fn pieces_end_where_frames_are_not_adjacent_and_go_on_at_any_byte() {
+    let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
+    let memory = memory(&path);
+    let named: Vec<Block> = [5, 6, 7, 9, 8, 100].map(frame).to_vec();
+    let start = |index| memory.address(frame(index), 0, BLOCK_BYTES).addr();
+    let frames = || Frames::of(&memory.table, &named);
+    let pieces = |frames: &Frames<'_>| -> Vec<(usize, usize)> {
+        frames
+            .pieces()
+            .iter()
+            .map(|piece| (piece.iov_base.addr(), piece.iov_len))
+            .collect()
+    };
+    let whole = [(start(5), 3), (start(9), 1), (start(8), 1), (start(100), 1)];
+    assert_eq!(
+        pieces(&frames()),
+        whole.map(|(start, blocks)| (start, blocks * BLOCK_BYTES))
+    );
+    let bytes = 6 * BLOCK_BYTES;
+    for step in [1, 511, 512, 4095, 4096, 4097, 3 * 4096, bytes] {
+        let mut left = frames();
+        for done in (step..bytes).step_by(step) {
+            left.advance(step);
+            assert_eq!(left.bytes(), bytes - done);
+            let at = named[done / BLOCK_BYTES];
+            let (first, _) = pieces(&left)[0];
+            assert_eq!(first, start(at.index()) + done % BLOCK_BYTES, "{done} bytes in");
+        }
+        left.advance(left.bytes());
+        assert_eq!(left.bytes(), 0);
+    }
+}
+
+#[test]
+fn a_flush_is_for_all_who_asked_before_it_began() {
+    const THREADS: u64 = 16;
+    const CALLS: u64 = 100;
+    let (flushes, is_busy) = (Flushes::default(), AtomicBool::new(false));
+    let (asked, flushed, calls) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let ask = || {
+        for _ in 0..CALLS {
+            let own = asked.fetch_add(1, Ordering::SeqCst) + 1;
+            let joined = flushes.join(|| {
+                assert!(!is_busy.swap(true, Ordering::SeqCst), "two at once");
+                let through = asked.load(Ordering::SeqCst);
+                std::thread::sleep(Duration::from_micros(20));
+                flushed.store(through, Ordering::SeqCst);
+                calls.fetch_add(1, Ordering::SeqCst);
+                is_busy.store(false, Ordering::SeqCst);
+                Ok(())
+            });
+            joined.unwrap();
+            assert!(flushed.load(Ordering::SeqCst) >= own, "its flush began too early");
+        }
+    };
+    std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(ask))));
+    let calls = calls.into_inner();
+    assert!(calls < THREADS * CALLS / 2, "{calls} flushes: nobody came along");
+}
+
+#[test]
+fn all_who_wait_for_a_flush_are_told_that_one_failed() {
+    let flushes = Flushes::default();
+    let begun = std::sync::Barrier::new(2);
+    let fail = || {
+        begun.wait();
+        std::thread::sleep(Duration::from_millis(20));
+        Err(io::Error::from_raw_os_error(libc::EIO))
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| flushes.join(fail).unwrap_err());
+        begun.wait();
+        // Its own would have succeeded.
+        flushes.join(|| Ok(())).unwrap_err();
+        assert_eq!(first.join().unwrap().raw_os_error(), Some(libc::EIO));
+    });
+    flushes.join(|| Ok(())).unwrap_err();
+}
+
+#[test]
+fn a_disk_is_removed_when_its_last_request_has_ended() {
+    let (_directory, path) = file_under("/dev/shm".as_ref(), BYTES);
+    let memory = memory(&path);
+    assert_eq!(memory.file(DISK).as_ref(), Some(&path));
+    let inside = memory.disk(DISK).unwrap();
+    std::thread::scope(|scope| {
+        let remover = scope.spawn(|| memory.remove(DISK));
+        while memory.is_disk(DISK) {
+            std::thread::yield_now();
+        }
+        let refused = MemberFile::open(&path);
+        assert!(
+            matches!(refused, Err(MemberFileError::InUse { .. })),
+            "it is not closed yet"
+        );
+        drop(inside);
+        remover.join().unwrap().unwrap();
+    });
+    drop(open(&path));
+}

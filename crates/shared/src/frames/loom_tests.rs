@@ -1,0 +1,217 @@
+//! Two threads and a frame: all interleavings.
+
+use super::*;
+use crate::Gate;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread::{spawn, yield_now};
+
+/// One block of a disk, one frame, one file, and what is on the disk.
+struct World {
+    slots: std::sync::Arc<Slots>,
+    gate: Gate,
+    index: FrameIndex,
+    epochs: Epochs,
+    stamp: AtomicU32,
+    /// Bytes of the frame, which several may copy at once.
+    bytes: AtomicU32,
+    disk: AtomicU32,
+}
+
+const FRAME: u32 = 0;
+const BLOCK: u64 = 0;
+
+fn world() -> Arc<World> {
+    let world = World {
+        slots: Slots::new(2),
+        gate: Gate::default(),
+        index: FrameIndex::new(1),
+        epochs: Epochs::default(),
+        stamp: AtomicU32::new(0),
+        bytes: AtomicU32::new(0),
+        disk: AtomicU32::new(0),
+    };
+    assert!(world.index.begin_fill(BLOCK, FRAME) && world.index.end_fill(BLOCK, FRAME));
+    Arc::new(world)
+}
+
+impl World {
+    fn stamp(&self, _frame: u32) {
+        self.stamp.store(self.epochs.now(), Ordering::SeqCst);
+    }
+
+    fn write(&self, value: u32) -> bool {
+        let slot = self.slots.claim().expect("two slots");
+        let Some(_inside) = slot.enter(&self.gate, 1) else {
+            return false;
+        };
+        if self.index.warm(BLOCK).is_err() {
+            return false;
+        }
+        self.bytes.store(value, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !self.index.is_dirty(BLOCK) {
+            self.index.mark_dirty(BLOCK);
+        }
+        true
+    }
+
+    fn save(&self) {
+        if self.index.begin_save(BLOCK).is_some() {
+            self.disk.store(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.index.end_save(BLOCK, |frame| self.stamp(frame));
+        }
+    }
+
+    /// Cools the frame and evicts it when nobody uses it any more. True when it is the caller's.
+    fn evict(&self) -> bool {
+        self.index.cool(BLOCK, FRAME, |frame| self.stamp(frame));
+        let is_out_of_use = || self.epochs.is_over(self.stamp.load(Ordering::SeqCst));
+        for _ in 0..4 {
+            if is_out_of_use() {
+                break;
+            }
+            self.epochs.advance(&self.slots);
+            yield_now();
+        }
+        self.index.evict(BLOCK, FRAME, is_out_of_use)
+    }
+}
+
+fn bounded(test: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(4);
+    model.check(test);
+}
+
+#[test]
+fn a_store_is_saved_or_the_frame_is_dirty() {
+    bounded(|| {
+        let world = world();
+        assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
+        let writer = {
+            let world = world.clone();
+            spawn(move || assert!(world.write(1)))
+        };
+        world.save();
+        world.save();
+        writer.join().expect("no panic");
+        let saved = world.disk.load(Ordering::Relaxed) == 1;
+        assert!(saved || world.index.is_dirty(BLOCK), "a store is lost");
+    });
+}
+
+#[test]
+fn an_evicted_frame_is_nobodys() {
+    bounded(|| evict_beside_a_reader(&world()));
+    bounded(|| {
+        let world = world();
+        world.index.cool(BLOCK, FRAME, |frame| world.stamp(frame));
+        evict_beside_a_reader(&world);
+    });
+}
+
+fn evict_beside_a_reader(world: &Arc<World>) {
+    {
+        let frame = Arc::new(UnsafeCell::new(0_u32));
+        let reader = {
+            let (world, frame) = (world.clone(), frame.clone());
+            spawn(move || {
+                let slot = world.slots.claim().expect("two slots");
+                for inode in [2, 1] {
+                    if let Some(_inside) = slot.enter(&world.gate, inode)
+                        && world.index.warm(BLOCK).is_ok()
+                    {
+                        // SAFETY: loom checks that nobody writes meanwhile: that is the test.
+                        frame.with(|at| assert_eq!(unsafe { *at }, 0));
+                    }
+                }
+            })
+        };
+        // An epoch that has begun before the frame becomes cool says nothing of it.
+        world.epochs.advance(&world.slots);
+        if world.evict() {
+            // SAFETY: as above.
+            frame.with_mut(|at| unsafe { *at = 7 });
+        }
+        reader.join().expect("no panic");
+    }
+}
+
+#[test]
+fn a_store_into_a_frame_that_is_evicted_is_not_lost() {
+    bounded(|| {
+        let world = world();
+        let writer = {
+            let world = world.clone();
+            spawn(move || world.write(1))
+        };
+        let evicted = world.evict();
+        let written = writer.join().expect("no panic");
+        assert!(!(written && evicted), "evicted with a store in it");
+        assert!(!written || world.index.is_dirty(BLOCK));
+    });
+}
+
+#[test]
+fn a_store_beside_write_back_and_eviction_is_not_lost() {
+    bounded(|| {
+        let world = world();
+        assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
+        let writer = {
+            let world = world.clone();
+            spawn(move || world.write(1))
+        };
+        world.save();
+        let evicted = world.evict();
+        let written = writer.join().expect("no panic");
+        let saved = world.disk.load(Ordering::Relaxed) == 1;
+        assert!(
+            !written || saved || !evicted && world.index.is_dirty(BLOCK),
+            "a store is lost"
+        );
+    });
+}
+
+#[test]
+fn a_block_is_forgotten_while_it_is_filled() {
+    loom::model(|| {
+        let index = Arc::new(FrameIndex::new(1));
+        // Frames in nobody's hands.
+        let free = Arc::new(AtomicU32::new(1));
+        let filler = {
+            let (index, free) = (index.clone(), free.clone());
+            spawn(move || {
+                free.fetch_sub(1, Ordering::Relaxed);
+                if !index.begin_fill(BLOCK, FRAME) || !index.end_fill(BLOCK, FRAME) {
+                    free.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        if index.forget(BLOCK) != Forgotten::Nothing {
+            free.fetch_add(1, Ordering::Relaxed);
+        }
+        filler.join().expect("no panic");
+        let mapped = u32::from(index.has_frame(BLOCK));
+        assert_eq!(
+            free.load(Ordering::Relaxed) + mapped,
+            1,
+            "a frame is lost, or is two people's"
+        );
+    });
+}
+
+#[test]
+fn a_dirty_block_is_found_by_its_group() {
+    loom::model(|| {
+        let world = world();
+        let writer = {
+            let world = world.clone();
+            spawn(move || world.index.mark_dirty(BLOCK))
+        };
+        let before = world.index.next_dirty(0, 1);
+        writer.join().expect("no panic");
+        assert!(before.is_none_or(|at| at == BLOCK));
+        assert_eq!(world.index.next_dirty(0, 1), Some(BLOCK), "a dirty block is lost");
+    });
+}

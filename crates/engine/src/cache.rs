@@ -6,7 +6,7 @@
 //! `space` finds frames, `fill` reads blocks into them, `save` writes them back.
 //!
 //! Invariants: a frame is free, or one block's; what a thread uses is not evicted (see [`homenode_shared::Epochs`]); an error loses no dirty frame.
-//! Locks: that of a slice is taken last. Nobody waits for a disk or a frame inside a slot.
+//! Locks: that of a slice is taken last, but for that of a part of the ghosts. Nobody waits for a disk or a frame inside a slot.
 
 mod ahead;
 mod fill;
@@ -24,7 +24,7 @@ use ahead::{Ahead, Wanted};
 use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
-use space::Slice;
+use space::{AllGhosts, Slice};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use tail::Tail;
@@ -57,6 +57,7 @@ struct Cache {
     /// Those that there are.
     members: Mutex<Vec<MemberId>>,
     slices: Box<[Slice]>,
+    ghosts: AllGhosts,
     /// A frame's number is its slice's above so many bits, and below them its own in the slice.
     shift: u32,
     slots: Arc<Slots>,
@@ -102,6 +103,7 @@ impl<M> Cached<M> {
             members: Mutex::default(),
             disks: (0..MemberId::LIMIT).map(|_| OnceLock::new()).collect(),
             slices,
+            ghosts: AllGhosts::new(all),
             shift,
             slots: Slots::new(SLOTS),
             epochs: Epochs::default(),

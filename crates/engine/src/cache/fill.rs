@@ -17,7 +17,8 @@ const LOOKS: u32 = 20;
 pub struct Fetch {
     member: MemberId,
     first: u64,
-    frames: Vec<u32>,
+    /// Each with whether it is to be cool.
+    frames: Vec<(u32, bool)>,
     transfer: Transfer,
 }
 
@@ -93,7 +94,7 @@ impl<M: Disks> Cached<M> {
         Ok(frames.len() as u64)
     }
 
-    /// Begins to fill blocks from `at` on, up to the first that has a frame. `first` is a frame that was taken for it.
+    /// Begins to fill blocks from `at` on, up to the first that has a frame; gives their frames, and which are to be cool then. `first` is a frame that was taken for it.
     fn begin_run(
         &self,
         (cache, disk): (&Cache, &Disk),
@@ -101,7 +102,7 @@ impl<M: Disks> Cached<M> {
         at: u64,
         end: u64,
         mut first: Option<u32>,
-    ) -> Result<Vec<u32>, MemoryError> {
+    ) -> Result<Vec<(u32, bool)>, MemoryError> {
         let mut frames = Vec::new();
         let end = end.min(at + M::BLOCKS_MAX as u64);
         for at in at..end {
@@ -123,14 +124,13 @@ impl<M: Disks> Cached<M> {
                 cache.give_back(frame);
                 break;
             }
-            cache.enlist(frame);
-            frames.push(frame);
+            frames.push((frame, cache.enlist(frame)));
         }
         Ok(frames)
     }
 
-    fn read_run(&self, (cache, disk): (&Cache, &Disk), first: u64, frames: &[u32]) -> Result<(), MemoryError> {
-        let places: Vec<Block> = frames.iter().map(|frame| cache.block(*frame)).collect();
+    fn read_run(&self, (cache, disk): (&Cache, &Disk), first: u64, frames: &[(u32, bool)]) -> Result<(), MemoryError> {
+        let places: Vec<Block> = frames.iter().map(|(frame, _)| cache.block(*frame)).collect();
         let read = self.below.read(disk.block(first), &places);
         cache.end_run(disk, first, frames, read.is_ok());
         read
@@ -154,7 +154,7 @@ impl<M: Disks> Cached<M> {
         if frames.is_empty() {
             return None;
         }
-        let places: Vec<Block> = frames.iter().map(|frame| cache.block(*frame)).collect();
+        let places: Vec<Block> = frames.iter().map(|(frame, _)| cache.block(*frame)).collect();
         let Some(transfer) = self.below.transfer(at, &places) else {
             cache.end_run(disk, first, &frames, false);
             return None;
@@ -224,12 +224,15 @@ impl<M: Disks> Cached<M> {
 
 impl Cache {
     /// Ends filling blocks from `first` on.
-    fn end_run(&self, disk: &Disk, first: u64, frames: &[u32], is_read: bool) {
-        for (at, frame) in (first..).zip(frames) {
+    fn end_run(&self, disk: &Disk, first: u64, frames: &[(u32, bool)], is_read: bool) {
+        for (at, (frame, is_cool)) in (first..).zip(frames) {
             if !is_read {
                 disk.index.give_up(at, *frame);
                 self.give_back(*frame);
             } else if disk.index.end_fill(at, *frame) {
+                if *is_cool {
+                    disk.index.cool(at, *frame, |frame| self.stamp(frame));
+                }
                 self.slice(*frame).fetched.fetch_add(1, Ordering::Relaxed);
             } else {
                 self.give_back(*frame);

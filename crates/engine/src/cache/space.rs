@@ -2,9 +2,9 @@
 
 use super::{Cache, Cached, Disk, SliceOptions};
 use crate::{Block, Disks, MemberId, MemoryError, NodeId};
-use homenode_policy::eviction::{Eviction, Look};
+use homenode_policy::eviction::{Eviction, Ghosts, Look, Victim};
 use homenode_shared::{Cooled, Forgotten};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -52,6 +52,27 @@ pub(super) struct Space {
     /// Frames without a block.
     free: Vec<u32>,
     pub(super) order: Eviction,
+}
+
+/// Blocks that were evicted lately, by any slice: a block may come back to another one.
+#[derive(Debug)]
+pub(super) struct AllGhosts(Box<[Mutex<Ghosts>]>);
+
+impl AllGhosts {
+    /// So that threads seldom meet.
+    const PARTS: usize = 16;
+
+    /// As many as there are frames.
+    pub(super) fn new(frames: usize) -> Self {
+        let part = || Mutex::new(Ghosts::new(frames.div_ceil(Self::PARTS)));
+        Self((0..Self::PARTS).map(|_| part()).collect())
+    }
+
+    /// The part that a block belongs to.
+    fn of(&self, block: u64) -> MutexGuard<'_, Ghosts> {
+        let part = block % Self::PARTS as u64;
+        self.0[usize::try_from(part).expect("few parts")].lock()
+    }
 }
 
 impl Slice {
@@ -145,7 +166,13 @@ impl Cache {
     fn evict(&self, slice: &Slice, space: &mut Space, most: usize) {
         for _ in 0..most {
             let victim = space.order.evict(&mut |frame| self.look(slice, slice.first + frame));
-            let Some(frame) = victim else { break };
+            let Some(Victim { frame, is_remembered }) = victim else {
+                break;
+            };
+            if is_remembered {
+                let block = slice.owner(slice.first + frame).block.load(Ordering::Relaxed);
+                self.ghosts.of(block).remember(block);
+            }
             space.free.push(frame);
         }
     }
@@ -165,7 +192,7 @@ impl Cache {
             Cooled::Before => {
                 let is_out_of_use = || self.epochs.is_over(owner.stamp.load(Ordering::Relaxed));
                 if disk.index.evict(at, frame, is_out_of_use) {
-                    Look::Unused(block.to_raw())
+                    Look::Unused
                 } else {
                     Look::Busy
                 }
@@ -173,19 +200,21 @@ impl Cache {
         }
     }
 
-    /// Puts a frame that is being filled in the order in which frames go.
-    pub(super) fn enlist(&self, frame: u32) {
+    /// Puts a frame that is being filled in the order in which frames go. True when its block was evicted lately: then it is to be cool when it is
+    /// filled.
+    pub(super) fn enlist(&self, frame: u32) -> bool {
         let slice = self.slice(frame);
         let block = slice.owner(frame).block.load(Ordering::Relaxed);
+        let is_returned = self.ghosts.of(block).recall(block);
         let mut space = slice.space.lock();
-        let cool = space.order.insert(frame - slice.first, block).cool;
-        if let Some(cool) = cool {
+        if let Some(cool) = space.order.insert(frame - slice.first, is_returned) {
             let frame = slice.first + cool;
             let block = Block::from_raw(slice.owner(frame).block.load(Ordering::Relaxed));
             if let Some(disk) = self.disks[usize::from(block.member().0)].get() {
                 disk.index.cool(block.index(), frame, |frame| self.stamp(frame));
             }
         }
+        is_returned
     }
 
     /// Gives a frame back that is no block's; it may be in the order still.

@@ -297,11 +297,12 @@ fn refuse_disks(frames: &[Frames], paths: &[PathBuf]) -> Result<(), Error> {
 
 /// Gives a file to the memory as a member, as where it lies now asks for.
 fn attach(memory: &NodeMemory, member: MemberRecord, file: MemberFile, access: Access) -> Result<(), Error> {
-    Ok(match (file.kind()?, access) {
+    match (file.kind()?, access) {
         (MemberKind::Block, _) => memory.attach_disk(member.id, file)?,
         (_, Access::Write) => memory.attach(member.id, member.kind, file)?,
         (_, Access::Read | Access::Look) => memory.attach_to_read(member.id, member.kind, file)?,
-    })
+    }
+    Ok(())
 }
 
 /// A file as a new member of that number.

@@ -8,20 +8,25 @@
 //! Invariants: a frame is free, or one block's; what a thread uses is not evicted (see [`homenode_shared::Epochs`]); an error loses no dirty frame.
 //! Locks: that of a slice is taken last. Nobody waits for a disk or a frame inside a slot.
 
+mod ahead;
 mod fill;
 mod save;
 mod space;
 mod status;
+mod tail;
 
 pub use status::{CacheStatus, SliceStatus};
 
 use crate::fs::SLOTS;
 use crate::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
+use ahead::{Ahead, Wanted};
 use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
+use parking_lot::Mutex;
 use save::Saving;
 use space::Slice;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock};
+use tail::Tail;
 
 /// Most bytes of a file that are written to the log instead of where they lie: one forced write of so much is faster than two.
 const INLINE_BYTES_MAX: usize = 32 << 10;
@@ -48,11 +53,15 @@ pub struct Cached<M> {
 struct Cache {
     /// By member.
     disks: Box<[OnceLock<Box<Disk>>]>,
+    /// Those that there are.
+    members: Mutex<Vec<MemberId>>,
     slices: Box<[Slice]>,
     /// A frame's number is its slice's above so many bits, and below them its own in the slice.
     shift: u32,
     slots: Arc<Slots>,
     epochs: Epochs,
+    tail: Tail,
+    ahead: Ahead,
 }
 
 /// A disk with its blocks in the cache.
@@ -81,16 +90,22 @@ impl<M> Cached<M> {
             (slices.len() as u64) << shift <= u64::from(FrameIndex::FRAMES_MAX),
             "too many frames"
         );
-        let slices = (0..)
+        let slices: Box<[Slice]> = (0..)
             .zip(slices)
             .map(|(at, options)| Slice::new(*options, at << shift))
             .collect();
+        let all = slices.iter().map(|slice| slice.frames as usize).sum();
+        let tail = slices.iter().flat_map(Slice::take_all).take(Tail::frames(all));
+        let tail = Tail::new(tail.collect());
         let cache = Cache {
+            members: Mutex::default(),
             disks: (0..MemberId::LIMIT).map(|_| OnceLock::new()).collect(),
             slices,
             shift,
             slots: Slots::new(SLOTS),
             epochs: Epochs::default(),
+            tail,
+            ahead: Ahead::default(),
         };
         Self {
             below,
@@ -122,6 +137,7 @@ impl<M> Cached<M> {
         };
         let place = &cache.disks[usize::from(member.0)];
         place.set(Box::new(disk)).expect("numbers are not used twice");
+        cache.members.lock().push(member);
     }
 
     /// Whether a member is frames.
@@ -248,6 +264,9 @@ impl<M: Disks> Memory for Cached<M> {
         Self::each_block(from, offset, rest.len(), |_, at, in_block, bytes| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes);
             rest = later;
+            if let Some(frame) = disk.0.in_tail(at) {
+                return self.below.load(disk.0.block(frame), in_block, now);
+            }
             let now = std::cell::RefCell::new(now);
             self.with_frame(disk, at, |frame| {
                 self.below.load(frame, in_block, &mut now.borrow_mut())
@@ -280,15 +299,7 @@ impl<M: Disks> Memory for Cached<M> {
             return self.below.append(to, offset, from);
         };
         Self::each_block(to, offset, from.len(), |done, at, in_block, bytes| {
-            let now = &from[done..done + bytes];
-            let is_new = in_block == 0;
-            self.change(disk, at, is_new, |frame| {
-                self.below.store(frame, in_block, now)?;
-                if is_new && bytes < BLOCK_BYTES {
-                    self.below.zero(frame, bytes, BLOCK_BYTES - bytes)?;
-                }
-                Ok(())
-            })
+            self.append_block(disk, at, in_block, &from[done..done + bytes])
         })
     }
 
@@ -344,14 +355,17 @@ impl<M: Disks> Memory for Cached<M> {
             return self.below.persist(at, offset, bytes);
         };
         let first = at.plus((offset / BLOCK_BYTES) as u64).index();
-        let end = at.index() + (offset + bytes).div_ceil(BLOCK_BYTES) as u64;
-        self.save_range(disk, first..end)
+        let end = offset + bytes;
+        let range = first..at.index() + end.div_ceil(BLOCK_BYTES) as u64;
+        self.save_tail(disk, &range, end.is_multiple_of(BLOCK_BYTES))?;
+        self.save_range(disk, range)
     }
 
     fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {
         let Some(disk) = self.disk(member) else {
             return self.below.persist_all(member);
         };
+        // The end of the log is made durable by itself.
         self.save_range(disk, 0..disk.1.index.blocks())
     }
 
@@ -411,6 +425,17 @@ impl<M: Disks> Memory for Cached<M> {
         self.fill(disk, node, at.index(), blocks)
     }
 
+    fn fetch_soon(&self, node: NodeId, at: Block, blocks: u64) {
+        if let Some((cache, _)) = self.disk(at.member()) {
+            cache.ahead.send(Wanted { node, at, blocks });
+        }
+    }
+
+    fn fetch_max(&self) -> u64 {
+        let all = |cache: &Cache| cache.slices.iter().map(|slice| u64::from(slice.frames)).sum::<u64>();
+        self.cache.as_deref().map_or(u64::MAX, |cache| (all(cache) / 8).max(2))
+    }
+
     fn wait_for_places(&self, node: NodeId, blocks: u64) -> Result<(), MemoryError> {
         let Some(cache) = &self.cache else { return Ok(()) };
         self.wait_for_free(cache, node, blocks)
@@ -420,7 +445,8 @@ impl<M: Disks> Memory for Cached<M> {
         let Some((cache, disk)) = self.disk(at.member()) else {
             return;
         };
-        (at.index()..at.index() + blocks).for_each(|at| cache.forget(disk, at));
+        cache.forget_tail(at, blocks);
+        (at.index()..at.index() + blocks).for_each(|at| cache.forget_frame(disk, at));
     }
 
     fn homes(&self) -> Vec<(MemberId, NodeId)> {

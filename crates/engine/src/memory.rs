@@ -156,6 +156,16 @@ pub trait Memory: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Asks for blocks to be [fetched](Memory::fetch) by those who tend the cache, while the caller goes on. May do nothing.
+    fn fetch_soon(&self, node: NodeId, at: Block, blocks: u64) {
+        let _ = (node, at, blocks);
+    }
+
+    /// Blocks that can be fetched at a time and are all there afterwards, most likely.
+    fn fetch_max(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Waits until there are places for `blocks` more blocks, or for as many as there can be.
     ///
     /// # Errors

@@ -171,6 +171,12 @@ impl<M: Memory> Pool<M> {
         MemberId(self.members.read().next)
     }
 
+    /// Says that a member of that number was not added: the number is not used again.
+    pub(crate) fn skip_member(&self, id: MemberId) {
+        let mut members = self.members.write();
+        members.next = members.next.max(id.0 + 1);
+    }
+
     /// Adds a member of `kind` and of `blocks` blocks at home on `home`, none populated yet. The memory behind it must be there already,
     /// under the number that [`Pool::next_member`] told.
     ///

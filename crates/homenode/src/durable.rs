@@ -9,10 +9,11 @@ pub use given::{Found, find_members};
 
 use crate::machine::Machine;
 use crate::periodic::Periodic;
-use crate::pool::{Pool, root_of};
+use crate::pool::{EngineFs, Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
 use frames::Frames;
 use given::{Access, Members, blocks, gathered, refuse_twice, require_blocks};
+use homenode_engine::cache::{Cached, SliceOptions};
 use homenode_engine::fs::{Fs, OpenError};
 use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
 use homenode_engine::pool::{MemberKind, PoolError};
@@ -26,6 +27,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Blocks of a segment of the log, and the share of the pool that is the most of them: 256 KiB to 1 MiB.
 const SEGMENT_BLOCKS: RangeInclusive<u64> = 64..=256;
@@ -35,6 +37,8 @@ const SLACK_BYTES_MAX: u64 = 64 << 20;
 const SLACK_SHARE: u64 = 32;
 /// Smallest member: its superblocks, a log that goes on, and some data.
 const MEMBER_BLOCKS_MIN: u64 = 16 * 256;
+/// Time between two looks at a slice of the cache.
+const KEEPER_PERIOD: Duration = Duration::from_millis(20);
 
 impl Pool {
     /// Makes a durable pool on files and devices, one member each, and brings it up. Each file keeps its size, takes all of its room on the disk, and is
@@ -58,7 +62,7 @@ impl Pool {
             .try_for_each(|file| require_blocks(file, MEMBER_BLOCKS_MIN))?;
         let memory = NodeMemory::new();
         let frames = frames::add(&machine, &memory, &files, options.cache)?;
-        refuse_disks(&frames, paths)?;
+        let memory = cached(memory, &frames);
         let taken = TakenRoom::begin(&files)?;
         let is_over = options.interrupted.clone().unwrap_or_default();
         files
@@ -78,8 +82,8 @@ impl Pool {
                 Ok((member, home_of(&machine, file)?))
             })
             .collect::<Result<_, Error>>()?;
-        for ((member, _), file) in members.iter().zip(files) {
-            attach(&memory, *member, file, Access::Write)?;
+        for ((member, home), file) in members.iter().zip(files) {
+            attach(&memory, *member, *home, file, Access::Write)?;
         }
         let (owner, root) = root_of(options);
         let fs = Fs::format(&machine.engine, memory, CoarseClock, root, log, &members);
@@ -105,15 +109,18 @@ impl Pool {
         let (mut missing, mut homes) = (Vec::new(), BTreeMap::new());
         let present = files.iter().filter_map(|(_, file)| file.as_ref());
         let frames = frames::add(&machine, &memory, present, options.cache)?;
-        refuse_disks(&frames, paths)?;
+        let memory = cached(memory, &frames);
         for (member, file) in files {
             let Some(file) = file else {
                 missing.push(member.id);
-                memory.attach_missing(member.id, member.blocks * BLOCK_BYTES as u64)?;
+                memory
+                    .below()
+                    .attach_missing(member.id, member.blocks * BLOCK_BYTES as u64)?;
                 continue;
             };
-            homes.insert(member.id, home_of(&machine, &file)?);
-            attach(&memory, member, file, access)?;
+            let home = home_of(&machine, &file)?;
+            homes.insert(member.id, home);
+            attach(&memory, member, home, file, access)?;
         }
         let first = *machine.engine.nodes.first().ok_or(Error::NoNodes)?;
         let home_of = |id| homes.get(&id).copied().unwrap_or(first);
@@ -160,7 +167,7 @@ impl Pool {
         let file = open(path, new.direct)?;
         require_blocks(&file, MEMBER_BLOCKS_MIN)?;
         let members = pool.status().members;
-        if file.kind()? == MemberKind::Block && !members.iter().any(|member| member.kind == MemberKind::Block) {
+        if file.kind()? == MemberKind::Block && !pool.memory().has_cache() {
             return Err(Error::NoCache(path.to_owned()));
         }
         let is_member = |id: MemberId| members.iter().any(|member| member.id == id);
@@ -174,14 +181,14 @@ impl Pool {
         let _alone = inner.populators.lock();
         let member = record(pool.next_member(), &file)?;
         let identity = identity(member.id, &file)?;
-        attach(pool.memory(), member, file, Access::Write)?;
+        attach(pool.memory(), member, home, file, Access::Write)?;
         let added = fs.add_member(member, home, identity);
         // After the second the pool may list it.
         if matches!(added, Ok(()) | Err(PoolError::Log)) {
             taken.keep();
         }
         if let Err(error) = added {
-            pool.memory().remove(member.id)?;
+            pool.memory().below().remove(member.id)?;
             return Err(error.into());
         }
         inner.limit_metadata();
@@ -201,7 +208,7 @@ impl Pool {
         let members = pool.status().members;
         members
             .iter()
-            .filter_map(|member| pool.memory().file(member.id))
+            .filter_map(|member| pool.memory().below().file(member.id))
             .collect()
     }
 
@@ -225,12 +232,7 @@ impl Pool {
     }
 
     /// A pool with a thread that commits.
-    fn committing(
-        fs: Fs<NodeMemory, CoarseClock>,
-        owner: Owner,
-        machine: Machine,
-        options: &PoolOptions,
-    ) -> Result<Self, Error> {
+    fn committing(fs: EngineFs, owner: Owner, machine: Machine, options: &PoolOptions) -> Result<Self, Error> {
         let period = options.checked_commit_period()?;
         let fs = Arc::new(fs);
         let slot = fs.slots().claim().expect("nobody has claimed a slot of a new pool");
@@ -241,8 +243,9 @@ impl Pool {
             }
             period
         })?;
-        let pool = Self::of(fs, owner, machine, options, Some(committer));
+        let pool = Self::of(Arc::clone(&fs), owner, machine, options, Some(committer));
         pool.inner.limit_metadata();
+        *pool.inner.keepers.lock() = keepers(&fs)?;
         Ok(pool)
     }
 }
@@ -287,22 +290,47 @@ fn open(path: &Path, direct: bool) -> Result<MemberFile, MemberFileError> {
     if direct { file.direct() } else { Ok(file) }
 }
 
-/// The engine's memory is not over the frames yet.
-fn refuse_disks(frames: &[Frames], paths: &[PathBuf]) -> Result<(), Error> {
-    match frames {
-        [] => Ok(()),
-        _ => Err(Error::NoCache(paths[0].clone())),
+/// Memory with a cache in these frames, if there are any.
+fn cached(memory: NodeMemory, frames: &[Frames]) -> Cached<NodeMemory> {
+    let slices: Vec<SliceOptions> = frames.iter().map(Frames::slice).collect();
+    if slices.is_empty() {
+        Cached::without_cache(memory)
+    } else {
+        Cached::new(memory, &slices)
     }
 }
 
 /// Gives a file to the memory as a member, as where it lies now asks for.
-fn attach(memory: &NodeMemory, member: MemberRecord, file: MemberFile, access: Access) -> Result<(), Error> {
+fn attach(
+    memory: &Cached<NodeMemory>,
+    member: MemberRecord,
+    home: NodeId,
+    file: MemberFile,
+    access: Access,
+) -> Result<(), Error> {
+    let below = memory.below();
     match (file.kind()?, access) {
-        (MemberKind::Block, _) => memory.attach_disk(member.id, file)?,
-        (_, Access::Write) => memory.attach(member.id, member.kind, file)?,
-        (_, Access::Read | Access::Look) => memory.attach_to_read(member.id, member.kind, file)?,
+        (MemberKind::Block, _) => {
+            below.attach_disk(member.id, file)?;
+            memory.add_disk(member.id, home, member.blocks);
+        }
+        (_, Access::Write) => below.attach(member.id, member.kind, file)?,
+        (_, Access::Read | Access::Look) => below.attach_to_read(member.id, member.kind, file)?,
     }
     Ok(())
+}
+
+/// Threads that tend the slices of a pool's cache, one each.
+fn keepers(fs: &Arc<EngineFs>) -> Result<Vec<Periodic>, Error> {
+    let slices = fs.pool().memory().cache_status().slices.len();
+    let keeper = |slice: usize| {
+        let fs = Arc::clone(fs);
+        Periodic::start(&format!("keeper {slice}"), move || {
+            fs.pool().memory().tend(slice, KEEPER_PERIOD);
+            Duration::ZERO
+        })
+    };
+    (0..slices).map(keeper).collect()
 }
 
 /// A file as a new member of that number.

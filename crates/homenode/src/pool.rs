@@ -10,6 +10,7 @@ use crate::periodic::Periodic;
 use crate::populate::{Populator, Progress};
 use crate::{Error, MEMBER_BYTES_MIN, MemberId, MemberKind, NodeId, Owner, PoolOptions, Size, Status};
 use homenode_engine::BLOCK_BYTES;
+use homenode_engine::cache::Cached;
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::PoolError;
 use homenode_linux::clock::CoarseClock;
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 const LOOK_TIME_MAX: Duration = Duration::from_millis(200);
 
 /// The engine on this machine's memory.
-pub(crate) type EngineFs = Fs<NodeMemory, CoarseClock>;
+pub(crate) type EngineFs = Fs<Cached<NodeMemory>, CoarseClock>;
 
 /// A filesystem over the memory of every node, in this process. Handles are cheap to clone and share one pool; the pool
 /// goes with the last handle, open file and mount.
@@ -52,6 +53,8 @@ pub(crate) struct Inner {
     pub(crate) populators: Mutex<BTreeMap<MemberId, Populator>>,
     /// Makes a durable pool durable again and again.
     committer: Option<Periodic>,
+    /// Keep frames of a cache free, and write back.
+    pub(crate) keepers: Mutex<Vec<Periodic>>,
 }
 
 impl Pool {
@@ -68,7 +71,12 @@ impl Pool {
         let machine = Machine::read(options.files_max)?;
         let sizes = member_sizes(&machine, options)?;
         let (owner, root) = root_of(options);
-        let fs = Arc::new(Fs::new(&machine.engine, NodeMemory::new(), CoarseClock, root));
+        let fs = Arc::new(Fs::new(
+            &machine.engine,
+            Cached::without_cache(NodeMemory::new()),
+            CoarseClock,
+            root,
+        ));
         let pool = Self::of(fs, owner, machine, options, None);
         let mut populators = pool.inner.populators.lock();
         for (node, bytes) in sizes {
@@ -107,6 +115,7 @@ impl Pool {
             populate_ahead: Mutex::new(options.populate_ahead),
             populators: Mutex::default(),
             committer,
+            keepers: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -164,12 +173,12 @@ impl Pool {
             return Err(Error::NotDrained(member));
         }
         if fs.is_durable() {
-            let identity = pool.memory().identity(member)?;
+            let identity = pool.memory().below().identity(member)?;
             fs.remove_member(member, identity.ok_or(PoolError::UnknownMember(member))?)?;
         } else {
             pool.remove(member)?;
         }
-        pool.memory().remove(member)?;
+        pool.memory().below().remove(member)?;
         self.inner.limit_metadata();
         drop(populators);
         Ok(())
@@ -180,8 +189,12 @@ impl Pool {
     pub fn status(&self) -> Status {
         let pool = self.inner.fs.pool();
         let backing = |member| {
-            let file = pool.memory().file(member).map(|path| path.display().to_string());
-            file.or_else(|| pool.memory().backing(member).map(|backing| backing.to_string()))
+            let file = pool
+                .memory()
+                .below()
+                .file(member)
+                .map(|path| path.display().to_string());
+            file.or_else(|| pool.memory().below().backing(member).map(|backing| backing.to_string()))
                 .unwrap_or_default()
         };
         let (fs, start) = (&self.inner.fs, Instant::now());
@@ -192,7 +205,12 @@ impl Pool {
             fs.metadata_by_user(),
             fs.backing_by_node(|| start.elapsed() < LOOK_TIME_MAX),
             backing,
-            |member| (pool.memory().health(member), pool.memory().errors(member)),
+            |member| {
+                (
+                    pool.memory().below().health(member),
+                    pool.memory().below().errors(member),
+                )
+            },
         )
     }
 
@@ -279,7 +297,7 @@ impl Inner {
     ) -> Result<MemberId, Error> {
         let pool = self.fs.pool();
         let member = pool.next_member();
-        pool.memory().add(member, node, bytes)?;
+        pool.memory().below().add(member, node, bytes)?;
         let added = self.prepare_populating(member, node, bytes).and_then(|populator| {
             debug_assert_eq!(pool.next_member(), member);
             pool.add(MemberKind::Dram, node, bytes / BLOCK_BYTES as u64)?;
@@ -292,7 +310,7 @@ impl Inner {
                 Ok(member)
             }
             Err(error) => {
-                if let Err(error) = pool.memory().remove(member) {
+                if let Err(error) = pool.memory().below().remove(member) {
                     tracing::warn!("{member} was not added, and its memory stays: {error}");
                 }
                 Err(error)

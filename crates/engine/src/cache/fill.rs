@@ -30,7 +30,7 @@ impl<M: Disks> Cached<M> {
         let end = (first + blocks).min(disk.index.blocks());
         let mut at = first;
         while at < end {
-            match self.begin_run((cache, disk), node, at, end)? {
+            match self.begin_run((cache, disk), node, at, end, None)? {
                 frames if frames.is_empty() => {
                     self.wait_for_others(disk, at);
                     at += 1;
@@ -59,22 +59,41 @@ impl<M: Disks> Cached<M> {
         self.fill((cache, disk), disk.home, first, blocks)
     }
 
-    /// Begins to fill blocks from `at` on, up to the first that has a frame.
+    /// Reads some blocks from `at` on, as far as frames are free; gives how many.
+    pub(super) fn fill_at_once(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        node: NodeId,
+        at: u64,
+        end: u64,
+    ) -> Result<u64, MemoryError> {
+        let Some(frame) = cache.take_at_once(node, disk.block(at)) else {
+            return Ok(0);
+        };
+        let frames = self.begin_run((cache, disk), node, at, end, Some(frame))?;
+        self.read_run((cache, disk), at, &frames)?;
+        Ok(frames.len() as u64)
+    }
+
+    /// Begins to fill blocks from `at` on, up to the first that has a frame. `first` is a frame that was taken for it.
     fn begin_run(
         &self,
         (cache, disk): (&Cache, &Disk),
         node: NodeId,
         at: u64,
         end: u64,
+        mut first: Option<u32>,
     ) -> Result<Vec<u32>, MemoryError> {
         let mut frames = Vec::new();
         let end = end.min(at + M::BLOCKS_MAX as u64);
         for at in at..end {
-            if disk.index.has_frame(at) {
+            if first.is_none() && disk.index.has_frame(at) {
                 break;
             }
-            let frame = if frames.is_empty() {
-                self.take(cache, node, disk.block(at))?
+            let frame = if let Some(frame) = first.take() {
+                frame
+            } else if frames.is_empty() {
+                self.wait_for(cache, || cache.take_at_once(node, disk.block(at)))?
             } else {
                 // What was begun must be ended first, if there is none.
                 let Some(frame) = cache.take_at_once(node, disk.block(at)) else {
@@ -131,7 +150,7 @@ impl<M: Disks> Cached<M> {
         if disk.index.has_frame(at) {
             return Ok(false);
         }
-        let frame = self.take(cache, disk.home, disk.block(at))?;
+        let frame = self.wait_for(cache, || cache.take_for_new(disk.home, disk.block(at)))?;
         cache.fill_with(disk, at, frame, act)
     }
 
@@ -146,7 +165,7 @@ impl<M: Disks> Cached<M> {
         if disk.index.warm(at) != Err(Away::Absent) {
             return None;
         }
-        let frame = cache.take_at_once(node, disk.block(at))?;
+        let frame = cache.take_for_new(node, disk.block(at))?;
         match cache.fill_with(disk, at, frame, &|frame| self.below.store(frame, 0, from)) {
             Ok(true) => Some(Ok(())),
             Ok(false) => None,
@@ -185,7 +204,7 @@ impl Cache {
         if disk.index.has_frame(at) {
             return disk.index.warm(at).is_ok();
         }
-        let Some(frame) = self.take_at_once(node, disk.block(at)) else {
+        let Some(frame) = self.take_for_new(node, disk.block(at)) else {
             return false;
         };
         self.fill_with(disk, at, frame, &|_| Ok(())) == Ok(true)

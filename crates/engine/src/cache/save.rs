@@ -6,6 +6,9 @@ use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// One of so many frames may be dirty before some are written back; a commit writes all.
+const DIRTY_SHARE: u64 = 10;
+
 /// Writes under way to a disk, and whether all are durable that ended.
 #[derive(Debug, Default)]
 pub(super) struct Saving {
@@ -13,7 +16,7 @@ pub(super) struct Saving {
     now: Mutex<Vec<Range<u64>>>,
     ended: Condvar,
     /// Some writes are not durable.
-    is_unflushed: AtomicBool,
+    pub(super) is_unflushed: AtomicBool,
     /// Held while they are made durable.
     flushing: Mutex<()>,
     /// Writes that failed.
@@ -50,7 +53,7 @@ impl Saving {
 }
 
 impl<M: Disks> Cached<M> {
-    /// Makes all bytes of blocks durable that were stored before the call.
+    /// Makes all bytes of blocks durable that were stored before the call, but for those in the tail of the log.
     pub(super) fn save_range(&self, (cache, disk): (&Cache, &Disk), range: Range<u64>) -> Result<(), MemoryError> {
         let failures = disk.saving.failures.load(Ordering::SeqCst);
         let mut at = range.start;
@@ -135,28 +138,35 @@ impl<M: Disks> Cached<M> {
 
     /// Writes some dirty blocks, a batch of each disk, where the last time ended; gives how many.
     pub(super) fn save_some(&self, cache: &Cache) -> Result<u64, MemoryError> {
-        let mut saved = 0;
-        for disk in cache.disks.iter().filter_map(|disk| disk.get()) {
+        let (mut saved, mut failed) = (0, None);
+        let members = cache.members.lock().clone();
+        for disk in members
+            .iter()
+            .filter_map(|member| cache.disks[usize::from(member.0)].get())
+        {
             let from = disk.saving.cursor.load(Ordering::Relaxed);
             let end = disk.index.blocks();
             let next = disk.index.next_dirty(from, end);
             let Some(first) = next.or_else(|| disk.index.next_dirty(0, end)) else {
                 continue;
             };
-            let behind = self.save_run((cache, disk), first, end, false)?;
-            disk.saving.cursor.store(behind.max(first + 1), Ordering::Relaxed);
-            saved += behind - first;
+            let behind = self.save_run((cache, disk), first, end, false);
+            let next = *behind.as_ref().unwrap_or(&first);
+            disk.saving.cursor.store(next.max(first + 1), Ordering::Relaxed);
+            saved += next - first;
+            failed = failed.or(behind.err());
         }
-        Ok(saved)
+        failed.map_or(Ok(saved), Err)
     }
 
-    /// Writes dirty blocks until fewer than `most` frames are dirty, of all slices. True when more is to be done.
+    /// Writes some dirty blocks when too many frames are dirty. True when there are more to be written.
     ///
     /// # Errors
     /// [`MemoryError`] when some could not be written: they are dirty still.
-    pub fn write_back(&self, most: u64) -> Result<bool, MemoryError> {
+    pub fn write_back(&self) -> Result<bool, MemoryError> {
         let Some(cache) = &self.cache else { return Ok(false) };
-        if cache.dirty() <= most {
+        let all: u64 = cache.slices.iter().map(|slice| u64::from(slice.frames)).sum();
+        if cache.dirty() * DIRTY_SHARE <= all {
             return Ok(false);
         }
         Ok(self.save_some(cache)? > 0)

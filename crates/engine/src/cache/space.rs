@@ -12,9 +12,13 @@ use std::time::Duration;
 const BATCH: usize = 16;
 /// One frame of so many is kept free by those who tend a slice.
 const FREE_SHARE: u32 = 64;
+/// Dirty blocks come into no more than three of four frames: bytes can be read while a disk cannot be written.
+const DIRTY_SHARE: (u64, u64) = (3, 4);
 /// Pause of a thread that waits for a frame, and how often it waits: ten seconds.
-const PAUSE: Duration = Duration::from_micros(200);
-const PAUSES_MAX: u32 = 50_000;
+pub(super) const PAUSE: Duration = Duration::from_micros(200);
+pub(super) const PAUSES_MAX: u32 = 50_000;
+/// Failures of writes after which it does not wait any longer.
+const FAILURES_MAX: u32 = 16;
 
 /// A slice.
 #[derive(Debug)]
@@ -78,6 +82,11 @@ impl Slice {
     /// Memory that a frame takes besides its bytes.
     pub(super) const TABLE_BYTES: usize = size_of::<Owner>() + size_of::<u32>() + 12;
 
+    /// Takes free frames away for good, one after the other.
+    pub(super) fn take_all(&self) -> impl Iterator<Item = u32> {
+        std::iter::from_fn(|| Some(self.first + self.space.lock().free.pop()?))
+    }
+
     fn owner(&self, frame: u32) -> &Owner {
         &self.owners[(frame - self.first) as usize]
     }
@@ -121,6 +130,15 @@ impl Cache {
         }
         slice.owner(frame).block.store(block.to_raw(), Ordering::Relaxed);
         Some(frame)
+    }
+
+    /// [`Cache::take_at_once`] for bytes that are not the disk's.
+    pub(super) fn take_for_new(&self, node: NodeId, block: Block) -> Option<u32> {
+        let is_full = |slice: &Slice| {
+            slice.dirty.load(Ordering::Relaxed) * DIRTY_SHARE.1 >= u64::from(slice.frames) * DIRTY_SHARE.0
+        };
+        let has_room = !self.slices.iter().all(is_full);
+        has_room.then(|| self.take_at_once(node, block)).flatten()
     }
 
     /// Evicts up to `most` frames.
@@ -179,7 +197,7 @@ impl Cache {
     }
 
     /// Forgets a block that is nobody's any more.
-    pub(super) fn forget(&self, disk: &Disk, at: u64) {
+    pub(super) fn forget_frame(&self, disk: &Disk, at: u64) {
         if !disk.index.has_frame(at) {
             return;
         }
@@ -192,64 +210,59 @@ impl Cache {
             }
         }
     }
-
-    pub(super) fn advance(&self) {
-        self.epochs.advance(&self.slots);
-    }
 }
 
 impl<M: Disks> Cached<M> {
-    /// [`Cache::take_at_once`], waiting for a frame; outside of slots.
-    pub(super) fn take(&self, cache: &Cache, node: NodeId, block: Block) -> Result<u32, MemoryError> {
+    /// A frame as `take` finds one at once, or when it was waited for; outside of slots.
+    pub(super) fn wait_for<T>(&self, cache: &Cache, take: impl Fn() -> Option<T>) -> Result<T, MemoryError> {
+        let mut failures = 0;
         for pauses in 0..PAUSES_MAX {
-            if let Some(frame) = cache.take_at_once(node, block) {
-                return Ok(frame);
+            if let Some(taken) = take() {
+                return Ok(taken);
             }
-            self.make_room(cache, pauses);
+            // What was made cool just now is out of use when nobody is inside.
+            (0..3).for_each(|_| cache.epochs.advance(&cache.slots));
+            match self.save_some(cache) {
+                Ok(0) if pauses < 2 => {}
+                Ok(0) if pauses < 16 => std::thread::yield_now(),
+                Ok(0) => std::thread::sleep(PAUSE),
+                Ok(_) => {}
+                // It is told to those who sync the blocks.
+                Err(error) => {
+                    failures += 1;
+                    if failures == FAILURES_MAX {
+                        return Err(error);
+                    }
+                }
+            }
         }
         Err(MemoryError)
     }
 
-    /// Waits until `blocks` frames are free or can be evicted, or as many as there can be; outside of slots.
+    /// Waits until `blocks` frames are free and may become dirty, or as many as there can be; outside of slots.
     pub(super) fn wait_for_free(&self, cache: &Cache, node: NodeId, blocks: u64) -> Result<(), MemoryError> {
         let all: u64 = cache.slices.iter().map(|slice| u64::from(slice.frames)).sum();
         // Others want some too.
-        let wanted = blocks.min(all / 4);
-        for pauses in 0..PAUSES_MAX {
+        let wanted = blocks.min(all / 8).max(1);
+        self.wait_for(cache, || {
+            if (cache.dirty() + wanted) * DIRTY_SHARE.1 > all * DIRTY_SHARE.0 {
+                return None;
+            }
             let mut found = 0;
             for slice in cache.nearest(node) {
                 let mut space = slice.space.lock();
                 let missing = wanted.saturating_sub(found + space.free.len() as u64);
-                let missing = usize::try_from(missing).expect("at most all frames");
-                cache.evict(slice, &mut space, missing);
+                cache.evict(slice, &mut space, usize::try_from(missing).expect("at most all frames"));
                 found += space.free.len() as u64;
-                if found >= wanted {
-                    return Ok(());
-                }
             }
-            self.make_room(cache, pauses);
-        }
-        Err(MemoryError)
-    }
-
-    /// Does what makes frames free by and by: writes some, and waits for those who are inside.
-    fn make_room(&self, cache: &Cache, pauses: u32) {
-        cache.advance();
-        // An error is told to those who sync the block.
-        let saved = self.save_some(cache).is_ok_and(|blocks| blocks > 0);
-        if !saved {
-            if pauses < 16 {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(PAUSE);
-            }
-        }
+            (found >= wanted).then_some(())
+        })
     }
 
     /// Keeps some frames of a slice free. True when there are enough.
     pub fn tend_space(&self, slice: usize) -> bool {
         let Some(cache) = &self.cache else { return true };
-        cache.advance();
+        cache.epochs.advance(&cache.slots);
         let slice = &cache.slices[slice];
         let wanted = (slice.frames / FREE_SHARE).max(1) as usize;
         let mut space = slice.space.lock();

@@ -1,1 +1,199 @@
+//! A cache over a disk that counts its requests.
 
+use super::*;
+use crate::fs::{Asking, Fs, NewInode};
+use crate::pool::{Machine, MemberKind};
+use crate::{Clock, CpuId};
+use parking_lot::Mutex;
+use std::time::Duration;
+
+const FRAMES: MemberId = MemberId(2048);
+
+/// Bytes of frames and of a disk, which tells what was asked of it.
+#[derive(Clone, Debug)]
+struct TestDisk(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    frames: Mutex<Vec<u8>>,
+    disk: Mutex<Vec<u8>>,
+    /// First block and number of blocks of each read.
+    reads: Mutex<Vec<(u64, usize)>>,
+    writes: Mutex<Vec<(u64, usize)>>,
+}
+
+impl TestDisk {
+    fn new(frames: usize, blocks: usize) -> Self {
+        Self(Arc::new(Inner {
+            frames: Mutex::new(vec![0x5a; frames * BLOCK_BYTES]),
+            disk: Mutex::new(vec![0; blocks * BLOCK_BYTES]),
+            reads: Mutex::default(),
+            writes: Mutex::default(),
+        }))
+    }
+
+    fn with<T>(&self, at: Block, offset: usize, bytes: usize, act: impl FnOnce(&mut [u8]) -> T) -> T {
+        let start = usize::try_from(at.index()).expect("small") * BLOCK_BYTES + offset;
+        assert_eq!(at.member(), FRAMES, "the disk is reached by requests");
+        act(&mut self.0.frames.lock()[start..start + bytes])
+    }
+
+    fn take_reads(&self) -> Vec<(u64, usize)> {
+        std::mem::take(&mut *self.0.reads.lock())
+    }
+}
+
+impl Memory for TestDisk {
+    fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
+        self.with(from, offset, to.len(), |bytes| to.copy_from_slice(bytes));
+        Ok(())
+    }
+
+    fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        self.with(to, offset, from.len(), |bytes| bytes.copy_from_slice(from));
+        Ok(())
+    }
+
+    fn zero(&self, at: Block, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        self.with(at, offset, bytes, |bytes| bytes.fill(0));
+        Ok(())
+    }
+
+    fn copy(&self, _: Block, _: Block, _: u64) -> Result<(), MemoryError> {
+        unreachable!("frames are not copied to each other")
+    }
+
+    fn populate(&self, _: MemberId, _: u64, _: u64) -> Result<(), Starved> {
+        Ok(())
+    }
+}
+
+impl Disks for TestDisk {
+    fn is_disk(&self, member: MemberId) -> bool {
+        member != FRAMES
+    }
+
+    fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
+        self.0.reads.lock().push((first.index(), frames.len()));
+        for (at, frame) in (first.index()..).zip(frames) {
+            let start = usize::try_from(at).expect("small") * BLOCK_BYTES;
+            let bytes = self.0.disk.lock()[start..start + BLOCK_BYTES].to_vec();
+            self.store(*frame, 0, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, first: Block, frames: &[Block], _forced: bool) -> Result<(), MemoryError> {
+        self.0.writes.lock().push((first.index(), frames.len()));
+        for (at, frame) in (first.index()..).zip(frames) {
+            let start = usize::try_from(at).expect("small") * BLOCK_BYTES;
+            let mut bytes = [0; BLOCK_BYTES];
+            self.load(*frame, 0, &mut bytes)?;
+            self.0.disk.lock()[start..start + BLOCK_BYTES].copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
+    fn flush(&self, _: MemberId) -> Result<(), MemoryError> {
+        Ok(())
+    }
+}
+
+struct NoTime;
+
+impl Clock for NoTime {
+    fn now_ns(&self) -> i64 {
+        0
+    }
+}
+
+fn filesystem(frames: u32, blocks: u64) -> (Fs<Cached<TestDisk>, NoTime>, TestDisk) {
+    let disk = TestDisk::new(frames as usize, usize::try_from(blocks).expect("few"));
+    let slice = SliceOptions {
+        member: FRAMES,
+        node: NodeId(0),
+        frames,
+    };
+    let cached = Cached::new(disk.clone(), &[slice]);
+    cached.add_disk(MemberId(0), NodeId(0), blocks);
+    let machine = Machine {
+        cpu_nodes: vec![NodeId(0)],
+        nodes: vec![NodeId(0)],
+        latency: vec![vec![10]],
+        files_max: 10,
+    };
+    let root = NewInode {
+        mode: 0o755,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+    };
+    let fs = Fs::new(&machine, cached, NoTime, root);
+    fs.pool()
+        .add(MemberKind::Block, NodeId(0), blocks)
+        .expect("there may be one");
+    (fs, disk)
+}
+
+#[test]
+fn what_is_read_in_order_is_read_ahead_and_at_random_block_by_block() {
+    const BLOCKS: u64 = 4096;
+    let (fs, disk) = filesystem(8192, 16_384);
+    let slot = fs.slots().claim().expect("the first");
+    let asking = Asking {
+        slot: &slot,
+        cpu: CpuId(0),
+        node: &|| NodeId(0),
+        user: None,
+    };
+    let new = NewInode {
+        mode: 0o100_644,
+        umask: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+    };
+    let file = fs.create(&fs.root(), b"a", new).expect("it is new");
+    for at in 0..BLOCKS {
+        let written = fs.write(&asking, &file, at * 4096, &[at as u8; 4096], false);
+        assert_eq!(written, Ok(4096));
+    }
+    let other = fs.create(&fs.root(), b"b", new).expect("it is new");
+    let evict = |fs: &Fs<Cached<TestDisk>, NoTime>| {
+        fs.pool().memory().persist_all(MemberId(0)).expect("the disk is sound");
+        for at in 0..10_000 {
+            fs.write(&asking, &other, at * 4096, &[1; 4096], false)
+                .expect("there is room");
+        }
+        fs.pool().memory().persist_all(MemberId(0)).expect("the disk is sound");
+        disk.take_reads();
+    };
+    let read = |at: u64| {
+        let mut bytes = [0; 4096];
+        assert_eq!(fs.read(&asking, &file, at * 4096, &mut bytes), Ok(4096));
+        assert_eq!(bytes, [at as u8; 4096], "block {at}");
+    };
+    evict(&fs);
+    for at in 0..BLOCKS {
+        read(at);
+        // One look at a time, as a thread beside.
+        fs.pool().memory().tend(0, Duration::ZERO);
+    }
+    let reads = disk.take_reads();
+    let blocks: usize = reads.iter().map(|(_, blocks)| blocks).sum();
+    // Few of them were not evicted.
+    assert!(
+        (BLOCKS - 100..=BLOCKS).contains(&(blocks as u64)),
+        "each once: {reads:?}"
+    );
+    assert!(reads.len() < 60, "{} reads: {reads:?}", reads.len());
+    evict(&fs);
+    for turn in 1..500 {
+        read(turn * 1237 % BLOCKS);
+        fs.pool().memory().tend(0, Duration::ZERO);
+    }
+    let reads = disk.take_reads();
+    assert!(reads.iter().all(|(_, blocks)| *blocks == 1), "{reads:?}");
+    fs.check_invariants();
+}

@@ -10,6 +10,8 @@ mod relocate;
 
 pub(crate) use data::FILE_BYTES_MAX;
 
+use bring::ReadAhead;
+
 use super::{Error, Ino, Inode, Result};
 use crate::Block;
 use homenode_shared::{BlockMap, Found, Gate, Nodes, Pass, Slot, Slots, Taker};
@@ -39,6 +41,8 @@ pub(super) struct BlockFile {
     pub(super) is_synced: AtomicBool,
     /// Held by the thread that closes the gate.
     exclusive: Mutex<()>,
+    /// Where those who read it in order are.
+    ahead: ReadAhead,
     /// Held by appenders.
     pub(super) appending: Mutex<()>,
 }

@@ -29,6 +29,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         self.check_members()?;
         if journal.join(&self.pool, member, identity).is_err() {
+            self.pool.skip_member(member.id);
             if journal.has_failed() {
                 return Err(PoolError::Log);
             }

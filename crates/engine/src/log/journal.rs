@@ -21,7 +21,7 @@ use super::scan::{Segment, Tail};
 use super::superblock::{Features, Head, MemberRecord, PoolName, Superblock};
 use super::turn::Turn;
 use crate::fs::Ino;
-use crate::pool::Pool;
+use crate::pool::{MemberKind, Pool};
 use crate::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -492,7 +492,8 @@ impl Journal {
             let first = pool.take_whole(u64::from(blocks))?;
             // A disk's filesystem takes twice as long for the first forced write to a place. Segments of a pool that is being opened were written
             // before, or are soon.
-            if pool.memory().inline_bytes_max() == 0 || self.is_opening.load(Ordering::Relaxed) {
+            let is_disk = pool.kind(first.member()) == Some(MemberKind::Block);
+            if is_disk || pool.memory().inline_bytes_max() == 0 || self.is_opening.load(Ordering::Relaxed) {
                 return Some((first, blocks));
             }
             let bytes = blocks as usize * BLOCK_BYTES;

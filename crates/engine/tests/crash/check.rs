@@ -112,8 +112,11 @@ pub(crate) fn explore(
 fn kill(runs: &[Run], kind: Kind, all: &[u8], progress: &Progress, looked: &mut Looked) -> Result<(), Violation> {
     looked.states += 1;
     let describe = |why: &str| describe(runs, "killed", progress, why);
-    let fs = recover(kind, all.to_vec(), runs[0].witness).map_err(|why| describe(&why))?;
-    judge_all(runs, &fs, progress, !progress.has_failed).map_err(|why| describe(&why))
+    // What was in the cache is gone with it, so that no such pool is opened under its witness.
+    let is_kept = kind != Kind::Disk;
+    let witness = runs[0].witness + u128::from(!is_kept);
+    let fs = recover(kind, all.to_vec(), witness).map_err(|why| describe(&why))?;
+    judge_all(runs, &fs, progress, is_kept && !progress.has_failed).map_err(|why| describe(&why))
 }
 
 /// The machine loses power: of what is not durable, any part is there.

@@ -6,7 +6,7 @@
 //! survive.
 
 use crate::workload::BLOCKS;
-use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved};
+use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, Starved};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,19 +20,21 @@ pub(crate) enum Kind {
     File,
     /// Persistent memory.
     Pmem,
+    /// A disk below the cache.
+    Disk,
 }
 
 impl Kind {
     const fn unit_bytes(self) -> usize {
         match self {
-            Self::File => 512,
+            Self::File | Self::Disk => 512,
             Self::Pmem => 64,
         }
     }
 
     const fn atom_bytes(self) -> usize {
         match self {
-            Self::File => 512,
+            Self::File | Self::Disk => 512,
             Self::Pmem => 8,
         }
     }
@@ -55,6 +57,11 @@ pub(crate) enum Event {
 
 /// Bytes of a member, and of the place that it has.
 pub(crate) const MEMBER_BYTES: usize = BLOCKS * BLOCK_BYTES;
+
+/// Frames of the cache: fewer than blocks of a small member.
+pub(crate) const FRAMES: u32 = 24;
+/// Member of the frames.
+pub(crate) const FRAMES_MEMBER: MemberId = MemberId(2048);
 
 /// Members that there are places for, at most.
 const PLACES_MAX: usize = 3;
@@ -85,6 +92,8 @@ struct Inner {
     at_load: Mutex<Hook>,
     /// How long it takes to make all bytes durable, in ms.
     commit_ms: AtomicU64,
+    /// Frames of the cache.
+    frames: Mutex<Vec<u8>>,
 }
 
 #[derive(Default)]
@@ -127,6 +136,7 @@ impl SimMemory {
             pauses: AtomicU8::new(0),
             at_load: Mutex::default(),
             commit_ms: AtomicU64::new(0),
+            frames: Mutex::new(vec![0x5a; FRAMES as usize * BLOCK_BYTES]),
         }))
     }
 
@@ -195,7 +205,7 @@ impl SimMemory {
         place * self.0.member_bytes + within
     }
 
-    fn note_persist(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
+    fn fail_if_due(&self) -> Result<(), MemoryError> {
         let mut state = self.0.state.lock();
         if state.until_fault == Some(0) && state.faults > 0 {
             state.faults -= 1;
@@ -203,19 +213,73 @@ impl SimMemory {
             return Err(MemoryError);
         }
         state.until_fault = state.until_fault.map(|calls| calls.saturating_sub(1));
+        Ok(())
+    }
+
+    fn note_persist(&self, start: usize, bytes: usize) -> Result<(), MemoryError> {
+        self.fail_if_due()?;
+        self.note_durable(start, bytes);
+        Ok(())
+    }
+
+    fn note_durable(&self, start: usize, bytes: usize) {
+        let mut state = self.0.state.lock();
         if state.records {
             state.events.push(Event::Persist(start, bytes));
         }
         drop(state);
         // What others store now is not among what this makes durable.
         self.pause();
+    }
+}
+
+/// Bytes of frames from `offset` bytes behind the start of `at` on.
+fn in_frames(at: Block, offset: usize) -> usize {
+    usize::try_from(at.index()).expect("a frame") * BLOCK_BYTES + offset
+}
+
+impl Disks for SimMemory {
+    fn is_disk(&self, _: MemberId) -> bool {
+        self.0.kind == Kind::Disk
+    }
+
+    fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
+        self.pause();
+        for (at, frame) in (0..).zip(frames) {
+            let from = self.address(first.plus(at), 0);
+            let bytes = self.0.state.lock().bytes[from..from + BLOCK_BYTES].to_vec();
+            self.store(*frame, 0, &bytes)?;
+        }
         Ok(())
+    }
+
+    fn write(&self, first: Block, frames: &[Block], forced: bool) -> Result<(), MemoryError> {
+        self.fail_if_due()?;
+        let start = self.address(first, 0);
+        for (at, frame) in (0..).zip(frames) {
+            let mut bytes = vec![0; BLOCK_BYTES];
+            self.load(*frame, 0, &mut bytes)?;
+            self.store(first.plus(at), 0, &bytes)?;
+        }
+        if forced {
+            self.note_durable(start, frames.len() * BLOCK_BYTES);
+        }
+        Ok(())
+    }
+
+    fn flush(&self, member: MemberId) -> Result<(), MemoryError> {
+        self.persist_all(member)
     }
 }
 
 impl Memory for SimMemory {
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
         self.pause();
+        if from.member() == FRAMES_MEMBER {
+            let at = in_frames(from, offset);
+            to.copy_from_slice(&self.0.frames.lock()[at..at + to.len()]);
+            return Ok(());
+        }
         let act = self.0.at_load.lock().0.take();
         act.into_iter().for_each(|act| act());
         let at = self.address(from, offset);
@@ -224,8 +288,13 @@ impl Memory for SimMemory {
     }
 
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
-        let at = self.address(to, offset);
         self.pause();
+        if to.member() == FRAMES_MEMBER {
+            let at = in_frames(to, offset);
+            self.0.frames.lock()[at..at + from.len()].copy_from_slice(from);
+            return Ok(());
+        }
+        let at = self.address(to, offset);
         let mut state = self.0.state.lock();
         state.bytes[at..at + from.len()].copy_from_slice(from);
         if state.records {
@@ -262,7 +331,7 @@ impl Memory for SimMemory {
     fn inline_bytes_max(&self) -> usize {
         match self.0.kind {
             Kind::File => 32 << 10,
-            Kind::Pmem => 0,
+            Kind::Pmem | Kind::Disk => 0,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Operations on a small tree, and their history.
 
-use crate::sim::{Event, Kind, MEMBER_BYTES, SimMemory, member_bytes};
+use crate::sim::{Event, FRAMES, FRAMES_MEMBER, Kind, MEMBER_BYTES, SimMemory, member_bytes};
 use crate::tree::Tree;
+use homenode_engine::cache::{Cached, SliceOptions};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, INSERT_RANGE, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
 use homenode_engine::fs::{
     Asking, Fs, Inode, NewInode, OpenError, POLICY_XATTR, Placement, RenameMode, SetAttr, SetTime, XattrMode,
@@ -38,7 +39,7 @@ impl Clock for Ticks {
     }
 }
 
-pub(crate) type SimFs = Fs<SimMemory, Ticks>;
+pub(crate) type SimFs = Fs<Cached<SimMemory>, Ticks>;
 
 pub(crate) fn asking(slot: &Slot) -> Asking<'_> {
     Asking {
@@ -76,9 +77,27 @@ fn member(kind: Kind, id: MemberId, blocks: usize) -> MemberRecord {
         kind: match kind {
             Kind::File => MemberKind::File,
             Kind::Pmem => MemberKind::Pmem,
+            Kind::Disk => MemberKind::Block,
         },
         blocks: blocks as u64,
     }
+}
+
+/// The memory below a filesystem: with a cache for disks.
+fn cached(kind: Kind, memory: &SimMemory, members: &[MemberRecord]) -> Cached<SimMemory> {
+    if kind != Kind::Disk {
+        return Cached::without_cache(memory.clone());
+    }
+    let slice = SliceOptions {
+        member: FRAMES_MEMBER,
+        node: NodeId(0),
+        frames: FRAMES,
+    };
+    let cached = Cached::new(memory.clone(), &[slice]);
+    for member in members {
+        cached.add_disk(member.id, NodeId(0), member.blocks);
+    }
+    cached
 }
 
 /// A new pool of one member, with places for some more.
@@ -99,7 +118,8 @@ fn format_in(kind: Kind, bytes: Vec<u8>, blocks: usize, segment_blocks: u32) -> 
         segment_blocks,
         ..options(1)
     };
-    let fs = Fs::format(&machine(), memory.clone(), Ticks::default(), root, options, &members);
+    let below = cached(kind, &memory, &members.map(|(member, _)| member));
+    let fs = Fs::format(&machine(), below, Ticks::default(), root, options, &members);
     (fs.expect("there is room"), memory)
 }
 
@@ -113,7 +133,8 @@ pub(crate) fn open(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<(SimFs, 
         nonce: superblock.tail.nonce,
         ..options(witness)
     };
-    let fs = Fs::open_durable(&machine(), memory.clone(), ticks, options, superblock, &home)?;
+    let below = cached(kind, &memory, &superblock.members);
+    let fs = Fs::open_durable(&machine(), below, ticks, options, superblock, &home)?;
     Ok((fs, memory))
 }
 
@@ -466,6 +487,9 @@ impl Run {
                 let mut record = member(self.kind, id, BLOCKS);
                 if self.mixes {
                     record.kind = MemberKind::Pmem;
+                }
+                if record.kind == MemberKind::Block {
+                    self.fs.pool().memory().add_disk(id, NodeId(0), record.blocks);
                 }
                 self.fs.add_member(record, NodeId(0), 0).ok()
             }

@@ -1,7 +1,7 @@
 //! A durable pool that nobody has up: checked, and mended.
 
 use super::given::{Access, Members, blocks, gathered};
-use super::{attach, frames, log_options, random, refuse_disks};
+use super::{attach, cached, frames, home_of, log_options, random};
 use crate::machine::Machine;
 use crate::{Error, PoolName};
 use homenode_engine::fs::{Mended, Repair};
@@ -55,10 +55,13 @@ pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
     let Members { newest, files } = members;
     let memory = NodeMemory::new();
     let present = files.iter().filter_map(|(_, file)| file.as_ref());
-    let frames = frames::add(&Machine::read(None)?, &memory, present, Some(REPAIR_CACHE_BYTES))?;
-    refuse_disks(&frames, paths)?;
+    let machine = Machine::read(None)?;
+    let frames = frames::add(&machine, &memory, present, Some(REPAIR_CACHE_BYTES))?;
+    let memory = cached(memory, &frames);
     for (record, file) in files {
-        attach(&memory, record, file.expect("none may miss"), Access::Write)?;
+        let file = file.expect("none may miss");
+        let home = home_of(&machine, &file)?;
+        attach(&memory, record, home, file, Access::Write)?;
     }
     let repair = plan(&memory, &newest, witness)?;
     let checked = checked(&newest, &repair, others);

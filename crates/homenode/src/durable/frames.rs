@@ -2,6 +2,7 @@
 
 use crate::machine::{Machine, Node};
 use crate::{Error, MEMBER_BYTES_MIN, NodeId};
+use homenode_engine::cache::SliceOptions;
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, MemberId, Memory};
 use homenode_linux::memory::{MemberFile, NodeMemory, free_bytes};
@@ -15,6 +16,17 @@ pub(super) struct Frames {
     pub(super) member: MemberId,
     pub(super) home: NodeId,
     pub(super) bytes: u64,
+}
+
+impl Frames {
+    /// As a slice of the cache.
+    pub(super) fn slice(&self) -> SliceOptions {
+        SliceOptions {
+            member: self.member,
+            node: self.home,
+            frames: u32::try_from(self.bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 /// Adds the frames that a pool of these files needs to `memory`, of `cache` bytes in all, and populates them; none where no file is a disk.

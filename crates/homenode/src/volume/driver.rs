@@ -7,6 +7,7 @@
 use super::Volume;
 use crate::blk::{Arena, Done, Driver, DriverQueue, Errno, Late, Limits, Operation, Outcome, Slots, Tag};
 use crate::{Error, NodeId};
+use homenode_engine::cache::Cached;
 use homenode_engine::fs::Stretch;
 use homenode_linux::cpu::current_cpu;
 use homenode_linux::driver::EFAULT;
@@ -159,10 +160,10 @@ impl VolumeQueue {
 
     fn read(&mut self, offset: u64, buffer: u64, bytes: usize) -> Result<usize, Error> {
         let (volume, buffers) = (&self.volume.0, &self.buffers);
-        let copy = |memory: &NodeMemory, stretch: Stretch| {
+        let copy = |memory: &Cached<NodeMemory>, stretch: Stretch| {
             let at = buffer + stretch.done as u64;
             match stretch.place {
-                Some(place) => buffers.load(at, memory, place, stretch.bytes),
+                Some(place) => buffers.load(at, memory.below(), place, stretch.bytes),
                 None => buffers.zero(at, stretch.bytes),
             }
         };
@@ -183,9 +184,9 @@ impl VolumeQueue {
 
     fn write(&mut self, offset: u64, buffer: u64, bytes: usize) -> Result<usize, Error> {
         let (volume, buffers) = (&self.volume.0, &self.buffers);
-        let copy = |memory: &NodeMemory, stretch: Stretch| {
+        let copy = |memory: &Cached<NodeMemory>, stretch: Stretch| {
             let place = stretch.place.expect("only stretches of blocks are written straight");
-            buffers.store(buffer + stretch.done as u64, memory, place, stretch.bytes);
+            buffers.store(buffer + stretch.done as u64, memory.below(), place, stretch.bytes);
         };
         if let Some(slot) = volume.pool.current_slot() {
             let asking = (slot, current_cpu());

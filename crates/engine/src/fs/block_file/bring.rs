@@ -6,14 +6,49 @@ use super::data::in_block;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{Found, RUN_BLOCKS};
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks that are brought at a time.
-const BLOCKS_MAX: u64 = 256;
+const BLOCKS_MAX: u64 = 512;
+/// Blocks of the first window of a file that is read in order: 64 KiB. The largest is [`BLOCKS_MAX`]: 2 MiB.
+const WINDOW_BLOCKS: u64 = 16;
 
 /// Blocks that follow each other and are away, and the node that they are to come to.
 type Missing = Vec<(NodeId, Block, u64)>;
+
+/// How far a file is read ahead, by those who read it in order: the block behind that, and above it the binary logarithm of the window.
+///
+/// A read that goes on where the last window ends gets one twice as large; any other begins anew, with none.
+#[derive(Debug, Default)]
+pub(super) struct ReadAhead(AtomicU64);
+
+impl ReadAhead {
+    const SHIFT: u32 = 56;
+
+    /// Notes that `blocks` of the file were wanted and are away; gives those that are likely to be wanted next, `most` at most.
+    fn note(&self, blocks: &Range<u64>, most: u64) -> Option<Range<u64>> {
+        // Relaxed: a guess.
+        let word = self.0.load(Ordering::Relaxed);
+        let (end, last) = (word & ((1 << Self::SHIFT) - 1), word >> Self::SHIFT);
+        let last_blocks = if last == 0 { 0 } else { 1 << last };
+        let is_in_order = blocks.start == end && end > 0 || blocks.start == 0 && end == 0;
+        if !is_in_order {
+            if (end.saturating_sub(last_blocks)..end).contains(&blocks.start) {
+                // It is on its way, or was evicted.
+                return None;
+            }
+            self.0.store(blocks.end, Ordering::Relaxed);
+            return None;
+        }
+        let window = (2 * last_blocks).clamp(WINDOW_BLOCKS, BLOCKS_MAX);
+        let ahead = blocks.end..blocks.start + window.max(2 * (blocks.end - blocks.start));
+        let ahead = ahead.start..ahead.end.min(ahead.start + most / 2);
+        let word = ahead.end | u64::from(window.ilog2()) << Self::SHIFT;
+        self.0.store(word, Ordering::Relaxed);
+        (!ahead.is_empty()).then_some(ahead)
+    }
+}
 
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// After [`Error::Away`], brings what is away of the first blocks of `bytes` of a file; other errors stay.
@@ -29,7 +64,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Err(error);
         }
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-        self.fetch(&self.missing(asking, inode, file, [blocks]))
+        let most = self.pool.memory().fetch_max();
+        let missing = self.missing(asking, inode, file, [blocks.clone()], most);
+        if let Some(ahead) = file.ahead.note(&blocks, most) {
+            let memory = self.pool.memory();
+            let ahead = self.missing(asking, inode, file, [ahead], most);
+            ahead
+                .iter()
+                .for_each(|(node, first, blocks)| memory.fetch_soon(*node, *first, *blocks));
+        }
+        self.fetch(&missing)
     }
 
     /// After [`Error::Away`], brings what a write of `bytes` bytes at `offset` leaves of the blocks that it changes, and waits for places for the
@@ -61,7 +105,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         };
         let head = first..first + u64::from(is_part(offset));
         let tail = end - u64::from(is_part(offset + bytes as u64))..end;
-        self.fetch(&self.missing(asking, inode, file, [gap, head, tail]))?;
+        let most = self.pool.memory().fetch_max();
+        self.fetch(&self.missing(asking, inode, file, [gap, head, tail], most))?;
         let node = self.node_for(inode, first, asking);
         Ok(self
             .pool
@@ -89,17 +134,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// What is placed in some stretches of file blocks and is away, [`BLOCKS_MAX`] blocks at most.
+    /// What is placed in some stretches of file blocks and is away, of so many blocks and [`BLOCKS_MAX`] at most.
     fn missing<const N: usize>(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
         file: &BlockFile,
         stretches: [Range<u64>; N],
+        most: u64,
     ) -> Missing {
         let memory = self.pool.memory();
         let _inside = inode.enter(file, asking.slot);
-        let (mut missing, mut left) = (Missing::new(), BLOCKS_MAX);
+        let (mut missing, mut left) = (Missing::new(), BLOCKS_MAX.min(most));
         for stretch in stretches {
             let mut at = stretch.start;
             while at < stretch.end && left > 0 {
@@ -132,5 +178,35 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let memory = self.pool.memory();
         let mut stretches = missing.iter();
         Ok(stretches.try_for_each(|(node, first, blocks)| memory.fetch(*node, *first, *blocks))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_grow_in_order_and_stop_at_random() {
+        let ahead = ReadAhead::default();
+        let note = |start: u64| ahead.note(&(start..start + 1), u64::MAX);
+        assert_eq!(note(0), Some(1..16), "a file is mostly read from its start");
+        assert_eq!(note(7), None, "on its way");
+        assert_eq!(note(16), Some(17..48));
+        assert_eq!(note(48), Some(49..112));
+        let mut at = 112;
+        for _ in 0..10 {
+            let window = note(at).expect("in order");
+            at = window.end;
+        }
+        assert_eq!(note(at), Some(at + 1..at + 512));
+        assert_eq!(note(5_000_000), None);
+        assert_eq!(note(77), None);
+        assert_eq!(note(78), Some(79..94), "in order again, and small again");
+        assert_eq!(
+            ahead.note(&(94..350), u64::MAX),
+            Some(350..606),
+            "as much again as a large read"
+        );
+        assert_eq!(ahead.note(&(606..607), 20), Some(607..617), "no more than fits");
     }
 }

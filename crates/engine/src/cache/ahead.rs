@@ -1,0 +1,97 @@
+//! What those who tend a slice do: read ahead, keep frames free, write back.
+
+use super::{Cached, Disk};
+use crate::{Block, Disks, NodeId};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Most stretches that wait to be read ahead.
+const WANTED_MAX: usize = 64;
+
+/// Blocks that somebody is likely to want soon.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) node: NodeId,
+    pub(super) at: Block,
+    pub(super) blocks: u64,
+}
+
+/// Stretches that are to be read ahead.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    wanted: Mutex<VecDeque<Wanted>>,
+    came: Condvar,
+}
+
+impl Default for Ahead {
+    fn default() -> Self {
+        Self {
+            wanted: Mutex::new(VecDeque::with_capacity(WANTED_MAX)),
+            came: Condvar::new(),
+        }
+    }
+}
+
+impl Ahead {
+    /// Asks for blocks; forgotten when too many are wanted.
+    pub(super) fn send(&self, wanted: Wanted) {
+        let mut all = self.wanted.lock();
+        if all.len() < WANTED_MAX {
+            all.push_back(wanted);
+            drop(all);
+            self.came.notify_one();
+        }
+    }
+
+    /// Takes blocks that are wanted on `node`, or else any; waits up to `most` for some.
+    fn take(&self, node: NodeId, most: Duration) -> Option<Wanted> {
+        let mut all = self.wanted.lock();
+        if all.is_empty() && !most.is_zero() {
+            self.came.wait_for(&mut all, most);
+        }
+        let own = all.iter().position(|wanted| wanted.node == node);
+        all.remove(own.unwrap_or(0))
+    }
+}
+
+impl<M: Disks> Cached<M> {
+    /// Tends a slice for once: reads ahead what is wanted, keeps frames free, and, for the first slice, writes back. Waits up to `most` where there
+    /// is nothing to do, and not long after it was woken.
+    pub fn tend(&self, slice: usize, most: Duration) {
+        const SOON: Duration = Duration::from_millis(1);
+        let Some(cache) = &self.cache else { return };
+        let has_room = self.tend_space(slice);
+        // Errors are told to those who sync the blocks.
+        let is_busy = slice == 0 && self.write_back().unwrap_or(false);
+        let wait = match (has_room, is_busy) {
+            (_, true) => Duration::ZERO,
+            (false, false) => SOON.min(most),
+            (true, false) => most,
+        };
+        if let Some(wanted) = cache.ahead.take(cache.slices[slice].node, wait)
+            && let Some((_, disk)) = self.disk(wanted.at.member())
+        {
+            self.fill_ahead(disk, wanted);
+        }
+    }
+
+    /// Reads blocks that have no frame, as long as there are free ones.
+    fn fill_ahead(&self, disk: &Disk, wanted: Wanted) {
+        let Some(cache) = &self.cache else { return };
+        let first = wanted.at.index();
+        let end = (first + wanted.blocks).min(disk.index.blocks());
+        let mut at = first;
+        while at < end {
+            if disk.index.has_frame(at) {
+                at += 1;
+                continue;
+            }
+            match self.fill_at_once((cache, disk), wanted.node, at, end) {
+                Ok(blocks) if blocks > 0 => at += blocks,
+                // Whoever wants them reads them himself, and is told.
+                _ => return,
+            }
+        }
+    }
+}

@@ -14,8 +14,8 @@ use crate::up::UpArgs;
 use crate::waiting;
 use homenode::mover::MoverMode;
 use homenode::{
-    ChosenData, ChosenTransport, Data, Error, MEMBER_BYTES_MIN, MemberKind, Mount, NodeId, Owner, Pool, PoolOptions,
-    Size,
+    ChosenData, ChosenTransport, Data, Error, MEMBER_BYTES_MIN, MemberKind, MemberStatus, Mount, NodeId, Owner, Pool,
+    PoolOptions, Size,
 };
 use homenode_linux::heap::Heap;
 use homenode_linux::memory::MemberFileError;
@@ -116,15 +116,7 @@ impl Serving {
         let pool = match &members {
             Some(members) => {
                 let pool = open(members, uuid, &options)?;
-                if args.cache.is_some()
-                    && pool
-                        .status()
-                        .members
-                        .iter()
-                        .all(|member| member.kind != MemberKind::Block)
-                {
-                    notice("cache: nothing is cached, as no member is a disk (of kind block)");
-                }
+                tell_of_cache(args, &pool, notice);
                 if !pool.is_read_only() {
                     forget_others(&pool, &note, members, notice);
                 }
@@ -282,6 +274,14 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
         }
         Failure::new(message)
     })
+}
+
+/// Says that a cache that was asked for is of no use.
+fn tell_of_cache(args: &UpArgs, pool: &Pool, notice: &mut dyn FnMut(&str)) {
+    let is_disk = |member: &MemberStatus| member.kind == MemberKind::Block;
+    if args.cache.is_some() && !pool.status().members.iter().any(is_disk) {
+        notice("cache: nothing is cached, as no member is a disk (of kind block)");
+    }
 }
 
 /// Forgets files that are known as a pool's, and that the pool does not list: its server ended while they were added or taken out.

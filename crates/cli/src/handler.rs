@@ -10,12 +10,12 @@ pub(crate) use members::Note;
 use crate::bodies;
 use crate::control::protocol::{
     Access, AccessReport, DurableReport, FuseReport, MemberReport, MoverReport, NodeReport, OUTPUT_VERSION, Outcome,
-    Refusal, Request, SpillReport, State, StatusReport, UserReport,
+    Refusal, Request, SliceReport, SpillReport, State, StatusReport, UserReport,
 };
 use crate::control::server::Handler;
 use crate::failure::told;
 use crate::mountinfo::{Device, mounts};
-use homenode::{ChosenTransport, Error, Health, MemberId, Mount, NewFile, NodeId, Pool, Size, Status};
+use homenode::{CacheStatus, ChosenTransport, Error, Health, MemberId, Mount, NewFile, NodeId, Pool, Size, Status};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -146,6 +146,7 @@ impl PoolHandler {
     fn status(&self) -> StatusReport {
         let status = self.pool.status();
         let (directory, mounted) = self.place();
+        let cache = self.pool.cache();
         StatusReport {
             output_version: OUTPUT_VERSION,
             directory: directory.to_string_lossy().into_owned(),
@@ -162,6 +163,8 @@ impl PoolHandler {
             metadata_used_bytes: status.metadata_used_bytes,
             metadata_limit_bytes: status.metadata_limit_bytes,
             metadata_refused: status.metadata_refused,
+            cache: slices(&cache, &status),
+            cache_table_bytes: cache.table_bytes,
             metadata_users: status.metadata_by_user.len(),
             metadata_by_user: users(&status),
             nodes: nodes(&status),
@@ -360,4 +363,24 @@ mod tests {
         assert_eq!(better(Missing, NoMember), Missing);
         assert_eq!(better(Missing, Candidate), Candidate);
     }
+}
+
+fn slices(cache: &CacheStatus, status: &Status) -> Vec<SliceReport> {
+    const BLOCK: u64 = 4096;
+    let slices = cache.slices.iter().map(|slice| SliceReport {
+        node: slice.node.0,
+        bytes: slice.frames * BLOCK,
+        free_bytes: slice.free * BLOCK,
+        dirty_bytes: slice.dirty * BLOCK,
+        copies: status
+            .accesses
+            .iter()
+            .filter(|access| access.home == slice.node)
+            .map(|access| access.operations)
+            .sum(),
+        fetched_bytes: slice.fetched * BLOCK,
+        saved_bytes: slice.saved * BLOCK,
+        stolen_bytes: slice.stolen * BLOCK,
+    });
+    slices.collect()
 }

@@ -252,6 +252,7 @@ fn write_report(text: &mut String, report: &StatusReport) -> fmt::Result {
     for (member, problem) in problems(report) {
         writeln!(text, "member {member} {problem}")?;
     }
+    write_cache(text, report)?;
     write_accesses(text, &report.accesses)?;
     if report.fuse.transport == "classic" && !report.accesses.is_empty() {
         writeln!(
@@ -341,6 +342,38 @@ fn write_nodes(text: &mut String, report: &StatusReport) -> fmt::Result {
         )?;
     }
     Ok(())
+}
+
+/// Table of the cache's slices.
+fn write_cache(text: &mut String, report: &StatusReport) -> fmt::Result {
+    if report.cache.is_empty() {
+        return Ok(());
+    }
+    let size = |bytes: u64| HumanBytes(bytes).to_string();
+    writeln!(
+        text,
+        "\n{:<6} {:>11} {:>11} {:>11} {:>12} {:>11} {:>11} {:>11}",
+        "cache", "frames", "free", "dirty", "copies", "read", "written", "stolen"
+    )?;
+    for slice in &report.cache {
+        writeln!(
+            text,
+            "node {:<1} {:>11} {:>11} {:>11} {:>12} {:>11} {:>11} {:>11}",
+            slice.node,
+            size(slice.bytes),
+            size(slice.free_bytes),
+            size(slice.dirty_bytes),
+            slice.copies,
+            size(slice.fetched_bytes),
+            size(slice.saved_bytes),
+            size(slice.stolen_bytes)
+        )?;
+    }
+    writeln!(
+        text,
+        "read from disks and written to them; tables of the cache take {} besides, at most",
+        size(report.cache_table_bytes)
+    )
 }
 
 /// Lines about the mover; none while it is off. `name` names a file by its inode number.

@@ -45,6 +45,7 @@ mod volume;
 pub use durable::{Checked, Found, Membership, NewFile, check, find_members, holds_data, member_of, repair};
 pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};
+pub use homenode_engine::cache::{CacheStatus, SliceStatus};
 pub use homenode_engine::fs::{
     BodyKind, Error as FsError, Mended, Operation as BodyOperation, Placement, Remedy, StatFs, UnknownPlacement,
     VOLUME_BYTES_MAX, VolumeError, VolumeStatus,

@@ -10,7 +10,7 @@ use crate::periodic::Periodic;
 use crate::populate::{Populator, Progress};
 use crate::{Error, MEMBER_BYTES_MIN, MemberId, MemberKind, NodeId, Owner, PoolOptions, Size, Status};
 use homenode_engine::BLOCK_BYTES;
-use homenode_engine::cache::Cached;
+use homenode_engine::cache::{CacheStatus, Cached};
 use homenode_engine::fs::{Fs, NewInode};
 use homenode_engine::pool::PoolError;
 use homenode_linux::clock::CoarseClock;
@@ -182,6 +182,12 @@ impl Pool {
         self.inner.limit_metadata();
         drop(populators);
         Ok(())
+    }
+
+    /// State of the cache that a durable pool has for its disks; without slices where it has none.
+    #[must_use]
+    pub fn cache(&self) -> CacheStatus {
+        self.inner.fs.pool().memory().cache_status()
     }
 
     /// Members, space, access matrix and spills.

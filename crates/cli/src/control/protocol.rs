@@ -200,6 +200,12 @@ pub(crate) struct StatusReport {
     pub(crate) metadata_by_user: Vec<UserReport>,
     pub(crate) nodes: Vec<NodeReport>,
     pub(crate) members: Vec<MemberReport>,
+    /// Slices of the cache that a pool with disks has.
+    #[serde(default)]
+    pub(crate) cache: Vec<SliceReport>,
+    /// Memory of the cache's tables, besides its frames and at most.
+    #[serde(default)]
+    pub(crate) cache_table_bytes: u64,
     /// The access matrix without its empty cells.
     pub(crate) accesses: Vec<AccessReport>,
     pub(crate) spills: Vec<SpillReport>,
@@ -273,6 +279,25 @@ pub(crate) struct MemberReport {
     /// Requests to a disk that failed.
     #[serde(default)]
     pub(crate) errors: u64,
+}
+
+/// Slice of a cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SliceReport {
+    pub(crate) node: u16,
+    pub(crate) bytes: u64,
+    /// Holds nothing.
+    pub(crate) free_bytes: u64,
+    /// Newer than the disks.
+    pub(crate) dirty_bytes: u64,
+    /// Copies to and from its frames, those of blocks that had to be read first among them.
+    pub(crate) copies: u64,
+    /// Read from disks: misses, and what was read ahead.
+    pub(crate) fetched_bytes: u64,
+    /// Written to disks.
+    pub(crate) saved_bytes: u64,
+    /// Frames given to blocks that other nodes asked for.
+    pub(crate) stolen_bytes: u64,
 }
 
 /// A volume, as `homenode volume list --json` prints it.

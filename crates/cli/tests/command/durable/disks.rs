@@ -1,8 +1,9 @@
 //! Disks as members: devices, their partitions, and files that are reached past the page cache. Files on a tmpfs play the devices (loop(4)).
 
+use super::troubles::line_of;
 use super::*;
 use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 /// A disk that a file of a test's directory plays.
 struct Disk(PathBuf);
@@ -100,6 +101,171 @@ fn disks_that_are_used_hold_something_or_do_not_fit_are_refused_and_stay_as_they
         );
     }
     assert!(pools.listed().is_empty());
+}
+
+fn synced(path: &Path, bytes: &[u8]) {
+    fs::write(path, bytes).unwrap();
+    File::open(path).unwrap().sync_all().unwrap();
+}
+
+fn content(seed: u8, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    for (at, sector) in bytes.chunks_mut(512).enumerate() {
+        sector.fill(seed ^ at.to_le_bytes()[0]);
+    }
+    bytes
+}
+
+/// Links to a disk and to a partition, as in /dev/disk/by-id.
+fn linked(pools: &Pools, targets: [&Path; 2]) -> [PathBuf; 2] {
+    let links = pools.0.dir("links");
+    let mut names = ["first", "second"].iter();
+    targets.map(|target| {
+        let link = links.join(names.next().unwrap());
+        std::os::unix::fs::symlink(target, &link).unwrap();
+        link
+    })
+}
+
+fn assert_holds(mount: &Path, files: u8) {
+    for seed in 0..files {
+        let read = fs::read(mount.join(format!("{seed}"))).unwrap();
+        assert!(read == content(seed, 20 << 20), "bytes of file {seed} of {files}");
+    }
+}
+
+#[test]
+fn a_pool_on_disks_keeps_what_was_synced_and_nothing_else_of_them_changes() {
+    need_mounts!();
+    let pools = Pools::new("disks");
+    let mount = pools.0.dir("mount");
+    let one = Disk::new(&pools, "one", 48 * MIB, &["--sector-size=4096"]);
+    let two = Disk::new(&pools, "two", 96 * MIB, &["--partscan"]);
+    let part = two.partition(2, 30 * MIB, 48 * MIB);
+    // The name that was given is the one that is kept.
+    let [first, second] = linked(&pools, [&one.0, &part]);
+    let before = fs::read(pools.path("two")).unwrap();
+    let all = [&*first, &*second, Path::new("file")];
+    succeed(&mut create(&pools, &all, "--size 32M --cache 64M"));
+    let listed = pools.listed().remove(0);
+    let members = serde_json::json!([first, second, pools.path("file")]);
+    assert_eq!(listed["members"], members);
+    let kinds = (&listed["kinds"][0], &listed["kinds"][1]);
+    assert_eq!(kinds, (&"block".into(), &"block".into()));
+    assert!(line_of(&pools, "tank").contains(&format!("{} (block)", first.display())));
+    for (round, cache) in (0..3).zip(["", "--cache 32M", "--cache 64M"]) {
+        succeed(&mut pools.homenode(&format!("up tank mount {cache}")));
+        assert_holds(&mount, round);
+        let status = status(&mount);
+        for (number, path) in (0..).zip(members.as_array().unwrap()) {
+            let member = &status["members"][number];
+            assert_eq!((&member["backing"], &member["errors"]), (path, &0.into()));
+        }
+        let open = ["is in use", "; open in homenode ("];
+        refused(&mut pools.homenode("pool export tank"), &open);
+        synced(&mount.join(format!("{round}")), &content(round, 20 << 20));
+        kill_server(&mount, Signal::KILL);
+        succeed(Command::new("umount").arg("-l").arg(&mount));
+    }
+    assert!(succeed(&mut pools.homenode("fsck tank")).contains("sound"));
+    let (after, end) = (fs::read(pools.path("two")).unwrap(), 78 << 20);
+    assert!(after[..30 << 20] == before[..30 << 20] && after[end..] == before[end..]);
+}
+
+#[test]
+fn a_pool_on_disks_is_repaired_taken_up_by_other_names_and_moved() {
+    need_mounts!();
+    let pools = Pools::new("disks-moved");
+    let mount = pools.0.dir("mount");
+    let disks = ["one", "two"].map(|name| Disk::new(&pools, name, 64 * MIB, &[]));
+    succeed(&mut create(&pools, &[&disks[0].0, &disks[1].0], ""));
+    succeed(&mut pools.homenode("up tank mount --cache 64M"));
+    (0..3).for_each(|seed| synced(&mount.join(format!("{seed}")), &content(seed, 20 << 20)));
+    down(&mount);
+    let disk = File::options().write(true).open(&disks[0].0).unwrap();
+    disk.write_all_at(&[1; 4096], 0).unwrap();
+    drop(disk);
+    for (options, code) in [("", 4), ("--repair", 1), ("", 0)] {
+        let checked = pools.homenode(&format!("fsck {options} tank")).output().unwrap();
+        assert_eq!(checked.status.code(), Some(code), "{options}");
+    }
+    succeed(&mut pools.homenode("pool export tank"));
+    let [first, second] = linked(&pools, [&disks[0].0, &disks[1].0]);
+    fs::write(pools.path("links/other"), "no member").unwrap();
+    std::os::unix::fs::symlink(&first, pools.path("links/zero")).unwrap();
+    let known = succeed(&mut pools.homenode("pool import links"));
+    let [one, two] = [&first, &second].map(|path| format!("{} (block)", path.display()));
+    assert!(
+        known.contains(&two) && (known.contains(&one) || known.contains("links/zero (block)")),
+        "{known}"
+    );
+    succeed(&mut pools.homenode("up tank mount --cache 64M"));
+    let three = Disk::new(&pools, "three", 96 * MIB, &[]);
+    succeed(pools.homenode("pool add mount").arg(&three.0));
+    for member in 0..2 {
+        succeed(&mut pools.homenode(&format!("pool drain mount {member}")));
+        succeed(&mut pools.homenode(&format!("pool remove mount {member}")));
+    }
+    assert_eq!(pools.listed()[0]["members"], serde_json::json!([three.0]));
+    down(&mount);
+    for disk in [&first, &second] {
+        let looked = fail(1, pools.homenode("pool import").arg(disk));
+        assert!(looked.contains("no member of a pool"), "{looked}");
+    }
+    succeed(&mut pools.homenode("up tank mount --cache 64M"));
+    assert_holds(&mount, 3);
+    down(&mount);
+}
+
+#[test]
+fn bytes_that_a_disk_does_not_give_are_errors_and_status_counts_them() {
+    need_mounts!();
+    let pools = Pools::new("disks-errors");
+    let mount = pools.0.dir("mount");
+    let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
+    succeed(&mut create(&pools, &[&disk.0], ""));
+    succeed(&mut pools.homenode("up tank mount --cache 64M"));
+    synced(&mount.join("large"), &content(1, 40 << 20));
+    succeed(&mut pools.homenode("down mount"));
+    succeed(&mut pools.homenode("up tank mount --cache 64M"));
+    File::options()
+        .write(true)
+        .open(pools.path("disk"))
+        .unwrap()
+        .set_len(40 * MIB)
+        .unwrap();
+    let errno = fs::read(mount.join("large")).unwrap_err().raw_os_error();
+    assert_eq!(errno, Some(rustix::io::Errno::IO.raw_os_error()));
+    let told = succeed(&mut pools.homenode("status mount"));
+    assert!(
+        told.contains("member 0 has failed") && told.contains("times to read or write"),
+        "{told}"
+    );
+    assert!(status(&mount)["members"][0]["errors"].as_u64().unwrap() > 0);
+    kill_server(&mount, Signal::KILL);
+}
+
+#[test]
+fn a_pool_without_disks_has_no_cache_and_says_so() {
+    need_mounts!();
+    let pools = Pools::new("no-cache");
+    let mount = pools.0.dir("mount");
+    succeed(&mut create(&pools, &[Path::new("a")], "--size 32M"));
+    let told = pools.homenode("up tank mount --cache 64M").output().unwrap();
+    assert!(told.status.success());
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert!(told.contains("cache: nothing is cached"), "{told}");
+    let disk = Disk::new(&pools, "disk", 32 * MIB, &[]);
+    refused(
+        pools.homenode("pool add mount").arg(&disk.0),
+        &["which has no cache for disks"],
+    );
+    refused(
+        &mut pools.homenode("pool add mount b --size 32M --direct"),
+        &["which has no cache for disks"],
+    );
+    assert!(!pools.path("b").exists());
+    down(&mount);
 }
 
 #[test]

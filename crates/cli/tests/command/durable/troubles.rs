@@ -14,7 +14,7 @@ fn forbid_writes(mount: &Path) {
 }
 
 /// The line of a pool in `homenode pool list`.
-fn line_of(pools: &Pools, name: &str) -> String {
+pub(super) fn line_of(pools: &Pools, name: &str) -> String {
     let listed = succeed(&mut pools.homenode("pool list"));
     let line = listed.lines().find(|line| line.starts_with(name));
     line.unwrap_or_else(|| panic!("{name} is not in: {listed}")).to_owned()

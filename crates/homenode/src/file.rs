@@ -1,9 +1,12 @@
 //! Open files.
 
 use crate::pool::Inner;
-use crate::{Error, Metadata, NodeId};
+use crate::{BLOCK_BYTES, Error, Metadata, NodeId};
+use homenode_engine::Block;
+use homenode_engine::cache::Cached;
 use homenode_engine::fs::{Access, Asking, Error as FsError, Inode, SetAttr, Whence};
 use homenode_linux::cpu::current_cpu;
+use homenode_linux::memory::{Lent, NodeMemory};
 use std::sync::Arc;
 
 /// Bit of [`Handle::access`]: may be read.
@@ -107,6 +110,34 @@ impl File {
             return Ok(to.len());
         }
         self.read_pieces(to, offset)
+    }
+
+    /// Shows `act` bytes from `offset` on where they lie, without a copy: `most` of them, or fewer, those that lie one behind the other; none at the end
+    /// of the file. They stay where they are while `act` runs, so it should be short: who takes blocks away from the file waits for it. It must not use
+    /// the pool.
+    ///
+    /// # Errors
+    /// As [`File::read_at`]; ENOTSUP for a file whose bytes are the kernel's.
+    ///
+    /// # Panics
+    /// When `act` uses the pool.
+    pub fn with_bytes<R>(&self, offset: u64, most: usize, mut act: impl FnMut(Lent<'_>) -> R) -> Result<R, Error> {
+        const HOLE: [u64; BLOCK_BYTES / 8] = [0; BLOCK_BYTES / 8];
+        let handle = &*self.handle;
+        if handle.access & READ == 0 {
+            return Err(self.not_opened_for("read"));
+        }
+        let mut lend = |memory: &Cached<NodeMemory>, place: Option<(Block, usize)>, bytes: usize| match place {
+            Some((block, in_block)) => memory.below().lend(block, in_block, bytes, &mut act),
+            None => act(Lent::of(&HOLE, bytes)),
+        };
+        let mut lent = None;
+        let done = handle.pool.asking(|asking| {
+            let given = handle.pool.fs.lend(asking, &handle.inode, offset, most, &mut lend);
+            given.map(|given| lent = Some(given))
+        });
+        done.map_err(|error| self.failed("read", error))?;
+        Ok(lent.expect("it was lent"))
     }
 
     /// Writes `from` at `offset` (bytes), or at the end when the file was opened to append. Gives the bytes written:

@@ -58,7 +58,7 @@ pub use homenode_fuse::{
     Statistics as MountStatistics, Transport, UnknownTransport,
 };
 pub use homenode_linux::memory::Error as MemoryError;
-pub use homenode_linux::memory::Health;
+pub use homenode_linux::memory::{Health, Lent};
 pub use homenode_linux::topology::Error as TopologyError;
 pub use homenode_linux::ublk::Error as ExportError;
 pub use metadata::{FileType, Metadata};

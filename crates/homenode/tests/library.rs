@@ -50,6 +50,44 @@ fn what_is_written_is_read() {
     file.sync().unwrap();
 }
 
+/// All that is lent of a file, piece by piece.
+fn lent(file: &homenode::File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        let at = bytes.len();
+        let count = file
+            .with_bytes(at as u64, MIB_LEN, |lent| {
+                let mut piece = vec![0; lent.len()];
+                lent.copy_to(0, &mut piece);
+                if at.is_multiple_of(8) && lent.len() >= 8 {
+                    assert_eq!(lent.word(0), u64::from_ne_bytes(piece[..8].try_into().unwrap()));
+                }
+                bytes.extend(piece);
+                lent.len()
+            })
+            .unwrap();
+        if count == 0 {
+            return bytes;
+        }
+    }
+}
+
+#[test]
+fn bytes_are_lent_where_they_lie() {
+    let pool = pool(16);
+    let file = pool.create_file("file").unwrap();
+    assert!(lent(&file).is_empty());
+    let written: Vec<u8> = (0..100_000_u32).map(|at| (at / 3).to_le_bytes()[0]).collect();
+    file.write_all_at(&written, 5000).unwrap();
+    file.write_all_at(b"behind a hole", 300_001).unwrap();
+    let all = lent(&file);
+    assert_eq!(all.len(), 300_014);
+    assert!(all[..5000].iter().all(|byte| *byte == 0) && all[5000..105_000] == written);
+    assert_eq!(all[300_001..], *b"behind a hole");
+    let blind = pool.open("file", &OpenOptions::new().write(true)).unwrap();
+    assert_eq!(errno(blind.with_bytes(0, 1, |_| ())), EBADF);
+}
+
 #[test]
 fn ways_to_open() {
     let pool = pool(4);

@@ -15,6 +15,7 @@ mod disk;
 mod durable;
 mod error;
 pub(crate) mod headroom;
+mod lent;
 pub(crate) mod mapping;
 mod table;
 
@@ -22,6 +23,7 @@ pub use backing::{Backing, Swap};
 pub use durable::{MemberFile, MemberFileError, MemberReader, RoomError, TakenRoom, identity, witness};
 pub use error::Error;
 pub use headroom::{free_bytes, total_bytes};
+pub use lent::Lent;
 
 use crate::copy;
 use cgroup::Limits;
@@ -321,6 +323,16 @@ impl NodeMemory {
     #[must_use]
     pub fn address(&self, block: Block, offset: usize, bytes: usize) -> *mut u8 {
         self.table.range(block, offset, bytes)
+    }
+
+    /// Lends bytes from `offset` behind the start of `block` to `act`, who must not keep them.
+    ///
+    /// # Panics
+    /// When they are not all within the block's member.
+    pub fn lend<R>(&self, block: Block, offset: usize, bytes: usize, act: impl FnOnce(Lent<'_>) -> R) -> R {
+        let start = self.table.range(block, offset, bytes);
+        // SAFETY: `range` answers for mapped bytes; the caller uses blocks that are in use, as for copies, and `act` cannot keep what it is given.
+        act(unsafe { Lent::new(start, bytes) })
     }
 
     /// Returns the backing of `member`; none when the member is not here.

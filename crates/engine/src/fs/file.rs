@@ -11,7 +11,7 @@ use super::kernel_file::KernelFile;
 use super::{Asking, BodyKind, Error, Fs, Inode, Operation, Result, Whence};
 
 use crate::log::Effect;
-use crate::{Clock, CpuId, Memory, NodeId};
+use crate::{Block, Clock, CpuId, Memory, NodeId};
 use homenode_shared::SlotNumber;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -180,6 +180,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         match inode.bytes_for(Operation::Read)? {
             Bytes::Blocks(file) | Bytes::Volume(file) => self.read_blocks(asking, inode, file, offset, to),
             Bytes::Kernel(file) => file.read(offset, to),
+        }
+    }
+
+    /// Shows `act` where the bytes from byte `offset` on are, `most` of them, or fewer: those that lie one behind the other. `None` for a hole, and for
+    /// no bytes at the end of the file. `act` must not use the filesystem; it is called once.
+    ///
+    /// # Errors
+    /// As [`Fs::read`]; what `act` gave is dropped then.
+    pub fn lend<R>(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        offset: u64,
+        most: usize,
+        act: impl FnMut(&M, Option<(Block, usize)>, usize) -> R,
+    ) -> Result<R> {
+        match inode.bytes_for(Operation::Read)? {
+            Bytes::Blocks(file) | Bytes::Volume(file) => self.lend_blocks(asking, inode, file, offset, most, act),
+            Bytes::Kernel(_) => Err(Error::NotSupported),
         }
     }
 

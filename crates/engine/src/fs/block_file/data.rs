@@ -50,6 +50,65 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.pool.memory().load(block, in_block(offset), to).is_ok()
     }
 
+    /// See [`Fs::lend`].
+    pub(in crate::fs) fn lend_blocks<R>(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        most: usize,
+        mut act: impl FnMut(&M, Option<(Block, usize)>, usize) -> R,
+    ) -> Result<R> {
+        loop {
+            match self.lend_at_once(asking, inode, file, offset, most, &mut act) {
+                Err(Error::Away) => {
+                    self.bring_if_away(
+                        Error::Away,
+                        asking,
+                        inode,
+                        file,
+                        offset..offset.saturating_add(most as u64),
+                    )?;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn lend_at_once<R>(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        most: usize,
+        act: &mut impl FnMut(&M, Option<(Block, usize)>, usize) -> R,
+    ) -> Result<R> {
+        let (memory, in_block) = (self.pool.memory(), in_block(offset));
+        let _inside = inode.enter(file, asking.slot);
+        // Acquire: as in `find_whole`.
+        let left = file.size.load(Ordering::Acquire).saturating_sub(offset);
+        let most = usize::try_from(left).map_or(most, |left| left.min(most));
+        if most == 0 {
+            return Ok(act(memory, None, 0));
+        }
+        match file.map.find(&self.nodes, offset / BLOCK, blocks_of(in_block, most)) {
+            Found::Placed { block, blocks } => {
+                let (place, blocks) = memory.locate(block, blocks).ok_or(Error::Away)?;
+                let bytes = bytes_of(blocks, in_block, most);
+                self.pool
+                    .count(asking.slot.index(), asking.cpu, place, Direction::Read, bytes);
+                let result = act(memory, Some((place, in_block)), bytes);
+                memory
+                    .is_there(place, in_block, bytes)
+                    .then_some(result)
+                    .ok_or(Error::Io)
+            }
+            Found::Empty { blocks } => Ok(act(memory, None, bytes_of(blocks, in_block, most).min(BLOCK_BYTES))),
+        }
+    }
+
     /// See [`Fs::write_whole`].
     #[inline(always)]
     pub(in crate::fs) fn write_whole_blocks(

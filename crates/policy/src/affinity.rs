@@ -34,6 +34,7 @@ pub use config::{Config, Policy};
 pub use cost::Cost;
 pub use plan::{Action, FileReason, MoveFile, Plan, Stay, Target};
 pub use previous::Previous;
+pub(crate) use reason::Rate;
 pub use reason::{Class, Reason, Why};
 pub use snapshot::{DeviceBytes, FileId, Interrupt, PoolFile, Queue, QueueKind, Received, Snapshot, Thread, ThreadId};
 

@@ -34,7 +34,7 @@ static RECORDING: LazyLock<PathBuf> = LazyLock::new(|| {
     file("sys/devices/system/cpu/online", "0-1\n");
     file("proc/irq/30/smp_affinity_list", "0-1\n");
     let hardware = Source::Synthetic("node:2 core:1 pu:1".to_owned());
-    record(&hardware, &machine, &recording, Duration::ZERO).expect("it is a usual machine");
+    record(&hardware, &machine, &recording, Duration::ZERO, Box::new(Vec::new)).expect("it is a usual machine");
     recorded(&recording).expect("it was just recorded");
     recording
 });

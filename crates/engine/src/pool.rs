@@ -28,6 +28,7 @@ use crate::{Block, CpuId, MemberId, Memory, NodeId, Starved};
 use accounts::Accounts;
 use grants::Grants;
 use homenode_policy::pool::{Monitor, Thresholds};
+use homenode_shared::{Slot, SlotNumber};
 use lend::Lent;
 use member::Member;
 use parking_lot::{Mutex, RwLock};
@@ -286,6 +287,25 @@ impl<M: Memory> Pool<M> {
     pub(crate) fn kind(&self, member: MemberId) -> Option<MemberKind> {
         let members = self.members.read();
         members.list.iter().find(|one| one.id == member).map(|one| one.kind)
+    }
+
+    /// All nodes, in the order of [`Pool::add_homes_from`] and [`Pool::homes`].
+    pub fn nodes(&self) -> &[NodeId] {
+        self.accounts.nodes()
+    }
+
+    /// Adds to `sums`, by home, the bytes that the thread of `slot` has copied on CPUs of the node of `cpu`: what a copy has moved is the
+    /// difference of a look before and one after it.
+    ///
+    /// # Panics
+    /// When `sums` is shorter than [`Pool::nodes`].
+    pub fn add_homes_from(&self, slot: &Slot, cpu: CpuId, sums: &mut [u64]) {
+        self.accounts.add_homes_from(slot.index(), cpu, sums);
+    }
+
+    /// Bytes by home that all threads which held the slot with this number have copied so far.
+    pub fn homes(&self, slot: SlotNumber) -> Vec<u64> {
+        self.accounts.homes(slot.index())
     }
 
     /// Index of a node in [`Machine::nodes`].

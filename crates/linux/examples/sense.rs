@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {
             let topology = topology::read(&Source::Live)?;
-            let mut sensor = Sensor::new(root)?;
+            let mut sensor = Sensor::new(root, Box::new(Vec::new))?;
             std::thread::sleep(PERIOD);
             show(&sensor.sense(&topology)?);
         }

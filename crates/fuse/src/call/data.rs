@@ -26,11 +26,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let to = reply.free().get_mut(..input.size as usize).ok_or(Errno(libc::EINVAL))?;
         let node = || self.own_node();
         let asking = self.asking(&node);
-        let bytes = if input.flags & O_NOATIME == 0 {
-            self.fs().read(&asking, &inode, input.offset, to)?
-        } else {
-            self.fs().read_untouched(&asking, &inode, input.offset, to)?
-        };
+        let bytes = self.counted(self.header.pid, &asking, || match input.flags & O_NOATIME {
+            0 => self.fs().read(&asking, &inode, input.offset, to),
+            _ => self.fs().read_untouched(&asking, &inode, input.offset, to),
+        })?;
         self.counters.count_read(bytes);
         Ok(reply.advance(bytes)?)
     }
@@ -46,7 +45,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         };
         let node = || self.node(tid);
         let asking = self.asking(&node);
-        let written = self.with_room(|| self.fs().write(&asking, &inode, input.offset, data, kill_priv))?;
+        let write = || self.with_room(|| self.fs().write(&asking, &inode, input.offset, data, kill_priv));
+        let written = self.counted(tid, &asking, write)?;
         if written == 0 && !data.is_empty() {
             return Err(Errno(libc::ENOSPC));
         }
@@ -116,10 +116,13 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         });
         let node = || self.own_node();
         let asking = self.asking(&node);
-        let copied = self.with_room(|| {
-            self.fs()
-                .copy_range(&asking, &from, input.off_in, &to, input.off_out, most)
-        })?;
+        let copy = || {
+            self.with_room(|| {
+                self.fs()
+                    .copy_range(&asking, &from, input.off_in, &to, input.off_out, most)
+            })
+        };
+        let copied = self.counted(self.header.pid, &asking, copy)?;
         self.kill_privileges(&to)?;
         Ok(u32::try_from(copied).expect("no more than was asked for"))
     }

@@ -144,5 +144,6 @@ fn snapshot(kernel: &Live) -> Snapshot {
         period_ns: 1_000_000_000,
         queues: Vec::new(),
         threads: Vec::new(),
+        files: Vec::new(),
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Threads that one table tells apart.
-pub const THREADS_MAX: usize = 256;
+pub(crate) const THREADS_MAX: usize = 256;
 /// Files that are told of a thread.
 pub const FILES_MAX: usize = 4;
 /// Requests that are counted after the last look.

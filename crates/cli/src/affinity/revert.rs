@@ -1,6 +1,7 @@
 //! `homenode affinity revert`: everything that is still as it was set gets back what it had before.
 
 use super::known::{JournalArgs, failure, tell_others};
+use super::pools::file_name;
 use super::words::{count, plain};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
@@ -12,7 +13,7 @@ use std::io;
 
 /// Give back every value that `apply` or a killed `run` has left.
 ///
-/// What somebody else has changed since is left alone, and told. Threads and processes that have inherited a mask are
+/// What somebody else has changed since is left alone, and told. A file that was moved stays where it is. Threads and processes that have inherited a mask are
 /// restored too. `run` reverts by itself when it ends.
 #[derive(Args, Debug)]
 pub(crate) struct RevertArgs {
@@ -74,7 +75,14 @@ pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
     let unsure = "threads that have inherited a mask: all that were found; but at every look some thread ended before it was \
                   looked at, and may have started another";
     let unsure = reverted.is_unsure.then(|| unsure.to_owned());
-    there.chain(cards).chain(unread).chain(unsure).collect()
+    let files = reverted.files.iter();
+    let files = files.map(|(file, node)| {
+        format!(
+            "{}: was moved to {node}, and stays there",
+            plain(&file_name(*file, true))
+        )
+    });
+    there.chain(cards).chain(files).chain(unread).chain(unsure).collect()
 }
 
 /// `thread 4711 (fio)`, as long as it is there.
@@ -111,11 +119,13 @@ pub(super) fn summary(reverted: &Reverted) -> String {
             _ => failed += 1,
         }
     }
-    if restored + same + left + gone + failed == 0 {
+    let files = reverted.files.len();
+    if restored + same + left + gone + failed + files == 0 {
         return "nothing was to be restored".to_owned();
     }
     let mut text = format!("{} restored", count(restored, "value"));
     for (number, what) in [
+        (files, "moved files stay where they are"),
         (same, "already as before"),
         (left, "left alone, as somebody else has changed it since"),
         (gone, "of what is not there any more"),

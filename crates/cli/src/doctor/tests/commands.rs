@@ -2,14 +2,13 @@
 
 use super::*;
 use homenode_policy::affinity::Class;
-use homenode_policy::doctor::{Heap, Held, Mobility, Problem, Threads};
+use homenode_policy::doctor::{Heap, Held, Mobility, Problem, Threads, Way};
 
 fn threads(numbers: &[u32]) -> Threads {
     Threads {
         process: "reader".to_owned(),
         numbers: numbers.to_vec(),
         from: NodeId(0),
-        device: "disk".to_owned(),
     }
 }
 
@@ -29,8 +28,19 @@ fn interrupts(mobility: Mobility) -> Problem {
 fn held(held: Held, numbers: &[u32]) -> Problem {
     Problem::HeldThreads {
         threads: threads(numbers),
+        device: "disk".to_owned(),
         home: NodeId(1),
         held,
+    }
+}
+
+fn far_buffers(way: Way) -> Problem {
+    Problem::FarBuffers {
+        threads: threads(&[7, 9]),
+        home: NodeId(1),
+        percent: 93,
+        bytes_per_s: 1_200_000_000,
+        way,
     }
 }
 
@@ -40,6 +50,7 @@ fn of_devices() -> Vec<(Problem, &'static str)> {
     let (device, home) = ("card".to_owned(), NodeId(1));
     let far = Problem::FarThreads {
         threads: threads(&[7]),
+        device: "disk".to_owned(),
         class: Class::Disk,
         to: home,
     };
@@ -50,6 +61,16 @@ fn of_devices() -> Vec<(Problem, &'static str)> {
         (held(Held::Mask, &[7, 9]), "for n in 7 9; do taskset -cp 4-7 $n; done"),
         (
             held(Held::Cpuset, &[7, 9]),
+            "for n in 7 9; do cat /proc/$n/cpuset; done",
+        ),
+        (far_buffers(Way::Threads), "homenode affinity apply"),
+        (far_buffers(Way::Files), "homenode affinity apply"),
+        (
+            far_buffers(Way::Held(Held::Mask)),
+            "for n in 7 9; do taskset -cp 4-7 $n; done",
+        ),
+        (
+            far_buffers(Way::Held(Held::Cpuset)),
             "for n in 7 9; do cat /proc/$n/cpuset; done",
         ),
         (interrupts(Mobility::Planned), "homenode affinity apply"),

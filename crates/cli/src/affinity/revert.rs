@@ -125,7 +125,6 @@ pub(super) fn summary(reverted: &Reverted) -> String {
     }
     let mut text = format!("{} restored", count(restored, "value"));
     for (number, what) in [
-        (files, "moved files stay where they are"),
         (same, "already as before"),
         (left, "left alone, as somebody else has changed it since"),
         (gone, "of what is not there any more"),
@@ -135,13 +134,18 @@ pub(super) fn summary(reverted: &Reverted) -> String {
             text += &format!("; {number} {what}");
         }
     }
-    text
+    match files {
+        0 => text,
+        1 => text + "; 1 file stays where it was moved to",
+        _ => format!("{text}; {files} files stay where they were moved to"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use homenode_policy::CpuId;
+    use homenode_policy::affinity::FileId;
+    use homenode_policy::{CpuId, NodeId};
 
     #[test]
     fn a_summary_counts_what_became_of_everything() {
@@ -169,6 +173,22 @@ mod tests {
                         is not there any more; 1 not restored";
         assert_eq!(summary(&all), expected);
         assert_eq!(lines(&all).len(), 4);
+        let file = FileId {
+            pool: (0, 45),
+            inode: 17,
+        };
+        let with_file = Reverted {
+            files: vec![(file, NodeId(2))],
+            ..of(&[Restore::Restored])
+        };
+        assert_eq!(
+            summary(&with_file),
+            "1 value restored; 1 file stays where it was moved to"
+        );
+        assert_eq!(
+            lines(&with_file)[1],
+            "file 17 of pool 0:45: was moved to node 2, and stays there"
+        );
         assert_eq!(
             lines(&all)[1],
             "interrupt 2: left alone: somebody else has given it CPU 0"

@@ -12,12 +12,13 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 /// With the list that has its checksum, and its name there.
-const FILES: [(&str, Option<(&str, &str)>); 5] = [
+const FILES: [(&str, Option<(&str, &str)>); 6] = [
     ("meta", None),
     ("0.files", Some(("meta", "0.files"))),
     ("1.files", Some(("meta", "1.files"))),
     ("0/proc/interrupts", Some(("0.files", "proc/interrupts"))),
     ("1/proc/interrupts", Some(("1.files", "proc/interrupts"))),
+    ("1/proc/homenode/tasks", Some(("1.files", "proc/homenode/tasks"))),
 ];
 const CHECKSUM_STAYS: u8 = 0x80;
 

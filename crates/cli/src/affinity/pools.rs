@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const ANSWER_TIME: Duration = Duration::from_millis(300);
 /// No answer is longer: 4096 threads on 8 nodes take less than 1 MiB.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
+/// Threads that are looked at of one pool: a server tells no more.
+const THREADS_MAX: usize = 8192;
 /// Files that are looked at of one pool.
 const FILES_MAX: usize = 64;
 const BUFFERS: &str = "bytes of threads in memory of pools";
@@ -133,7 +135,8 @@ impl Server {
 }
 
 /// What is believed of what a server of user `uid` tells.
-fn believed(tasks: PoolTasks, uid: u32, owner: impl Fn(u32) -> Option<u32>) -> PoolTasks {
+fn believed(mut tasks: PoolTasks, uid: u32, owner: impl Fn(u32) -> Option<u32>) -> PoolTasks {
+    tasks.threads.truncate(THREADS_MAX);
     let mut tasks = seen_by(tasks, Some(uid), owner);
     tasks.files.truncate(FILES_MAX);
     if uid != 0 {

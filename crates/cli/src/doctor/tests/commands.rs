@@ -44,6 +44,22 @@ fn far_buffers(way: Way) -> Problem {
     }
 }
 
+/// The same of threads far from their buffers.
+fn of_buffers() -> Vec<(Problem, &'static str)> {
+    vec![
+        (far_buffers(Way::Threads), "homenode affinity apply"),
+        (far_buffers(Way::Files), "homenode affinity apply"),
+        (
+            far_buffers(Way::Held(Held::Mask)),
+            "for n in 7 9; do taskset -cp 4-7 $n; done",
+        ),
+        (
+            far_buffers(Way::Held(Held::Cpuset)),
+            "for n in 7 9; do cat /proc/$n/cpuset; done",
+        ),
+    ]
+}
+
 /// Problems of threads, devices and queues, with the command that mends it on a machine of two nodes with four CPUs each, where no plan moves
 /// anything, and whose card's second queue arrives on node 1.
 fn of_devices() -> Vec<(Problem, &'static str)> {
@@ -61,16 +77,6 @@ fn of_devices() -> Vec<(Problem, &'static str)> {
         (held(Held::Mask, &[7, 9]), "for n in 7 9; do taskset -cp 4-7 $n; done"),
         (
             held(Held::Cpuset, &[7, 9]),
-            "for n in 7 9; do cat /proc/$n/cpuset; done",
-        ),
-        (far_buffers(Way::Threads), "homenode affinity apply"),
-        (far_buffers(Way::Files), "homenode affinity apply"),
-        (
-            far_buffers(Way::Held(Held::Mask)),
-            "for n in 7 9; do taskset -cp 4-7 $n; done",
-        ),
-        (
-            far_buffers(Way::Held(Held::Cpuset)),
             "for n in 7 9; do cat /proc/$n/cpuset; done",
         ),
         (interrupts(Mobility::Planned), "homenode affinity apply"),
@@ -240,7 +246,7 @@ fn every_problem_has_its_command() {
         is_virtual: None,
     };
     let judged = Judged::new(Source::Live, examined);
-    for (problem, command) in [of_devices(), of_memory()].concat() {
+    for (problem, command) in [of_devices(), of_buffers(), of_memory()].concat() {
         assert_eq!(remedy::command(&judged, &problem), command, "{problem:?}");
     }
 }

@@ -60,6 +60,7 @@ pub(crate) fn run(journal: &Path) {
         let plan = Plan {
             actions,
             stays: Vec::new(),
+            files: Vec::new(),
             cost_before: Cost::default(),
             cost_after: Cost::default(),
         };

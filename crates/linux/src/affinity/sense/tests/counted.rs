@@ -188,9 +188,12 @@ fn what_found_no_room_and_what_could_not_be_counted_is_told() {
     assert_eq!(told("received and sent").len(), 1);
 }
 
-/// What the server of pool 0:45 told: threads by number and start, with bytes by home.
-fn told(threads: &[(u32, u64, &[(u16, u64)])]) -> PoolTasks {
-    let task = |(thread, started, homes): &(u32, u64, &[(u16, u64)])| TaskBytes {
+/// A thread by its number and start, with bytes by home.
+type Told<'a> = (u32, u64, &'a [(u16, u64)]);
+
+/// What the server of pool 0:45 told.
+fn told(threads: &[Told<'_>]) -> PoolTasks {
+    let task = |(thread, started, homes): &Told<'_>| TaskBytes {
         thread: *thread,
         started: *started,
         homes: homes.to_vec(),

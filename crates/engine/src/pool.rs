@@ -289,6 +289,13 @@ impl<M: Memory> Pool<M> {
         members.list.iter().find(|one| one.id == member).map(|one| one.kind)
     }
 
+    /// Whether all bytes lie in memory of their members' homes. Pages of files lie where the kernel put them.
+    pub fn lies_at_home(&self) -> bool {
+        let members = self.members.read();
+        let mut kinds = members.list.iter().map(|member| member.kind);
+        kinds.all(|kind| matches!(kind, MemberKind::Dram | MemberKind::Pmem))
+    }
+
     /// All nodes, in the order of [`Pool::add_homes_from`] and [`Pool::homes`].
     pub fn nodes(&self) -> &[NodeId] {
         self.accounts.nodes()

@@ -163,8 +163,16 @@ impl Mount {
         if nodes.len() < 2 {
             return own;
         }
-        *self.tasks.asked.lock() = Some(Instant::now());
         let fs = &self.pool.fs;
+        if !fs.pool().lies_at_home() {
+            let what = format!("bytes that threads move with the pool at {}", self.directory.display());
+            let why = "it is in files, whose pages lie where the kernel has put them";
+            return PoolTasks {
+                unseen: vec![(what, why.to_owned())],
+                ..own
+            };
+        }
+        *self.tasks.asked.lock() = Some(Instant::now());
         let mut counts = self.server.take_tasks(fs.pool().nodes());
         let mut unseen = Vec::new();
         let place = self.directory.display();

@@ -4,7 +4,8 @@
 //! server, and users of files of the kernel by BPF programs. Nothing is noted while nobody asks, and whoever asks should do so about once a second.
 //! A thread is known by its number and its start: what was counted of one that has ended is dropped.
 //!
-//! Not seen: what a mount's page cache serves without asking the server, and mappings.
+//! Not seen: what a mount's page cache serves without asking the server, and mappings; and all of durable pools in files, whose pages lie where
+//! the kernel put them.
 //! Cost: of a question, a small file for each thread that moved bytes lately, and a look where each of their busy files lies.
 
 use crate::mover::Files;
@@ -52,6 +53,9 @@ impl Inner {
     /// Bytes of threads of this process since each claimed its slot. One that has ended may still be among them.
     fn own_threads(&self) -> Vec<TaskCount> {
         let pool = self.fs.pool();
+        if !pool.lies_at_home() {
+            return Vec::new();
+        }
         let count = |holder: &Holder| {
             let now = pool.homes(holder.slot);
             let bytes = now
@@ -468,5 +472,15 @@ mod tests {
             assert_eq!((&second.homes[..], second.started > 0), (&[(0, 7)][..], true));
             end.send(()).unwrap();
         });
+    }
+
+    #[test]
+    fn pool_in_files_tells_no_homes() {
+        let member = std::env::temp_dir().join(format!("homenode-tasks-{}", std::process::id()));
+        std::fs::File::create(&member).unwrap().set_len(64 * MIB).unwrap();
+        let pool = Pool::create_on(std::slice::from_ref(&member), &PoolOptions::new()).unwrap();
+        std::fs::remove_file(member).unwrap();
+        pool.create_file("f").unwrap().write_all_at(b"x", 0).unwrap();
+        assert_eq!(pool.tasks().threads, [], "its pages lie where the kernel put them");
     }
 }

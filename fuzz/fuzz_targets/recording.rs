@@ -12,12 +12,13 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 /// With the list that has its checksum, and its name there.
-const FILES: [(&str, Option<(&str, &str)>); 5] = [
+const FILES: [(&str, Option<(&str, &str)>); 6] = [
     ("meta", None),
     ("0.files", Some(("meta", "0.files"))),
     ("1.files", Some(("meta", "1.files"))),
     ("0/proc/interrupts", Some(("0.files", "proc/interrupts"))),
     ("1/proc/interrupts", Some(("1.files", "proc/interrupts"))),
+    ("1/proc/homenode/tasks", Some(("1.files", "proc/homenode/tasks"))),
 ];
 const CHECKSUM_STAYS: u8 = 0x80;
 
@@ -34,7 +35,7 @@ static RECORDING: LazyLock<PathBuf> = LazyLock::new(|| {
     file("sys/devices/system/cpu/online", "0-1\n");
     file("proc/irq/30/smp_affinity_list", "0-1\n");
     let hardware = Source::Synthetic("node:2 core:1 pu:1".to_owned());
-    record(&hardware, &machine, &recording, Duration::ZERO).expect("it is a usual machine");
+    record(&hardware, &machine, &recording, Duration::ZERO, Box::new(Vec::new)).expect("it is a usual machine");
     recorded(&recording).expect("it was just recorded");
     recording
 });

@@ -74,7 +74,7 @@ fuzz_target!(|bytes: &[u8]| {
     for (number, bytes) in at(false) {
         write(usize::from(number & !AT_END) % FILES.len(), bytes);
     }
-    let Ok(mut sensor) = Sensor::new(&machine.root) else {
+    let Ok(mut sensor) = Sensor::new(&machine.root, Box::new(Vec::new)) else {
         return;
     };
     for (number, bytes) in at(true) {

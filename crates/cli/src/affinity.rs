@@ -1,7 +1,8 @@
 //! `homenode affinity`: which CPUs interrupts, queues and threads are to use: told, done, undone, explained.
 //!
 //! A file per verb. `look` senses one period of this machine or reads a recorded one, `known` is what was set before and
-//! what others set, `settings` the configuration, `signals` what is to end a verb that changes something; `words` names what is placed, and `table` aligns columns.
+//! what others set, `settings` the configuration, `signals` what is to end a verb that changes something; `words` names what is placed, and `table` aligns columns. `pools` asks the
+//! servers of pools what threads do, and to move files.
 
 mod apply;
 mod cards;
@@ -10,6 +11,7 @@ mod known;
 pub(crate) mod look;
 mod metrics;
 mod plan;
+pub(crate) mod pools;
 mod record;
 mod revert;
 mod run;

@@ -6,6 +6,7 @@
 pub(crate) mod client;
 pub(crate) mod protocol;
 pub(crate) mod server;
+pub(crate) mod tasks;
 
 use crate::failure::{Result, fail};
 use crate::mountinfo::Device;

@@ -5,6 +5,7 @@ mod remedy;
 mod text;
 
 use crate::affinity::look::{LookArgs, failure, of_recording};
+use crate::affinity::pools::ask;
 use crate::control::protocol::{Access, StatusReport};
 use crate::failure::Result;
 use crate::mountinfo::shown;
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let (source, examined) = match &args.look.from {
         Some(directory) => (Source::Xml(directory.clone()), of_recording(directory, recorded)?),
         None => {
-            let examined = examine(&Source::Live, Path::new("/"), args.look.period.period);
+            let examined = examine(&Source::Live, Path::new("/"), args.look.period.period, ask());
             (Source::Live, examined.map_err(failure)?)
         }
     };

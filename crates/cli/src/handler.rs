@@ -13,6 +13,7 @@ use crate::control::protocol::{
     Refusal, Request, SliceReport, SpillReport, State, StatusReport, UserReport,
 };
 use crate::control::server::Handler;
+use crate::control::tasks::{owner, seen_by};
 use crate::failure::told;
 use crate::mountinfo::{Device, mounts};
 use homenode::{CacheStatus, ChosenTransport, Error, Health, MemberId, Mount, NewFile, NodeId, Pool, Size, Status};
@@ -180,12 +181,18 @@ impl PoolHandler {
 }
 
 impl Handler for PoolHandler {
-    fn handle(&self, request: Request, progress: &mut dyn FnMut(u64, u64)) -> Result<Outcome, Refusal> {
+    fn handle(
+        &self,
+        request: Request,
+        user: Option<u32>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Outcome, Refusal> {
         if let Request::PoolDrain { member } | Request::PoolRemove { member } = request {
             self.refuse_unknown(member)?;
         }
         let done = match request {
             Request::Status => Ok(Outcome::Status(Box::new(self.status()))),
+            Request::Tasks => Ok(Outcome::Tasks(seen_by(self.mount.tasks(), user, owner))),
             Request::Down { lazy } => return self.down(lazy),
             Request::FileMove { inode, node } => self.move_file(inode, node, progress),
             Request::PoolAdd { node, size } => self.add(node, &size),

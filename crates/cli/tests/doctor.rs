@@ -122,7 +122,14 @@ fn without_root_it_judges_what_it_may_read() {
 fn a_recorded_machine_and_damaged_ones() {
     let recording = tempfile::tempdir().unwrap();
     let directory = recording.path().join("machine");
-    record(&Source::Live, Path::new("/"), &directory, Duration::from_millis(100)).unwrap();
+    record(
+        &Source::Live,
+        Path::new("/"),
+        &directory,
+        Duration::from_millis(100),
+        Box::new(Vec::new),
+    )
+    .unwrap();
     let name = directory.to_str().unwrap();
     let text = told(&["--from", name]);
     assert!(text.contains(&format!("\n{name}: ")), "{text}");

@@ -28,6 +28,7 @@ use crate::{Block, CpuId, MemberId, Memory, NodeId, Starved};
 use accounts::Accounts;
 use grants::Grants;
 use homenode_policy::pool::{Monitor, Thresholds};
+use homenode_shared::{Slot, SlotNumber};
 use lend::Lent;
 use member::Member;
 use parking_lot::{Mutex, RwLock};
@@ -296,6 +297,32 @@ impl<M: Memory> Pool<M> {
     pub(crate) fn kind(&self, member: MemberId) -> Option<MemberKind> {
         let members = self.members.read();
         members.list.iter().find(|one| one.id == member).map(|one| one.kind)
+    }
+
+    /// Whether all bytes lie in memory of their members' homes. Pages of files lie where the kernel put them.
+    pub fn lies_at_home(&self) -> bool {
+        let members = self.members.read();
+        let mut kinds = members.list.iter().map(|member| member.kind);
+        kinds.all(|kind| matches!(kind, MemberKind::Dram | MemberKind::Pmem))
+    }
+
+    /// All nodes, in the order of [`Pool::add_homes_from`] and [`Pool::homes`].
+    pub fn nodes(&self) -> &[NodeId] {
+        self.accounts.nodes()
+    }
+
+    /// Adds to `sums`, by home, the bytes that the thread of `slot` has copied on CPUs of the node of `cpu`: what a copy has moved is the
+    /// difference of a look before and one after it.
+    ///
+    /// # Panics
+    /// When `sums` is shorter than [`Pool::nodes`].
+    pub fn add_homes_from(&self, slot: &Slot, cpu: CpuId, sums: &mut [u64]) {
+        self.accounts.add_homes_from(slot.index(), cpu, sums);
+    }
+
+    /// Bytes by home that all threads which held the slot with this number have copied so far.
+    pub fn homes(&self, slot: SlotNumber) -> Vec<u64> {
+        self.accounts.homes(slot.index())
     }
 
     /// Index of a node in [`Machine::nodes`].

@@ -339,6 +339,19 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
     }
 
+    /// Runs `operation`, which copies bytes of the request's file, and counts them for the thread that asks, where somebody wants to know.
+    fn counted<R>(&self, thread: u32, asking: &Asking<'_>, operation: impl FnOnce() -> R) -> R {
+        if thread == 0 || self.service.has_one_node || !self.counters.tasks.counts() {
+            return operation();
+        }
+        let pool = self.fs().pool();
+        let look = |sums: &mut [u64]| pool.add_homes_from(self.slot, asking.cpu, sums);
+        let file = Ino(self.header.nodeid);
+        self.counters
+            .tasks
+            .count(thread, file, pool.nodes().len(), look, operation)
+    }
+
     /// Runs `operation`, and for a moment again when it finds the pool full while files without a name hold space.
     ///
     /// The kernel tells of a file's last close, and then of forgetting it, only after close(2) and unlink(2) have returned:

@@ -16,8 +16,9 @@ use crate::host::Host;
 use crate::mount::{self, Busy};
 use crate::options::{Chosen, ChosenData, Data, Options, Transport};
 use crate::statistics::{Counters, Statistics};
+use crate::tasks::TaskCounts;
 use homenode_engine::fs::Fs;
-use homenode_engine::{Clock, Memory};
+use homenode_engine::{Clock, Memory, NodeId};
 use mounting::{Mounting, not_rings};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -121,6 +122,23 @@ impl Server {
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         Statistics::sum(self.counters.iter().map(Arc::as_ref))
+    }
+
+    /// Device number of the mount, as stat(2) tells it.
+    #[must_use]
+    pub fn device(&self) -> Option<u64> {
+        self.device
+    }
+
+    /// Takes the bytes that calling threads have moved since the last call, by home; `nodes` are those of the pool, in its order. What is
+    /// told is counted from the first call on, as long as somebody asks again and again.
+    #[must_use]
+    pub fn take_tasks(&self, nodes: &[NodeId]) -> TaskCounts {
+        let mut counts = TaskCounts::default();
+        for one in &self.counters {
+            one.tasks.take(nodes, &mut counts);
+        }
+        counts
     }
 
     /// Waits until no thread serves any more: the filesystem is unmounted, by whomever.

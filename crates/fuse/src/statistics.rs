@@ -1,5 +1,6 @@
 //! What the server has done: counted by each thread on its own cache lines, summed when somebody asks.
 
+use crate::tasks::Tasks;
 use crate::wire::Opcode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,6 +76,7 @@ pub(crate) struct Counters {
     panics: AtomicU64,
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
+    pub(crate) tasks: Tasks,
 }
 
 impl Default for Counters {
@@ -85,6 +87,7 @@ impl Default for Counters {
             panics: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
+            tasks: Tasks::default(),
         }
     }
 }

@@ -115,6 +115,7 @@ impl Inner {
         let Some(slot) = self.fs.slots().claim() else {
             return false;
         };
+        self.note_holder(slot.number());
         let alive = Arc::downgrade(&self.alive);
         CURRENT.set((self.id, slot.number()));
         claims.insert(

@@ -40,6 +40,7 @@ mod populate;
 mod read_dir;
 mod size;
 mod status;
+pub mod tasks;
 mod volume;
 
 pub use durable::{Checked, Found, Membership, NewFile, check, find_members, holds_data, member_of, repair};

@@ -8,12 +8,14 @@ use crate::machine::Machine;
 use crate::mover::{self, Files, MoverMode, MoverStatus, Watch};
 use crate::periodic::Periodic;
 use crate::pool::{EngineFs, Inner, Pool};
+use crate::tasks::{Ledger, PoolTasks, Reach};
 use crate::{CpuId, Error, NodeId};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::Ino;
 use homenode_fuse::{Chosen, ChosenData, Data, Host, Options as MountOptions, Server, Statistics};
-use homenode_linux::reach::Filesystem;
+use homenode_linux::process::start_ticks;
+use homenode_linux::reach::{Filesystem, Reached};
 use homenode_linux::tmpfs::store::TmpfsStore;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -22,12 +24,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+/// What is known of the threads that use a mount.
+#[derive(Default)]
+struct Tasks {
+    ledger: Mutex<Ledger>,
+    /// Counts of BPF programs that are not in the ledger yet.
+    reach: Mutex<Reach>,
+    /// The last question.
+    asked: Mutex<Option<Instant>>,
+}
+
 /// A mounted pool, served by threads of this process. Dropping it takes the mount away, even from under open files: they
 /// get errors then.
 pub struct Mount {
     /// They end before the server does.
     _keepers: Option<[Periodic; 3]>,
     mover: OnceLock<(Arc<Mutex<Watch>>, Periodic)>,
+    tasks: Arc<Tasks>,
     server: Server,
     directory: PathBuf,
     /// The mount keeps the pool, with its populating threads.
@@ -68,6 +81,7 @@ impl Pool {
         Ok(Mount {
             _keepers: keepers,
             mover: OnceLock::new(),
+            tasks: Arc::default(),
             server,
             directory: directory.to_owned(),
             pool: Arc::clone(&self.inner),
@@ -101,15 +115,30 @@ impl Mount {
     /// # Errors
     /// When there is no thread for it. That nothing can be counted is told by [`Mount::mover`].
     pub fn watch(&self, mode: MoverMode, device: u64) -> Result<(), Error> {
+        match mode {
+            MoverMode::Off => Ok(()),
+            _ => self.begin_watch(mode, device),
+        }
+    }
+
+    fn begin_watch(&self, mode: MoverMode, device: u64) -> Result<(), Error> {
         let has_nodes = self.pool.machine.with_memory().count() > 1;
-        if !has_nodes || mode == MoverMode::Off || self.data().data != Data::Kernel || self.mover.get().is_some() {
+        if !has_nodes || self.data().data != Data::Kernel || self.mover.get().is_some() {
             return Ok(());
         }
         let watch = Arc::new(Mutex::new(Watch::begin(mode, Filesystem::Mount, device)));
-        let (fs, watched) = (Arc::clone(&self.pool.fs), Arc::clone(&watch));
+        let (fs, watched, tasks) = (Arc::clone(&self.pool.fs), Arc::clone(&watch), Arc::clone(&self.tasks));
         let thread = Periodic::start("mover", move || {
             let start = Instant::now();
-            mover::look(&watched, &OfMount(&fs));
+            let files = OfMount {
+                fs: &fs,
+                is_kernel: true,
+                tasks: &tasks,
+            };
+            mover::look(&watched, &files);
+            if !tasks.is_asked() {
+                watched.lock().rest();
+            }
             MOVER_PERIOD.max(start.elapsed() * MOVER_REST)
         })?;
         // A second call that came meanwhile has begun the same.
@@ -120,7 +149,76 @@ impl Mount {
     /// Counts and decisions of the mover; `None` while it is off.
     #[must_use]
     pub fn mover(&self) -> Option<MoverStatus> {
-        self.mover.get().map(|(watch, _)| watch.lock().status().clone())
+        let status = self.mover.get().map(|(watch, _)| watch.lock().status().clone());
+        status.filter(|status| status.mode != MoverMode::Off)
+    }
+
+    /// Bytes that threads move with the pool, by home, and where their busy files lie: those of the library, and of callers of the mount since
+    /// each was seen first. Nothing is counted before the first call, so two calls about a second apart tell what goes on. On a machine of one
+    /// node only threads of the library are told.
+    #[must_use]
+    pub fn tasks(&self) -> PoolTasks {
+        let own = self.pool.tasks();
+        let nodes: Vec<NodeId> = self.pool.machine.with_memory().map(|node| node.id).collect();
+        if nodes.len() < 2 {
+            return own;
+        }
+        let fs = &self.pool.fs;
+        if !fs.pool().lies_at_home() {
+            let what = format!("bytes that threads move with the pool at {}", self.directory.display());
+            let why = "it is in files, whose pages lie where the kernel has put them";
+            return PoolTasks {
+                unseen: vec![(what, why.to_owned())],
+                ..own
+            };
+        }
+        *self.tasks.asked.lock() = Some(Instant::now());
+        let mut counts = self.server.take_tasks(fs.pool().nodes());
+        let mut unseen = Vec::new();
+        let place = self.directory.display();
+        let is_kernel = self.data().data == Data::Kernel;
+        if is_kernel {
+            if let Some(why) = self.count_reach() {
+                unseen.push((
+                    format!("bytes that threads move with files of the pool at {place}"),
+                    why,
+                ));
+            }
+            let mut reach = std::mem::take(&mut *self.tasks.reach.lock());
+            let map = |file| fs.inode(Ino(file)).map(|inode| fs.map(&inode)).unwrap_or_default();
+            let (threads, lost_bytes) = reach.take(map);
+            counts.threads.extend(threads);
+            counts.lost_bytes += lost_bytes;
+        } else {
+            let why = "its server is not asked for them: only for what the cache has not, or with O_DIRECT";
+            unseen.push((
+                format!("reads that the page cache of the pool at {place} serves"),
+                why.to_owned(),
+            ));
+        }
+        let mut ledger = self.tasks.ledger.lock();
+        ledger.note(counts.threads, counts.lost_bytes, start_ticks);
+        let files = OfMount {
+            fs,
+            is_kernel,
+            tasks: &self.tasks,
+        };
+        let mut told = ledger.tell(own, &files, &nodes);
+        told.unseen.append(&mut unseen);
+        told
+    }
+
+    /// Has users of files of the kernel counted; tells why they cannot be.
+    fn count_reach(&self) -> Option<String> {
+        if let Some(device) = self.server.device()
+            && let Err(error) = self.begin_watch(MoverMode::Off, device)
+        {
+            return Some(error.to_string());
+        }
+        let (watch, _) = self.mover.get()?;
+        let mut watch = watch.lock();
+        watch.count_on();
+        watch.status().not_seen.clone()
     }
 
     /// Waits until it is unmounted, by whomever.
@@ -174,28 +272,54 @@ const MOVER_PERIOD: Duration = Duration::from_secs(1);
 /// Rest after a long look, as a multiple of its time.
 const MOVER_REST: u32 = 10;
 
+/// Time after the last question for which users of files are counted while the mover is off.
+const ASKED: Duration = Duration::from_secs(60);
+
+impl Tasks {
+    fn is_asked(&self) -> bool {
+        self.asked.lock().is_some_and(|asked| asked.elapsed() < ASKED)
+    }
+}
+
 /// Files of a mounted pool.
-struct OfMount<'a>(&'a EngineFs);
+struct OfMount<'a> {
+    fs: &'a EngineFs,
+    is_kernel: bool,
+    tasks: &'a Tasks,
+}
 
 impl Files for OfMount<'_> {
     fn map(&self, file: u64) -> Option<Vec<(NodeId, u64)>> {
-        let inode = self.0.inode(Ino(file))?;
-        self.0.is_local(&inode).then(|| self.0.map(&inode))
+        let inode = self.fs.inode(Ino(file))?;
+        self.fs.is_local(&inode).then(|| self.fs.map(&inode))
     }
 
     fn move_to(&self, file: u64, node: NodeId) -> Result<u64, String> {
-        let inode = self.0.inode(Ino(file)).ok_or("it is gone")?;
-        let moved = self.0.move_to(&inode, node, &mut |_, _| {});
+        let inode = self.fs.inode(Ino(file)).ok_or("it is gone")?;
+        let moved = self.fs.move_to(&inode, node, &mut |_, _| {});
         moved.map_err(|error| error.to_string())
     }
 
     fn room(&self, node: NodeId) -> u64 {
-        let free = homenode_linux::memory::free_bytes(node).unwrap_or(0);
-        free.min(self.0.pool().room_on(node) * BLOCK_BYTES as u64)
+        let room = self.fs.pool().room_on(node) * BLOCK_BYTES as u64;
+        // Blocks of members are memory already, or become it ahead of those who take them.
+        match self.is_kernel {
+            true => room.min(homenode_linux::memory::free_bytes(node).unwrap_or(0)),
+            false => room,
+        }
     }
 
     fn note_written(&self, written: &BTreeMap<NodeId, u64>) {
-        self.0.note_written(written);
+        self.fs.note_written(written);
+    }
+
+    fn note_reached(&self, reached: &[Reached]) {
+        if self.tasks.is_asked() {
+            let mut reach = self.tasks.reach.lock();
+            for entry in reached {
+                reach.note(entry.thread, entry.file, entry.read_bytes + entry.written_bytes);
+            }
+        }
     }
 }
 

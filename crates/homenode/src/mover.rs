@@ -76,6 +76,9 @@ pub trait Files {
 
     /// Hears the bytes written since the last call, by node of the CPUs.
     fn note_written(&self, _written: &BTreeMap<NodeId, u64>) {}
+
+    /// Hears what was reached since the last call.
+    fn note_reached(&self, _reached: &[Reached]) {}
 }
 
 /// A decision, and what became of it.
@@ -120,6 +123,7 @@ pub struct MoverStatus {
 #[derive(Debug)]
 pub struct Watch {
     reach: Option<Reach>,
+    of: (Filesystem, u64),
     mover: Mover,
     begun: Instant,
     counted: Instant,
@@ -130,22 +134,37 @@ impl Watch {
     /// Begins to count for the filesystem of device number `device`. Where that is refused, the status tells why.
     #[must_use]
     pub fn begin(mode: MoverMode, filesystem: Filesystem, device: u64) -> Self {
-        let mut status = MoverStatus {
-            mode,
-            ..MoverStatus::default()
-        };
-        let reach = match mode {
-            MoverMode::Off => None,
-            _ => Reach::begin(filesystem, device)
-                .map_err(|why| status.not_seen = Some(why))
-                .ok(),
-        };
-        Self {
-            reach,
+        let mut watch = Self {
+            reach: None,
+            of: (filesystem, device),
             mover: Mover::default(),
             begun: Instant::now(),
             counted: Instant::now(),
-            status,
+            status: MoverStatus {
+                mode,
+                ..MoverStatus::default()
+            },
+        };
+        if mode != MoverMode::Off {
+            watch.count_on();
+        }
+        watch
+    }
+
+    /// Counts from now on, also while the mode is off.
+    pub(crate) fn count_on(&mut self) {
+        if self.reach.is_none() && self.status.not_seen.is_none() {
+            let (filesystem, device) = self.of;
+            self.reach = Reach::begin(filesystem, device)
+                .map_err(|why| self.status.not_seen = Some(why))
+                .ok();
+        }
+    }
+
+    /// Counts no longer, while the mode is off.
+    pub(crate) fn rest(&mut self) {
+        if self.status.mode == MoverMode::Off {
+            self.reach = None;
         }
     }
 
@@ -155,8 +174,8 @@ impl Watch {
         &self.status
     }
 
-    /// Takes the counts since the last call; returns the files that may move, and the bytes written by node of the CPUs.
-    fn count(&mut self) -> (Vec<u64>, BTreeMap<NodeId, u64>) {
+    /// Takes the counts since the last call; returns them, the files that may move, and the bytes written by node of the CPUs.
+    fn count(&mut self) -> (Vec<Reached>, Vec<u64>, BTreeMap<NodeId, u64>) {
         let Some(reach) = &mut self.reach else {
             return Default::default();
         };
@@ -164,7 +183,10 @@ impl Watch {
         let period = self.counted.elapsed();
         self.counted = Instant::now();
         match taken {
-            Ok((reached, missed)) => self.take_in(&reached, missed, period),
+            Ok((reached, missed)) => {
+                let (busy, written) = self.take_in(&reached, missed, period);
+                (reached, busy, written)
+            }
             Err(why) => {
                 self.status.not_seen = Some(why);
                 self.reach = None;
@@ -218,13 +240,17 @@ impl Watch {
 /// Counts, decides and moves once; call it once a second. `watch` is not locked while files are mapped and moved, so a status does not wait
 /// for that.
 pub fn look(watch: &Mutex<Watch>, files: &dyn Files) {
-    let (busy, written) = watch.lock().count();
+    let (reached, busy, written) = watch.lock().count();
+    files.note_reached(&reached);
     files.note_written(&written);
     decide(watch, files, busy);
 }
 
 fn decide(watch: &Mutex<Watch>, files: &dyn Files, busy: Vec<u64>) {
     for file in busy {
+        if watch.lock().status.mode == MoverMode::Off {
+            break;
+        }
         let Some(lies) = files.map(file) else { continue };
         let decision = watch.lock().mover.decide(file, &lies, |node| files.room(node));
         let Some(decision) = decision else { continue };

@@ -8,6 +8,7 @@ use crate::machine::{Machine, Node};
 use crate::metadata::TYPE_DIRECTORY;
 use crate::periodic::Periodic;
 use crate::populate::{Populator, Progress};
+use crate::tasks::{Holders, PoolTasks};
 use crate::{Error, MEMBER_BYTES_MIN, MemberId, MemberKind, NodeId, Owner, PoolOptions, Size, Status};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::cache::{CacheStatus, Cached};
@@ -46,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) alive: Arc<()>,
     /// For threads that found no free slot.
     pub(crate) common_slot: Mutex<Slot>,
+    pub(crate) holders: Holders,
     pub(crate) machine: Machine,
     options: PoolOptions,
     populate_ahead: Mutex<Option<Size>>,
@@ -95,6 +97,13 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Bytes that threads of this process have copied since each first used the pool, by home. Of threads that share a slot because there
+    /// are too many, nothing is told.
+    #[must_use]
+    pub fn tasks(&self) -> PoolTasks {
+        self.inner.tasks()
+    }
+
     /// A pool of a filesystem that is there, without populating threads.
     pub(crate) fn of(
         fs: Arc<EngineFs>,
@@ -110,6 +119,7 @@ impl Pool {
             owner,
             alive: Arc::new(()),
             common_slot: Mutex::new(common_slot),
+            holders: Holders::default(),
             machine,
             options: options.clone(),
             populate_ahead: Mutex::new(options.populate_ahead),

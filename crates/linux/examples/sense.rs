@@ -16,11 +16,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {
             let topology = topology::read(&Source::Live)?;
-            let mut sensor = Sensor::new(root)?;
+            let mut sensor = Sensor::new(root, Box::new(Vec::new))?;
             std::thread::sleep(PERIOD);
             show(&sensor.sense(&topology)?);
         }
-        ["record", directory] => show(&affinity::record(&Source::Live, root, directory.as_ref(), PERIOD)?),
+        ["record", directory] => show(&affinity::record(
+            &Source::Live,
+            root,
+            directory.as_ref(),
+            PERIOD,
+            Box::new(Vec::new),
+        )?),
         ["show", directory] => show(&affinity::recorded(directory.as_ref())?),
         ["placement", process] => println!("{:#?}", affinity::placement(root, process.parse()?)?),
         _ => return Err("usage: sense [record DIR | show DIR | placement PROCESS]".into()),

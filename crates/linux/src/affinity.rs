@@ -7,5 +7,6 @@ pub(crate) mod sense;
 
 pub(crate) use sense::recorded_whole;
 pub use sense::{
-    Card, Count, Error, Hardware, NodeBytes, QueueCounts, Sensed, Sensor, Table, Unseen, placement, record, recorded,
+    Ask, ByNode, Card, Count, Error, FilePlace, Hardware, NodeBytes, PoolTasks, QueueCounts, Sensed, Sensor, Table,
+    TaskBytes, Unseen, placement, record, recorded,
 };

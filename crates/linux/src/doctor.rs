@@ -7,7 +7,7 @@
 mod memory;
 mod settings;
 
-use crate::affinity::{Error, Sensed, Sensor, Unseen};
+use crate::affinity::{Ask, Error, Sensed, Sensor, Unseen};
 use crate::topology::sysfs::Tree;
 use crate::topology::{self, Source};
 use homenode_policy::doctor::Facts;
@@ -32,14 +32,15 @@ pub struct Examined {
     pub is_virtual: Option<bool>,
 }
 
-/// Looks at the machine below `root`, whose hardware is `source`, for a period.
+/// Looks at the machine below `root`, whose hardware is `source`, for a period. If it is the machine we run on, the servers of its pools are
+/// asked by `ask`.
 ///
 /// # Errors
 /// What could not be read without which nothing can be told.
-pub fn examine(source: &Source, root: &Path, period: Duration) -> Result<Examined, Error> {
+pub fn examine(source: &Source, root: &Path, period: Duration, ask: Ask) -> Result<Examined, Error> {
     let tree = Tree::new(root);
     let topology = topology::below(&topology::load(source)?, source, Some(&tree))?;
-    let mut sensor = Sensor::new(root)?;
+    let mut sensor = Sensor::new(root, ask)?;
     let before = Before::read(&tree);
     thread::sleep(period);
     let sensed = sensor.sense(&topology)?;

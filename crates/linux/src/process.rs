@@ -17,7 +17,14 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     }
 }
 
-/// When process `pid` was started, in clock ticks since the machine was; none when there is no such process.
+/// Number of the calling thread.
+#[must_use]
+pub fn own_thread() -> u32 {
+    // SAFETY: takes nothing and touches no memory of ours.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
+/// When process or thread `pid` was started, in clock ticks since the machine was; none when there is no such one.
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
     const START: usize = 22;
@@ -41,6 +48,9 @@ mod tests {
         assert_eq!(start_ticks(std::process::id()), Some(own));
         assert!(start_ticks(1).unwrap() <= own);
         assert_eq!(start_ticks(u32::MAX), None);
+        let thread = std::thread::spawn(|| (own_thread(), start_ticks(own_thread())));
+        let (thread, started) = thread.join().unwrap();
+        assert!(thread != std::process::id() && started.unwrap() >= own);
     }
 
     #[test]

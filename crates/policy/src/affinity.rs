@@ -4,7 +4,8 @@
 //! A thread is given the CPUs that share a cache, never one that its cpuset does not have, and only where nobody else has
 //! narrowed its mask. A disk's queues and their managed interrupts do not move: the CPU decides which queue is used, so
 //! the thread goes to the right CPUs. Queues of the network move to one CPU, each with its interrupts, XPS and, where it
-//! is used, RPS. [`cost`] says what a placement costs.
+//! is used, RPS. A thread whose buffers lie in memory of pools goes to them, or, where it cannot, a file of them comes to it
+//! ([`MoveFile`]). [`cost`] says what a placement costs.
 //!
 //! Invariants: the same snapshot, in whatever order, gives the same plan; a managed interrupt is in no action; what was
 //! moved stays for the dwell time. A load that stays the same is settled by its first plan; one that changes moves
@@ -15,6 +16,7 @@ mod channels;
 mod config;
 pub mod cost;
 mod domains;
+mod files;
 mod load;
 mod model;
 mod plan;
@@ -30,25 +32,45 @@ mod tasks;
 
 pub use config::{Config, Policy};
 pub use cost::Cost;
-pub use plan::{Action, Plan, Stay, Target};
+pub use plan::{Action, FileReason, MoveFile, Plan, Stay, Target};
 pub use previous::Previous;
+pub(crate) use reason::Rate;
 pub use reason::{Class, Reason, Why};
-pub use snapshot::{DeviceBytes, Interrupt, Queue, QueueKind, Received, Snapshot, Thread, ThreadId};
+pub use snapshot::{DeviceBytes, FileId, Interrupt, PoolFile, Queue, QueueKind, Received, Snapshot, Thread, ThreadId};
+
+use files::Moment;
+use model::Model;
+use state::State;
 
 /// What is to be done after this period, given what was done before.
 #[must_use]
 pub fn decide(snapshot: &Snapshot, config: &Config, previous: &Previous) -> Plan {
-    let model = model::Model::new(snapshot, config, previous);
-    let found = state::State::new(&model);
+    let model = Model::new(snapshot, config, previous);
+    let found = State::new(&model);
+    let mut files = files::wanted(snapshot, previous, &found, Moment::Found);
+    // What there is when these files have moved.
+    let moved = (!files.is_empty()).then(|| files::carried_out(snapshot, &files));
+    let model_moved = moved.as_ref().map(|moved| Model::new(moved, config, previous));
+    let start = model_moved.as_ref().map_or_else(|| found.clone(), State::new);
     let mut placed = if previous.is_settled(snapshot, config, found.cost()) {
-        found.clone()
+        start
     } else {
-        let mut ruled = found.clone();
+        let mut ruled = start;
         rules::apply(&mut ruled);
         search::improve(ruled)
     };
     let senders = senders::follow(&mut placed, previous);
-    let plan = report::plan(snapshot, previous, &found, placed, &senders);
+    let now = moved.as_ref().unwrap_or(snapshot);
+    let late = files::wanted(now, previous, &placed, Moment::Placed);
+    let moved = (!late.is_empty()).then(|| files::carried_out(now, &late));
+    let model_moved = moved.as_ref().map(|moved| Model::new(moved, config, previous));
+    if let Some(model) = &model_moved {
+        placed = placed.of(model);
+    }
+    files.extend(late);
+    files.sort_by_key(|one| one.file);
+    let mut plan = report::plan(snapshot, previous, &found, placed, &senders);
+    plan.files = files;
     report::check(&plan, |cpu| model.domains.index(cpu).is_some());
     plan
 }

@@ -21,7 +21,7 @@ use crate::affinity::{Plan, Snapshot};
 use crate::{CpuId, NodeId};
 use alloc::vec::Vec;
 pub use facts::{Balancing, Facts, Helper, NodeMemory, Tmpfs, ZoneReclaim};
-pub use problem::{Heap, Held, Mobility, Problem, Threads};
+pub use problem::{Heap, Held, Mobility, Problem, Threads, Way};
 
 /// Fewer interrupts a second keep a CPU busy for less than a thousandth of its time, and are nobody's load.
 pub const ARRIVALS_PER_S_MIN: u64 = 100;

@@ -7,6 +7,7 @@
 //! Invariants: without clock, files and randomness; among equals the lowest file comes first. History of a file that nobody reaches is
 //! forgotten once its rest is over.
 //! Cost: a map entry for each file that was reached lately.
+//! [`weigh`] is the cost alone, without history: core affinity moves files by it as well.
 //! Source: MBS-LVM, section 5, leaves moving bytes to their readers as future work.
 
 use crate::NodeId;
@@ -100,11 +101,7 @@ impl Mover {
             history.rates.retain(|_, rate| *rate > 0);
             !history.rates.is_empty() || history.rests_until_s > now_s
         });
-        let may_move = |history: &History| {
-            let main = history.main().map_or(0, |(_, rate)| rate);
-            let others = history.total() - main;
-            history.total() >= RATE_MIN && others.saturating_mul(DOMINANCE) <= main && history.rests_until_s <= now_s
-        };
+        let may_move = |history: &History| dominant(&history.rates).is_some() && history.rests_until_s <= now_s;
         let busy = self.files.iter().filter(|(_, history)| may_move(history));
         busy.map(|(file, _)| *file).collect()
     }
@@ -112,35 +109,7 @@ impl Mover {
     /// Decides about a file that may move and lies on `lies`; `None` where its bytes are where they are reached. `room` tells the bytes that a
     /// node still takes.
     pub fn decide(&self, file: u64, lies: &Lies, room: impl Fn(NodeId) -> u64) -> Option<Decision> {
-        let history = self.files.get(&file)?;
-        let (to, rate) = history.main()?;
-        let all: u64 = lies.iter().map(|(_, bytes)| bytes).sum();
-        let on = |node: NodeId| lies.iter().find(|(on, _)| *on == node).map_or(0, |(_, bytes)| *bytes);
-        let bytes = all - on(to);
-        // The kernel tells no offsets: all bytes of a file are taken as equally busy.
-        let share = |rate: u64, bytes: u64| {
-            u64::try_from(u128::from(rate) * u128::from(bytes) / u128::from(all.max(1))).unwrap_or(u64::MAX)
-        };
-        let others = history.rates.iter().filter(|(node, _)| **node != to);
-        let lost: u64 = others.map(|(node, rate)| share(*rate, on(*node))).sum();
-        let saved_rate = share(rate, bytes).saturating_sub(lost);
-        if bytes == 0 || saved_rate == 0 {
-            return None;
-        }
-        let reason = if saved_rate.saturating_mul(HORIZON_S) <= bytes.saturating_mul(MOVE_COST) {
-            Reason::TooDear
-        } else if room(to) < bytes {
-            Reason::NoRoom
-        } else {
-            Reason::Pays
-        };
-        Some(Decision {
-            file,
-            to,
-            bytes,
-            saved_rate,
-            reason,
-        })
+        weigh(file, &self.files.get(&file)?.rates, lies, room)
     }
 
     /// Takes note of a move: the file rests.
@@ -152,16 +121,59 @@ impl Mover {
     }
 }
 
-impl History {
-    fn total(&self) -> u64 {
-        self.rates.values().sum()
-    }
+/// Returns the node from which far more bytes a second of a file are reached than from all others, if at least [`RATE_MIN`] are.
+#[must_use]
+pub fn dominant(rates: &BTreeMap<NodeId, u64>) -> Option<NodeId> {
+    let (to, main) = most(rates)?;
+    let total = rates.values().fold(0, |sum: u64, rate| sum.saturating_add(*rate));
+    (total >= RATE_MIN && (total - main).saturating_mul(DOMINANCE) <= main).then_some(to)
+}
 
-    /// Node that reaches most, the lowest of equals, with its bytes a second.
-    fn main(&self) -> Option<(NodeId, u64)> {
-        let main = self.rates.iter().rev().max_by_key(|(_, rate)| **rate);
-        main.map(|(node, rate)| (*node, *rate))
+/// Node that reaches most, the lowest of equals, with its bytes a second.
+fn most(rates: &BTreeMap<NodeId, u64>) -> Option<(NodeId, u64)> {
+    let most = rates.iter().rev().max_by_key(|(_, rate)| **rate);
+    most.map(|(node, rate)| (*node, *rate))
+}
+
+/// Decides about a file that is reached by `rates` and lies on `lies`, whatever was before; `None` where its bytes are where they are
+/// reached. `room` tells the bytes that a node still takes.
+pub fn weigh(file: u64, rates: &BTreeMap<NodeId, u64>, lies: &Lies, room: impl Fn(NodeId) -> u64) -> Option<Decision> {
+    let (to, rate) = most(rates)?;
+    let all = lies.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
+    let on = |node: NodeId| lies.iter().find(|(on, _)| *on == node).map_or(0, |(_, bytes)| *bytes);
+    let bytes = all - on(to);
+    let others = rates.iter().filter(|(node, _)| **node != to);
+    let lost = others.map(|(node, rate)| share(*rate, on(*node), all));
+    let lost = lost.fold(0, u64::saturating_add);
+    let saved_rate = share(rate, bytes, all).saturating_sub(lost);
+    if bytes == 0 || saved_rate == 0 {
+        return None;
     }
+    let reason = if saved_rate <= price(bytes) {
+        Reason::TooDear
+    } else if room(to) < bytes {
+        Reason::NoRoom
+    } else {
+        Reason::Pays
+    };
+    Some(Decision {
+        file,
+        to,
+        bytes,
+        saved_rate,
+        reason,
+    })
+}
+
+/// Remote bytes a second that moving so many bytes of a file must save.
+#[must_use]
+pub const fn price(bytes: u64) -> u64 {
+    bytes.saturating_mul(MOVE_COST) / HORIZON_S
+}
+
+/// Part of a file's `rate` that its `bytes` on a node have, of `all`: nobody tells offsets, so all are taken as equally busy.
+pub(crate) fn share(rate: u64, bytes: u64, all: u64) -> u64 {
+    u64::try_from(u128::from(rate) * u128::from(bytes) / u128::from(all.max(1))).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

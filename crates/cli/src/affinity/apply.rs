@@ -3,8 +3,9 @@
 use super::cards::{arrange, line};
 use super::known::{JournalArgs, Known, failure, of_others, standing, unopened};
 use super::look::{Look, PeriodArgs};
-use super::plan::text::{cpus, headline};
+use super::plan::text::{cpus, headline, of_file};
 use super::plan::{Decided, json};
+use super::pools::{FileMoved, move_file, moved_text};
 use super::settings::{Settings, SettingsArgs};
 use super::signals;
 use super::table::{Side, aligned};
@@ -108,6 +109,7 @@ fn looks(
     let mut known = Known {
         previous: actor.previous().map_err(failure)?,
         changed: Vec::new(),
+        files: Vec::new(),
         conflicts: of_others(settings),
     };
     let failed = |outcome: &Outcome| matches!(outcome, Outcome::Refused(_) | Outcome::NoCpu);
@@ -126,9 +128,12 @@ fn looks(
             .apply(&plan, &sensed.snapshot, &known.conflicts)
             .map_err(failure)?;
         known.previous = applied.next(&known.previous, &plan, &sensed.snapshot);
-        told.changes += plan.actions.len();
+        actor.note_files(&plan.files).map_err(failure)?;
+        let files: Vec<FileMoved> = plan.files.iter().map(move_file).collect();
+        told.changes += plan.actions.len() + files.len();
         told.made += applied.made();
         told.refused += applied.outcomes.iter().filter(|(_, outcome)| failed(outcome)).count();
+        told.refused += files.iter().filter(|moved| moved.is_err()).count();
         let is_last = number == LOOKS_MAX || is_settled(&plan);
         let decided = Decided {
             asked: String::new(),
@@ -138,10 +143,15 @@ fn looks(
         };
         if args.json {
             let report = json::of(&decided, "live".to_owned(), settings.decide.policy);
-            told.looks.push(serde_json::json!(report.with_outcomes(&applied)));
+            told.looks
+                .push(serde_json::json!(report.with_outcomes(&applied, &files)));
         } else {
             let heading = if number == 1 { "" } else { "\nlooked again: " };
-            crate::print_text(&text(heading, &decided, &applied, is_last, &args.journal.revert()))?;
+            let done = Done {
+                applied: &applied,
+                files: &files,
+            };
+            crate::print_text(&text(heading, &decided, &done, is_last, &args.journal.revert()))?;
         }
         if is_last {
             break;
@@ -152,21 +162,28 @@ fn looks(
 
 /// Whether another look would find nothing else to do.
 fn is_settled(plan: &Plan) -> bool {
-    plan.actions.is_empty() && !plan.stays.iter().any(has_begun)
+    plan.actions.is_empty() && plan.files.is_empty() && !plan.stays.iter().any(has_begun)
 }
 
 fn has_begun(stay: &Stay) -> bool {
     stay.why == Why::New
 }
 
+/// What became of a plan.
+struct Done<'a> {
+    applied: &'a Applied,
+    files: &'a [FileMoved],
+}
+
 /// What was decided by a look, and what became of it; after the last one, what there is to know besides.
-fn text(heading: &str, decided: &Decided, applied: &Applied, is_last: bool, revert: &str) -> String {
+fn text(heading: &str, decided: &Decided, done: &Done<'_>, is_last: bool, revert: &str) -> String {
     let (snapshot, plan) = (&decided.sensed.snapshot, &decided.plan);
     let lately = if is_last { lately(plan) } else { String::new() };
     let mut text = format!("{heading}{}{lately}\n", headline(plan, snapshot.period_ns));
-    if !plan.actions.is_empty() {
-        text += &format!("\n{}", table(snapshot, plan, applied));
-        let (made, all) = (applied.made(), plan.actions.len());
+    if !(plan.actions.is_empty() && plan.files.is_empty()) {
+        text += &format!("\n{}", table(snapshot, plan, done));
+        let moved = done.files.iter().filter(|moved| moved.is_ok()).count();
+        let (made, all) = (done.applied.made() + moved, plan.actions.len() + plan.files.len());
         text += &format!("\n{made} of {all} changes made; {revert} takes back all that is ours\n");
     }
     if !is_last {
@@ -199,12 +216,12 @@ fn lately(plan: &Plan) -> String {
 }
 
 /// In the order of the plan.
-fn table(snapshot: &Snapshot, plan: &Plan, applied: &Applied) -> String {
+fn table(snapshot: &Snapshot, plan: &Plan, done: &Done<'_>) -> String {
     let heading = ["WHAT", "FROM", "TO", "OUTCOME", "WHY"].map(str::to_owned);
     let rows = plan
         .actions
         .iter()
-        .zip(&applied.outcomes)
+        .zip(&done.applied.outcomes)
         .map(|(action, (_, outcome))| {
             [
                 name(snapshot, &action.target),
@@ -214,7 +231,11 @@ fn table(snapshot: &Snapshot, plan: &Plan, applied: &Applied) -> String {
                 plain(&action.reason.to_string()),
             ]
         });
-    let rows: Vec<_> = [heading].into_iter().chain(rows).collect();
+    let files = plan.files.iter().zip(done.files).map(|(one, moved)| {
+        let [what, from, to, why] = of_file(one, true);
+        [what, from, to, plain(&moved_text(moved)), why]
+    });
+    let rows: Vec<_> = [heading].into_iter().chain(rows).chain(files).collect();
     aligned([Side::Left; 5], &rows)
 }
 
@@ -256,6 +277,7 @@ mod tests {
             lately(&Plan {
                 actions: Vec::new(),
                 stays,
+                files: Vec::new(),
                 cost_before: Cost::default(),
                 cost_after: Cost::default(),
             })

@@ -44,6 +44,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
         cards: &sensed.cards,
         plan: &plan,
         known: &known,
+        is_live: args.look.is_live(),
     };
     if args.json && (!found.is_nothing() || is_idle(&args.target, args.look.is_live())) {
         return crate::print_json(&json::of(&story, &found, &sensed.unseen, args.look.source()));

@@ -7,7 +7,8 @@ use crate::mountinfo::shown;
 use clap::Args;
 use homenode_linux::affinity::act::conflicts::{Conflict, conflicts, leave_alone};
 use homenode_linux::affinity::act::{Actor, Changed, Error, Live, Standing, Store, last_journal};
-use homenode_policy::affinity::{Plan, Previous, Snapshot, decide};
+use homenode_policy::NodeId;
+use homenode_policy::affinity::{FileId, Plan, Previous, Snapshot, decide};
 use homenode_policy::doctor::Helper;
 use std::collections::BTreeSet;
 use std::env;
@@ -143,6 +144,8 @@ pub(super) fn standing<S: Store>(actor: &Actor<Live, S>) -> usize {
 pub(super) struct Known {
     pub(super) previous: Previous,
     pub(super) changed: Vec<Changed>,
+    /// Files that were moved, with the nodes they were moved to.
+    pub(super) files: Vec<(FileId, NodeId)>,
     pub(super) conflicts: Vec<Conflict>,
 }
 
@@ -150,8 +153,8 @@ impl Known {
     /// Without taking the journal, which `run` may have. One that cannot be read is told of.
     pub(super) fn glance(journal: &JournalArgs, settings: &Settings) -> Self {
         let actor = Actor::with_store(Live::new(), Glance(journal.path()));
-        let read = actor.and_then(|actor| Ok((actor.previous()?, actor.changed())));
-        let (previous, changed) = read.unwrap_or_else(|error| {
+        let read = actor.and_then(|actor| Ok((actor.previous()?, actor.changed(), actor.moved_files())));
+        let (previous, changed, files) = read.unwrap_or_else(|error| {
             let said = plain(&failure(error).to_string());
             complain!("homenode: {said}; what was set before is taken for somebody else's");
             Default::default()
@@ -160,6 +163,7 @@ impl Known {
         Self {
             previous,
             changed,
+            files,
             conflicts,
         }
     }

@@ -1,6 +1,7 @@
 //! A period of this machine, or of a recorded one.
 
 use super::known::{JournalArgs, Known};
+use super::pools;
 use super::settings::{Settings, period};
 use crate::failure::{Failure, Result, chain, fail};
 use crate::topology::crashes_hwloc;
@@ -74,7 +75,7 @@ impl Look {
     pub(super) fn begin() -> Result<Self> {
         Ok(Self {
             topology: topology::read(&Source::Live).map_err(|error| Failure::new(chain(&error)))?,
-            sensor: Sensor::new(Path::new("/")).map_err(failure)?,
+            sensor: Sensor::new(Path::new("/"), pools::ask()).map_err(failure)?,
         })
     }
 

@@ -22,6 +22,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 pub(super) struct Metrics {
     periods: Family<Labels<1>, Counter>,
     actions: Family<Labels<2>, Counter>,
+    files: Family<Labels<1>, Counter>,
     cost: Family<Labels<1>, Gauge>,
     threads: Family<Labels<1>, Gauge>,
     changes: Family<Labels<1>, Gauge>,
@@ -42,6 +43,11 @@ impl Metrics {
             "actions",
             "Changes, by what was changed and what became of it",
             self.actions.clone(),
+        );
+        registry.register(
+            "files",
+            "Files of pools that were to come to their threads, by what became of them",
+            self.files.clone(),
         );
         registry.register_with_unit(
             "cost",
@@ -103,6 +109,11 @@ impl Metrics {
         }
     }
 
+    pub(super) fn file_moved(&self, is_done: bool) {
+        let outcome = if is_done { "moved" } else { "refused" };
+        self.files.get_or_create(&[("outcome", outcome)]).inc();
+    }
+
     pub(super) fn standing(&self, standings: &[(Target, Standing)]) {
         for (name, is) in STANDINGS {
             let number = standings.iter().filter(|(_, standing)| is(standing)).count();
@@ -121,7 +132,7 @@ impl Metrics {
     }
 }
 
-const CLASSES: [&str; 5] = ["network", "disk", "both", "compute", "unread"];
+const CLASSES: [&str; 6] = ["network", "disk", "both", "buffers", "compute", "unread"];
 
 type IsStanding = fn(&Standing) -> bool;
 
@@ -142,11 +153,13 @@ fn class(thread: &Thread, snapshot: &Snapshot, config: &Config) -> &'static str 
     match Class::of(
         per_second(thread.network_bytes()),
         per_second(disk),
+        per_second(thread.memory_bytes()),
         config.rate_bytes_per_s_min,
     ) {
         Class::Network => "network",
         Class::Disk => "disk",
         Class::Both => "both",
+        Class::Buffers => "buffers",
         Class::Compute if thread.is_unread => "unread",
         Class::Compute => "compute",
     }

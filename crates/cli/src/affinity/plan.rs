@@ -62,6 +62,6 @@ pub(super) fn run(args: &PlanArgs) -> Result<()> {
     if args.json {
         crate::print_json(&json::of(&decided, args.look.source(), settings.decide.policy))
     } else {
-        crate::print_text(&text::of(&decided, args.all))
+        crate::print_text(&text::of(&decided, args.all, args.look.is_live()))
     }
 }

@@ -1,6 +1,7 @@
 //! `homenode affinity record`: puts a period of this machine into a directory, so that it can be decided elsewhere.
 
 use super::look::{PeriodArgs, failure};
+use super::pools;
 use super::words::{count, seconds, unseen};
 use crate::failure::Result;
 use crate::mountinfo::shown;
@@ -24,7 +25,8 @@ pub(crate) struct RecordArgs {
 }
 
 pub(super) fn run(args: &RecordArgs) -> Result<()> {
-    let sensed = record(&Source::Live, Path::new("/"), &args.directory, args.period.period).map_err(failure)?;
+    let (source, root) = (Source::Live, Path::new("/"));
+    let sensed = record(&source, root, &args.directory, args.period.period, pools::ask()).map_err(failure)?;
     let snapshot = &sensed.snapshot;
     let name = shown(&args.directory);
     // As a plan counts them: nobody can change the CPUs of a disk's queues.

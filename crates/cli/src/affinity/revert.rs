@@ -1,6 +1,7 @@
 //! `homenode affinity revert`: everything that is still as it was set gets back what it had before.
 
 use super::known::{JournalArgs, failure, tell_others};
+use super::pools::file_name;
 use super::words::{count, plain};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
@@ -12,7 +13,7 @@ use std::io;
 
 /// Give back every value that `apply` or a killed `run` has left.
 ///
-/// What somebody else has changed since is left alone, and told. Threads and processes that have inherited a mask are
+/// What somebody else has changed since is left alone, and told. A file that was moved stays where it is. Threads and processes that have inherited a mask are
 /// restored too. `run` reverts by itself when it ends.
 #[derive(Args, Debug)]
 pub(crate) struct RevertArgs {
@@ -74,7 +75,14 @@ pub(super) fn lines(reverted: &Reverted) -> Vec<String> {
     let unsure = "threads that have inherited a mask: all that were found; but at every look some thread ended before it was \
                   looked at, and may have started another";
     let unsure = reverted.is_unsure.then(|| unsure.to_owned());
-    there.chain(cards).chain(unread).chain(unsure).collect()
+    let files = reverted.files.iter();
+    let files = files.map(|(file, node)| {
+        format!(
+            "{}: was moved to {node}, and stays there",
+            plain(&file_name(*file, true))
+        )
+    });
+    there.chain(cards).chain(files).chain(unread).chain(unsure).collect()
 }
 
 /// `thread 4711 (fio)`, as long as it is there.
@@ -111,7 +119,8 @@ pub(super) fn summary(reverted: &Reverted) -> String {
             _ => failed += 1,
         }
     }
-    if restored + same + left + gone + failed == 0 {
+    let files = reverted.files.len();
+    if restored + same + left + gone + failed + files == 0 {
         return "nothing was to be restored".to_owned();
     }
     let mut text = format!("{} restored", count(restored, "value"));
@@ -125,13 +134,18 @@ pub(super) fn summary(reverted: &Reverted) -> String {
             text += &format!("; {number} {what}");
         }
     }
-    text
+    match files {
+        0 => text,
+        1 => text + "; 1 file stays where it was moved to",
+        _ => format!("{text}; {files} files stay where they were moved to"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use homenode_policy::CpuId;
+    use homenode_policy::affinity::FileId;
+    use homenode_policy::{CpuId, NodeId};
 
     #[test]
     fn a_summary_counts_what_became_of_everything() {
@@ -159,6 +173,22 @@ mod tests {
                         is not there any more; 1 not restored";
         assert_eq!(summary(&all), expected);
         assert_eq!(lines(&all).len(), 4);
+        let file = FileId {
+            pool: (0, 45),
+            inode: 17,
+        };
+        let with_file = Reverted {
+            files: vec![(file, NodeId(2))],
+            ..of(&[Restore::Restored])
+        };
+        assert_eq!(
+            summary(&with_file),
+            "1 value restored; 1 file stays where it was moved to"
+        );
+        assert_eq!(
+            lines(&with_file)[1],
+            "file 17 of pool 0:45: was moved to node 2, and stays there"
+        );
         assert_eq!(
             lines(&all)[1],
             "interrupt 2: left alone: somebody else has given it CPU 0"

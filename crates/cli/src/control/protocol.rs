@@ -3,6 +3,7 @@
 use crate::bodies::Answers;
 use homenode::NodeId;
 use homenode::mover::{MoverStatus, ReachedBytes, Reason, Told};
+use homenode::tasks::PoolTasks;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -25,6 +26,8 @@ pub(crate) enum Request {
         inode: u64,
         node: u16,
     },
+    /// What threads of users whom the asker may see do with the pool.
+    Tasks,
     PoolAdd {
         node: u16,
         size: String,
@@ -75,12 +78,15 @@ pub(crate) enum Request {
 impl Request {
     /// Whether anything is other than before when it was carried out.
     pub(crate) fn changes_something(&self) -> bool {
-        !matches!(self, Self::Status | Self::VolumeList)
+        !matches!(self, Self::Status | Self::VolumeList | Self::Tasks)
     }
 
     /// Whether a running server has the answer at once.
     pub(crate) fn is_quick(&self) -> bool {
-        matches!(self, Self::Status | Self::VolumeList | Self::VolumeCreate { .. })
+        matches!(
+            self,
+            Self::Status | Self::VolumeList | Self::Tasks | Self::VolumeCreate { .. }
+        )
     }
 }
 
@@ -98,6 +104,7 @@ pub(crate) enum Reply {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
     Status(Box<StatusReport>),
+    Tasks(PoolTasks),
     Down,
     Moved {
         bytes: u64,
@@ -473,11 +480,13 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use homenode::tasks::{FilePlace, TaskBytes};
 
     #[test]
     fn requests_read_back() {
         let requests = [
             (Request::Status, r#"{"request":"status"}"#),
+            (Request::Tasks, r#"{"request":"tasks"}"#),
             (Request::Down { lazy: true }, r#"{"request":"down","lazy":true}"#),
             (
                 Request::FileMove { inode: 7, node: 1 },
@@ -577,6 +586,22 @@ mod tests {
                 total_bytes: 2,
             },
             Reply::Done(Outcome::Down),
+            Reply::Done(Outcome::Tasks(PoolTasks {
+                answered: true,
+                threads: vec![TaskBytes {
+                    thread: 7,
+                    started: 5,
+                    homes: vec![(0, 1), (2, u64::MAX)],
+                    files: vec![(9, 1 << 20)],
+                }],
+                files: vec![FilePlace {
+                    inode: 9,
+                    homes: vec![(2, 4096)],
+                }],
+                room: vec![(0, 1), (2, 0)],
+                unseen: vec![("a\nb".to_owned(), "c".to_owned())],
+                ..PoolTasks::default()
+            })),
             Reply::Done(Outcome::Moved { bytes: 4096 }),
             Reply::Failed(Refusal {
                 message: "a\nb".into(),

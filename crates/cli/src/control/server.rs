@@ -23,9 +23,14 @@ const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 /// What a client has to take a reply; a stopped client must not hold a thread for ever.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Answers requests. `progress` takes bytes done and to do.
+/// Answers requests of a user, where it is known which. `progress` takes bytes done and to do.
 pub(crate) trait Handler: Send + Sync + 'static {
-    fn handle(&self, request: Request, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<Outcome, Refusal>;
+    fn handle(
+        &self,
+        request: Request,
+        user: Option<u32>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> std::result::Result<Outcome, Refusal>;
 }
 
 /// The open socket. Dropping it removes the name.
@@ -201,6 +206,9 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<
         }
     };
     tracing::debug!("asked: {request:?}");
+    let user = rustix::net::sockopt::socket_peercred(stream)
+        .map(|peer| peer.uid.as_raw())
+        .ok();
     // This process may have been stopped for long.
     if has_gone(stream) {
         tracing::info!("dropped, as the command that asked has gone: {request:?}");
@@ -221,7 +229,7 @@ fn answer(stream: &UnixStream, line: &str, handler: &dyn Handler) -> io::Result<
         }
     };
     // A bug costs one request, as on the mount. The locks of the pool do not poison.
-    let result = catch_unwind(AssertUnwindSafe(|| handler.handle(request, &mut progress)));
+    let result = catch_unwind(AssertUnwindSafe(|| handler.handle(request, user, &mut progress)));
     let result = result.unwrap_or_else(|panic| Err(refusal_of(&*panic)));
     send(stream, &result.map_or_else(Reply::Failed, Reply::Done))
 }

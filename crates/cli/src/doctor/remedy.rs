@@ -5,7 +5,7 @@ use super::Judged;
 use crate::topology::ranges;
 use homenode_linux::affinity::act::Mask;
 use homenode_policy::affinity::{QueueKind, Snapshot, Target};
-use homenode_policy::doctor::{Held, Helper, Mobility, Problem, Threads, Tmpfs};
+use homenode_policy::doctor::{Held, Helper, Mobility, Problem, Threads, Tmpfs, Way};
 use homenode_policy::topology::NodeKind;
 use homenode_policy::{CpuId, NodeId};
 
@@ -15,11 +15,23 @@ pub(super) fn command(judged: &Judged, problem: &Problem) -> String {
     let snapshot = &judged.examined.sensed.snapshot;
     match problem {
         Problem::FarThreads { .. }
+        | Problem::FarBuffers {
+            way: Way::Threads | Way::Files,
+            ..
+        }
         | Problem::RemoteInterrupts {
             mobility: Mobility::Planned | Mobility::ManagedPlanned,
             ..
         } => APPLY.to_owned(),
-        Problem::HeldThreads { threads, home, held } => release(snapshot, threads, *home, *held),
+        Problem::HeldThreads {
+            threads, home, held, ..
+        }
+        | Problem::FarBuffers {
+            threads,
+            home,
+            way: Way::Held(held),
+            ..
+        } => release(snapshot, threads, *home, *held),
         Problem::RemoteInterrupts {
             wanted,
             numbers,

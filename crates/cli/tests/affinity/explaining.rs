@@ -42,6 +42,35 @@ fn a_thread() {
 }
 
 #[test]
+fn buffers_of_a_thread_and_files_that_come_to_it() {
+    let explained = |target: &str, more: &[&str]| {
+        let arguments = ["explain", target].into_iter().chain(machine::with_pool());
+        shown(&mut affinity(arguments.chain(more.iter().copied())))
+    };
+    let text = explained("702", &[]);
+    for part in [
+        "copies    500.0 MB/s from and to buffers of pools (node 0, at distance ",
+        "of        file 17 of pool 0:45, 500.0 MB/s\n",
+        "plan      that file goes to node 3, where it stays also after `revert`: a thread on node 3 uses it",
+        "stays: someone else has narrowed its mask",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    let text = explained("800", &[]);
+    assert!(
+        text.contains("100.0 MB/s from and to buffers of pools (node 1, the same)"),
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&explained("702", &["--json"])).unwrap();
+    let seen = &json["found"][0]["seen"];
+    assert_eq!(seen["memory"], serde_json::json!([{"node": 0, "bytes": 1_000_000_000}]));
+    assert_eq!(
+        (&seen["files"][0]["inode"], &seen["files"][0]["action"]["to_node"]),
+        (&17.into(), &3.into())
+    );
+}
+
+#[test]
 fn all_threads_of_a_process_and_of_a_name() {
     let threads = [
         "thread 700 (fio)\n",

@@ -13,11 +13,18 @@ use std::time::Duration;
 /// Long enough for the machine to change while it is looked at.
 const PERIOD: Duration = Duration::from_millis(1500);
 
-static RECORDING: LazyLock<PathBuf> = LazyLock::new(make);
+static RECORDING: LazyLock<PathBuf> = LazyLock::new(|| make("affinity-recording", false));
+static WITH_POOL: LazyLock<PathBuf> = LazyLock::new(|| make("affinity-recording-pool", true));
 
 /// The recording, for reading.
 pub(crate) fn recording() -> &'static Path {
     &RECORDING
+}
+
+/// One in which threads use a pool: cruncher copies 900 MB/s from node 2 and 100 from node 1, where it runs; fio-pinned 500 MB/s of file 17, which has
+/// 8 MiB on node 0.
+pub(crate) fn with_pool() -> [&'static str; 2] {
+    ["--from", WITH_POOL.to_str().unwrap()]
 }
 
 pub(crate) fn from() -> [&'static str; 2] {
@@ -37,25 +44,41 @@ pub(crate) fn copy() -> tempfile::TempDir {
 }
 
 /// Where the next run makes it anew.
-fn make() -> PathBuf {
+fn make(name: &str, has_pool: bool) -> PathBuf {
     let root = tempfile::tempdir().unwrap();
     let machine = Machine(root.path().to_path_buf());
     machine.build();
-    machine.at(0);
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("affinity-recording");
+    let at = |moment| {
+        machine.at(moment);
+        if has_pool {
+            machine.pool(moment);
+        }
+    };
+    at(0);
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if directory.exists() {
         fs::remove_dir_all(&directory).unwrap();
     }
     let hardware = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/topologies/guest-four-nodes.xml");
     thread::scope(|scope| {
-        let looking = scope.spawn(|| record(&Source::Xml(hardware), root.path(), &directory, PERIOD).unwrap());
+        let look = || {
+            record(
+                &Source::Xml(hardware),
+                root.path(),
+                &directory,
+                PERIOD,
+                Box::new(Vec::new),
+            )
+            .unwrap()
+        };
+        let looking = scope.spawn(look);
         // The last thread is the last thing that is looked at when the period begins.
         let last = directory.join("0/proc/800/task/800/stat");
         while !last.exists() && !looking.is_finished() {
             thread::sleep(Duration::from_millis(1));
         }
         thread::sleep(Duration::from_millis(100));
-        machine.at(1);
+        at(1);
         looking.join().unwrap();
     });
     directory
@@ -119,6 +142,23 @@ impl Machine {
         self.thread(800, 800, "cruncher\u{1b}[2J", 0, 2, "0-7", moment);
         self.file("proc/interrupts", &interrupts);
         self.file("proc/uptime", &format!("{}.00 0.00\n", 100 + 2 * moment));
+    }
+
+    /// What the server of a pool has counted by then.
+    fn pool(&self, moment: u64) {
+        let mb = 2_000_000 * moment;
+        let tasks = serde_json::json!([{
+            "pool": [0, 45],
+            "answered": true,
+            "threads": [
+                {"thread": 800, "started": 5000, "homes": [[1, 100 * mb], [2, 900 * mb]], "files": []},
+                {"thread": 702, "started": 5000, "homes": [[0, 500 * mb]], "files": [[17, 500_000_000]]},
+            ],
+            "files": [{"inode": 17, "homes": [[0, 8 << 20]]}],
+            "room": [[0, 0], [3, 1 << 30]],
+            "unseen": [["reads that the page cache serves", "it is not asked"]],
+        }]);
+        self.file("proc/homenode/tasks", &tasks.to_string());
     }
 
     #[expect(clippy::too_many_arguments, reason = "what a thread is, in the order of its files")]

@@ -82,6 +82,52 @@ fn json_has_everything() {
 }
 
 #[test]
+fn threads_go_to_their_buffers_and_a_file_to_one_that_is_pinned() {
+    let with = |more: &[&str]| {
+        shown(&mut affinity(
+            ["plan"].iter().chain(&machine::with_pool()).chain(more).copied(),
+        ))
+    };
+    let text = with(&[]);
+    let first = text.lines().next().unwrap();
+    assert!(
+        first.starts_with("2 of 4 threads, 4 of 12 interrupts, 2 of 4 queues and 1 file move: "),
+        "{first}"
+    );
+    let line = |what: &str| {
+        text.lines()
+            .find(|line| line.starts_with(what))
+            .unwrap_or_else(|| panic!("{what}: {text}"))
+    };
+    let moved = line("thread 800");
+    assert!(
+        moved.contains("  4-5 ") && moved.ends_with("its buffers are on node 2: 90 % of 1.0 GB/s"),
+        "{moved}"
+    );
+    let file = line("file 17 of pool 0:45");
+    for part in [
+        "  8 MiB elsewhere ",
+        "  node 3 ",
+        "550.0 MB/s -> 0.0 MB/s",
+        "a thread on node 3 uses it and cannot move: 500.0 MB/s cross nodes; `revert` leaves it there",
+    ] {
+        assert!(file.contains(part), "{file}");
+    }
+    assert!(line("  reads that the page cache serves").ends_with("it is not asked"));
+    let plan: Value = serde_json::from_str(&with(&["--json"])).unwrap();
+    let file = &plan["files"][0];
+    assert_eq!(
+        (&file["pool"], &file["inode"], &file["to_node"], &file["reason"]),
+        (&json!("0:45"), &json!(17), &json!(3), &json!("threads-held"))
+    );
+    let actions = plan["actions"].as_array().unwrap();
+    assert!(
+        actions.iter().any(|action| action["reason"] == "near-buffers"),
+        "{actions:?}"
+    );
+}
+
+#[test]
 fn policies_are_taken_from_the_command_line() {
     let text = planned(&["--policy", "off"]);
     assert!(

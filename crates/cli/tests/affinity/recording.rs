@@ -72,11 +72,11 @@ fn what_a_recording_lacks_is_named() {
     let whole = fs::read_to_string(&meta).unwrap();
     fs::write(
         &meta,
-        whole.replacen("homenode-recording 4\n", "homenode-recording 3\n", 1),
+        whole.replacen("homenode-recording 5\n", "homenode-recording 3\n", 1),
     )
     .unwrap();
     let parts = [
-        "is of another version of homenode (\"homenode-recording 3\", not \"homenode-recording 4\"): record",
+        "is of another version of homenode (\"homenode-recording 3\", not \"homenode-recording 5\"): record",
         copy.path().to_str().unwrap(),
     ];
     refused(&mut plan_of(copy.path()), 1, &parts);

@@ -1,9 +1,12 @@
-//! Sockets without a server: which of them `status` takes away.
+//! Sockets: which of them `status` takes away, and what a server tells core affinity.
 
 use super::harness::*;
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+use serde_json::{Value, json};
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread;
@@ -60,4 +63,24 @@ fn status_leaves_the_socket_of_a_server_that_starts() {
     assert!(status.wait().unwrap().success());
     assert!(path.exists());
     fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn server_tells_what_threads_do_with_its_pool() {
+    need_mounts!();
+    let scratch = Scratch::new("tasks");
+    let dir = scratch.dir("pool");
+    up(&dir);
+    let mut stream = UnixStream::connect(log_of(&dir).with_extension("sock")).unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    for _ in 0..2 {
+        stream.write_all(b"{\"request\":\"tasks\"}\n").unwrap();
+        let answer: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        let tasks = &answer["done"]["tasks"];
+        assert_eq!(tasks["answered"], json!(true), "{answer}");
+        // Its own threads have moved nothing, and on one node callers are not counted.
+        assert!(tasks["threads"].is_array() && tasks["files"].is_array(), "{answer}");
+        fs::write(dir.join("file"), vec![7; 300_000]).unwrap();
+    }
+    down(&dir);
 }

@@ -156,7 +156,7 @@ fn what_is_read_in_order_is_read_ahead_and_at_random_block_by_block() {
     };
     let file = fs.create(&fs.root(), b"a", new).expect("it is new");
     for at in 0..BLOCKS {
-        let written = fs.write(&asking, &file, at * 4096, &[at as u8; 4096], false);
+        let written = fs.write(&asking, &file, at * 4096, &[at.to_le_bytes()[0]; 4096], false);
         assert_eq!(written, Ok(4096));
     }
     let other = fs.create(&fs.root(), b"b", new).expect("it is new");
@@ -172,7 +172,7 @@ fn what_is_read_in_order_is_read_ahead_and_at_random_block_by_block() {
     let read = |at: u64| {
         let mut bytes = [0; 4096];
         assert_eq!(fs.read(&asking, &file, at * 4096, &mut bytes), Ok(4096));
-        assert_eq!(bytes, [at as u8; 4096], "block {at}");
+        assert_eq!(bytes, [at.to_le_bytes()[0]; 4096], "block {at}");
     };
     evict(&fs);
     for at in 0..BLOCKS {

@@ -162,6 +162,43 @@ impl Accounts {
         favourite.pair.store(pair, Ordering::Relaxed);
     }
 
+    /// All nodes, in the order in which bytes are told by home.
+    pub(super) fn nodes(&self) -> &[NodeId] {
+        &self.nodes
+    }
+
+    /// Adds to `sums`, by home, the bytes that a slot's thread has copied on CPUs of the node of `cpu`. Exact for that thread itself.
+    pub(super) fn add_homes_from(&self, slot: usize, cpu: CpuId, sums: &mut [u64]) {
+        let row = self.cpu_index(cpu) * self.nodes.len();
+        if let Some(cells) = self.slots[slot].get() {
+            for (cell, sum) in cells[row..].iter().zip(&mut *sums) {
+                *sum += cell.0.bytes();
+            }
+        }
+        let favourite = &self.favourites[slot];
+        let pair = favourite.pair.load(Ordering::Relaxed);
+        let (of, member) = Favourite::parts(pair);
+        if pair != Favourite::NONE && self.cpu_index(of) * self.nodes.len() == row {
+            sums[self.home_index(member)] += favourite.counters.bytes();
+        }
+    }
+
+    /// Bytes that the threads of a slot have copied so far, by home. For any thread.
+    pub(super) fn homes(&self, slot: usize) -> Vec<u64> {
+        let count = self.nodes.len();
+        let mut sums = vec![0; count];
+        let _no_favourite_changes = self.changing.lock();
+        for (index, cell) in self.slots[slot].get().into_iter().flatten().enumerate() {
+            sums[index % count] += cell.0.bytes();
+        }
+        let favourite = &self.favourites[slot];
+        let pair = favourite.pair.load(Ordering::Relaxed);
+        if pair != Favourite::NONE {
+            sums[self.home_index(Favourite::parts(pair).1)] += favourite.counters.bytes();
+        }
+        sums
+    }
+
     /// The cells that counted anything.
     pub(super) fn accesses(&self) -> Vec<Access> {
         let count = self.nodes.len();
@@ -227,6 +264,11 @@ impl Counters {
         add(&self.operations, 1)
     }
 
+    fn bytes(&self) -> u64 {
+        let read = self.read_bytes.load(Ordering::Relaxed);
+        read.wrapping_add(self.written_bytes.load(Ordering::Relaxed))
+    }
+
     fn add_to(&self, other: &Self) {
         add(&other.operations, self.operations.load(Ordering::Relaxed));
         add(&other.read_bytes, self.read_bytes.load(Ordering::Relaxed));
@@ -284,6 +326,7 @@ mod tests {
     fn nothing_is_lost_or_counted_twice_whatever_the_favourites_are() {
         let accounts = accounts();
         let mut model = BTreeMap::new();
+        let mut homes = [(); 4].map(|()| vec![0; 3]);
         let seed = fastrand::u64(..);
         println!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
@@ -293,13 +336,22 @@ mod tests {
             let cpu = if same { round / 1000 % 6 } else { random.u64(..6) };
             let member = if same { 1 } else { random.u16(..4) };
             let (slot, bytes) = (random.usize(..4), random.u64(..9000));
+            homes[slot][usize::from(member) % 3] += bytes;
             let direction = if random.bool() {
                 Direction::Read
             } else {
                 Direction::Write
             };
             let cpu = CpuId(u32::try_from(cpu).expect("six CPUs"));
+            let from = || {
+                let mut sums = [0; 3];
+                accounts.add_homes_from(slot, cpu, &mut sums);
+                sums
+            };
+            let mut expected = from();
             accounts.count(slot, cpu, MemberId(member), direction, bytes);
+            expected[usize::from(member) % 3] += bytes;
+            assert_eq!(from(), expected, "the thread sees its own copies");
             let pair = (NODES[cpu.0 as usize / 2], NODES[usize::from(member) % 3]);
             let (operations, read, written) = model.entry(pair).or_insert((0, 0, 0));
             *operations += 1;
@@ -311,6 +363,7 @@ mod tests {
                     ((access.from, access.home), counters)
                 });
                 assert_eq!(found.collect::<BTreeMap<_, _>>(), model);
+                assert_eq!([0, 1, 2, 3].map(|slot| accounts.homes(slot)), homes);
             }
         }
     }

@@ -28,7 +28,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let asking = self.asking(&node);
         let touches = input.flags & O_NOATIME == 0;
         if let Origin::Ring { may_fetch: true, .. } = self.origin {
-            match self.fs().read_at_once(&asking, &inode, input.offset, to, touches) {
+            let read = self.counted(self.header.pid, &asking, || {
+                self.fs().read_at_once(&asking, &inode, input.offset, to, touches)
+            });
+            match read {
                 Err(Error::Away) => {
                     let end = input.offset.saturating_add(input.size.into());
                     let fetches = self.fs().begin_fetches(&asking, &inode, input.offset..end);
@@ -46,11 +49,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
                 }
             }
         }
-        let bytes = if touches {
-            self.fs().read(&asking, &inode, input.offset, to)?
-        } else {
-            self.fs().read_untouched(&asking, &inode, input.offset, to)?
-        };
+        let bytes = self.counted(self.header.pid, &asking, || match touches {
+            true => self.fs().read(&asking, &inode, input.offset, to),
+            false => self.fs().read_untouched(&asking, &inode, input.offset, to),
+        })?;
         self.counters.count_read(bytes);
         Ok(reply.advance(bytes)?)
     }
@@ -66,7 +68,8 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         };
         let node = || self.node(tid);
         let asking = self.asking(&node);
-        let written = self.with_room(|| self.fs().write(&asking, &inode, input.offset, data, kill_priv))?;
+        let write = || self.with_room(|| self.fs().write(&asking, &inode, input.offset, data, kill_priv));
+        let written = self.counted(tid, &asking, write)?;
         if written == 0 && !data.is_empty() {
             return Err(Errno(libc::ENOSPC));
         }
@@ -136,10 +139,13 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         });
         let node = || self.own_node();
         let asking = self.asking(&node);
-        let copied = self.with_room(|| {
-            self.fs()
-                .copy_range(&asking, &from, input.off_in, &to, input.off_out, most)
-        })?;
+        let copy = || {
+            self.with_room(|| {
+                self.fs()
+                    .copy_range(&asking, &from, input.off_in, &to, input.off_out, most)
+            })
+        };
+        let copied = self.counted(self.header.pid, &asking, copy)?;
         self.kill_privileges(&to)?;
         Ok(u32::try_from(copied).expect("no more than was asked for"))
     }

@@ -7,6 +7,7 @@ use super::*;
 use crate::call::{ROOM_TIMEOUT, ROOM_WAIT};
 use crate::negotiate::Agreed;
 use crate::statistics::Statistics;
+use crate::tasks::{TaskCount, TaskCounts};
 use crate::wire::{CreateIn, EntryOut, FAllocateIn, ForgetOne, MkNodIn, ReadIn, WriteIn};
 use homenode_engine::backing::BackingStore;
 use homenode_engine::fs::{Fs, NewInode};
@@ -61,15 +62,16 @@ impl Clock for Midnight {
     }
 }
 
-struct OneCpu;
+/// So many CPUs; this thread runs on the first one.
+struct Cpus(usize);
 
-impl Host for OneCpu {
+impl Host for Cpus {
     fn current_cpu(&self) -> CpuId {
         CpuId(0)
     }
 
     fn possible_cpus(&self) -> usize {
-        1
+        self.0
     }
 
     fn pin_to_cpu(&self, _: CpuId) -> std::io::Result<()> {
@@ -89,11 +91,17 @@ impl Host for OneCpu {
     }
 }
 
-fn responder() -> Responder<Bytes, Midnight, OneCpu> {
+fn responder() -> Responder<Bytes, Midnight, Cpus> {
+    responder_on(1)
+}
+
+/// On nodes of one CPU each, of which the last one has the member.
+fn responder_on(nodes: u16) -> Responder<Bytes, Midnight, Cpus> {
+    let count = usize::from(nodes);
     let machine = Machine {
-        cpu_nodes: vec![NodeId(0)],
-        nodes: vec![NodeId(0)],
-        latency: vec![vec![10]],
+        cpu_nodes: (0..nodes).map(NodeId).collect(),
+        nodes: (0..nodes).map(NodeId).collect(),
+        latency: vec![vec![10; count]; count],
         files_max: 200,
     };
     let root = NewInode {
@@ -109,7 +117,10 @@ fn responder() -> Responder<Bytes, Midnight, OneCpu> {
         Midnight,
         root,
     );
-    let member = fs.pool().add(MemberKind::Dram, NodeId(0), POOL_BLOCKS as u64).unwrap();
+    let member = fs
+        .pool()
+        .add(MemberKind::Dram, NodeId(nodes - 1), POOL_BLOCKS as u64)
+        .unwrap();
     while fs.pool().populate_ahead(member, POOL_BLOCKS as u64) == Ahead::More {}
     let slot = fs.slots().claim().unwrap();
     let agreed = Agreed {
@@ -119,7 +130,7 @@ fn responder() -> Responder<Bytes, Midnight, OneCpu> {
         passthrough: false,
         sees_writes: true,
     };
-    let service = Service::new(Arc::new(fs), Arc::new(OneCpu), agreed, None, 1);
+    let service = Service::new(Arc::new(fs), Arc::new(Cpus(count)), agreed, None, 1);
     Responder {
         fetches: std::cell::RefCell::default(),
         service: Arc::new(service),
@@ -152,7 +163,7 @@ fn encode<F: Field>(field: F) -> Vec<u8> {
 }
 
 /// The errno of an answer (0: none) and its payload.
-fn ask(responder: &Responder<Bytes, Midnight, OneCpu>, bytes: &[u8]) -> Option<(i32, Vec<u8>)> {
+fn ask(responder: &Responder<Bytes, Midnight, Cpus>, bytes: &[u8]) -> Option<(i32, Vec<u8>)> {
     let mut message = vec![0; OutHeader::BYTES + (1 << 16)];
     let Answer::Due(header) = responder.answer(bytes, false, &mut message) else {
         return None;
@@ -239,6 +250,50 @@ fn lookups_keep_what_is_unlinked() {
     let batch = [encode(1_u32), encode(0_u32), encode(one)].concat();
     assert_eq!(ask(&responder, &request(Opcode::BatchForget, 0, 0, &batch)), None);
     assert!(!alive());
+}
+
+#[test]
+fn bytes_that_are_copied_count_for_the_calling_thread_where_they_lie() {
+    for (nodes, counts) in [(2, true), (1, false)] {
+        let responder = responder_on(nodes);
+        let all: Vec<NodeId> = (0..nodes).map(NodeId).collect();
+        let take = || {
+            let mut counts = TaskCounts::default();
+            responder.counters.tasks.take(&all, &mut counts);
+            counts.threads
+        };
+        assert_eq!(take(), []);
+        let make = encode(MkNodIn {
+            mode: libc::S_IFREG | 0o644,
+            ..MkNodIn::default()
+        });
+        let made = ask(
+            &responder,
+            &request(Opcode::MkNod, 1, 0, &[&make[..], b"file\0"].concat()),
+        );
+        let file = EntryOut::take(&mut &made.unwrap().1[..]).unwrap().nodeid;
+        let write = encode(WriteIn {
+            size: 3000,
+            ..WriteIn::default()
+        });
+        let read = encode(ReadIn {
+            size: 1000,
+            ..ReadIn::default()
+        });
+        // The caller of both is thread 1.
+        for bytes in [
+            request(Opcode::Write, file, 0, &[&write[..], &[7; 3000]].concat()),
+            request(Opcode::Read, file, 0, &read),
+        ] {
+            assert_eq!(ask(&responder, &bytes).unwrap().0, 0);
+        }
+        let count = TaskCount {
+            thread: 1,
+            homes: vec![(NodeId(1), 4000)],
+            files: vec![(file, 4000)],
+        };
+        assert_eq!(take(), if counts { vec![count] } else { vec![] });
+    }
 }
 
 #[test]

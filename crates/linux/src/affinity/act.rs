@@ -48,8 +48,8 @@ pub use cards_book::CardSetting;
 use children::Families;
 pub use conflicts::Conflict;
 pub use error::Error;
-use homenode_policy::CpuId;
-use homenode_policy::affinity::{Plan, Previous, Snapshot, Target};
+use homenode_policy::affinity::{FileId, MoveFile, Plan, Previous, Snapshot, Target};
+use homenode_policy::{CpuId, NodeId};
 use journal::Journal;
 pub use kernel::{Kernel, Process};
 pub use live::Live;
@@ -138,6 +138,25 @@ impl<K: Kernel, S: Store> Actor<K, S> {
     #[must_use]
     pub fn changed_cards(&self) -> Vec<CardSetting> {
         self.journal.cards().keys().cloned().collect()
+    }
+
+    /// Returns the files that were moved, with the nodes they were moved to. Nothing moves them back.
+    #[must_use]
+    pub fn moved_files(&self) -> Vec<(FileId, NodeId)> {
+        self.journal.files()
+    }
+
+    /// Writes down that these files are about to be moved, which is not taken back.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn note_files(&mut self, files: &[MoveFile]) -> Result<(), Error> {
+        let now = self.kernel.now().map_err(Error::kernel("the time since boot"))?;
+        let records: Vec<Record> = files.iter().map(|one| book::of_file(one.file, one.to, now)).collect();
+        match files {
+            [] => Ok(()),
+            _ => self.journal.append(&records.iter().collect::<Vec<_>>()),
+        }
     }
 
     /// Whether nothing has been changed that was not restored.

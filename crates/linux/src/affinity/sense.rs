@@ -20,6 +20,7 @@ pub(super) mod gaps;
 mod hardware;
 mod names;
 mod placement;
+mod pools;
 mod record;
 mod settings;
 pub(super) mod thread_files;
@@ -41,6 +42,8 @@ use homenode_policy::affinity::{Config, Interrupt, Snapshot};
 use homenode_policy::topology::Topology;
 pub(crate) use placement::pages as pages_of_line;
 pub use placement::{NodeBytes, placement};
+use pools::Pools;
+pub use pools::{Ask, ByNode, FilePlace, PoolTasks, TaskBytes};
 pub(crate) use record::recorded_whole;
 pub use record::{record, recorded};
 use settings::Settings;
@@ -62,6 +65,7 @@ pub struct Sensor {
     tree: Tree,
     last: Reading,
     bpf: Bpf,
+    pools: Pools,
     threads: Threads,
     disks: Disks,
     settings: Option<Settings>,
@@ -90,24 +94,26 @@ struct Reading {
 }
 
 impl Sensor {
-    /// Begins the first period of the machine below `root`.
+    /// Begins the first period of the machine below `root`. If that is the machine we run on, the servers of its pools are asked by `ask`.
     ///
     /// # Errors
     /// What could not be read without which nothing can be told.
-    pub fn new(root: &Path) -> Result<Self, Error> {
-        Self::begin(Tree::new(root))
+    pub fn new(root: &Path, ask: Ask) -> Result<Self, Error> {
+        Self::begin(Tree::new(root), ask)
     }
 
-    fn begin(tree: Tree) -> Result<Self, Error> {
+    fn begin(tree: Tree, ask: Ask) -> Result<Self, Error> {
         let last = Reading::read(&tree)?;
         let mut threads = Threads::default();
         let mut bpf = Bpf::new(&tree);
+        let mut pools = Pools::new(ask);
         let mut gaps = Gaps::default();
         let mut first = Pass {
             tree: &tree,
             online: &last.online,
             since: None,
             counted: &bpf.read(&tree, &mut gaps),
+            buffers: &mut pools.read(&tree, &mut gaps),
             gaps: &mut gaps,
             disks: &mut Disks::default(),
             card_names: &BTreeMap::new(),
@@ -120,6 +126,7 @@ impl Sensor {
             tree,
             last,
             bpf,
+            pools,
             threads,
             disks: Disks::default(),
             settings: None,
@@ -139,11 +146,13 @@ impl Sensor {
         let mut gaps = Gaps::default();
         let period_ns = period_ns(self.last.ticks, now.ticks);
         let settings = self.settings.as_ref().expect("they have just been read");
+        let mut buffers = self.pools.read(&self.tree, &mut gaps);
         let mut pass = Pass {
             tree: &self.tree,
             online: &now.online,
             since: Some(self.last.ticks),
             counted: &self.bpf.read(&self.tree, &mut gaps),
+            buffers: &mut buffers,
             gaps: &mut gaps,
             disks: &mut self.disks,
             card_names: &settings.card_names,
@@ -158,6 +167,7 @@ impl Sensor {
             interrupts: interrupts(settings, &now.counts, &self.last.counts),
             queues: settings.queues.clone(),
             threads,
+            files: buffers.files,
         };
         let mut unseen = gaps.finish();
         unseen.extend(self.settings_unseen.iter().cloned());

@@ -55,7 +55,9 @@ impl Machine {
     }
 
     fn facts(&self) -> Facts {
-        examine(&Self::hardware(), self.root(), Duration::ZERO).unwrap().facts
+        examine(&Self::hardware(), self.root(), Duration::ZERO, Box::new(Vec::new))
+            .unwrap()
+            .facts
     }
 }
 
@@ -142,7 +144,7 @@ fn settings_and_helpers() {
         .file("proc/17/comm", "tuned\n")
         .file("proc/18/comm", "irqbalance\n")
         .file("proc/19/comm", "irqbalancer\n");
-    let seen = examine(&Machine::hardware(), machine.root(), Duration::ZERO).unwrap();
+    let seen = examine(&Machine::hardware(), machine.root(), Duration::ZERO, Box::new(Vec::new)).unwrap();
     let reclaim = ZoneReclaim { mode: 3, reclaims: 11 };
     assert_eq!(seen.facts.zone_reclaim, Some(reclaim));
     assert_eq!(
@@ -187,7 +189,10 @@ fn devices_without_a_home_have_an_address() {
 fn what_is_missing_is_told_where_it_matters() {
     let unseen = |hardware: &str, root: &Path| {
         let source = Source::Synthetic(hardware.to_owned());
-        examine(&source, root, Duration::ZERO).unwrap().sensed.unseen
+        examine(&source, root, Duration::ZERO, Box::new(Vec::new))
+            .unwrap()
+            .sensed
+            .unseen
     };
     let machine = Machine::new();
     fs::remove_dir_all(machine.root().join("sys/devices/system/node")).unwrap();
@@ -200,7 +205,13 @@ fn what_is_missing_is_told_where_it_matters() {
         !alone.iter().any(|gap| gap.what.contains("memory of nodes")),
         "{alone:?}"
     );
-    let error = examine(&Machine::hardware(), Path::new("/nowhere"), Duration::ZERO).unwrap_err();
+    let error = examine(
+        &Machine::hardware(),
+        Path::new("/nowhere"),
+        Duration::ZERO,
+        Box::new(Vec::new),
+    )
+    .unwrap_err();
     assert!(error.to_string().contains("/nowhere/proc/"), "{error}");
 }
 
@@ -208,7 +219,14 @@ fn what_is_missing_is_told_where_it_matters() {
 fn this_machine_reads_the_same_from_its_recording() {
     let directory = tempfile::tempdir().unwrap();
     let period = Duration::from_millis(20);
-    let sensed = crate::affinity::record(&Source::Live, Path::new("/"), directory.path(), period).unwrap();
+    let sensed = crate::affinity::record(
+        &Source::Live,
+        Path::new("/"),
+        directory.path(),
+        period,
+        Box::new(Vec::new),
+    )
+    .unwrap();
     let again = recorded(directory.path()).unwrap();
     assert_eq!(again.sensed.snapshot, sensed.snapshot);
     assert!(again.kernel.is_some());

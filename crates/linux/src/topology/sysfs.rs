@@ -60,6 +60,11 @@ impl Tree {
         self.root == Path::new("/") && self.recorded.is_none()
     }
 
+    /// Whether this is a recording.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recorded.is_some()
+    }
+
     /// Puts what was not read from a file into the copy, as if it had been.
     pub(crate) fn keep(&self, path: impl AsRef<Path>, bytes: &[u8]) {
         if let Some(copy) = &self.copy {

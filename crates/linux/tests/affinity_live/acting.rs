@@ -60,6 +60,7 @@ pub(crate) fn run(journal: &Path) {
         let plan = Plan {
             actions,
             stays: Vec::new(),
+            files: Vec::new(),
             cost_before: Cost::default(),
             cost_after: Cost::default(),
         };
@@ -144,5 +145,6 @@ fn snapshot(kernel: &Live) -> Snapshot {
         period_ns: 1_000_000_000,
         queues: Vec::new(),
         threads: Vec::new(),
+        files: Vec::new(),
     }
 }

@@ -49,7 +49,10 @@ pub(crate) fn run(journal: &Path) {
 /// How many receive queues the card has, and can have.
 fn sensed() -> (u32, u32) {
     let topology = topology::read(&Source::Live).unwrap();
-    let sensed = Sensor::new(Path::new("/")).unwrap().sense(&topology).unwrap();
+    let sensed = Sensor::new(Path::new("/"), Box::new(Vec::new))
+        .unwrap()
+        .sense(&topology)
+        .unwrap();
     let card = sensed.cards.iter().find(|card| card.device == CARD).unwrap();
     let queues = card.queues.unwrap();
     assert!(queues.is_separate() && card.table.is_none() && card.filters.is_none());

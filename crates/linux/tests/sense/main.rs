@@ -28,7 +28,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 pub(crate) fn sensor() -> Option<(MutexGuard<'static, ()>, Sensor, Topology)> {
     let alone = ALONE.lock();
     let topology = topology::read(&Source::Live).unwrap();
-    let mut sensor = Sensor::new(Path::new("/")).unwrap();
+    let mut sensor = Sensor::new(Path::new("/"), Box::new(Vec::new)).unwrap();
     let unseen = sensor.sense(&topology).unwrap().unseen;
     let mut reasons = unseen.iter().filter(|unseen| unseen.why.contains("BPF"));
     if let Some(reason) = reasons.next() {

@@ -213,6 +213,7 @@ fn a_recording_has_what_was_counted() {
             Path::new("/"),
             directory.path(),
             Duration::from_millis(100),
+            Box::new(Vec::new),
         )
         .unwrap();
         assert_eq!(recorded(directory.path()).unwrap(), sensed);

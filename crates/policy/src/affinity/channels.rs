@@ -1,6 +1,6 @@
 //! Queues with the interrupts they share: what moves as one.
 
-use super::cost::{ARRIVAL_BYTES, INTERRUPT_NS, NS_PER_S, RATE_BYTES_PER_S_MAX, RECEIVE_NS_PER_KIB};
+use super::cost::{ARRIVAL_BYTES, Distances, INTERRUPT_NS, NS_PER_S, RATE_BYTES_PER_S_MAX, RECEIVE_NS_PER_KIB};
 use super::domains::Domains;
 use super::reason::Why;
 use super::{Config, Interrupt, Policy, Previous, Queue, QueueKind, Snapshot, Target};
@@ -41,6 +41,8 @@ pub(super) struct Channel<'a> {
     pub(super) known_rate: u64,
     /// Bytes a second that nobody is known to take.
     pub(super) unknown_rate: u64,
+    /// Whether it is the memory of its home, which a CPU waits for, and no device.
+    pub(super) is_memory: bool,
 }
 
 impl<'a> Channel<'a> {
@@ -61,7 +63,7 @@ impl<'a> Channel<'a> {
             false => domains.mean_apart(processing, interrupt),
         };
         let last = if interrupt.is_empty() { processing } else { interrupt };
-        let access = |node| domains.distances.device_percent(node, self.home);
+        let access = |node| self.access(&domains.distances, node);
         let last_sum: u64 = last.iter().map(|cpu| access(domains.node(*cpu))).sum();
         let beyond = hop + last_sum / last.len().max(1) as u64;
         let from = |domain: usize| {
@@ -72,6 +74,14 @@ impl<'a> Channel<'a> {
             domains.mean_apart(first, processing) + beyond
         };
         (0..domains.len()).map(from).chain([beyond]).collect()
+    }
+
+    /// What the last stretch of a byte's way costs from a node, in percent.
+    pub(super) fn access(&self, distances: &Distances, node: NodeId) -> u64 {
+        match self.home.filter(|_| self.is_memory) {
+            Some(home) => distances.percent(node, home),
+            None => distances.device_percent(node, self.home),
+        }
     }
 
     pub(super) fn rate(&self) -> u64 {
@@ -185,6 +195,15 @@ pub(super) fn direct<'a>(device: &'a str, home: Option<NodeId>) -> Channel<'a> {
         load: 0,
         known_rate: 0,
         unknown_rate: 0,
+        is_memory: false,
+    }
+}
+
+/// What bytes of buffers on a node go through. It has no name.
+pub(super) fn memory<'a>(node: NodeId) -> Channel<'a> {
+    Channel {
+        is_memory: true,
+        ..direct("", Some(node))
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Config {
     pub busy_percent_max: u32,
     /// What a move costs, be it of a thread or of a queue with its interrupts: it must save more than that.
     pub migration_price: Cost,
+    /// Whether files of pools may come to threads that cannot go to them.
+    pub moves_files: bool,
 }
 
 impl Default for Config {
@@ -53,6 +55,7 @@ impl Default for Config {
             rate_bytes_per_s_min: 1 << 20,
             busy_percent_max: 80,
             migration_price: Cost::new(1 << 20, 100),
+            moves_files: true,
         }
     }
 }

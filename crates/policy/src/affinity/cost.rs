@@ -12,6 +12,8 @@
 //! so between CPUs the distance counts in full; the last stretch is the device's own access to memory, which no CPU
 //! waits for, and counts [`DEVICE_ACCESS_PERCENT`]. Where no interrupt is known, only the last stretch counts, from the
 //! thread's CPU. What has several CPUs uses each alike. A device without home is local to all.
+//! A byte that the thread copies from or to a buffer in memory travels between its CPU and the buffer's home: the distance
+//! counts in full, as a CPU waits for it.
 //!
 //! **Overload.** CPU time beyond what a CPU may take is lost: a whole CPU's worth of it costs
 //! [`OVERLOAD_BYTES_PER_CPU`] a second. That is more than a core can copy, so that nothing is made local at the price of

@@ -66,6 +66,8 @@ pub(super) struct Model<'a> {
     pub(super) places: Places,
     pub(super) channels: Vec<Channel<'a>>,
     pub(super) disks: Vec<Disk<'a>>,
+    /// By node: the channel of its memory; empty where no thread's buffers are known.
+    pub(super) memories: BTreeMap<NodeId, usize>,
     pub(super) tasks: Vec<Task<'a>>,
 }
 
@@ -78,12 +80,19 @@ impl<'a> Model<'a> {
             domains,
             places: Places::default(),
             disks: Vec::new(),
+            memories: BTreeMap::new(),
             tasks: Vec::new(),
         };
         if model.domains.cpu_count() == 0 {
             return model;
         }
         model.find_disks(snapshot);
+        if snapshot.threads.iter().any(|thread| !thread.memory.is_empty()) {
+            for node in snapshot.topology.node_ids() {
+                model.memories.insert(node, model.channels.len());
+                model.channels.push(channels::memory(node));
+            }
+        }
         model.tasks = tasks::all(snapshot, config, previous, &mut model);
         for channel in &mut model.channels {
             channel.settle(config);

@@ -1,9 +1,9 @@
 //! What is to be done, and why the rest is left.
 
 use super::cost::Cost;
-use super::reason::{Reason, Why};
-use super::{QueueKind, ThreadId};
-use crate::CpuId;
+use super::reason::{Rate, Reason, Why};
+use super::{FileId, QueueKind, ThreadId};
+use crate::{CpuId, NodeId};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
@@ -56,6 +56,59 @@ impl Action {
     }
 }
 
+/// A file that comes to its threads. It is not moved back when everything else is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MoveFile {
+    /// Which.
+    pub file: FileId,
+    /// Node of those threads.
+    pub to: NodeId,
+    /// Number of those threads.
+    pub threads: usize,
+    /// Bytes of the file on other nodes.
+    pub bytes: u64,
+    /// Bytes a second that no longer cross nodes.
+    pub saved_bytes_per_s: u64,
+    /// Why it comes to them, and not they to it.
+    pub reason: FileReason,
+    /// What its bytes cost before.
+    pub cost_before: Cost,
+    /// What they cost when it has moved.
+    pub cost_after: Cost,
+}
+
+/// Why a file comes to its threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileReason {
+    /// Masks, cpusets or the kernel keep them where they are.
+    Held,
+    /// There are several, and the file is cheaper to move.
+    Together,
+    /// Everything considered, as their devices, they are best where they are.
+    Placed,
+}
+
+impl fmt::Display for MoveFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (threads, to) = (self.threads, self.to);
+        match (self.reason, threads) {
+            (FileReason::Held, 1) => write!(f, "a thread on {to} uses it and cannot move")?,
+            (FileReason::Held, _) => write!(f, "{threads} threads on {to} use it and cannot all move")?,
+            (FileReason::Together, _) => write!(f, "{threads} threads on {to} use it, and it is cheaper to move")?,
+            (FileReason::Placed, 1) => write!(f, "a thread that is best on {to} uses it")?,
+            (FileReason::Placed, _) => write!(f, "{threads} threads that are best on {to} use it")?,
+        }
+        write!(f, ": {} cross nodes", Rate(self.saved_bytes_per_s))
+    }
+}
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ((major, minor), inode) = (self.pool, self.inode);
+        write!(f, "file {inode} of pool {major}:{minor}")
+    }
+}
+
 /// Something that stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stay {
@@ -74,6 +127,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Everything else that was looked at, by target.
     pub stays: Vec<Stay>,
+    /// The files that move, ascending.
+    pub files: Vec<MoveFile>,
     /// What all bytes and overloads cost now.
     pub cost_before: Cost,
     /// What they cost when the plan is done. Moves are not in it.

@@ -3,7 +3,7 @@
 use super::cost::{Cost, NS_PER_S};
 use super::model::per_second;
 use super::reason::Why;
-use super::{Action, Config, Plan, Snapshot, Target, ThreadId};
+use super::{Action, Config, FileId, Plan, Snapshot, Target, ThreadId};
 use crate::CpuId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -15,8 +15,17 @@ pub struct Previous {
     period: u64,
     set: BTreeMap<Target, Setting>,
     refused: BTreeSet<Target>,
+    files: BTreeMap<FileId, Moved>,
     /// The load that the last plan was made for, when that plan was free to move everything.
     settled: Option<Settled>,
+}
+
+/// Moves of a file so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Moved {
+    times: u32,
+    /// The period of the last one.
+    last: u64,
 }
 
 /// A load, and what it costs when its plan is carried out. A search would find the same again, or something as good at
@@ -33,6 +42,7 @@ struct Settled {
 struct Activity {
     disk_bytes: u64,
     network_bytes: u64,
+    memory_bytes: u64,
     busy_ns: u64,
 }
 
@@ -60,6 +70,13 @@ impl Previous {
                 cost: plan.cost_after,
                 threads: activities(snapshot),
             });
+        }
+        next.files
+            .retain(|id, _| snapshot.files.iter().any(|file| file.id == *id));
+        for one in &plan.files {
+            let moved = next.files.entry(one.file).or_default();
+            moved.times += 1;
+            moved.last = self.period;
         }
         for action in &plan.actions {
             let setting = Setting {
@@ -123,7 +140,8 @@ impl Previous {
         let bytes = |a: u64, b: u64| a.max(b) <= more(a.min(b)).saturating_add(least);
         let busy = |a: u64, b: u64| a.abs_diff(b) <= NS_PER_S / 100 * percent;
         let alike = |a: Activity, b: Activity| {
-            bytes(a.disk_bytes, b.disk_bytes) && bytes(a.network_bytes, b.network_bytes) && busy(a.busy_ns, b.busy_ns)
+            let by_kind = bytes(a.disk_bytes, b.disk_bytes) && bytes(a.network_bytes, b.network_bytes);
+            by_kind && bytes(a.memory_bytes, b.memory_bytes) && busy(a.busy_ns, b.busy_ns)
         };
         let Some(settled) = &self.settled else {
             return false;
@@ -143,6 +161,14 @@ impl Previous {
         let moved = self.set.get(target).and_then(|setting| setting.period);
         moved.map_or(0, |moved| {
             moved.saturating_add(dwell_periods).saturating_sub(self.period)
+        })
+    }
+
+    /// Whether a file stays where it is for now: for the dwell time after its first move, twice as long after each further one.
+    pub(super) fn file_rests(&self, file: FileId, dwell_periods: u64) -> bool {
+        self.files.get(&file).is_some_and(|moved| {
+            let rest = dwell_periods.saturating_mul(1 << moved.times.saturating_sub(1).min(16));
+            moved.last.saturating_add(rest) > self.period
         })
     }
 
@@ -197,6 +223,7 @@ fn activities(snapshot: &Snapshot) -> BTreeMap<ThreadId, Activity> {
         let activity = Activity {
             disk_bytes: per_second(disk.fold(0, u64::saturating_add), snapshot),
             network_bytes: per_second(thread.network_bytes(), snapshot),
+            memory_bytes: per_second(thread.memory_bytes(), snapshot),
             busy_ns: per_second(thread.cpu_ns, snapshot),
         };
         (thread.id, activity)

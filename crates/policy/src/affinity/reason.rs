@@ -14,6 +14,8 @@ pub enum Class {
     Disk,
     /// Both, and of each at least a tenth of the other.
     Both,
+    /// It copies more bytes of buffers in memory than of both.
+    Buffers,
     /// Neither, beyond the smallest rate that is looked at.
     Compute,
 }
@@ -21,9 +23,12 @@ pub enum Class {
 impl Class {
     /// Of bytes a second, of which fewer than `least` are not looked at.
     #[must_use]
-    pub fn of(network: u64, disk: u64, least: u64) -> Self {
-        if network.saturating_add(disk) < least.max(1) {
+    pub fn of(network: u64, disk: u64, memory: u64, least: u64) -> Self {
+        let devices = network.saturating_add(disk);
+        if devices.saturating_add(memory) < least.max(1) {
             Self::Compute
+        } else if memory > devices {
+            Self::Buffers
         } else if network.min(disk) >= network.max(disk) / 10 {
             Self::Both
         } else if network > disk {
@@ -46,6 +51,19 @@ pub enum Reason {
         class: Class,
         /// The device it moves most bytes with.
         device: String,
+        /// Where it goes.
+        node: NodeId,
+    },
+    /// A thread goes to where its buffers are.
+    NearBuffers {
+        /// The thread's name.
+        thread: String,
+        /// Home of most of its buffers.
+        home: NodeId,
+        /// Share of their bytes there.
+        percent: u64,
+        /// Bytes a second of all its buffers.
+        bytes_per_s: u64,
         /// Where it goes.
         node: NodeId,
     },
@@ -168,6 +186,7 @@ impl fmt::Display for Class {
             Self::Network => "network-bound",
             Self::Disk => "disk-bound",
             Self::Both => "bound to network and disk",
+            Self::Buffers => "bound to its buffers",
             Self::Compute => "compute-bound",
         })
     }
@@ -182,6 +201,23 @@ impl fmt::Display for Reason {
                 device,
                 node,
             } => write!(f, "{thread} is {class}: to {node}, near the queues of {device}"),
+            Self::NearBuffers {
+                thread,
+                home,
+                percent,
+                bytes_per_s,
+                node,
+            } => {
+                write!(
+                    f,
+                    "{thread}: its buffers are on {home}: {percent} % of {}",
+                    Rate(*bytes_per_s)
+                )?;
+                match home == node {
+                    true => Ok(()),
+                    false => write!(f, ", and {node} is nearer"),
+                }
+            }
             Self::Kept { thread, node } => write!(
                 f,
                 "{thread} is where it should be, or near enough: it is kept on {node}"
@@ -246,5 +282,18 @@ impl fmt::Display for Why {
             Self::Settled => write!(f, "the load is the one for which it was placed"),
             Self::Best => write!(f, "nowhere is it better"),
         }
+    }
+}
+
+/// Bytes a second: `1.2 GB/s`, `412.0 MB/s`.
+pub(crate) struct Rate(pub(crate) u64);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tenths, unit) = match self.0 {
+            1_000_000_000.. => (self.0 / 100_000_000, "GB/s"),
+            _ => (self.0 / 100_000, "MB/s"),
+        };
+        write!(f, "{}.{} {unit}", tenths / 10, tenths % 10)
     }
 }

@@ -22,6 +22,7 @@ pub(super) fn plan(
     let mut plan = Plan {
         actions: Vec::new(),
         stays: Vec::new(),
+        files: Vec::new(),
         cost_before: before.cost(),
         cost_after: after.cost(),
     };

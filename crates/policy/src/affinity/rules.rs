@@ -51,12 +51,8 @@ pub(super) fn lacks_cpu(model: &Model<'_>, task: usize) -> bool {
 
 fn devices<'a>(model: &Model<'a>) -> BTreeSet<&'a str> {
     let of_tasks = model.tasks.iter().filter_map(|task| task.device);
-    model
-        .channels
-        .iter()
-        .map(|channel| channel.device)
-        .chain(of_tasks)
-        .collect()
+    let channels = model.channels.iter().filter(|channel| !channel.is_memory);
+    channels.map(|channel| channel.device).chain(of_tasks).collect()
 }
 
 fn of_device(model: &Model<'_>, device: &str, policy: Policy) -> Vec<Item> {

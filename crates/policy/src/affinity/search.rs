@@ -70,7 +70,7 @@ fn gather(state: &mut State<'_>, free: &Free) {
         .iter()
         .map(|channel| {
             let node = |domain: usize| model.domains.domains[domain].node;
-            let access = |domain| model.domains.distances.device_percent(node(domain), channel.home);
+            let access = |domain| channel.access(&model.domains.distances, node(domain));
             (0..model.domains.len()).map(access).collect()
         })
         .collect();

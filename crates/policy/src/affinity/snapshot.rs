@@ -20,6 +20,8 @@ pub struct Snapshot {
     pub queues: Vec<Queue>,
     /// Threads that moved bytes or took CPU time.
     pub threads: Vec<Thread>,
+    /// Files of pools that could come to their threads.
+    pub files: Vec<PoolFile>,
 }
 
 /// One interrupt of a device.
@@ -104,10 +106,34 @@ pub struct Thread {
     pub received: Vec<Received>,
     /// Bytes sent to sockets, by the card that their route leads to.
     pub sent: Vec<DeviceBytes>,
+    /// Bytes copied from and to buffers of pools, by the node they lie on.
+    pub memory: Vec<(NodeId, u64)>,
+    /// Files of pools that it moves most bytes with, with bytes a second; a few.
+    pub files: Vec<(FileId, u64)>,
     /// It began in this period: the last look has not seen it.
     pub is_new: bool,
     /// Not all of its bytes could be read: what is 0 above may be more.
     pub is_unread: bool,
+}
+
+/// Names one file of a mounted pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId {
+    /// Device number of the pool's mount, major and minor.
+    pub pool: (u32, u32),
+    /// Number of the file's inode.
+    pub inode: u64,
+}
+
+/// Place of a file, which its pool may change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolFile {
+    /// Which.
+    pub id: FileId,
+    /// Bytes of it on each node.
+    pub lies: Vec<(NodeId, u64)>,
+    /// Bytes that nodes still take of it.
+    pub room: Vec<(NodeId, u64)>,
 }
 
 /// Bytes that a thread received one way.
@@ -136,6 +162,12 @@ impl Thread {
     pub fn network_bytes(&self) -> u64 {
         let received = self.received.iter().map(|it| it.bytes);
         received.fold(self.sent_bytes(), u64::saturating_add)
+    }
+
+    /// Bytes copied from and to buffers of pools.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add)
     }
 
     /// Bytes sent.

@@ -66,6 +66,20 @@ impl<'a> State<'a> {
         state
     }
 
+    /// The same placement of a model that differs in the rates of bytes only.
+    pub(super) fn of<'b>(&self, model: &'b Model<'b>) -> State<'b> {
+        let mut state = State::new(model);
+        for (task, place) in self.place_of.iter().enumerate() {
+            state.leave(task, state.place_of[task]);
+            state.put_task(task, *place);
+        }
+        for (channel, cpu) in self.cpu_of.iter().enumerate() {
+            state.occupy(channel, false);
+            state.put_channel(channel, *cpu);
+        }
+        state
+    }
+
     /// What all bytes and overloads cost.
     pub(super) fn cost(&self) -> Cost {
         let tasks = (0..self.place_of.len()).map(|task| self.flow_cost(task, self.place_of[task]));

@@ -6,7 +6,7 @@ use super::domains::Domains;
 use super::model::{Model, Places, per_second};
 use super::reason::{Class, Why};
 use super::{Config, Policy, Previous, QueueKind, Snapshot, Target, Thread};
-use crate::CpuId;
+use crate::{CpuId, NodeId};
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,12 +17,14 @@ pub(super) struct Task<'a> {
     pub(super) class: Class,
     /// The device it moves most bytes with.
     pub(super) device: Option<&'a str>,
+    /// Bytes a second of its buffers, where there are more than of devices.
+    pub(super) buffers: Option<Buffers>,
     pub(super) policy: Policy,
     /// Why it cannot move.
     pub(super) hold: Option<Why>,
     /// CPU time it takes, in nanoseconds a second.
     pub(super) load: u64,
-    /// Channels its bytes of the network go through, with bytes a second; wherever it runs.
+    /// Channels its bytes of the network and of buffers go through, with bytes a second; wherever it runs.
     pub(super) flows: Vec<(usize, u64)>,
     /// Disks, with bytes a second; through which channel depends on where it runs.
     pub(super) disks: Vec<(usize, u64)>,
@@ -32,11 +34,23 @@ pub(super) struct Task<'a> {
     pub(super) candidates: Vec<usize>,
 }
 
+/// A thread's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Buffers {
+    /// Node with most of the bytes, the lowest of equals.
+    pub(super) home: NodeId,
+    /// Bytes a second of those on it.
+    pub(super) there: u64,
+    /// Of all.
+    pub(super) all: u64,
+}
+
 /// A thread's bytes a second.
 #[derive(Default)]
 struct Bytes {
     network: u64,
     disk: u64,
+    memory: u64,
     flows: BTreeMap<usize, u64>,
     disks: BTreeMap<usize, u64>,
     /// Of `flows`, those that were received.
@@ -68,7 +82,7 @@ pub(super) fn all<'a>(
         let own = sets.number(&model.domains, &thread.allowed);
         let all = sets.number(&model.domains, &thread.cpuset);
         let mut bytes = attribute(thread, snapshot, model, &ways);
-        let total = bytes.network.saturating_add(bytes.disk);
+        let total = bytes.network.saturating_add(bytes.disk).saturating_add(bytes.memory);
         if total < config.rate_bytes_per_s_min {
             (bytes.flows, bytes.disks) = (BTreeMap::new(), BTreeMap::new());
         }
@@ -81,8 +95,9 @@ pub(super) fn all<'a>(
         let origin = origin(thread, &mut sets.all[own], &mut model.places, &model.domains);
         let mut task = Task {
             thread,
-            class: Class::of(bytes.network, bytes.disk, config.rate_bytes_per_s_min),
+            class: Class::of(bytes.network, bytes.disk, bytes.memory, config.rate_bytes_per_s_min),
             device: main_device(&bytes, model),
+            buffers: None,
             policy: Policy::Off,
             hold: None,
             load: per_second(thread.cpu_ns, snapshot).min(NS_PER_S),
@@ -91,6 +106,7 @@ pub(super) fn all<'a>(
             origin,
             candidates: vec![origin],
         };
+        task.buffers = (task.class == Class::Buffers).then(|| buffers(&task, model)).flatten();
         carry_disks(&task, model);
         task.policy = config.of_thread(&thread.process_name, task.device);
         let set = |number: usize| &sets.all[number].cpus[..];
@@ -177,6 +193,13 @@ fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, ways: &Way
             *bytes.disks.entry(disk).or_default() += rate;
         }
     }
+    for (node, count) in &thread.memory {
+        if let Some(channel) = model.memories.get(node) {
+            let rate = per_second(*count, snapshot);
+            bytes.memory = bytes.memory.saturating_add(rate);
+            *bytes.flows.entry(*channel).or_default() += rate;
+        }
+    }
     let mut unplaced = 0;
     for it in &thread.received {
         let rate = per_second(it.bytes, snapshot);
@@ -251,13 +274,27 @@ fn only_device<'a: 'b, 'b>(mut channels: impl Iterator<Item = &'b Channel<'a>>) 
 fn main_device<'a>(bytes: &Bytes, model: &Model<'a>) -> Option<&'a str> {
     let mut rates: BTreeMap<&str, u64> = BTreeMap::new();
     for (channel, rate) in &bytes.flows {
-        *rates.entry(model.channels[*channel].device).or_default() += rate;
+        let channel = &model.channels[*channel];
+        if !channel.is_memory {
+            *rates.entry(channel.device).or_default() += rate;
+        }
     }
     for (disk, rate) in &bytes.disks {
         *rates.entry(model.disks[*disk].name).or_default() += rate;
     }
     let most = rates.iter().rev().max_by_key(|(_, rate)| **rate);
     most.map(|(device, _)| *device)
+}
+
+fn buffers(task: &Task<'_>, model: &Model<'_>) -> Option<Buffers> {
+    let rates = task.flows.iter();
+    let memory = rates.filter(|(channel, _)| model.channels[*channel].is_memory);
+    let (channel, there) = memory.clone().rev().max_by_key(|(_, rate)| *rate)?;
+    Some(Buffers {
+        home: model.channels[*channel].home?,
+        there: *there,
+        all: memory.map(|(_, rate)| *rate).fold(0, u64::saturating_add),
+    })
 }
 
 /// Tells the channels of the CPUs it has now of a task's bytes of disks.
@@ -294,7 +331,7 @@ fn hold(
         Some(Why::New)
     } else if foreign() {
         Some(Why::Foreign)
-    } else if task.device.is_none() {
+    } else if task.device.is_none() && !(task.buffers.is_some() && task.policy == Policy::Local) {
         Some(Why::DeviceUnknown)
     } else {
         (periods_left > 0).then_some(Why::Dwell { periods_left })

@@ -13,6 +13,8 @@ pub enum Problem {
     FarThreads {
         /// Which.
         threads: Threads,
+        /// The device they move most bytes with.
+        device: String,
         /// What they do.
         class: Class,
         /// Where the affinity plan puts them.
@@ -22,10 +24,25 @@ pub enum Problem {
     HeldThreads {
         /// Which.
         threads: Threads,
+        /// The device they move most bytes with.
+        device: String,
         /// The device's home.
         home: NodeId,
         /// By what.
         held: Held,
+    },
+    /// Threads run far from their buffers in memory of pools.
+    FarBuffers {
+        /// Which.
+        threads: Threads,
+        /// Node with most of the buffers.
+        home: NodeId,
+        /// Share of their bytes there.
+        percent: u64,
+        /// Bytes a second of all their buffers.
+        bytes_per_s: u64,
+        /// How the two can come together.
+        way: Way,
     },
     /// Interrupts arrive on another node than they should.
     RemoteInterrupts {
@@ -174,8 +191,17 @@ pub struct Threads {
     pub numbers: Vec<u32>,
     /// The node they run on.
     pub from: NodeId,
-    /// The device they move most bytes with.
-    pub device: String,
+}
+
+/// How threads and their buffers can come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// The affinity plan moves the threads.
+    Threads,
+    /// The affinity plan moves files to them.
+    Files,
+    /// Someone keeps the threads where they are.
+    Held(Held),
 }
 
 /// What keeps threads where they are.
@@ -220,6 +246,7 @@ impl Problem {
         match self {
             Self::FarThreads { .. } => "far-threads",
             Self::HeldThreads { .. } => "held-threads",
+            Self::FarBuffers { .. } => "far-buffers",
             Self::RemoteInterrupts { .. } => "remote-interrupts",
             Self::OneCpu { .. } => "interrupts-on-one-cpu",
             Self::FewQueues { .. } => "few-queues",

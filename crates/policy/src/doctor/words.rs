@@ -1,7 +1,8 @@
 //! What is wrong, in words.
 
-use super::{Heap, Held, Helper, Mobility, Problem, Threads, Tmpfs};
+use super::{Heap, Held, Helper, Mobility, Problem, Threads, Tmpfs, Way};
 use crate::NodeId;
+use crate::affinity::Rate;
 use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -11,7 +12,9 @@ impl Problem {
     #[must_use]
     pub fn object(&self) -> String {
         match self {
-            Self::FarThreads { threads, .. } | Self::HeldThreads { threads, .. } => threads.to_string(),
+            Self::FarThreads { threads, .. } | Self::HeldThreads { threads, .. } | Self::FarBuffers { threads, .. } => {
+                threads.to_string()
+            }
             Self::RemoteInterrupts { device, numbers, .. } => format!("interrupts {} of {device}", List(numbers)),
             Self::OneCpu { numbers, .. } => format!("interrupts {}", List(numbers)),
             Self::FewQueues { device, .. } | Self::HomeUnknown { device, .. } => device.clone(),
@@ -35,7 +38,9 @@ impl Problem {
     #[must_use]
     pub const fn benefit(&self) -> &'static str {
         match self {
-            Self::FarThreads { .. } | Self::HeldThreads { .. } => "their bytes stay on one node",
+            Self::FarThreads { .. } | Self::HeldThreads { .. } | Self::FarBuffers { .. } => {
+                "their bytes stay on one node"
+            }
             Self::RemoteInterrupts {
                 mobility: Mobility::Planned | Mobility::Loose,
                 ..
@@ -71,23 +76,7 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::FarThreads { threads, class, to } => {
-                let belong = if threads.is_one() { "it belongs" } else { "they belong" };
-                let (from, device) = (threads.from, &threads.device);
-                write!(
-                    f,
-                    "on {from}, {class}, far from the queues of {device}: {belong} on {to}"
-                )
-            }
-            Self::HeldThreads { threads, home, held } => {
-                let its = if threads.is_one() { "its" } else { "their" };
-                let by = match held {
-                    Held::Mask => format!("someone has set {its} mask so"),
-                    Held::Cpuset => format!("{its} cpuset has no CPU there"),
-                };
-                let (from, device) = (threads.from, &threads.device);
-                write!(f, "on {from}, far from {device} on {home}, and cannot move: {by}")
-            }
+            Self::FarThreads { .. } | Self::HeldThreads { .. } | Self::FarBuffers { .. } => self.fmt_threads(f),
             Self::RemoteInterrupts {
                 wanted,
                 wanted_at_home,
@@ -173,6 +162,52 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
+    fn fmt_threads(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FarThreads {
+                threads,
+                device,
+                class,
+                to,
+            } => {
+                let belong = if threads.is_one() { "it belongs" } else { "they belong" };
+                let from = threads.from;
+                write!(
+                    f,
+                    "on {from}, {class}, far from the queues of {device}: {belong} on {to}"
+                )
+            }
+            Self::HeldThreads {
+                threads,
+                device,
+                home,
+                held,
+            } => {
+                let (from, by) = (threads.from, threads.held_by(*held));
+                write!(f, "on {from}, far from {device} on {home}, and cannot move: {by}")
+            }
+            Self::FarBuffers {
+                threads,
+                home,
+                percent,
+                bytes_per_s,
+                way,
+            } => {
+                let (from, its, rate) = (threads.from, threads.its(), Rate(*bytes_per_s));
+                write!(
+                    f,
+                    "on {from}, far from {its} buffers: {percent} % of {rate} are on {home}"
+                )?;
+                match way {
+                    Way::Threads => Ok(()),
+                    Way::Files => write!(f, "; files of the pool can come to {}", threads.them()),
+                    Way::Held(held) => write!(f, ", and cannot move: {}", threads.held_by(*held)),
+                }
+            }
+            _ => unreachable!("asked for threads only"),
+        }
+    }
+
     fn fmt_memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CacheOnOneNode(heap) => write!(f, "{heap}"),
@@ -226,6 +261,22 @@ impl Problem {
 impl Threads {
     fn is_one(&self) -> bool {
         self.numbers.len() == 1
+    }
+
+    fn its(&self) -> &'static str {
+        if self.is_one() { "its" } else { "their" }
+    }
+
+    fn them(&self) -> &'static str {
+        if self.is_one() { "it" } else { "them" }
+    }
+
+    fn held_by(&self, held: Held) -> String {
+        let its = self.its();
+        match held {
+            Held::Mask => format!("someone has set {its} mask so"),
+            Held::Cpuset => format!("{its} cpuset has no CPU there"),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `decide` on machines made by hand and at random, against slow and obvious models.
 
+mod buffers;
 mod nonsense;
 mod optimum;
 #[path = "../seeded/mod.rs"]

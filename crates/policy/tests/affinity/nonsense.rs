@@ -3,8 +3,8 @@
 use crate::seeded;
 use crate::world::{World, cpus};
 use crate::worlds::middle;
-use homenode_policy::CpuId;
 use homenode_policy::affinity::{Config, Cost, DeviceBytes, Policy, Previous, Received, decide};
+use homenode_policy::{CpuId, NodeId};
 use proptest::prelude::*;
 
 fn number() -> impl Strategy<Value = u64> {
@@ -31,6 +31,8 @@ fn spoil(world: &mut World, numbers: &[u64], sets: &[Vec<CpuId>]) {
         thread.sent.iter_mut().for_each(|sent| sent.bytes = number());
         thread.disk.iter_mut().for_each(|disk| disk.bytes = number());
         thread.received.iter_mut().for_each(|way| way.bytes = number());
+        thread.memory.iter_mut().for_each(|(_, bytes)| *bytes = number());
+        thread.files.iter_mut().for_each(|(_, rate)| *rate = number());
         if number() % 3 == 1 {
             (thread.allowed, thread.cpuset) = (set(), set());
         }
@@ -52,6 +54,11 @@ fn spoil(world: &mut World, numbers: &[u64], sets: &[Vec<CpuId>]) {
                 });
             }
         }
+    }
+    for file in &mut snapshot.files {
+        file.lies.push((NodeId(77), number()));
+        file.lies.iter_mut().for_each(|(_, bytes)| *bytes = number());
+        file.room.iter_mut().for_each(|(_, bytes)| *bytes = number());
     }
     for interrupt in &mut snapshot.interrupts {
         interrupt.arrivals.push((CpuId(u32::MAX), number()));

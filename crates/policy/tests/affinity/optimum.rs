@@ -14,6 +14,8 @@ fn eager(price_mb: u64) -> Config {
         hysteresis_percent: 0,
         dwell_periods: 0,
         migration_price: Cost::new(price_mb * MB, 100),
+        // Files are in `buffers`.
+        moves_files: false,
         ..Config::default()
     }
 }
@@ -62,7 +64,7 @@ fn choices(world: &World, thread: usize) -> Vec<Vec<CpuId>> {
     let it = &world.snapshot.threads[thread];
     let found = world.placement();
     let mut choices = vec![found.threads[thread].clone()];
-    let moves = it.sent_bytes() + it.disk.len() as u64 + it.received.len() as u64;
+    let moves = it.sent_bytes() + (it.disk.len() + it.received.len() + it.memory.len()) as u64;
     if it.allowed != it.cpuset || moves == 0 {
         return choices;
     }

@@ -75,6 +75,10 @@ fn an_oscillating_load_moves_nothing_twice_in_the_dwell_time() {
                     thread.sent.clone_from(&like.sent);
                     thread.cpu_ns = like.cpu_ns;
                 }
+                world.fixed.clone_from(&source.fixed);
+                world.fixed.retain(|(thread, node, _)| {
+                    *thread < world.snapshot.threads.len() && world.snapshot.topology.node(*node).is_some()
+                });
                 for (index, stream) in world.streams.iter_mut().enumerate() {
                     stream.bytes = source.streams.get(index).map_or(0, |stream| stream.bytes);
                 }
@@ -107,6 +111,7 @@ fn the_order_of_what_was_seen_does_not_matter() {
             shuffle(&mut snapshot.threads, key);
             shuffle(&mut snapshot.queues, key);
             shuffle(&mut snapshot.interrupts, key);
+            shuffle(&mut snapshot.files, key);
             prop_assert_eq!(plan, decide(&world.snapshot, &config, &Previous::default()));
             Ok(())
         },

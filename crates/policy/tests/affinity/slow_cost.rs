@@ -1,12 +1,12 @@
 //! What a placement costs, computed from the words of `affinity::cost` and nothing else.
 
 use crate::world::World;
-use homenode_policy::CpuId;
 use homenode_policy::affinity::cost::{
     ARRIVAL_BYTES, CACHE_PERCENT, DEVICE_ACCESS_PERCENT, DISTANCE_PERCENT_MAX, INTERRUPT_NS, OVERLOAD_BYTES_PER_CPU,
     RECEIVE_NS_PER_KIB,
 };
 use homenode_policy::affinity::{Queue, QueueKind};
+use homenode_policy::{CpuId, NodeId};
 
 /// Who is where: CPUs of each thread, and the CPU of each of the card's queues.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,10 +15,11 @@ pub(crate) struct Placement {
     pub(crate) queues: Vec<CpuId>,
 }
 
-/// The way of some of a thread's bytes: bytes a second, and the queue of the card or the disk's name.
+/// The way of some of a thread's bytes: bytes a second, and the queue of the card, the disk's name or the buffers' node.
 pub(crate) enum Way<'a> {
     Card(u64, usize),
     Disk(u64, &'a str),
+    Memory(u64, NodeId),
 }
 
 impl World {
@@ -104,13 +105,17 @@ impl World {
         let queues = self.card_queues().len();
         let sent = self.snapshot.threads[thread].sent_bytes() / queues.max(1) as u64;
         ways.extend((0..queues).map(|queue| Way::Card(sent, queue)));
+        let memory = self.snapshot.threads[thread].memory.iter();
+        ways.extend(memory.map(|(node, bytes)| Way::Memory(*bytes, *node)));
         ways
     }
 
     /// What a thread's bytes cost from a set of CPUs.
     pub(crate) fn way_cost(&self, ways: &[Way<'_>], from: &[CpuId], queues: &[CpuId]) -> f64 {
         let one = |cpu: CpuId| -> f64 {
+            let here = usize::from(self.snapshot.node(cpu).expect("as the world was made").0);
             let cost = |way: &Way<'_>| match way {
+                Way::Memory(bytes, node) => *bytes as f64 * self.far(here, usize::from(node.0)),
                 Way::Card(bytes, queue) => {
                     *bytes as f64 * (self.apart(cpu, queues[*queue]) + self.access(queues[*queue], "eth0"))
                 }

@@ -29,6 +29,14 @@ fn large(busy_percent: u64) -> World {
         );
         let card = format!("eth{}", index / 4 % 4);
         world.add_sent_bytes(thread, Some(&card), u64::from(index % 31) * MB);
+        if index % 4 == 0 {
+            let inode = u64::from(index / 16);
+            if index % 16 == 0 {
+                let home = u16::try_from(index / 16 % 8).expect("there are few");
+                world.add_file(inode, home, MB << (inode % 6));
+            }
+            world.add_use(thread, inode, u64::from(1 + index % 53) * MB);
+        }
     }
     // XPS as kernels set it at first: each queue of a card has its share of the CPUs.
     for queue in &mut world.snapshot.queues {

@@ -1,18 +1,23 @@
 //! A machine whose threads do the same in every period: it shows what a kernel would, and carries out plans.
 
 use homenode_policy::affinity::{
-    DeviceBytes, Interrupt, Plan, Queue, QueueKind, Received, Snapshot, Target, Thread, ThreadId,
+    DeviceBytes, FileId, Interrupt, Plan, PoolFile, Queue, QueueKind, Received, Snapshot, Target, Thread, ThreadId,
 };
 use homenode_policy::topology::{
     Cache, CacheKind, Cpu, Device, DeviceKind, Latency, LatencySource, Node, Parts, Topology,
 };
 use homenode_policy::{CpuId, NodeId};
+use std::collections::BTreeMap;
 use std::fmt;
 
 pub(crate) const MB: u64 = 1_000_000;
 
 pub(crate) fn cpus(numbers: impl IntoIterator<Item = u32>) -> Vec<CpuId> {
     numbers.into_iter().map(CpuId).collect()
+}
+
+pub(crate) fn file(inode: u64) -> FileId {
+    FileId { pool: (0, 45), inode }
 }
 
 /// Bytes that a thread receives, through which queue.
@@ -24,10 +29,21 @@ pub(crate) struct Stream {
     pub(crate) bytes: u64,
 }
 
+/// Bytes that a thread moves with a file of a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Use {
+    pub(crate) thread: usize,
+    pub(crate) inode: u64,
+    pub(crate) bytes: u64,
+}
+
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) snapshot: Snapshot,
     pub(crate) streams: Vec<Stream>,
+    /// Bytes of buffers that stay where they are: thread, node, bytes.
+    pub(crate) fixed: Vec<(usize, NodeId, u64)>,
+    pub(crate) uses: Vec<Use>,
     /// Whether it is seen by which queue bytes come; else only the CPUs tell.
     pub(crate) tells_queues: bool,
 }
@@ -58,11 +74,19 @@ impl fmt::Debug for World {
                 .map(|disk| (&disk.device, disk.bytes / MB))
                 .collect::<Vec<_>>();
             let (name, busy, sent) = (&it.name, it.cpu_ns / 10_000_000, it.sent_bytes() / MB);
+            let memory = it.memory.iter().map(|(node, bytes)| (node.0, bytes / MB));
+            let memory = memory.collect::<Vec<_>>();
             writeln!(
                 f,
-                "{name} on {} of {mask:?} of {set:?} {busy} % disk {disk:?} sent {sent}",
+                "{name} on {} of {mask:?} of {set:?} {busy} % disk {disk:?} sent {sent} memory {memory:?}",
                 it.cpu.0
             )?;
+        }
+        for it in &self.snapshot.files {
+            writeln!(f, "{} lies on {:?}, room {:?}", it.id, it.lies, it.room)?;
+        }
+        for it in &self.uses {
+            writeln!(f, "thread {} uses file {}: {}", it.thread, it.inode, it.bytes / MB)?;
         }
         for it in &self.streams {
             writeln!(
@@ -126,8 +150,11 @@ impl World {
                 interrupts: Vec::new(),
                 queues: Vec::new(),
                 threads: Vec::new(),
+                files: Vec::new(),
             },
             streams: Vec::new(),
+            fixed: Vec::new(),
+            uses: Vec::new(),
             tells_queues: true,
         }
     }
@@ -230,6 +257,8 @@ impl World {
             disk: Vec::new(),
             received: Vec::new(),
             sent: Vec::new(),
+            memory: Vec::new(),
+            files: Vec::new(),
             is_new: false,
             is_unread: false,
         });
@@ -259,8 +288,47 @@ impl World {
         });
     }
 
+    /// A file of a pool that lies on one node, and for which all have room.
+    pub(crate) fn add_file(&mut self, inode: u64, home: u16, bytes: u64) {
+        let nodes = self.snapshot.topology.node_ids();
+        self.snapshot.files.push(PoolFile {
+            id: file(inode),
+            lies: vec![(NodeId(home), bytes)],
+            room: nodes.into_iter().map(|node| (node, 1 << 40)).collect(),
+        });
+    }
+
+    pub(crate) fn add_use(&mut self, thread: usize, inode: u64, bytes: u64) {
+        self.uses.push(Use { thread, inode, bytes });
+    }
+
+    /// Bytes by node of each thread's buffers.
+    fn observe_buffers(&mut self) {
+        let Self {
+            snapshot, fixed, uses, ..
+        } = self;
+        for (index, thread) in snapshot.threads.iter_mut().enumerate() {
+            let mut memory: BTreeMap<NodeId, u64> = BTreeMap::new();
+            for (_, node, bytes) in fixed.iter().filter(|(thread, ..)| *thread == index) {
+                *memory.entry(*node).or_default() += bytes;
+            }
+            thread.files.clear();
+            for it in uses.iter().filter(|it| it.thread == index) {
+                let used = snapshot.files.iter().find(|known| known.id == file(it.inode));
+                let lies = &used.expect("as the world was made").lies;
+                let all: u64 = lies.iter().map(|(_, bytes)| bytes).sum();
+                for (node, bytes) in lies {
+                    *memory.entry(*node).or_default() += it.bytes * bytes / all;
+                }
+                thread.files.push((file(it.inode), it.bytes));
+            }
+            thread.memory = memory.into_iter().collect();
+        }
+    }
+
     /// Brings up to date what follows from where everything is: where packets are processed and interrupts arrive.
     pub(crate) fn observe(&mut self) -> &Snapshot {
+        self.observe_buffers();
         let Self { snapshot, streams, .. } = self;
         for thread in &mut snapshot.threads {
             thread.received.clear();
@@ -335,6 +403,12 @@ impl World {
                     queue.cpus.clone_from(&action.to);
                 }
             }
+        }
+        for one in &plan.files {
+            let mut files = self.snapshot.files.iter_mut();
+            let moved = files.find(|file| file.id == one.file).expect("as the world was made");
+            let all = moved.lies.iter().map(|(_, bytes)| bytes).sum();
+            moved.lies = vec![(one.to, all)];
         }
         self.observe();
     }

@@ -1,8 +1,11 @@
 //! Worlds at random.
 
 use crate::world::{MB, World, cpus};
-use homenode_policy::CpuId;
+use homenode_policy::{CpuId, NodeId};
 use proptest::prelude::*;
+
+/// Files of a pool in each world.
+const FILES: u64 = 3;
 
 /// A thread: CPU it runs on, how busy, cpuset (bits), whether pinned by someone else, disk MB, MB by queue, sent MB.
 #[derive(Clone, Debug)]
@@ -15,6 +18,9 @@ pub(crate) struct Plant {
     disk_mb: u64,
     received_mb: Vec<u64>,
     sent_mb: u64,
+    /// Of buffers: node, and MB; what stays there, and what belongs to one of the files.
+    fixed: (u16, u64),
+    used: (u64, u64),
 }
 
 pub(crate) fn plant() -> impl Strategy<Value = Plant> {
@@ -30,9 +36,10 @@ pub(crate) fn plant() -> impl Strategy<Value = Plant> {
         rate(),
         received,
         rate(),
+        ((0..4u16, rate()), (0..FILES, rate())),
     )
         .prop_map(
-            |(cpu, busy, cpuset, foreign, first_disk, disk_mb, received_mb, sent_mb)| Plant {
+            |(cpu, busy, cpuset, foreign, first_disk, disk_mb, received_mb, sent_mb, (fixed, used))| Plant {
                 cpu,
                 busy,
                 cpuset,
@@ -41,6 +48,8 @@ pub(crate) fn plant() -> impl Strategy<Value = Plant> {
                 disk_mb,
                 received_mb,
                 sent_mb,
+                fixed,
+                used,
             },
         )
 }
@@ -115,6 +124,10 @@ fn world(mut world: World, homes: (Option<u16>, u16, u16), places: &[u32], plant
     let place = |place: &u32| left.remove(*place as usize % left.len());
     let places: Vec<u32> = places.iter().take(online.len()).map(place).collect();
     world.add_card("eth0", Some(homes.2 % nodes), &places);
+    for inode in 0..FILES {
+        let home = u16::try_from(inode).expect("a few") % nodes;
+        world.add_file(inode, home, MB << (4 * inode));
+    }
     for plant in plants {
         let thread = world.add_thread("worker", plant.cpu % count, plant.busy);
         let set: Vec<CpuId> = cpus((0..count).filter(|cpu| plant.cpuset >> cpu & 1 == 1));
@@ -136,6 +149,14 @@ fn world(mut world: World, homes: (Option<u16>, u16, u16), places: &[u32], plant
                 if plant.first_disk { "nvme0n1" } else { "nvme1n1" },
                 plant.disk_mb * MB,
             );
+        }
+        let (node, mb) = plant.fixed;
+        if mb > 0 {
+            world.fixed.push((thread, NodeId(node % nodes), mb * MB));
+        }
+        let (inode, mb) = plant.used;
+        if mb > 0 {
+            world.add_use(thread, inode, mb * MB);
         }
         for (queue, mb) in (0..).zip(&plant.received_mb).take(places.len()) {
             if *mb > 0 {

@@ -1,4 +1,4 @@
-//! Threads far from their devices.
+//! Threads far from their devices and their buffers.
 
 use super::*;
 use crate::world::cpus;
@@ -81,4 +81,73 @@ fn pinned_threads_of_the_network_are_left_alone() {
     world.snapshot.threads[both].allowed = cpus(0..2);
     world.observe();
     assert_eq!(of_kind(&found(&world), "held-threads"), []);
+}
+
+/// Two readers on node 0 of buffers on node 1, with a little on their own; the first one also moves some network bytes.
+fn buffer_readers() -> World {
+    let mut world = two_nodes();
+    for _ in 0..2 {
+        let reader = world.add_thread("reader", 1, 20);
+        world.fixed.push((reader, NodeId(1), 900 * MB));
+        world.fixed.push((reader, NodeId(0), 100 * MB));
+    }
+    world.add_sent_bytes(0, None, 50 * MB);
+    world.observe();
+    world
+}
+
+#[test]
+fn tasks_far_from_their_buffers() {
+    let world = buffer_readers();
+    let findings = found(&world);
+    assert_eq!(
+        told(&findings, "far-buffers"),
+        "threads 1000, 1001 of reader: on node 0, far from their buffers: 90 % of 2.0 GB/s are on node 1"
+    );
+    assert_eq!(findings[0].gain.unwrap().bytes_per_s(), 1600 * MB);
+}
+
+#[test]
+fn tasks_that_are_kept_far_from_their_buffers() {
+    let mut world = buffer_readers();
+    world.snapshot.threads[0].allowed = cpus(0..2);
+    world.snapshot.threads[1].allowed = cpus(0..4);
+    world.snapshot.threads[1].cpuset = cpus(0..4);
+    let findings = of_kind(&found(&world), "far-buffers");
+    let said: Vec<String> = findings.iter().map(|finding| finding.problem.to_string()).collect();
+    let far = "on node 0, far from its buffers: 90 % of 1.0 GB/s are on node 1, and cannot move: ";
+    assert_eq!(
+        said,
+        [
+            format!("{far}someone has set its mask so"),
+            format!("{far}its cpuset has no CPU there")
+        ]
+    );
+    // A file of theirs can come instead.
+    world.add_file(7, 1, 100 * MB);
+    world.fixed.clear();
+    for reader in 0..2 {
+        world.add_use(reader, 7, 900 * MB);
+    }
+    world.observe();
+    let findings = found(&world);
+    assert_eq!(
+        told(&findings, "far-buffers"),
+        "threads 1000, 1001 of reader: on node 0, far from their buffers: 100 % of 1.8 GB/s are on node 1; files of \
+         the pool can come to them"
+    );
+    assert_eq!(findings[0].gain.unwrap().bytes_per_s(), 1800 * MB);
+}
+
+#[test]
+fn tasks_near_their_buffers_or_with_more_bytes_of_devices_are_not_told() {
+    let mut world = buffer_readers();
+    for thread in &mut world.snapshot.threads {
+        thread.cpu = homenode_policy::CpuId(4);
+    }
+    assert_eq!(found(&world), []);
+    let mut world = with_reader(two_nodes(), 0);
+    world.fixed.push((0, NodeId(1), 100 * MB));
+    world.observe();
+    assert_eq!(found(&world), []);
 }

@@ -2,13 +2,13 @@
 
 use super::story::Story;
 use crate::affinity::plan::json::{
-    ActionReport, CardReport, ConflictReport, StayReport, TargetReport, action, card, conflict_reports, numbers, stay,
-    target,
+    ActionReport, CardReport, ConflictReport, FileReport, StayReport, TargetReport, action, card, conflict_reports,
+    file, numbers, stay, target,
 };
 use crate::affinity::target::Found;
 use crate::affinity::words::{UnseenReport, name_alone, unseen_reports};
 use homenode_linux::affinity::Unseen;
-use homenode_policy::affinity::{DeviceBytes, Interrupt, Queue, Target, Thread};
+use homenode_policy::affinity::{DeviceBytes, FileId, Interrupt, Queue, Target, Thread};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -53,6 +53,9 @@ enum Seen<'a> {
         disk: Vec<DeviceReport<'a>>,
         received: Vec<ReceivedReport<'a>>,
         sent: Vec<DeviceReport<'a>>,
+        /// Of buffers of pools, by home.
+        memory: Vec<MemoryReport>,
+        files: Vec<UsedFileReport>,
         /// Not all of its bytes are readable: what is 0 may be more.
         is_unread: bool,
     },
@@ -86,6 +89,24 @@ struct ReceivedReport<'a> {
     device: Option<&'a str>,
     queue: Option<u32>,
     bytes: u64,
+}
+
+#[derive(Serialize)]
+struct MemoryReport {
+    node: u16,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct UsedFileReport {
+    /// Device number of the pool's mount.
+    pool: String,
+    inode: u64,
+    bytes_per_s: u64,
+    /// Node to which it was moved for good.
+    moved_to: Option<u16>,
+    /// It is to move.
+    action: Option<FileReport>,
 }
 
 #[derive(Serialize)]
@@ -125,9 +146,30 @@ fn of_thread<'a>(story: &Story<'a>, thread: &'a Thread) -> FoundReport<'a> {
         disk: devices(&thread.disk),
         received: received.collect(),
         sent: devices(&thread.sent),
+        memory: thread
+            .memory
+            .iter()
+            .map(|(node, bytes)| MemoryReport {
+                node: node.0,
+                bytes: *bytes,
+            })
+            .collect(),
+        files: thread.files.iter().map(|used| used_file(story, *used)).collect(),
         is_unread: thread.is_unread,
     };
     placed(story, &Target::Thread(thread.id), seen)
+}
+
+fn used_file(story: &Story<'_>, (id, bytes_per_s): (FileId, u64)) -> UsedFileReport {
+    let (major, minor) = id.pool;
+    let moved = story.known.files.iter().find(|(known, _)| *known == id);
+    UsedFileReport {
+        pool: format!("{major}:{minor}"),
+        inode: id.inode,
+        bytes_per_s,
+        moved_to: moved.map(|(_, node)| node.0),
+        action: story.plan.files.iter().find(|one| one.file == id).map(file),
+    }
 }
 
 fn device(it: &DeviceBytes) -> DeviceReport<'_> {

@@ -2,6 +2,7 @@
 
 use crate::affinity::known::Known;
 use crate::affinity::plan::text::cpus;
+use crate::affinity::pools::file_name;
 use crate::affinity::words::{of_thread, plain, rate};
 use homenode_linux::affinity::Card;
 use homenode_policy::affinity::{Interrupt, Plan, Queue, QueueKind, Snapshot, Target, Thread, Why};
@@ -13,6 +14,7 @@ pub(super) struct Story<'a> {
     pub(super) cards: &'a [Card],
     pub(super) plan: &'a Plan,
     pub(super) known: &'a Known,
+    pub(super) is_live: bool,
 }
 
 /// `  now      CPU 2`.
@@ -72,6 +74,7 @@ impl Story<'_> {
             let card = it.device.as_ref().map(|device| format!(" through {device}"));
             text += &line("sends", &format!("{rate} to the network{}", card.unwrap_or_default()));
         }
+        text += &self.buffers(thread, here);
         if thread.is_unread {
             text += &line(
                 "unknown",
@@ -79,6 +82,32 @@ impl Story<'_> {
             );
         }
         text + &self.decision(&Target::Thread(thread.id))
+    }
+
+    /// Where its buffers are, and what becomes of its files.
+    fn buffers(&self, thread: &Thread, here: Option<NodeId>) -> String {
+        let mut text = String::new();
+        let period_ns = self.snapshot.period_ns;
+        for (node, bytes) in &thread.memory {
+            let (rate, apart) = (rate(*bytes, period_ns), self.apart(here, Some(*node)));
+            text += &line("copies", &format!("{rate} from and to buffers of pools{apart}"));
+        }
+        for (file, bytes_per_s) in &thread.files {
+            let rate = rate(*bytes_per_s, 1_000_000_000);
+            text += &line("of", &format!("{}, {rate}", file_name(*file, self.is_live)));
+            if let Some((_, node)) = self.known.files.iter().find(|(known, _)| known == file) {
+                let moved = format!("by homenode affinity to {node}, where it stays: `revert` does not move it back");
+                text += &line("moved", &moved);
+            }
+            if let Some(one) = self.plan.files.iter().find(|one| one.file == *file) {
+                let goes = format!(
+                    "that file goes to {}, where it stays also after `revert`: {one}",
+                    one.to
+                );
+                text += &line("plan", &goes);
+            }
+        }
+        text
     }
 
     pub(super) fn of_interrupt(&self, interrupt: &Interrupt) -> String {

@@ -2,11 +2,12 @@
 
 use homenode_linux::affinity::act::conflicts::Conflict;
 use homenode_linux::affinity::act::{CardOutcome, Outcome};
-use homenode_policy::affinity::{Reason, Stay, Why};
+use homenode_policy::affinity::{FileReason, Reason, Stay, Why};
 
 pub(super) fn of_reason(reason: &Reason) -> &'static str {
     match reason {
         Reason::NearQueues { .. } => "near-queues",
+        Reason::NearBuffers { .. } => "near-buffers",
         Reason::Kept { .. } => "kept",
         Reason::Relieved { .. } => "relieved",
         Reason::NearThreads { .. } => "near-threads",
@@ -15,6 +16,15 @@ pub(super) fn of_reason(reason: &Reason) -> &'static str {
         Reason::MadeWay { .. } => "made-way",
         Reason::Policy { .. } => "policy",
         _ => "other",
+    }
+}
+
+/// Why a file comes to its threads.
+pub(super) fn of_file(reason: FileReason) -> &'static str {
+    match reason {
+        FileReason::Held => "threads-held",
+        FileReason::Together => "cheaper-than-threads",
+        FileReason::Placed => "threads-placed",
     }
 }
 

@@ -2,12 +2,13 @@
 //! local access.
 
 use super::{Decided, codes};
+use crate::affinity::pools::{FileMoved, moved_text};
 use crate::affinity::words::{UnseenReport, name_alone, unseen_reports};
 use homenode_linux::affinity::act::conflicts::Conflict;
 use homenode_linux::affinity::act::{Applied, CardOutcome, CardSetting};
 use homenode_linux::affinity::{Card, QueueCounts};
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{Action, Policy, Snapshot, Stay, Target};
+use homenode_policy::affinity::{Action, MoveFile, Policy, Snapshot, Stay, Target};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -21,9 +22,29 @@ pub(in crate::affinity) struct PlanReport<'a> {
     cost_after_bytes_per_s: u64,
     actions: Vec<ActionReport>,
     stays: Vec<StayReport>,
+    files: Vec<FileReport>,
     conflicts: Vec<ConflictReport>,
     cards: Vec<CardReport>,
     unseen: Vec<UnseenReport<'a>>,
+}
+
+/// A file of a pool that comes to its threads. Nothing moves it back.
+#[derive(Serialize)]
+pub(in crate::affinity) struct FileReport {
+    /// Device number of the pool's mount.
+    pool: String,
+    inode: u64,
+    to_node: u16,
+    /// Those on other nodes.
+    bytes: u64,
+    threads: usize,
+    reason: &'static str,
+    reason_text: String,
+    cost_before_bytes_per_s: u64,
+    cost_after_bytes_per_s: u64,
+    /// Of `apply` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<OutcomeReport>,
 }
 
 #[derive(Serialize)]
@@ -124,6 +145,7 @@ pub(in crate::affinity) fn of(decided: &Decided, source: String, policy: Policy)
         cost_after_bytes_per_s: plan.cost_after.bytes_per_s(),
         actions: plan.actions.iter().map(|one| action(snapshot, one)).collect(),
         stays: plan.stays.iter().map(|one| stay(snapshot, conflicts, one)).collect(),
+        files: plan.files.iter().map(file).collect(),
         conflicts: conflict_reports(conflicts),
         cards: decided.sensed.cards.iter().map(card).collect(),
         unseen: unseen_reports(&decided.sensed.unseen),
@@ -131,8 +153,15 @@ pub(in crate::affinity) fn of(decided: &Decided, source: String, policy: Policy)
 }
 
 impl PlanReport<'_> {
-    /// With what became of each action.
-    pub(in crate::affinity) fn with_outcomes(mut self, applied: &Applied) -> Self {
+    /// With what became of each action, and of each file.
+    pub(in crate::affinity) fn with_outcomes(mut self, applied: &Applied, files: &[FileMoved]) -> Self {
+        for (file, moved) in self.files.iter_mut().zip(files) {
+            file.outcome = Some(OutcomeReport {
+                code: if moved.is_ok() { "moved" } else { "refused" },
+                text: moved_text(moved),
+                is_done: moved.is_ok(),
+            });
+        }
         for (action, (_, outcome)) in self.actions.iter_mut().zip(&applied.outcomes) {
             action.outcome = Some(OutcomeReport {
                 code: codes::of_outcome(outcome),
@@ -185,6 +214,22 @@ pub(in crate::affinity) fn action(snapshot: &Snapshot, action: &Action) -> Actio
         reason_text: action.reason.to_string(),
         cost_before_bytes_per_s: action.cost_before.bytes_per_s(),
         cost_after_bytes_per_s: action.cost_after.bytes_per_s(),
+        outcome: None,
+    }
+}
+
+pub(in crate::affinity) fn file(one: &MoveFile) -> FileReport {
+    let (major, minor) = one.file.pool;
+    FileReport {
+        pool: format!("{major}:{minor}"),
+        inode: one.file.inode,
+        to_node: one.to.0,
+        bytes: one.bytes,
+        threads: one.threads,
+        reason: codes::of_file(one.reason),
+        reason_text: one.to_string(),
+        cost_before_bytes_per_s: one.cost_before.bytes_per_s(),
+        cost_after_bytes_per_s: one.cost_after.bytes_per_s(),
         outcome: None,
     }
 }

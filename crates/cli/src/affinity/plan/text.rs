@@ -1,19 +1,20 @@
 //! The plan for a person: what is gained, what moves, what stays and why, and what could not be seen.
 
 use super::{Decided, codes};
+use crate::affinity::pools::file_name;
 use crate::affinity::table::{Side, aligned};
 use crate::affinity::words::{count, name, others, plain, rate, seconds, unseen};
-use crate::topology::ranges;
+use crate::topology::{human_bytes, ranges};
 use homenode_policy::CpuId;
-use homenode_policy::affinity::{Action, Plan, Snapshot, Stay, Target};
+use homenode_policy::affinity::{Action, MoveFile, Plan, Snapshot, Stay, Target};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-pub(super) fn of(decided: &Decided, all: bool) -> String {
+pub(super) fn of(decided: &Decided, all: bool, is_live: bool) -> String {
     let (snapshot, plan) = (&decided.sensed.snapshot, &decided.plan);
     let mut text = headline(plan, snapshot.period_ns) + "\n";
-    if !plan.actions.is_empty() {
-        text += &format!("\n{}", actions(snapshot, &plan.actions));
+    if !(plan.actions.is_empty() && plan.files.is_empty()) {
+        text += &format!("\n{}", actions(snapshot, plan, is_live));
     }
     if !plan.stays.is_empty() {
         text += &if all {
@@ -34,7 +35,7 @@ pub(in crate::affinity) fn headline(plan: &Plan, period_ns: u64) -> String {
     let moving = counts(plan.actions.iter().map(|action| &action.target));
     let staying = counts(plan.stays.iter().map(|stay| &stay.target));
     let by_kind = || KINDS.iter().zip(moving).zip(staying);
-    if plan.actions.is_empty() {
+    if plan.actions.is_empty() && plan.files.is_empty() {
         let told = by_kind().filter(|(_, all)| *all > 0);
         let told: Vec<String> = told.map(|((kind, _), all)| count(all, kind.name())).collect();
         let all = if told.is_empty() {
@@ -45,11 +46,11 @@ pub(in crate::affinity) fn headline(plan: &Plan, period_ns: u64) -> String {
         return format!("nothing to move: {all} looked at for {}", seconds(period_ns));
     }
     let told = by_kind().filter(|((_, moving), _)| *moving > 0);
-    let told: Vec<String> = told
-        .map(|((kind, moving), staying)| format!("{moving} of {}", count(moving + staying, kind.name())))
-        .collect();
+    let told = told.map(|((kind, moving), staying)| format!("{moving} of {}", count(moving + staying, kind.name())));
+    let files = plan.files.len();
+    let told: Vec<String> = told.chain((files > 0).then(|| count(files, "file"))).collect();
     let bound = plan.actions.iter().filter(|action| !action.moves()).count();
-    let verb = match (plan.actions.len(), bound) {
+    let verb = match (plan.actions.len() + files, bound) {
         (1, 0) => "moves",
         (_, 0) => "move",
         (1, _) => "is bound to where it is",
@@ -66,7 +67,7 @@ pub(in crate::affinity) fn headline(plan: &Plan, period_ns: u64) -> String {
     }
 }
 
-fn actions(snapshot: &Snapshot, actions: &[Action]) -> String {
+fn actions(snapshot: &Snapshot, plan: &Plan, is_live: bool) -> String {
     let heading = ["WHAT", "FROM", "TO", "COST", "WHY"].map(str::to_owned);
     let row = |action: &Action| {
         [
@@ -77,8 +78,29 @@ fn actions(snapshot: &Snapshot, actions: &[Action]) -> String {
             plain(&action.reason.to_string()),
         ]
     };
-    let rows: Vec<_> = [heading].into_iter().chain(actions.iter().map(row)).collect();
+    let file = |one: &MoveFile| {
+        let [what, from, to, why] = of_file(one, is_live);
+        [
+            what,
+            from,
+            to,
+            format!("{} -> {}", one.cost_before, one.cost_after),
+            why,
+        ]
+    };
+    let rows = plan.actions.iter().map(row).chain(plan.files.iter().map(file));
+    let rows: Vec<_> = [heading].into_iter().chain(rows).collect();
     aligned([Side::Left, Side::Left, Side::Left, Side::Right, Side::Left], &rows)
+}
+
+/// What a file is, what of it moves, to where, and why.
+pub(in crate::affinity) fn of_file(one: &MoveFile, is_live: bool) -> [String; 4] {
+    [
+        plain(&file_name(one.file, is_live)),
+        format!("{} elsewhere", human_bytes(one.bytes)),
+        one.to.to_string(),
+        format!("{one}; `revert` leaves it there"),
+    ]
 }
 
 /// Each thing that stays.

@@ -4,6 +4,7 @@ use super::super::cards;
 use super::super::known::{Known, failure, of_others};
 use super::super::look;
 use super::super::metrics::Metrics;
+use super::super::pools::{self, FileMoved};
 use super::super::settings::Settings;
 use super::super::words::{count, name, plain};
 use crate::failure::{Failure, Result, chain};
@@ -11,11 +12,13 @@ use crate::topology::ranges;
 use homenode_linux::affinity::act::{Actor, Applied, Live, Outcome, Standing};
 use homenode_linux::affinity::{Hardware, Sensed, Sensor};
 use homenode_linux::topology::{self, Source};
-use homenode_policy::affinity::{Plan, Snapshot, Target};
+use homenode_policy::affinity::{MoveFile, Plan, Snapshot, Target};
 use homenode_policy::topology::Topology;
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
 
 /// What changes rarely is looked at in every so many periods.
 const AROUND_PERIODS: u64 = 30;
@@ -33,6 +36,8 @@ pub(super) struct Daemon {
     known: Known,
     metrics: Metrics,
     period: u64,
+    /// Files on the way, with what becomes of each.
+    moving: Option<Receiver<(MoveFile, FileMoved)>>,
     /// So that each is told once.
     told: Told,
     status: String,
@@ -60,12 +65,13 @@ impl Daemon {
         let mut daemon = Self {
             settings,
             actor,
-            sensor: Sensor::new(Path::new("/")).map_err(look::failure)?,
+            sensor: Sensor::new(Path::new("/"), pools::ask()).map_err(look::failure)?,
             topology: hardware()?,
             hardware: None,
             known: Known::default(),
             metrics,
             period: 0,
+            moving: None,
             told: Told::default(),
             status: "looking at the machine".to_owned(),
         };
@@ -151,7 +157,12 @@ impl Daemon {
         if self.period.is_multiple_of(AROUND_PERIODS) {
             self.look_around();
         }
-        let plan = self.known.decide(snapshot, &self.settings);
+        let mut plan = self.known.decide(snapshot, &self.settings);
+        self.tell_moved();
+        if self.moving.is_some() {
+            // The others are on the way yet.
+            plan.files.clear();
+        }
         self.metrics.planned(&sensed, &plan, &self.settings.decide);
         let applied = if plan.actions.is_empty() {
             Applied::default()
@@ -163,6 +174,7 @@ impl Daemon {
         tell_outcomes(snapshot, &plan, &applied);
         self.metrics.applied(&applied);
         self.known.previous = applied.next(&self.known.previous, &plan, snapshot);
+        self.move_files(&plan.files)?;
         if !applied.outcomes.is_empty() {
             self.sensor.settings_changed();
         }
@@ -177,6 +189,51 @@ impl Daemon {
             cost: format!("{} now, {} by the plan", plan.cost_before, plan.cost_after),
             is_to_be_verified: self.period.is_multiple_of(every) || !applied.outcomes.is_empty(),
         })
+    }
+
+    /// Has files moved by a thread of its own: that may take longer than a period.
+    fn move_files(&mut self, files: &[MoveFile]) -> Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        self.actor.note_files(files).map_err(failure)?;
+        let (done, moving) = mpsc::channel();
+        let files = files.to_vec();
+        let work = move || {
+            for one in files {
+                let moved = pools::move_file(&one);
+                if done.send((one, moved)).is_err() {
+                    break;
+                }
+            }
+        };
+        match thread::Builder::new().name("files".to_owned()).spawn(work) {
+            Ok(_) => self.moving = Some(moving),
+            Err(error) => tracing::warn!("files are not moved, as there is no thread for it: {error}"),
+        }
+        Ok(())
+    }
+
+    fn tell_moved(&mut self) {
+        let Some(moving) = &self.moving else { return };
+        let is_over = loop {
+            match moving.try_recv() {
+                Ok((one, moved)) => {
+                    let (what, to) = (plain(&pools::file_name(one.file, true)), one.to);
+                    let outcome = plain(&pools::moved_text(&moved));
+                    self.metrics.file_moved(moved.is_ok());
+                    match moved {
+                        Ok(_) => tracing::info!("{what}: to {to}: {outcome}, to stay there: {one}"),
+                        Err(_) => tracing::warn!("{what}: to {to}: {outcome}: {one}"),
+                    }
+                }
+                Err(TryRecvError::Empty) => break false,
+                Err(TryRecvError::Disconnected) => break true,
+            }
+        };
+        if is_over {
+            self.moving = None;
+        }
     }
 
     fn read_hardware(&mut self) -> Result<()> {

@@ -27,6 +27,7 @@ pub(super) struct File {
     rate_bytes_per_s_min: Option<Key<u64>>,
     busy_percent_max: Option<Key<Percent>>,
     migration_price_bytes_per_s: Option<Key<u64>>,
+    move_files: Option<Key<bool>>,
     devices: Table<Key<Policy>>,
     processes: Table<Key<Policy>, ProcessName>,
     cards: Table<CardKeys>,
@@ -94,6 +95,7 @@ impl From<File> for Settings {
                 .map_or(least.rate_bytes_per_s_min, |key| key.0),
             busy_percent_max: file.busy_percent_max.map_or(least.busy_percent_max, |key| key.0.0),
             migration_price: file.migration_price_bytes_per_s.map_or(least.migration_price, price),
+            moves_files: file.move_files.map_or(least.moves_files, |key| key.0),
         };
         let cards = file.cards.0.into_iter().map(|(device, keys)| CardWish {
             device,
@@ -229,6 +231,14 @@ impl Written for Irqbalance {
 
 fn whole<T: TryFrom<i64>>(value: &Value) -> Option<T> {
     value.as_integer()?.try_into().ok()
+}
+
+impl Written for bool {
+    fn of(value: &Value) -> Result<Self, String> {
+        value
+            .as_bool()
+            .ok_or("this does not fit: write true or false".to_owned())
+    }
 }
 
 impl Written for u64 {

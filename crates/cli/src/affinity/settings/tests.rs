@@ -65,6 +65,7 @@ fn the_example_is_understood_and_tells_the_defaults() {
         "rate_bytes_per_s_min",
         "busy_percent_max",
         "migration_price_bytes_per_s",
+        "move_files",
     ];
     for key in keys {
         assert!(
@@ -78,7 +79,7 @@ fn the_example_is_understood_and_tells_the_defaults() {
 fn everything_said() {
     let text = "policy = \"spread\"\nperiod_s = 2\nmetrics = \"127.0.0.1:9101\"\nirqbalance = \"override\"\n\
         dwell_periods = 1\nhysteresis_percent = 2\nrate_bytes_per_s_min = 3\nbusy_percent_max = 4\n\
-        migration_price_bytes_per_s = 5\n[devices]\neth0 = \"pack\"\n[processes]\n\"a b\" = \"single-core\"\n\
+        migration_price_bytes_per_s = 5\nmove_files = false\n[devices]\neth0 = \"pack\"\n[processes]\n\"a b\" = \"single-core\"\n\
         [cards.eth1]\nrss = [0, 2]\n";
     let read = settings(text).unwrap();
     let expected = Config {
@@ -90,6 +91,7 @@ fn everything_said() {
         rate_bytes_per_s_min: 3,
         busy_percent_max: 4,
         migration_price: Cost::new(5, 100),
+        moves_files: false,
     };
     assert_eq!(read.decide, expected);
     assert_eq!(read.period, Duration::from_secs(2));
@@ -134,6 +136,7 @@ fn mistakes_are_told_with_file_line_and_what_is_expected() {
             "write a whole number from 0 to 4294967295",
         ),
         ("dwell_periods = -1", 1, "write a whole number from 0"),
+        ("move_files = 1", 1, "this does not fit: write true or false"),
         (
             "rate_bytes_per_s_min = 1.5",
             1,

@@ -6,7 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 struct Echo;
 
 impl Handler for Echo {
-    fn handle(&self, request: Request, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<Outcome, Refusal> {
+    fn handle(
+        &self,
+        request: Request,
+        user: Option<u32>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> std::result::Result<Outcome, Refusal> {
+        assert_eq!(user, Some(rustix::process::geteuid().as_raw()));
         match request {
             Request::PoolDrain { member } => {
                 thread::sleep(PROGRESS_PERIOD);
@@ -52,6 +58,7 @@ fn what_nobody_waits_for_any_more_is_not_begun() {
         fn handle(
             &self,
             request: Request,
+            _user: Option<u32>,
             _progress: &mut dyn FnMut(u64, u64),
         ) -> std::result::Result<Outcome, Refusal> {
             panic!("begun: {request:?}");
@@ -74,6 +81,7 @@ fn what_was_begun_is_done_when_nobody_waits_for_it_any_more() {
         fn handle(
             &self,
             _request: Request,
+            _user: Option<u32>,
             progress: &mut dyn FnMut(u64, u64),
         ) -> std::result::Result<Outcome, Refusal> {
             drop(self.client.lock().unwrap().take());

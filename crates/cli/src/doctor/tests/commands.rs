@@ -2,14 +2,13 @@
 
 use super::*;
 use homenode_policy::affinity::Class;
-use homenode_policy::doctor::{Heap, Held, Mobility, Problem, Threads};
+use homenode_policy::doctor::{Heap, Held, Mobility, Problem, Threads, Way};
 
 fn threads(numbers: &[u32]) -> Threads {
     Threads {
         process: "reader".to_owned(),
         numbers: numbers.to_vec(),
         from: NodeId(0),
-        device: "disk".to_owned(),
     }
 }
 
@@ -29,9 +28,36 @@ fn interrupts(mobility: Mobility) -> Problem {
 fn held(held: Held, numbers: &[u32]) -> Problem {
     Problem::HeldThreads {
         threads: threads(numbers),
+        device: "disk".to_owned(),
         home: NodeId(1),
         held,
     }
+}
+
+fn far_buffers(way: Way) -> Problem {
+    Problem::FarBuffers {
+        threads: threads(&[7, 9]),
+        home: NodeId(1),
+        percent: 93,
+        bytes_per_s: 1_200_000_000,
+        way,
+    }
+}
+
+/// The same of threads far from their buffers.
+fn of_buffers() -> Vec<(Problem, &'static str)> {
+    vec![
+        (far_buffers(Way::Threads), "homenode affinity apply"),
+        (far_buffers(Way::Files), "homenode affinity apply"),
+        (
+            far_buffers(Way::Held(Held::Mask)),
+            "for n in 7 9; do taskset -cp 4-7 $n; done",
+        ),
+        (
+            far_buffers(Way::Held(Held::Cpuset)),
+            "for n in 7 9; do cat /proc/$n/cpuset; done",
+        ),
+    ]
 }
 
 /// Problems of threads, devices and queues, with the command that mends it on a machine of two nodes with four CPUs each, where no plan moves
@@ -40,6 +66,7 @@ fn of_devices() -> Vec<(Problem, &'static str)> {
     let (device, home) = ("card".to_owned(), NodeId(1));
     let far = Problem::FarThreads {
         threads: threads(&[7]),
+        device: "disk".to_owned(),
         class: Class::Disk,
         to: home,
     };
@@ -219,7 +246,7 @@ fn every_problem_has_its_command() {
         is_virtual: None,
     };
     let judged = Judged::new(Source::Live, examined);
-    for (problem, command) in [of_devices(), of_memory()].concat() {
+    for (problem, command) in [of_devices(), of_buffers(), of_memory()].concat() {
         assert_eq!(remedy::command(&judged, &problem), command, "{problem:?}");
     }
 }

@@ -1,11 +1,11 @@
 //! Handles of opens, and what RELEASE does with them.
 
-use super::{Bytes, Midnight, OneCpu, ask, encode, request, responder};
+use super::{Bytes, Cpus, Midnight, ask, encode, request, responder};
 use crate::responder::Responder;
 use crate::wire::{CreateIn, EntryOut, Field, Opcode, OpenIn, OpenOut, ReleaseIn};
 use homenode_engine::fs::Ino;
 
-type TestResponder = Responder<Bytes, Midnight, OneCpu>;
+type TestResponder = Responder<Bytes, Midnight, Cpus>;
 
 /// Makes a file by CREATE or TMPFILE; gives its number and the handle of the open.
 fn make(responder: &TestResponder, opcode: Opcode, flags: i32) -> (u64, u64) {

@@ -1,10 +1,10 @@
-//! What a journal knows of each target; of cards in `cards_book`.
+//! What a journal knows of each target and of files that were moved; of cards in `cards_book`.
 
 use super::cards_book::{self, Cards};
 use super::mask::{Mask, is_what_became_of};
 use super::record::{Key, Place, Record};
-use homenode_policy::CpuId;
-use homenode_policy::affinity::Target;
+use homenode_policy::affinity::{FileId, Target};
+use homenode_policy::{CpuId, NodeId};
 use std::collections::BTreeMap;
 
 /// What is known of one target.
@@ -23,11 +23,22 @@ pub(super) struct Entry {
 /// All targets.
 pub(super) type Entries = BTreeMap<Target, Entry>;
 
+/// A file that was moved, and stays there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MovedFile {
+    pub(super) to: NodeId,
+    at: u64,
+}
+
+/// Files that are kept of those that were moved, the latest ones.
+const FILES_MAX: usize = 1024;
+
 /// All entries, in their order.
 #[derive(Debug, Default)]
 pub(super) struct Book {
     pub(super) entries: Entries,
     pub(super) cards: Cards,
+    pub(super) files: BTreeMap<FileId, MovedFile>,
     next_order: usize,
 }
 
@@ -40,6 +51,22 @@ impl Entry {
     /// The CPUs that were set last.
     pub(super) fn last(&self) -> &[CpuId] {
         self.set.last().map_or(&[], |(set, _)| set)
+    }
+}
+
+/// The record of a file that is moved.
+pub(super) fn of_file(file: FileId, to: NodeId, at: u64) -> Record {
+    Record {
+        target: Key::from(file),
+        identity: String::new(),
+        old: String::new(),
+        whole: false,
+        session: 0,
+        to: vec![to.0.into()],
+        at,
+        masks: Vec::new(),
+        made: None,
+        stays: true,
     }
 }
 
@@ -68,14 +95,19 @@ impl Book {
                 at: *at,
                 masks: Vec::new(),
                 made: None,
+                stays: false,
             })
         });
-        cards.chain(of_targets)
+        let of_files = self
+            .files
+            .iter()
+            .map(|(file, moved)| of_file(*file, moved.to, moved.at));
+        cards.chain(of_targets).chain(of_files)
     }
 
     /// Whether nothing has been changed.
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.cards.is_empty()
+        self.entries.is_empty() && self.cards.is_empty() && self.files.is_empty()
     }
 
     /// Takes a line of a journal in; else what is wrong with it.
@@ -87,6 +119,16 @@ impl Book {
                 Ok(())
             }
             Place::Card(setting) => cards_book::note(&mut self.cards, setting, record),
+            Place::File(file) => {
+                let node = record.to.first().and_then(|node| u16::try_from(*node).ok());
+                let to = NodeId(node.ok_or("a file goes to a node")?);
+                self.files.insert(file, MovedFile { to, at: record.at });
+                let oldest = self.files.iter().min_by_key(|(_, moved)| moved.at);
+                if let Some(oldest) = oldest.map(|(file, _)| *file).filter(|_| self.files.len() > FILES_MAX) {
+                    self.files.remove(&oldest);
+                }
+                Ok(())
+            }
         }
     }
 

@@ -177,6 +177,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             at,
             masks: texts(&owned),
             made: None,
+            stays: false,
         };
         let setting = setting.clone();
         Ok(Ready {

@@ -83,6 +83,7 @@ impl CardEntry {
             at: *at,
             masks: texts(&self.masks),
             made: self.made.as_ref().map(texts),
+            stays: false,
         })
     }
 }
@@ -118,7 +119,7 @@ fn parsed(masks: &[(Key, String)]) -> Result<Masks, String> {
         Place::Target(target) => Mask::parse(text.clone())
             .map(|mask| (target, mask))
             .map_err(|error| error.to_string()),
-        Place::Card(_) => Err("cards have no masks".to_owned()),
+        Place::Card(_) | Place::File(_) => Err("cards and files have no masks".to_owned()),
     };
     masks.iter().map(mask).collect()
 }

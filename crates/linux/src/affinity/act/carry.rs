@@ -87,6 +87,7 @@ impl<K: Kernel, S: Store> Actor<K, S> {
             at: now,
             masks: Vec::new(),
             made: None,
+            stays: false,
         };
         let room = self.room(target, online).map_err(failed)?;
         let is_thread = matches!(target, Target::Thread(_));

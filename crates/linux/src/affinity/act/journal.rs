@@ -16,6 +16,8 @@
 //! nothing to undo, and what a killed program wrote the kernel still has; the fsync is there so that a disk which cannot
 //! take the lines says so before the first action, and not when it writes them back.
 //!
+//! A file that a pool was asked to move is in it too, with `"stays":true`: it is not moved back.
+//!
 //! A journal of another boot tells of nothing that is still in force. Cost: one write and one fsync a plan; the file is
 //! written anew, without what has vanished, when it has twice the lines that were left then, and a thousand.
 
@@ -24,7 +26,8 @@ use super::cards_book::{CardSetting, Cards};
 use super::error::Error;
 use super::record::{self, Broken, Record};
 use super::store::Store;
-use homenode_policy::affinity::Target;
+use homenode_policy::NodeId;
+use homenode_policy::affinity::{FileId, Target};
 use std::path::Path;
 
 /// A journal is written anew when it has this many times the lines that it had afterwards last time,
@@ -116,6 +119,18 @@ impl<S: Store> Journal<S> {
 
     pub(super) fn cards(&self) -> &Cards {
         &self.book.cards
+    }
+
+    /// Files that were moved, with the nodes they were moved to.
+    pub(super) fn files(&self) -> Vec<(FileId, NodeId)> {
+        self.book.files.iter().map(|(file, moved)| (*file, moved.to)).collect()
+    }
+
+    /// Takes the files out of what is known; [`Journal::retain`] writes that.
+    pub(super) fn take_files(&mut self) -> Vec<(FileId, NodeId)> {
+        let files = self.files();
+        self.book.files.clear();
+        files
     }
 
     /// Whether it has nothing.

@@ -3,8 +3,8 @@
 use super::cards::numbers;
 use super::cards_book::CardSetting;
 use super::conflicts::Conflict;
-use homenode_policy::CpuId;
-use homenode_policy::affinity::{Plan, Previous, Snapshot, Target, ThreadId};
+use homenode_policy::affinity::{FileId, Plan, Previous, Snapshot, Target, ThreadId};
+use homenode_policy::{CpuId, NodeId};
 use std::fmt;
 use std::io;
 
@@ -140,6 +140,8 @@ pub struct Reverted {
     pub inherited: Vec<(ThreadId, Restore)>,
     /// Tables and numbers of queues.
     pub cards: Vec<(CardSetting, CardRestore)>,
+    /// Files that were moved, with their nodes. They stay there, and are in no journal any more.
+    pub files: Vec<(FileId, NodeId)>,
     /// At each look at all threads one ended before it was looked at itself: who it may have started meanwhile is not
     /// known, though not likely to be left.
     pub is_unsure: bool,

@@ -2,7 +2,7 @@
 
 use super::cards_book::CardSetting;
 use super::error::Error;
-use homenode_policy::affinity::{Target, ThreadId};
+use homenode_policy::affinity::{FileId, Target, ThreadId};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -30,6 +30,14 @@ pub(super) struct Record {
     /// Those that the change has made; none before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) made: Option<Vec<(Key, String)>>,
+    /// It is not taken back: a file stays where it was moved to.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) stays: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A target or a setting of a card as it is written down.
@@ -42,12 +50,14 @@ pub(super) enum Key {
     Receive { device: String, index: u32 },
     Table { device: String },
     Queues { device: String },
+    File { major: u32, minor: u32, inode: u64 },
 }
 
 /// What a record is of.
 pub(super) enum Place {
     Target(Target),
     Card(CardSetting),
+    File(FileId),
 }
 
 /// The first line without its checksum.
@@ -197,6 +207,13 @@ impl From<&CardSetting> for Key {
     }
 }
 
+impl From<FileId> for Key {
+    fn from(file: FileId) -> Self {
+        let ((major, minor), inode) = (file.pool, file.inode);
+        Self::File { major, minor, inode }
+    }
+}
+
 impl From<&Key> for Place {
     fn from(key: &Key) -> Self {
         let target = match key.clone() {
@@ -214,6 +231,10 @@ impl From<&Key> for Place {
             Key::Receive { device, index } => Target::Receive { device, index },
             Key::Table { device } => return Self::Card(CardSetting::Table { device }),
             Key::Queues { device } => return Self::Card(CardSetting::Queues { device }),
+            Key::File { major, minor, inode } => {
+                let pool = (major, minor);
+                return Self::File(FileId { pool, inode });
+            }
         };
         Self::Target(target)
     }

@@ -26,7 +26,10 @@ pub(super) fn revert<K: Kernel, S: Store>(kernel: &K, journal: &mut Journal<S>) 
         online: kernel.online().map_err(Error::kernel("the CPUs that run"))?,
         possible: kernel.possible().map_err(Error::kernel("the CPUs there can be"))?,
     };
-    let mut reverted = Reverted::default();
+    let mut reverted = Reverted {
+        files: journal.take_files(),
+        ..Reverted::default()
+    };
     let mut failed = BTreeSet::new();
     for target in journal.latest_first() {
         let families = Families::new(kernel, journal.entries());

@@ -32,6 +32,7 @@ fn plan(mut actions: Vec<Action>) -> Plan {
     Plan {
         actions,
         stays: Vec::new(),
+        files: Vec::new(),
         cost_before: Cost::default(),
         cost_after: Cost::default(),
     }
@@ -77,6 +78,7 @@ fn snapshot(machine: &Machine) -> Snapshot {
         interrupts: interrupts.collect(),
         queues: Vec::new(),
         threads: Vec::new(),
+        files: Vec::new(),
     }
 }
 

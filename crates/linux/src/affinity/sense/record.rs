@@ -5,18 +5,18 @@
 //! DIR/topology.xml   the hardware, as hwloc writes it
 //! DIR/0, DIR/1       the files of the machine as they were when the period began, and when it ended
 //! DIR/N/proc/bpf     what programs in the kernel had counted by then, or why they had not
+//! DIR/N/proc/homenode/tasks   what servers of pools told by then
 //! DIR/0.files, …     a line for each file: what it cannot carry itself
 //! ```
 //!
 //! A recording is made while the machine is sensed, from the very bytes that were sensed: what is read from it is the
 //! same snapshot. `meta` is written last: a recording that was cut short has none, or one without its last line. It has
 //! the crc32c of the lists, and these have those of all else: a recording with a byte that was changed is refused, and so
-//! is one of another version:
-//! what programs had counted has no mark of its own that tells how long its entries are. It has names of processes and
+//! is one of another version that is not known: what programs had counted has no mark of its own that tells how long its entries are. It has names of processes and
 //! threads, and no command lines or environments. What the doctor looks at is recorded with it, among it the places of
 //! mounts of tmpfs.
 
-use super::{Error, Sensed, Sensor};
+use super::{Ask, Error, Sensed, Sensor};
 use crate::doctor::{Before, Examined};
 use crate::topology::copy::{Broken, Copy, Recorded, crc};
 use crate::topology::sysfs::Tree;
@@ -29,7 +29,9 @@ use std::thread;
 use std::time::Duration;
 
 const NAME: &str = "homenode-recording ";
-const VERSION: &str = "homenode-recording 4";
+const VERSION: &str = "homenode-recording 5";
+/// Layouts that are read as well: 4 has nothing of pools.
+const OLD_VERSIONS: [&str; 1] = ["homenode-recording 4"];
 const META: &str = "meta";
 /// The last line of `meta`.
 const END: &str = "end";
@@ -37,11 +39,12 @@ const END: &str = "end";
 const FILES: [&str; 3] = [TOPOLOGY, "0.files", "1.files"];
 const TOPOLOGY: &str = "topology.xml";
 
-/// Records one period of the machine below `root`, whose hardware is `source`, into `directory`, which is made.
+/// Records one period of the machine below `root`, whose hardware is `source`, into `directory`, which is made. If it is the machine we run
+/// on, the servers of its pools are asked by `ask`.
 ///
 /// # Errors
 /// What could not be read or written. What was written until then stays.
-pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration) -> Result<Sensed, Error> {
+pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration, ask: Ask) -> Result<Sensed, Error> {
     if fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some()) {
         let directory = directory.to_path_buf();
         return Err(Error::NotEmpty { directory });
@@ -58,7 +61,7 @@ pub fn record(source: &Source, root: &Path, directory: &Path, period: Duration) 
         .map_err(|_| Error::Export)?;
     write(TOPOLOGY, xml.as_bytes())?;
 
-    let mut sensor = Sensor::begin(Tree::copied(root, Copy::new(&directory.join("0"))))?;
+    let mut sensor = Sensor::begin(Tree::copied(root, Copy::new(&directory.join("0"))), ask)?;
     let before = Before::read(&sensor.tree);
     thread::sleep(period);
     let end = Tree::copied(root, Copy::new(&directory.join("1")));
@@ -108,7 +111,7 @@ fn open(directory: &Path) -> Result<(Sensor, Before), Error> {
     };
     let (begin, end) = (tree("0")?, tree("1")?);
     let before = Before::read(&begin);
-    let mut sensor = Sensor::begin(begin)?;
+    let mut sensor = Sensor::begin(begin, Box::new(Vec::new))?;
     sensor.tree = end;
     Ok((sensor, before))
 }
@@ -128,7 +131,7 @@ fn check(directory: &Path) -> Result<(), Error> {
     })?;
     let lines: Vec<&str> = text.lines().collect();
     match lines.first() {
-        Some(&VERSION) => {}
+        Some(line) if *line == VERSION || OLD_VERSIONS.contains(line) => {}
         Some(line)
             if line
                 .strip_prefix(NAME)

@@ -66,7 +66,7 @@ impl Machine {
     }
 
     fn sensor(&self) -> Sensor {
-        Sensor::new(self.root()).unwrap()
+        Sensor::new(self.root(), Box::new(Vec::new)).unwrap()
     }
 }
 
@@ -189,13 +189,13 @@ fn what_cannot_be_done_without_is_named() {
         let machine = Machine::new();
         machine.file("proc/1/comm", "x\n");
         fs::remove_file(machine.root().join(path)).unwrap();
-        let error = Sensor::new(machine.root()).unwrap_err();
+        let error = Sensor::new(machine.root(), Box::new(Vec::new)).unwrap_err();
         assert!(
             matches!(error, Error::Read { .. }) && error.to_string().contains(path),
             "{error}"
         );
         machine.file(path, "?\n");
-        let error = Sensor::new(machine.root()).unwrap_err();
+        let error = Sensor::new(machine.root(), Box::new(Vec::new)).unwrap_err();
         assert!(
             matches!(error, Error::Unclear { .. }) && error.to_string().contains(path),
             "{error}"

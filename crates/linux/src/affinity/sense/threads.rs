@@ -11,6 +11,7 @@ use super::cpusets::Cpusets;
 use super::cpusets::within;
 use super::disks::{Bytes, Disks};
 use super::gaps::Gaps;
+use super::pools::Buffers;
 use super::thread_files::valid;
 use super::thread_proc::Files;
 use crate::topology::sysfs::Tree;
@@ -60,6 +61,8 @@ pub(super) struct Pass<'a> {
     pub(super) gaps: &'a mut Gaps,
     /// Counts by programs in the kernel, read for this pass.
     pub(super) counted: &'a Counted,
+    /// Buffers that servers of pools told for this pass.
+    pub(super) buffers: &'a mut Buffers,
     pub(super) disks: &'a mut Disks,
     /// Names of cards, by the numbers that the kernel gives to cards.
     pub(super) card_names: &'a BTreeMap<u32, String>,
@@ -293,6 +296,7 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
         device: pass.card_names.get(card).cloned(),
         bytes: *bytes,
     });
+    let buffer = pass.buffers.take(id.thread, id.started);
     Thread {
         id,
         name: who.name,
@@ -306,6 +310,8 @@ fn describe(id: ThreadId, did: Did, who: Who, pass: &mut Pass<'_>) -> Thread {
         disk,
         received: received.collect(),
         sent: sent.collect(),
+        memory: buffer.memory.into_iter().collect(),
+        files: buffer.files,
         is_new: did.is_new,
         is_unread,
     }

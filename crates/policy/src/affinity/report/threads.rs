@@ -42,6 +42,13 @@ fn why_put(task: usize, place: usize, saves: bool, model: &Model<'_>) -> Reason 
     let it = &model.tasks[task];
     let (name, node) = (it.thread.name.clone(), model.node_of(place));
     match it.policy {
+        Policy::Local if let Some(buffers) = it.buffers.filter(|_| saves) => Reason::NearBuffers {
+            thread: name,
+            home: buffers.home,
+            percent: percent(buffers.there, buffers.all),
+            bytes_per_s: buffers.all,
+            node,
+        },
         Policy::Local if saves => Reason::NearQueues {
             thread: name,
             class: it.class,
@@ -55,6 +62,10 @@ fn why_put(task: usize, place: usize, saves: bool, model: &Model<'_>) -> Reason 
         },
         policy => Reason::Policy { policy, name, node },
     }
+}
+
+fn percent(part: u64, all: u64) -> u64 {
+    part.saturating_mul(100) / all.max(1)
 }
 
 /// Why a task that stays is bound to where it is: its mask lets the scheduler take it to where its bytes cost more, or

@@ -4,7 +4,8 @@ use super::super::journal::Journal;
 use super::super::{Actor, Disk, Error, Store};
 use super::model::{ALL, Handle};
 use super::{action, plan, snapshot, some_plan};
-use homenode_policy::affinity::Target;
+use homenode_policy::NodeId;
+use homenode_policy::affinity::{Cost, FileId, FileReason, MoveFile, Target};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -237,4 +238,56 @@ fn a_foreign_file_is_left_as_it_is() {
     let error = Actor::open(handle, &path).unwrap_err();
     assert!(matches!(error, Error::Foreign { .. }), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"something that somebody needs\n");
+}
+
+fn file(inode: u64) -> FileId {
+    FileId { pool: (0, 45), inode }
+}
+
+fn moves(inodes: impl Iterator<Item = u64>) -> Vec<MoveFile> {
+    let one = |inode| MoveFile {
+        file: file(inode),
+        to: NodeId(2),
+        threads: 1,
+        bytes: 1,
+        saved_bytes_per_s: 1,
+        reason: FileReason::Held,
+        cost_before: Cost::default(),
+        cost_after: Cost::default(),
+    };
+    inodes.map(one).collect()
+}
+
+#[test]
+fn moved_files_are_written_down_and_told_by_revert_which_leaves_them() {
+    let (handle, before) = machine_with_journal();
+    let open = || Actor::with_store(handle.clone(), handle.clone()).unwrap();
+    open().note_files(&moves(7..9)).unwrap();
+    let written = handle.machine().file.clone().unwrap();
+    let lines = String::from_utf8(written[before.len()..].to_vec()).unwrap();
+    assert_eq!(lines.lines().count(), 2);
+    for line in lines.lines() {
+        assert!(line.contains(r#""file":{"major":0,"minor":45,"inode":"#), "{line}");
+        assert!(line.ends_with(r#""stays":true}"#), "{line}");
+    }
+    let mut actor = open();
+    let told = [(file(7), NodeId(2)), (file(8), NodeId(2))];
+    assert_eq!(actor.moved_files(), told);
+    let reverted = actor.revert().unwrap();
+    assert_eq!(reverted.files, told);
+    assert!(actor.is_clean() && actor.moved_files().is_empty());
+    assert_eq!(handle.machine().file, None);
+}
+
+#[test]
+fn files_in_a_journal_are_bounded() {
+    let handle = Handle::new(7);
+    let mut actor = Actor::with_store(handle.clone(), handle.clone()).unwrap();
+    for first in (0..3000).step_by(100) {
+        actor.note_files(&moves(first..first + 100)).unwrap();
+    }
+    assert_eq!(actor.moved_files().len(), 1024);
+    assert!(!actor.is_clean());
+    let again = Actor::with_store(handle.clone(), handle.clone()).unwrap();
+    assert_eq!(again.moved_files().len(), 1024);
 }

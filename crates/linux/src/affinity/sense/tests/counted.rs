@@ -1,7 +1,8 @@
 //! Counts by programs in the kernel, as a recording has them.
 
 use super::*;
-use homenode_policy::affinity::{DeviceBytes, Received, Thread, ThreadId};
+use homenode_policy::NodeId;
+use homenode_policy::affinity::{DeviceBytes, FileId, PoolFile, Received, Thread, ThreadId};
 
 #[derive(Clone, Copy)]
 struct Counts {
@@ -102,6 +103,8 @@ fn threads_with_their_sockets_and_disks() {
         disk: vec![],
         received: vec![],
         sent: vec![],
+        memory: vec![],
+        files: vec![],
         is_new: false,
         is_unread: false,
     };
@@ -183,4 +186,87 @@ fn what_found_no_room_and_what_could_not_be_counted_is_told() {
     }
     assert_eq!(told("which disks"), ["what is in proc/bpf/disks cannot be understood"]);
     assert_eq!(told("received and sent").len(), 1);
+}
+
+/// A thread by its number and start, with bytes by home.
+type Told<'a> = (u32, u64, &'a [(u16, u64)]);
+
+/// What the server of pool 0:45 told.
+fn told(threads: &[Told<'_>]) -> PoolTasks {
+    let task = |(thread, started, homes): &Told<'_>| TaskBytes {
+        thread: *thread,
+        started: *started,
+        homes: homes.to_vec(),
+        files: vec![(3, 1000)],
+    };
+    PoolTasks {
+        pool: (0, 45),
+        answered: true,
+        threads: threads.iter().map(task).collect(),
+        files: vec![FilePlace {
+            inode: 3,
+            homes: vec![(1, 500)],
+        }],
+        room: vec![(0, 900)],
+        unseen: vec![("reads".to_owned(), "cached".to_owned())],
+    }
+}
+
+/// Memory of threads 8, 9 and 10 after a second period in which all run and servers tell this.
+fn memory_after(first: &[PoolTasks], second: &[PoolTasks]) -> ([Vec<(NodeId, u64)>; 3], Sensed) {
+    let machine = machine();
+    machine.bytes("proc/homenode/tasks", &serde_json::to_vec(first).unwrap());
+    let mut sensor = machine.sensor();
+    machine.bytes("proc/homenode/tasks", &serde_json::to_vec(second).unwrap());
+    machine.threads(&[8, 9, 10].map(|thread| counts(thread, 200, 0, 15)));
+    let sensed = sensor.sense(&topology(&[])).unwrap();
+    let memory = [0, 1, 2].map(|index| sensed.snapshot.threads[index].memory.clone());
+    (memory, sensed)
+}
+
+#[test]
+fn buffers_are_joined_by_number_and_start() {
+    let first = told(&[(8, 5, &[(0, 100), (1, 7)]), (9, 5, &[(1, 50)])]);
+    let second = told(&[
+        (8, 5, &[(0, 100), (1, 20), (4, 9)]),
+        // Another thread had the number.
+        (9, 4, &[(1, 5000)]),
+        // New to the server, so all of it is of the period.
+        (10, 5, &[(1, 70)]),
+        (11, 5, &[(1, 70)]),
+    ]);
+    let (memory, sensed) = memory_after(&[first], &[second]);
+    let node = NodeId;
+    assert_eq!(memory, [vec![(node(1), 13), (node(4), 9)], vec![], vec![(node(1), 70)]]);
+    let id = FileId {
+        pool: (0, 45),
+        inode: 3,
+    };
+    assert_eq!(sensed.snapshot.threads[0].files, [(id, 1000)]);
+    assert_eq!(
+        sensed.snapshot.files,
+        [PoolFile {
+            id,
+            lies: vec![(node(1), 500)],
+            room: vec![(node(0), 900)]
+        }]
+    );
+    assert!(sensed.unseen.iter().any(|unseen| unseen.to_string() == "reads: cached"));
+}
+
+#[test]
+fn counts_of_an_unknown_time_are_not_taken_for_the_periods() {
+    let second = told(&[(8, 5, &[(0, 100)])]);
+    let silent = PoolTasks {
+        answered: false,
+        threads: vec![],
+        ..second.clone()
+    };
+    for first in [&[][..], &[silent]] {
+        let (memory, _) = memory_after(first, std::slice::from_ref(&second));
+        assert_eq!(memory[0], []);
+    }
+    // A server that began anew has counted less.
+    let (memory, _) = memory_after(&[told(&[(8, 5, &[(0, 500)])])], &[second]);
+    assert_eq!(memory[0], [(NodeId(0), 100)]);
 }

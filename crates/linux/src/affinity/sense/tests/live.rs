@@ -42,7 +42,7 @@ impl Busy {
 #[test]
 fn a_thread_that_writes_is_seen() {
     let topology = topology::read(&topology::Source::Live).unwrap();
-    let mut sensor = Sensor::new(Path::new("/")).unwrap();
+    let mut sensor = Sensor::new(Path::new("/"), Box::new(Vec::new)).unwrap();
     let busy = Busy::start();
     thread::sleep(Duration::from_millis(200));
     let sensed = sensor.sense(&topology).unwrap();
@@ -78,7 +78,7 @@ fn a_thread_that_writes_is_seen() {
 #[test]
 fn threads_are_told_as_in_proc() {
     let topology = topology::read(&topology::Source::Live).unwrap();
-    let mut sensor = Sensor::new(Path::new("/")).unwrap();
+    let mut sensor = Sensor::new(Path::new("/"), Box::new(Vec::new)).unwrap();
     let busy = Busy::start();
     // On a machine that is busy with other things, it may not come to run in a period.
     let mut periods = 0..50;
@@ -121,7 +121,7 @@ fn is_as_in_proc(thread: &homenode_policy::affinity::Thread, online: &[CpuId]) -
 #[test]
 fn processes_that_come_and_go_are_no_errors() {
     let topology = topology::read(&topology::Source::Live).unwrap();
-    let mut sensor = Sensor::new(Path::new("/")).unwrap();
+    let mut sensor = Sensor::new(Path::new("/"), Box::new(Vec::new)).unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -159,7 +159,7 @@ fn cost_with_a_thousand_threads() {
                 }
             };
             let parked: Vec<_> = (0..THREADS).map(|_| scope.spawn(wait).thread().clone()).collect();
-            let mut sensor = Sensor::new(Path::new("/")).unwrap();
+            let mut sensor = Sensor::new(Path::new("/"), Box::new(Vec::new)).unwrap();
             let mut unseen = sensor.sense(&topology).unwrap().unseen.into_iter();
             let reason = unseen.find(|unseen| unseen.why.contains("BPF"));
             let (mut cost, mut seen) = (Duration::ZERO, 0);

@@ -8,7 +8,14 @@ const PERIOD: std::time::Duration = std::time::Duration::from_millis(50);
 fn recording() -> (tempfile::TempDir, Sensed) {
     let directory = tempfile::tempdir().unwrap();
     let busy = live::Busy::start();
-    let sensed = record(&topology::Source::Live, Path::new("/"), directory.path(), PERIOD).unwrap();
+    let sensed = record(
+        &topology::Source::Live,
+        Path::new("/"),
+        directory.path(),
+        PERIOD,
+        Box::new(Vec::new),
+    )
+    .unwrap();
     busy.stop();
     (directory, sensed)
 }
@@ -152,7 +159,14 @@ fn hardware_that_is_not_understood_is_told_in_a_line() {
 fn nothing_is_recorded_over() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("precious"), "x").unwrap();
-    let error = record(&topology::Source::Live, Path::new("/"), directory.path(), PERIOD).unwrap_err();
+    let error = record(
+        &topology::Source::Live,
+        Path::new("/"),
+        directory.path(),
+        PERIOD,
+        Box::new(Vec::new),
+    )
+    .unwrap_err();
     assert!(matches!(error, Error::NotEmpty { .. }), "{error}");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
 }
@@ -172,7 +186,14 @@ fn modes_and_errors_are_recorded_too() {
     fs::create_dir_all(machine.root().join("proc/irq/32/smp_affinity_list")).unwrap();
     let hardware = topology::Source::Synthetic("node:2 core:2 pu:1".to_owned());
     let directory = tempfile::tempdir().unwrap();
-    let sensed = record(&hardware, machine.root(), directory.path(), std::time::Duration::ZERO).unwrap();
+    let sensed = record(
+        &hardware,
+        machine.root(),
+        directory.path(),
+        std::time::Duration::ZERO,
+        Box::new(Vec::new),
+    )
+    .unwrap();
     let managed: Vec<_> = sensed
         .snapshot
         .interrupts
@@ -189,4 +210,73 @@ fn modes_and_errors_are_recorded_too() {
     let copied = directory.path().join("1/proc/irq/31/smp_affinity_list");
     fs::set_permissions(copied, fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(recorded(directory.path()).unwrap(), sensed);
+}
+
+/// A pool whose server has counted more at each question, of the calling thread.
+fn ask() -> Ask {
+    let thread = crate::process::own_thread();
+    let started = crate::process::start_ticks(thread).unwrap();
+    let mut bytes = 0;
+    Box::new(move || {
+        bytes += 1000;
+        let task = TaskBytes {
+            thread,
+            started,
+            homes: vec![(0, bytes)],
+            files: vec![],
+        };
+        vec![PoolTasks {
+            answered: true,
+            threads: vec![task],
+            ..PoolTasks::default()
+        }]
+    })
+}
+
+#[test]
+fn recording_has_buffers_and_one_of_version_4_reads_without() {
+    let directory = tempfile::tempdir().unwrap();
+    let busy = live::Busy::start();
+    let sensed = record(&topology::Source::Live, Path::new("/"), directory.path(), PERIOD, ask()).unwrap();
+    busy.stop();
+    assert_eq!(recorded(directory.path()).unwrap(), sensed);
+    let moved = sensed
+        .snapshot
+        .threads
+        .iter()
+        .map(homenode_policy::affinity::Thread::memory_bytes);
+    assert_eq!(moved.sum::<u64>(), 1000);
+    // As the version before wrote it.
+    let meta = directory.path().join("meta");
+    let mut text = fs::read_to_string(&meta)
+        .unwrap()
+        .replace("homenode-recording 5", "homenode-recording 4");
+    for name in ["0", "1"] {
+        fs::remove_file(directory.path().join(name).join("proc/homenode/tasks")).unwrap();
+        let list = directory.path().join(format!("{name}.files"));
+        let lines = fs::read_to_string(&list).unwrap();
+        let kept: String = lines
+            .lines()
+            .filter(|line| !line.ends_with("tasks"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        assert_ne!(kept, lines);
+        let sum = |text: &str| format!("{:08x} {name}.files", crc32c::crc32c(text.as_bytes()));
+        text = text.replace(&sum(&lines), &sum(&kept));
+        fs::write(list, kept).unwrap();
+    }
+    fs::write(meta, text).unwrap();
+    let old = recorded(directory.path()).unwrap();
+    let mut expected = sensed;
+    expected
+        .snapshot
+        .threads
+        .iter_mut()
+        .for_each(|thread| thread.memory.clear());
+    assert_eq!(old.snapshot, expected.snapshot);
+    assert!(
+        old.unseen.iter().any(|unseen| unseen.what.contains("memory of pools")),
+        "{:?}",
+        old.unseen
+    );
 }

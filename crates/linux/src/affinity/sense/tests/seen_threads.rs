@@ -77,6 +77,8 @@ fn those_that_ran() {
         }],
         received: vec![],
         sent: vec![],
+        memory: vec![],
+        files: vec![],
         is_new: false,
         // Nothing counts the bytes of its sockets here.
         is_unread: true,

@@ -1,0 +1,319 @@
+//! Threads and the buffers they copy from and to: threads go to them, or files come to threads.
+
+use crate::seeded;
+use crate::world::{MB, World, cpus, file};
+use crate::worlds::middle;
+use homenode_policy::NodeId;
+use homenode_policy::affinity::{
+    Class, Config, FileReason, MoveFile, Plan, Policy, Previous, Reason, Target, Why, decide,
+};
+use proptest::prelude::*;
+
+const FAR: u64 = 1000 * MB;
+
+fn two_nodes() -> World {
+    World::new(&[2, 2], 20, 2)
+}
+
+/// A thread on node 0 with nine tenths of its buffers on node 1.
+fn far_reader() -> World {
+    let mut world = two_nodes();
+    let reader = world.add_thread("reader", 0, 20);
+    world.fixed = vec![(reader, NodeId(0), FAR / 9), (reader, NodeId(1), FAR)];
+    world.observe();
+    world
+}
+
+/// Threads on node 0, as many as told, that use a file on node 1 at 1 GB/s each.
+fn users(threads: usize, file_bytes: u64) -> World {
+    let mut world = two_nodes();
+    world.add_file(7, 1, file_bytes);
+    for _ in 0..threads {
+        let reader = world.add_thread("reader", 0, 20);
+        world.add_use(reader, 7, FAR);
+    }
+    world.observe();
+    world
+}
+
+fn plan(world: &World) -> Plan {
+    decide(&world.snapshot, &Config::default(), &Previous::default())
+}
+
+fn thread(world: &World, index: usize) -> Target {
+    Target::Thread(world.snapshot.threads[index].id)
+}
+
+fn why<'a>(world: &World, plan: &'a Plan, index: usize) -> &'a Why {
+    &plan.stay(&thread(world, index)).expect("it stays").why
+}
+
+/// The one file that moves.
+fn moved(plan: &Plan) -> &MoveFile {
+    let [one] = &plan.files[..] else { panic!("{plan:?}") };
+    assert_eq!((one.file, one.to), (file(7), NodeId(0)));
+    one
+}
+
+#[test]
+fn thread_goes_to_its_buffers_at_the_full_distance() {
+    let world = far_reader();
+    let plan = plan(&world);
+    let action = plan.action(&thread(&world, 0)).unwrap();
+    assert_eq!(action.to, cpus(2..4));
+    assert_eq!(
+        action.reason,
+        Reason::NearBuffers {
+            thread: "reader-1000".to_owned(),
+            home: NodeId(1),
+            percent: 90,
+            bytes_per_s: FAR + FAR / 9,
+            node: NodeId(1),
+        }
+    );
+    assert_eq!(
+        action.reason.to_string(),
+        "reader-1000: its buffers are on node 1: 90 % of 1.1 GB/s"
+    );
+    assert_eq!(
+        (plan.cost_before.bytes_per_s(), plan.cost_after.bytes_per_s()),
+        (FAR, FAR / 9)
+    );
+}
+
+#[test]
+fn thread_goes_as_near_as_its_cpuset_lets_it() {
+    let mut world = World::new(&[2, 2, 2], 20, 2);
+    let reader = world.add_thread("reader", 0, 20);
+    world.fixed.push((reader, NodeId(2), FAR));
+    world.snapshot.threads[reader].cpuset = cpus(0..4);
+    world.snapshot.threads[reader].allowed = cpus(0..4);
+    world.observe();
+    // All are as far.
+    let far = plan(&world);
+    assert_eq!(why(&world, &far, reader), &Why::Best);
+}
+
+#[test]
+fn thread_that_is_near_is_kept_and_few_bytes_move_nothing() {
+    let mut world = far_reader();
+    world.snapshot.threads[0].cpu = cpus([2])[0];
+    let kept = plan(&world);
+    assert!(matches!(
+        kept.action(&thread(&world, 0)).unwrap().reason,
+        Reason::Kept { node: NodeId(1), .. }
+    ));
+    let mut world = two_nodes();
+    let reader = world.add_thread("reader", 0, 20);
+    world.fixed.push((reader, NodeId(1), 1000));
+    world.observe();
+    assert_eq!(why(&world, &plan(&world), reader), &Why::Small { bytes_per_s: 1000 });
+}
+
+#[test]
+fn gain_below_the_hysteresis_moves_nothing() {
+    let mut world = two_nodes();
+    let reader = world.add_thread("reader", 0, 20);
+    world.fixed = vec![(reader, NodeId(0), 95 * FAR / 100), (reader, NodeId(1), FAR)];
+    world.observe();
+    // Its mask was narrowed by an earlier run, so that it is not bound to where it is.
+    world.snapshot.threads[reader].allowed = cpus(0..2);
+    let mut previous = Previous::default();
+    previous.note(thread(&world, reader), cpus(0..2));
+    let plan = decide(&world.snapshot, &Config::default(), &previous);
+    let Why::TooLittle { gain, price } = why(&world, &plan, reader) else {
+        panic!("{plan:?}")
+    };
+    assert!(gain < price && gain.bytes_per_s() == FAR / 20, "{gain} {price}");
+}
+
+#[test]
+fn thread_with_more_bytes_of_its_disk_stays_with_that() {
+    for (disk_mb, class, moves) in [(4000, Class::Disk, false), (500, Class::Buffers, true)] {
+        let mut world = far_reader();
+        world.add_wide_disk("nvme0n1", Some(0));
+        world.add_disk_bytes(0, "nvme0n1", disk_mb * MB);
+        let thread_bytes = &world.snapshot.threads[0];
+        let found = Class::of(0, disk_mb * MB, thread_bytes.memory_bytes(), 1);
+        assert_eq!(found, class);
+        let plan = plan(&world);
+        let goes = plan
+            .action(&thread(&world, 0))
+            .is_some_and(|action| action.to == cpus(2..4));
+        assert_eq!(goes, moves, "{plan:?}");
+    }
+}
+
+#[test]
+fn policies_of_devices_do_not_place_threads_without_any() {
+    let world = far_reader();
+    for policy in [Policy::Spread, Policy::Pack, Policy::SingleCore] {
+        let config = Config {
+            policy,
+            ..Config::default()
+        };
+        let plan = decide(&world.snapshot, &config, &Previous::default());
+        assert_eq!(why(&world, &plan, 0), &Why::DeviceUnknown);
+    }
+}
+
+#[test]
+fn file_comes_to_a_thread_that_cannot_move() {
+    let by_cpuset = |world: &mut World| {
+        world.snapshot.threads[0].cpuset = cpus(0..2);
+        world.snapshot.threads[0].allowed = cpus(0..2);
+    };
+    let by_others = |world: &mut World| world.snapshot.threads[0].allowed = cpus([0]);
+    for (hold, expected) in [(by_cpuset as fn(&mut World), Why::OnePlace), (by_others, Why::Foreign)] {
+        let mut world = users(1, 100 * MB);
+        hold(&mut world);
+        let plan = plan(&world);
+        assert_eq!(why(&world, &plan, 0), &expected);
+        let one = moved(&plan);
+        assert_eq!(
+            (one.reason, one.threads, one.bytes, one.saved_bytes_per_s),
+            (FileReason::Held, 1, 100 * MB, FAR)
+        );
+        assert_eq!(
+            one.to_string(),
+            "a thread on node 0 uses it and cannot move: 1.0 GB/s cross nodes"
+        );
+        assert_eq!(
+            (plan.cost_before.bytes_per_s(), plan.cost_after.bytes_per_s()),
+            (FAR, 0)
+        );
+    }
+}
+
+#[test]
+fn file_stays_where_moving_is_too_dear_or_has_no_room_or_is_not_wanted() {
+    let mut world = users(1, 2600 * MB);
+    world.snapshot.threads[0].allowed = cpus([0]);
+    assert_eq!(plan(&world).files, [], "4 bytes of remote access a byte, within 10 s");
+    let mut world = users(1, 100 * MB);
+    world.snapshot.threads[0].allowed = cpus([0]);
+    let config = Config {
+        moves_files: false,
+        ..Config::default()
+    };
+    assert_eq!(decide(&world.snapshot, &config, &Previous::default()).files, []);
+    let off = Config {
+        policy: Policy::Off,
+        ..Config::default()
+    };
+    assert_eq!(decide(&world.snapshot, &off, &Previous::default()).files, []);
+    world.snapshot.threads[0].is_new = true;
+    assert_eq!(plan(&world).files, [], "it may be gone before the file has moved");
+    world.snapshot.threads[0].is_new = false;
+    assert_eq!(plan(&world).files.len(), 1);
+    world.snapshot.files[0].room[0].1 = 99 * MB;
+    assert_eq!(plan(&world).files, []);
+}
+
+#[test]
+fn small_file_of_several_threads_comes_to_them_and_of_a_large_one_they_go_there() {
+    // Two moves cost 2 MiB/s.
+    let world = users(2, 2 * MB);
+    let small = plan(&world);
+    assert_eq!(moved(&small).reason, FileReason::Together);
+    assert!(
+        (0..2).all(|index| small
+            .action(&thread(&world, index))
+            .is_none_or(|action| !action.moves())),
+        "{small:?}"
+    );
+    let world = users(2, 8 * MB);
+    let large = plan(&world);
+    assert_eq!(large.files, []);
+    assert!((0..2).all(|index| large.action(&thread(&world, index)).unwrap().to == cpus(2..4)));
+    let world = users(1, MB / 8);
+    assert_eq!(plan(&world).files, [], "one thread moves itself");
+}
+
+#[test]
+fn file_comes_to_a_thread_that_its_disk_holds() {
+    let mut world = users(1, 100 * MB);
+    world.add_wide_disk("nvme0n1", Some(0));
+    world.add_disk_bytes(0, "nvme0n1", 4000 * MB);
+    let plan = plan(&world);
+    assert_eq!(moved(&plan).reason, FileReason::Placed);
+    assert_eq!(
+        (plan.cost_before.bytes_per_s(), plan.cost_after.bytes_per_s()),
+        (FAR, 0)
+    );
+}
+
+#[test]
+fn file_that_two_nodes_use_stays() {
+    let mut world = users(2, 100 * MB);
+    world.snapshot.threads[0].allowed = cpus([0]);
+    world.snapshot.threads[1].allowed = cpus([2]);
+    world.snapshot.threads[1].cpu = cpus([2])[0];
+    assert_eq!(plan(&world).files, []);
+}
+
+#[test]
+fn file_that_has_moved_rests_twice_as_long_after_each_move() {
+    let mut world = users(2, 100 * MB);
+    world.snapshot.threads[0].allowed = cpus([0]);
+    world.snapshot.threads[1].allowed = cpus([2]);
+    world.snapshot.threads[1].cpu = cpus([2])[0];
+    let config = Config {
+        dwell_periods: 3,
+        ..Config::default()
+    };
+    let (mut previous, mut moves) = (Previous::default(), Vec::new());
+    for period in 0..30 {
+        // Both take turns, a period each.
+        world.uses[0].bytes = FAR * (1 - period % 2);
+        world.uses[1].bytes = FAR * (period % 2);
+        world.observe();
+        let plan = decide(&world.snapshot, &config, &previous);
+        previous = previous.after(&plan, &world.snapshot);
+        moves.extend(plan.files.iter().map(|_| period));
+        world.carry_out(&plan);
+    }
+    assert_eq!(moves, [0, 3, 10, 23]);
+}
+
+/// Cpusets are seen to by the world, which panics as a kernel refuses.
+#[test]
+fn plans_with_files_cost_what_they_tell_and_leave_others_alone() {
+    let (files, threads) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    seeded::check(400, (middle(), 0..30u32), |(world, hysteresis_percent)| {
+        let config = Config {
+            hysteresis_percent,
+            ..Config::default()
+        };
+        let plan = decide(&world.snapshot, &config, &Previous::default());
+        let mut done = world.clone();
+        done.carry_out(&plan);
+        prop_assert!(
+            plan.cost_after <= plan.cost_before,
+            "{} {}",
+            plan.cost_before,
+            plan.cost_after
+        );
+        for (told, world) in [(plan.cost_before, &world), (plan.cost_after, &done)] {
+            let (told, found) = (told.bytes_per_s() as f64, world.slow_cost(&world.placement()));
+            prop_assert!((told - found).abs() <= found / 100.0 + 1e5, "{told}, should be {found}");
+        }
+        for thread in &world.snapshot.threads {
+            let action = plan.action(&Target::Thread(thread.id));
+            prop_assert!(thread.allowed == thread.cpuset || action.is_none(), "{action:?}");
+            threads.set(
+                threads.get()
+                    + usize::from(matches!(
+                        action.map(|action| &action.reason),
+                        Some(Reason::NearBuffers { .. })
+                    )),
+            );
+        }
+        for one in &plan.files {
+            prop_assert!(one.cost_after < one.cost_before, "{one:?}");
+        }
+        files.set(files.get() + plan.files.len());
+        Ok(())
+    });
+    assert!(files.get() > 50 && threads.get() > 50, "{files:?} {threads:?}");
+}

@@ -1,0 +1,39 @@
+"""Tasks whose buffers are on other nodes: they go to them, or a file comes to them. See trials/tasks.py.
+
+The emulator's counts are here: the share of accesses that are local, of the whole machine, behind its model of caches.
+"""
+
+import json
+
+from trial import TrialTest
+
+# In percent: of a machine whose tasks read their own node's buffers, and at most of one whose tasks do not.
+LOCAL_MIN, WRONG_MAX = 95, 60
+
+
+class Tasks(TrialTest):
+    """Its trials, counted."""
+
+    def test_by_rings(self):
+        file = self.directory / "counts.json"
+        options = ("--kernel", "6.18", "--module", "ext4", "--count", file, "--nvme", "node=0,queues=8,size=128M")
+        told = self.passes("tasks.py", options=options, transport="uring")
+        lines = [json.loads(line) for line in told.splitlines() if line.startswith('{"')]
+        names = [line["interval"] for line in lines if "interval" in line]
+        intervals = json.loads(file.read_text())["intervals"]
+        self.assertEqual(len(intervals), len(names))
+        shares = {name: self.local_percent(rows) for name, rows in zip(names, intervals, strict=True)}
+        print(*lines, shares, sep="\n")
+        for wrong in ("ext4", "pool"):
+            self.assertLess(shares[wrong], WRONG_MAX, shares)
+        for right in ("placed", "come"):
+            self.assertGreaterEqual(shares[right], LOCAL_MIN, shares)
+
+    @staticmethod
+    def local_percent(rows: list[dict]) -> float:
+        """Of all accesses to memory that missed the caches."""
+        sums = {True: 0, False: 0}
+        for row in rows:
+            if row["home"] is not None:
+                sums[row["home"] == row["cpu_node"]] += row["missed_loads"] + row["missed_stores"]
+        return 100 * sums[True] / sum(sums.values())

@@ -21,6 +21,7 @@ pub use status::{CacheStatus, SliceStatus};
 use crate::fs::SLOTS;
 use crate::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
 use ahead::{Ahead, Wanted};
+use homenode_policy::slices::Slices;
 use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
@@ -58,6 +59,8 @@ struct Cache {
     members: Mutex<Vec<MemberId>>,
     slices: Box<[Slice]>,
     ghosts: AllGhosts,
+    /// Which slice takes the next block.
+    placing: Mutex<Slices>,
     /// A frame's number is its slice's above so many bits, and below them its own in the slice.
     shift: u32,
     slots: Arc<Slots>,
@@ -81,11 +84,14 @@ impl<M> Cached<M> {
         Self { below, cache: None }
     }
 
-    /// A cache in these slices, one at least, all of whose frames are there.
+    /// A cache in these slices, one at least, all of whose frames are there. `distances[a][b]` orders slices as the latency from the node of slice `a` to
+    /// memory of slice `b` does.
     ///
     /// # Panics
-    /// When their frames cannot be numbered: more than 2^28 for as many slices as there are, each as large as the largest.
-    pub fn new(below: M, slices: &[SliceOptions]) -> Self {
+    /// When there is not a distance for each two slices, or their frames cannot be numbered: more than 2^28 for as many slices as there are, each as large as the largest.
+    pub fn new(below: M, slices: &[SliceOptions], distances: &[Vec<u32>]) -> Self {
+        let frames: Vec<u64> = slices.iter().map(|slice| slice.frames.into()).collect();
+        let placing = Slices::new(&frames, distances);
         let largest = slices.iter().map(|slice| slice.frames).max().expect("there is a slice");
         let shift = u32::BITS - (largest.max(2) - 1).leading_zeros();
         assert!(
@@ -104,6 +110,7 @@ impl<M> Cached<M> {
             disks: (0..MemberId::LIMIT).map(|_| OnceLock::new()).collect(),
             slices,
             ghosts: AllGhosts::new(all),
+            placing: Mutex::new(placing),
             shift,
             slots: Slots::new(SLOTS),
             epochs: Epochs::default(),

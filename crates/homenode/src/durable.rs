@@ -62,7 +62,7 @@ impl Pool {
             .try_for_each(|file| require_blocks(file, MEMBER_BLOCKS_MIN))?;
         let memory = NodeMemory::new();
         let frames = frames::add(&machine, &memory, &files, options.cache)?;
-        let memory = cached(memory, &frames);
+        let memory = cached(&machine, memory, &frames);
         let taken = TakenRoom::begin(&files)?;
         let is_over = options.interrupted.clone().unwrap_or_default();
         files
@@ -109,7 +109,7 @@ impl Pool {
         let (mut missing, mut homes) = (Vec::new(), BTreeMap::new());
         let present = files.iter().filter_map(|(_, file)| file.as_ref());
         let frames = frames::add(&machine, &memory, present, options.cache)?;
-        let memory = cached(memory, &frames);
+        let memory = cached(&machine, memory, &frames);
         for (member, file) in files {
             let Some(file) = file else {
                 missing.push(member.id);
@@ -291,12 +291,19 @@ fn open(path: &Path, direct: bool) -> Result<MemberFile, MemberFileError> {
 }
 
 /// Memory with a cache in these frames, if there are any.
-fn cached(memory: NodeMemory, frames: &[Frames]) -> Cached<NodeMemory> {
+fn cached(machine: &Machine, memory: NodeMemory, frames: &[Frames]) -> Cached<NodeMemory> {
     let slices: Vec<SliceOptions> = frames.iter().map(Frames::slice).collect();
     if slices.is_empty() {
         Cached::without_cache(memory)
     } else {
-        Cached::new(memory, &slices)
+        let nodes = &machine.engine.nodes;
+        let place = |node| nodes.iter().position(|other| *other == node).unwrap_or(0);
+        let row = |from: &SliceOptions| {
+            let latency = &machine.engine.latency[place(from.node)];
+            slices.iter().map(|to| latency[place(to.node)]).collect()
+        };
+        let distances: Vec<Vec<u32>> = slices.iter().map(row).collect();
+        Cached::new(memory, &slices, &distances)
     }
 }
 

@@ -124,7 +124,11 @@ impl<M: Disks> Cached<M> {
                 cache.give_back(frame);
                 break;
             }
-            frames.push((frame, cache.enlist(frame)));
+            let is_returned = cache.enlist(frame);
+            if is_returned {
+                cache.note_returned(node);
+            }
+            frames.push((frame, is_returned));
         }
         Ok(frames)
     }

@@ -108,6 +108,11 @@ impl Slice {
         std::iter::from_fn(|| Some(self.first + self.space.lock().free.pop()?))
     }
 
+    /// Frames that those who tend it keep free.
+    fn kept_free(&self) -> usize {
+        (self.frames / FREE_SHARE).max(1) as usize
+    }
+
     fn owner(&self, frame: u32) -> &Owner {
         &self.owners[(frame - self.first) as usize]
     }
@@ -122,10 +127,36 @@ impl Slice {
 const _: () = assert!(Slice::TABLE_BYTES <= 32);
 
 impl Cache {
-    /// Slices, the nearest to `node` first.
+    /// Slices, that of `node` first, or the first one where it has none.
     fn nearest(&self, node: NodeId) -> impl Iterator<Item = &Slice> {
-        let own = self.slices.iter().filter(move |slice| slice.node == node);
-        own.chain(self.slices.iter().filter(move |slice| slice.node != node))
+        let own = self.number_of(node);
+        let slices = self.slices.iter().enumerate();
+        let others = slices.filter(move |(number, _)| *number != own).map(|(_, slice)| slice);
+        std::iter::once(&self.slices[own]).chain(others)
+    }
+
+    fn number_of(&self, node: NodeId) -> usize {
+        self.slices.iter().position(|slice| slice.node == node).unwrap_or(0)
+    }
+
+    /// Number of the slice that takes the next block that `node` misses.
+    fn place(&self, node: NodeId) -> usize {
+        if self.slices.len() == 1 {
+            return 0;
+        }
+        // More than is kept free for the node's own.
+        let has_free = |number: usize| {
+            let slice = &self.slices[number];
+            slice.space.lock().free.len() > 2 * slice.kept_free()
+        };
+        self.placing.lock().place(self.number_of(node), 1, has_free)
+    }
+
+    /// Notes that a block which `node` missed had been evicted lately.
+    pub(super) fn note_returned(&self, node: NodeId) {
+        if self.slices.len() > 1 {
+            self.placing.lock().note_returned(self.number_of(node), 1);
+        }
     }
 
     /// Notes the epoch in which a frame becomes cool.
@@ -137,7 +168,8 @@ impl Cache {
 
     /// A free frame for a block of a disk, on `node` if possible; `None` when none can be evicted at once.
     pub(super) fn take_at_once(&self, node: NodeId, block: Block) -> Option<u32> {
-        let found = self.nearest(node).find_map(|slice| {
+        let chosen = &self.slices[self.place(node)];
+        let found = std::iter::once(chosen).chain(self.nearest(node)).find_map(|slice| {
             let mut space = slice.space.lock();
             if space.free.is_empty() {
                 self.evict(slice, &mut space, BATCH);
@@ -293,7 +325,7 @@ impl<M: Disks> Cached<M> {
         let Some(cache) = &self.cache else { return true };
         cache.epochs.advance(&cache.slots);
         let slice = &cache.slices[slice];
-        let wanted = (slice.frames / FREE_SHARE).max(1) as usize;
+        let wanted = slice.kept_free();
         let mut space = slice.space.lock();
         let missing = wanted.saturating_sub(space.free.len());
         cache.evict(slice, &mut space, missing);

@@ -33,8 +33,13 @@ impl TestDisk {
     }
 
     fn with<T>(&self, at: Block, offset: usize, bytes: usize, act: impl FnOnce(&mut [u8]) -> T) -> T {
-        let start = usize::try_from(at.index()).expect("small") * BLOCK_BYTES + offset;
-        assert_eq!(at.member(), FRAMES, "the disk is reached by requests");
+        // Slices of the same size, one behind the other.
+        let slice = at
+            .member()
+            .0
+            .checked_sub(FRAMES.0)
+            .expect("the disk is reached by requests");
+        let start = (usize::from(slice) * 1024 + usize::try_from(at.index()).expect("small")) * BLOCK_BYTES + offset;
         act(&mut self.0.frames.lock()[start..start + bytes])
     }
 
@@ -70,7 +75,7 @@ impl Memory for TestDisk {
 
 impl Disks for TestDisk {
     fn is_disk(&self, member: MemberId) -> bool {
-        member != FRAMES
+        member < FRAMES
     }
 
     fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
@@ -107,6 +112,38 @@ impl Clock for NoTime {
     }
 }
 
+#[test]
+fn a_node_takes_frames_of_others_that_do_not_need_them() {
+    const FRAMES_OF_EACH: u32 = 1024;
+    let disk = TestDisk::new(2 * FRAMES_OF_EACH as usize, 8192);
+    let slices = [0, 1].map(|node| SliceOptions {
+        member: MemberId(FRAMES.0 + node),
+        node: NodeId(node),
+        frames: FRAMES_OF_EACH,
+    });
+    let cached = Cached::new(disk, &slices, &[vec![10, 20], vec![20, 10]]);
+    cached.add_disk(MemberId(0), NodeId(0), 8192);
+    let read = |node: u16, at: u64| {
+        let block = Block::new(MemberId(0), at);
+        cached.fetch(NodeId(node), block, 1).expect("the disk is sound");
+    };
+    // Twice as much as its own slice has, again and again; the other node wants little.
+    for round in 0..20 {
+        for at in 0..1600 {
+            read(0, at);
+        }
+        (0..4).for_each(|at| read(1, 4000 + round * 4 + at));
+    }
+    let status = cached.cache_status();
+    assert!(status.slices[1].stolen > 500, "{status:?}");
+    assert_eq!(status.slices[0].stolen, 0, "{status:?}");
+    // Most of it stays.
+    let here = (0..1600)
+        .filter(|at| cached.is_here(Block::new(MemberId(0), *at)))
+        .count();
+    assert!(here > 1000, "{here} of 1600 are there");
+}
+
 fn filesystem(frames: u32, blocks: u64) -> (Fs<Cached<TestDisk>, NoTime>, TestDisk) {
     let disk = TestDisk::new(frames as usize, usize::try_from(blocks).expect("few"));
     let slice = SliceOptions {
@@ -114,7 +151,7 @@ fn filesystem(frames: u32, blocks: u64) -> (Fs<Cached<TestDisk>, NoTime>, TestDi
         node: NodeId(0),
         frames,
     };
-    let cached = Cached::new(disk.clone(), &[slice]);
+    let cached = Cached::new(disk.clone(), &[slice], &[vec![10]]);
     cached.add_disk(MemberId(0), NodeId(0), blocks);
     let machine = Machine {
         cpu_nodes: vec![NodeId(0)],

@@ -93,7 +93,7 @@ fn cached(kind: Kind, memory: &SimMemory, members: &[MemberRecord]) -> Cached<Si
         node: NodeId(0),
         frames: FRAMES,
     };
-    let cached = Cached::new(memory.clone(), &[slice]);
+    let cached = Cached::new(memory.clone(), &[slice], &[vec![10]]);
     for member in members {
         cached.add_disk(member.id, NodeId(0), member.blocks);
     }

@@ -57,7 +57,7 @@ pub fn repair(paths: &[PathBuf]) -> Result<Checked, Error> {
     let present = files.iter().filter_map(|(_, file)| file.as_ref());
     let machine = Machine::read(None)?;
     let frames = frames::add(&machine, &memory, present, Some(REPAIR_CACHE_BYTES))?;
-    let memory = cached(memory, &frames);
+    let memory = cached(&machine, memory, &frames);
     for (record, file) in files {
         let file = file.expect("none may miss");
         let home = home_of(&machine, &file)?;

@@ -31,7 +31,7 @@ class Tasks(TrialTest):
 
     @staticmethod
     def local_percent(rows: list[dict]) -> float:
-        """Of all accesses to memory that missed the caches."""
+        """The local share of all accesses to memory that missed the caches."""
         sums = {True: 0, False: 0}
         for row in rows:
             if row["home"] is not None:

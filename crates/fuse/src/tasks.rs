@@ -53,7 +53,7 @@ struct Table {
     places: HashMap<u32, usize>,
     entries: Vec<Entry>,
     lost_bytes: u64,
-    /// What the slot had counted before the request under way.
+    /// Bytes that the slot had counted before the request under way.
     before: Vec<u64>,
     after: Vec<u64>,
 }

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What is known of the threads that use a mount.
+/// Counts of the threads that use a mount.
 #[derive(Default)]
 struct Tasks {
     ledger: Mutex<Ledger>,

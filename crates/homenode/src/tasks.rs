@@ -77,7 +77,7 @@ impl Inner {
             .collect()
     }
 
-    /// What the threads of this process have copied.
+    /// Tells what the threads of this process have copied.
     pub(crate) fn tasks(&self) -> PoolTasks {
         let told = |count: TaskCount| {
             Some(TaskBytes {
@@ -99,7 +99,7 @@ fn by_node(homes: impl IntoIterator<Item = (NodeId, u64)>) -> ByNode {
     homes.into_iter().map(|(node, bytes)| (node.0, bytes)).collect()
 }
 
-/// What threads that call a mount have moved, since each was seen first.
+/// Bytes that threads which call a mount have moved, since each was seen first.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     threads: BTreeMap<u32, Moved>,

@@ -48,7 +48,7 @@ pub fn decide(snapshot: &Snapshot, config: &Config, previous: &Previous) -> Plan
     let model = Model::new(snapshot, config, previous);
     let found = State::new(&model);
     let mut files = files::wanted(snapshot, previous, &found, Moment::Found);
-    // What there is when these files have moved.
+    // Search for a machine on which these files have moved.
     let moved = (!files.is_empty()).then(|| files::carried_out(snapshot, &files));
     let model_moved = moved.as_ref().map(|moved| Model::new(moved, config, previous));
     let start = model_moved.as_ref().map_or_else(|| found.clone(), State::new);

@@ -26,7 +26,7 @@ BLOCK = 64 << 10
 PERIODS, PERIOD_S = 3, 5
 STEADY_S = 10
 INTERVAL_S = 4
-# What has to be local of the bytes that the pool counts, in percent.
+# Share of the bytes that the pool counts that has to be local, in percent.
 LOCAL_MIN = 95
 
 
@@ -69,7 +69,7 @@ def accesses(pool: Pool) -> dict[tuple[int, int], int]:
 
 
 def local_percent(before: dict, after: dict) -> float:
-    """Of what was counted between two looks."""
+    """The local share of what was counted between two looks."""
     moved = {cell: count - before.get(cell, 0) for cell, count in after.items()}
     return 100 * sum(count for (of, home), count in moved.items() if of == home) / sum(moved.values())
 
@@ -94,7 +94,7 @@ class Tasks(unittest.TestCase):
         print(json.dumps({"interval": what, "bytes": read}), flush=True)
 
     def readers(self, directory: Path, direct: bool) -> list[Reader]:
-        """One for each node, at work."""
+        """A reader for each node, at work."""
         for node in NODES:
             fill(directory / f"of-{node}", next_to(node), direct)
         readers = []

@@ -169,7 +169,7 @@ fn has_begun(stay: &Stay) -> bool {
     stay.why == Why::New
 }
 
-/// What became of a plan.
+/// Outcomes of a plan.
 struct Done<'a> {
     applied: &'a Applied,
     files: &'a [FileMoved],

@@ -16,8 +16,8 @@ use homenode_policy::affinity::Plan;
 
 /// Tell what `apply` would move, and why; change nothing.
 ///
-/// Looks at interrupts, queues and threads for a few seconds and decides which CPUs they should use. Without root it
-/// decides by what it may read, and says what it could not see. Cost and gain are in MB/s that travel as far again as to
+/// Looks at interrupts, queues and threads for a few seconds and decides which CPUs they should use; the servers of mounted pools tell where
+/// threads' buffers are, but not what a mount's page cache serves. Without root it decides by what it may read, and says what it could not see. Cost and gain are in MB/s that travel as far again as to
 /// the local node; work that CPUs have no time for counts too.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {

@@ -17,7 +17,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// What a server has to answer in. It needs some milliseconds.
+/// Time that a server has to answer. It needs some milliseconds.
 const ANSWER_TIME: Duration = Duration::from_millis(300);
 /// No answer is longer: 4096 threads on 8 nodes take less than 1 MiB.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
@@ -41,7 +41,7 @@ pub(crate) fn ask() -> Ask {
     })
 }
 
-/// What is told of one pool; none where nobody serves it.
+/// Asks the server of one pool; none where nobody serves it.
 fn of_pool(servers: &mut HashMap<Device, Server>, device: Device) -> Option<PoolTasks> {
     let server = match servers.remove(&device) {
         Some(server) => Ok(server),
@@ -80,7 +80,7 @@ struct Server {
     stream: UnixStream,
     /// Its user.
     uid: u32,
-    /// What has come of an answer that is due.
+    /// Part of an answer that is due.
     answer: Option<Vec<u8>>,
 }
 
@@ -95,7 +95,8 @@ impl Server {
         })
     }
 
-    /// What it tells of threads that it is believed about; none where it has not answered by the deadline: the next call takes that answer.
+    /// Returns what the server tells of threads that it is believed about; none where it has not answered by the deadline: the next call takes
+    /// that answer.
     fn tasks(&mut self, deadline: Instant) -> io::Result<Option<PoolTasks>> {
         if self.answer.is_none() {
             let mut line = serde_json::to_vec(&Request::Tasks)?;
@@ -134,7 +135,7 @@ impl Server {
     }
 }
 
-/// What is believed of what a server of user `uid` tells.
+/// Leaves what a server of user `uid` is believed about.
 fn believed(mut tasks: PoolTasks, uid: u32, owner: impl Fn(u32) -> Option<u32>) -> PoolTasks {
     tasks.threads.truncate(THREADS_MAX);
     let mut tasks = seen_by(tasks, Some(uid), owner);
@@ -146,10 +147,10 @@ fn believed(mut tasks: PoolTasks, uid: u32, owner: impl Fn(u32) -> Option<u32>) 
     tasks
 }
 
-/// What became of a file: the bytes moved, or why it stays.
+/// Outcome for a file: the bytes moved, or why it stays.
 pub(super) type FileMoved = Result<u64, String>;
 
-/// The same in words.
+/// Tells the outcome in words.
 pub(super) fn moved_text(moved: &FileMoved) -> String {
     match moved {
         Ok(bytes) => format!("moved {}", human_bytes(*bytes)),

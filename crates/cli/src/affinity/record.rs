@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Record a period of this machine into DIR: all that `plan` and `explain` look at.
 ///
 /// What they decide for the recording with --from DIR, on any machine, is what they would have decided here. It has names
-/// of processes, threads and devices, and no command lines or environments.
+/// of processes, threads and devices, and numbers of files of pools; no command lines or environments.
 #[derive(Args, Debug)]
 pub(crate) struct RecordArgs {
     /// Made if it does not exist; else it must be empty.

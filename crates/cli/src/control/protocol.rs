@@ -26,7 +26,7 @@ pub(crate) enum Request {
         inode: u64,
         node: u16,
     },
-    /// What threads of users whom the asker may see do with the pool.
+    /// Asks what threads do with the pool, as far as the asker may see them.
     Tasks,
     PoolAdd {
         node: u16,

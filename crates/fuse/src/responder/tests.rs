@@ -62,7 +62,7 @@ impl Clock for Midnight {
     }
 }
 
-/// So many CPUs; this thread runs on the first one.
+/// Number of CPUs; this thread runs on the first one.
 struct Cpus(usize);
 
 impl Host for Cpus {

@@ -76,7 +76,7 @@ impl<'a> Channel<'a> {
         (0..domains.len()).map(from).chain([beyond]).collect()
     }
 
-    /// What the last stretch of a byte's way costs from a node, in percent.
+    /// Cost of the last stretch of a byte's way from a node, in percent.
     pub(super) fn access(&self, distances: &Distances, node: NodeId) -> u64 {
         match self.home.filter(|_| self.is_memory) {
             Some(home) => distances.percent(node, home),
@@ -199,7 +199,7 @@ pub(super) fn direct<'a>(device: &'a str, home: Option<NodeId>) -> Channel<'a> {
     }
 }
 
-/// What bytes of buffers on a node go through. It has no name.
+/// Makes the channel of bytes of buffers on a node. It has no name.
 pub(super) fn memory<'a>(node: NodeId) -> Channel<'a> {
     Channel {
         is_memory: true,

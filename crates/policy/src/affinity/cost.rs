@@ -48,6 +48,9 @@ pub const ARRIVAL_BYTES: u64 = 1_500;
 /// Rates are cut here, above what any device moves, so that sums cannot overflow.
 pub const RATE_BYTES_PER_S_MAX: u64 = 100_000_000_000;
 
+/// Rates of a thread's buffers on a node are cut here, above what a CPU copies: a server that tells more weighs no more than a real load.
+pub const BUFFER_BYTES_PER_S_MAX: u64 = 16_000_000_000;
+
 pub(crate) const NS_PER_S: u64 = 1_000_000_000;
 /// Cost units of one nanosecond of overload in a second.
 pub(super) const OVERLOAD_PER_NS: u64 = OVERLOAD_BYTES_PER_CPU / NS_PER_S * 100;

@@ -155,7 +155,7 @@ fn is_held(task: &Task<'_>) -> bool {
     matches!(task.hold, Some(Why::Foreign | Why::OnePlace | Why::Refused))
 }
 
-/// What a user's rate comes to on each node, no more than its buffers there have.
+/// Divides a user's rate among nodes, each no more than its buffers there have.
 fn parts<'a>(
     file: &'a PoolFile,
     rate: u64,
@@ -179,7 +179,7 @@ fn shift(buffers: &mut BTreeMap<NodeId, u64>, from: NodeId, to: NodeId, bytes: u
     *here = here.saturating_add(bytes);
 }
 
-/// What is seen when these files have moved.
+/// Makes the snapshot of when these files have moved.
 pub(super) fn carried_out(snapshot: &Snapshot, moves: &[MoveFile]) -> Snapshot {
     let mut after = snapshot.clone();
     let to = |id: FileId| moves.iter().find(|one| one.file == id).map(|one| one.to);

@@ -59,7 +59,7 @@ impl Action {
 /// A file that comes to its threads. It is not moved back when everything else is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoveFile {
-    /// Which.
+    /// The file.
     pub file: FileId,
     /// Node of those threads.
     pub to: NodeId,
@@ -71,9 +71,9 @@ pub struct MoveFile {
     pub saved_bytes_per_s: u64,
     /// Why it comes to them, and not they to it.
     pub reason: FileReason,
-    /// What its bytes cost before.
+    /// Cost of its bytes before.
     pub cost_before: Cost,
-    /// What they cost when it has moved.
+    /// Cost of its bytes when it has moved.
     pub cost_after: Cost,
 }
 

@@ -128,7 +128,7 @@ pub struct FileId {
 /// Place of a file, which its pool may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolFile {
-    /// Which.
+    /// The file.
     pub id: FileId,
     /// Bytes of it on each node.
     pub lies: Vec<(NodeId, u64)>,

@@ -66,7 +66,7 @@ impl<'a> State<'a> {
         state
     }
 
-    /// The same placement of a model that differs in the rates of bytes only.
+    /// Returns this placement for a model that differs in the rates of bytes only.
     pub(super) fn of<'b>(&self, model: &'b Model<'b>) -> State<'b> {
         let mut state = State::new(model);
         for (task, place) in self.place_of.iter().enumerate() {

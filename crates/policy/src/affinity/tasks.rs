@@ -1,7 +1,7 @@
 //! Threads: what each does, what it may have, and what its bytes go through.
 
 use super::channels::{self, Channel};
-use super::cost::NS_PER_S;
+use super::cost::{BUFFER_BYTES_PER_S_MAX, NS_PER_S};
 use super::domains::Domains;
 use super::model::{Model, Places, per_second};
 use super::reason::{Class, Why};
@@ -41,7 +41,7 @@ pub(super) struct Buffers {
     pub(super) home: NodeId,
     /// Bytes a second of those on it.
     pub(super) there: u64,
-    /// Of all.
+    /// Bytes a second of all.
     pub(super) all: u64,
 }
 
@@ -195,7 +195,7 @@ fn attribute(thread: &Thread, snapshot: &Snapshot, model: &Model<'_>, ways: &Way
     }
     for (node, count) in &thread.memory {
         if let Some(channel) = model.memories.get(node) {
-            let rate = per_second(*count, snapshot);
+            let rate = per_second(*count, snapshot).min(BUFFER_BYTES_PER_S_MAX);
             bytes.memory = bytes.memory.saturating_add(rate);
             *bytes.flows.entry(*channel).or_default() += rate;
         }

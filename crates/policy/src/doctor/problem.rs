@@ -33,7 +33,7 @@ pub enum Problem {
     },
     /// Threads run far from their buffers in memory of pools.
     FarBuffers {
-        /// Which.
+        /// The threads.
         threads: Threads,
         /// Node with most of the buffers.
         home: NodeId,

@@ -118,7 +118,7 @@ struct Far {
     files: BTreeSet<FileId>,
 }
 
-/// Those that copy more bytes of buffers than of devices, and of which the plan moves the threads or their files, or that someone keeps.
+/// Finds threads that copy more bytes of buffers than of devices: the plan moves them or their files, or someone keeps them.
 fn buffers(case: &Case<'_>, findings: &mut Vec<Finding>) {
     let mut groups: BTreeMap<(String, NodeId, NodeId, Way), Far> = BTreeMap::new();
     for thread in &case.snapshot.threads {

@@ -4,6 +4,7 @@ use crate::seeded;
 use crate::world::{MB, World, cpus, file};
 use crate::worlds::middle;
 use homenode_policy::NodeId;
+use homenode_policy::affinity::cost::BUFFER_BYTES_PER_S_MAX;
 use homenode_policy::affinity::{
     Class, Config, FileReason, MoveFile, Plan, Policy, Previous, Reason, Target, Why, decide,
 };
@@ -79,6 +80,14 @@ fn thread_goes_to_its_buffers_at_the_full_distance() {
         (plan.cost_before.bytes_per_s(), plan.cost_after.bytes_per_s()),
         (FAR, FAR / 9)
     );
+}
+
+#[test]
+fn rate_that_no_cpu_copies_is_cut() {
+    let mut world = far_reader();
+    world.fixed = vec![(0, NodeId(1), u64::MAX / 4)];
+    world.observe();
+    assert_eq!(plan(&world).cost_before.bytes_per_s(), BUFFER_BYTES_PER_S_MAX);
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(crate) struct Plant {
     disk_mb: u64,
     received_mb: Vec<u64>,
     sent_mb: u64,
-    /// Of buffers: node, and MB; what stays there, and what belongs to one of the files.
+    /// Buffers: node and MB of those that stay there, and file and MB of those that belong to a file.
     fixed: (u16, u64),
     used: (u64, u64),
 }

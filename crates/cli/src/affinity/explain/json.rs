@@ -53,7 +53,7 @@ enum Seen<'a> {
         disk: Vec<DeviceReport<'a>>,
         received: Vec<ReceivedReport<'a>>,
         sent: Vec<DeviceReport<'a>>,
-        /// Of buffers of pools, by home.
+        /// Bytes of buffers of pools, by home.
         memory: Vec<MemoryReport>,
         files: Vec<UsedFileReport>,
         /// Not all of its bytes are readable: what is 0 may be more.

@@ -35,7 +35,7 @@ pub(in crate::affinity) struct FileReport {
     pool: String,
     inode: u64,
     to_node: u16,
-    /// Those on other nodes.
+    /// Bytes of it on other nodes.
     bytes: u64,
     threads: usize,
     reason: &'static str,

@@ -93,7 +93,7 @@ fn actions(snapshot: &Snapshot, plan: &Plan, is_live: bool) -> String {
     aligned([Side::Left, Side::Left, Side::Left, Side::Right, Side::Left], &rows)
 }
 
-/// What a file is, what of it moves, to where, and why.
+/// Cells of a file that moves: its name, how much of it moves, to where, and why.
 pub(in crate::affinity) fn of_file(one: &MoveFile, is_live: bool) -> [String; 4] {
     [
         plain(&file_name(one.file, is_live)),

@@ -44,7 +44,7 @@ fn far_buffers(way: Way) -> Problem {
     }
 }
 
-/// The same of threads far from their buffers.
+/// Problems of threads far from their buffers, with their commands.
 fn of_buffers() -> Vec<(Problem, &'static str)> {
     vec![
         (far_buffers(Way::Threads), "homenode affinity apply"),

@@ -24,7 +24,7 @@ pub type ByNode = Vec<(u16, u64)>;
 /// Asks the servers of all pools.
 pub type Ask = Box<dyn FnMut() -> Vec<PoolTasks>>;
 
-/// What the server of one pool tells of the threads that use it.
+/// Answer of a pool's server: bytes of the threads that use the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolTasks {
     /// Device number of its mount, major and minor; those who ask set it.
@@ -38,7 +38,7 @@ pub struct PoolTasks {
     pub files: Vec<FilePlace>,
     /// Bytes that nodes still take of a file.
     pub room: ByNode,
-    /// What is not among it, and why.
+    /// Data that is missing, and why.
     pub unseen: Vec<(String, String)>,
 }
 
@@ -141,7 +141,7 @@ impl Pools {
             for task in &one.threads {
                 let who = (task.thread, task.started);
                 let before = self.before.get(&(pool, who));
-                // One that comes anew did all of it in the period.
+                // A thread that comes anew did all of it in the period.
                 if is_known {
                     let buffer = buffers.threads.entry(who).or_default();
                     for (node, bytes) in &task.homes {
@@ -184,7 +184,7 @@ impl Pools {
     }
 }
 
-/// What a recording has. Machines that were not recorded have nothing.
+/// Reads the answers of a recording. Machines that were not recorded have none.
 fn recorded(tree: &Tree) -> Result<Vec<PoolTasks>, &'static str> {
     let mut bytes = Vec::new();
     match tree.read(FILE, &mut bytes) {

@@ -191,7 +191,7 @@ fn what_found_no_room_and_what_could_not_be_counted_is_told() {
 /// A thread by its number and start, with bytes by home.
 type Told<'a> = (u32, u64, &'a [(u16, u64)]);
 
-/// What the server of pool 0:45 told.
+/// Answer of the server of pool 0:45.
 fn told(threads: &[Told<'_>]) -> PoolTasks {
     let task = |(thread, started, homes): &Told<'_>| TaskBytes {
         thread: *thread,

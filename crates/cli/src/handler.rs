@@ -352,26 +352,6 @@ fn fuse(mount: &Mount) -> FuseReport {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_is_as_good_as_its_best_member() {
-        use State::{Candidate, Drained, Draining, Fat, Missing, NoMember};
-        assert_eq!(better(NoMember, Draining), Draining);
-        assert_eq!(better(NoMember, NoMember), NoMember);
-        assert_eq!(better(Draining, Fat), Fat);
-        assert_eq!(better(Fat, Candidate), Candidate);
-        assert_eq!(better(Candidate, Draining), Candidate);
-        assert_eq!(better(Draining, Draining), Draining);
-        assert_eq!(better(Drained, Draining), Draining);
-        assert_eq!(better(NoMember, Drained), Drained);
-        assert_eq!(better(Missing, NoMember), Missing);
-        assert_eq!(better(Missing, Candidate), Candidate);
-    }
-}
-
 fn slices(cache: &CacheStatus, status: &Status) -> Vec<SliceReport> {
     const BLOCK: u64 = 4096;
     let slices = cache.slices.iter().map(|slice| SliceReport {
@@ -390,4 +370,24 @@ fn slices(cache: &CacheStatus, status: &Status) -> Vec<SliceReport> {
         stolen_bytes: slice.stolen * BLOCK,
     });
     slices.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_as_good_as_its_best_member() {
+        use State::{Candidate, Drained, Draining, Fat, Missing, NoMember};
+        assert_eq!(better(NoMember, Draining), Draining);
+        assert_eq!(better(NoMember, NoMember), NoMember);
+        assert_eq!(better(Draining, Fat), Fat);
+        assert_eq!(better(Fat, Candidate), Candidate);
+        assert_eq!(better(Candidate, Draining), Candidate);
+        assert_eq!(better(Draining, Draining), Draining);
+        assert_eq!(better(Drained, Draining), Draining);
+        assert_eq!(better(NoMember, Drained), Drained);
+        assert_eq!(better(Missing, NoMember), Missing);
+        assert_eq!(better(Missing, Candidate), Candidate);
+    }
 }

@@ -44,7 +44,7 @@ fn more_is_kept_than_fits_into_the_cache() {
         for thread in 0..2 {
             let pool = &pool;
             scope.spawn(move || {
-                let file = pool.create_file(&format!("file{thread}")).unwrap();
+                let file = pool.create_file(format!("file{thread}")).unwrap();
                 let mut random = fastrand::Rng::with_seed(thread as u64);
                 let all: Vec<u8> = (0..FILE_BYTES).map(|at| byte_of(thread, at)).collect();
                 for at in (0..FILE_BYTES).step_by(100_000) {
@@ -67,12 +67,12 @@ fn more_is_kept_than_fits_into_the_cache() {
     let pool = Pool::open_on(&members, &options()).unwrap();
     for thread in 0..2 {
         let file = pool
-            .open(&format!("file{thread}"), &OpenOptions::new().read(true))
+            .open(format!("file{thread}"), &OpenOptions::new().read(true))
             .unwrap();
         for at in (0..FILE_BYTES).step_by(1 << 20) {
             check(&file, thread, at, 1 << 20);
         }
         let word = file.with_bytes(4096, 8, |lent| lent.word(0)).unwrap();
-        assert_eq!(word.to_ne_bytes(), [byte_of(thread, 4096); 8]);
+        assert_eq!(word, u64::from_le_bytes([byte_of(thread, 4096); 8]));
     }
 }

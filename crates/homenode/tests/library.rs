@@ -60,7 +60,7 @@ fn lent(file: &homenode::File) -> Vec<u8> {
                 let mut piece = vec![0; lent.len()];
                 lent.copy_to(0, &mut piece);
                 if at.is_multiple_of(8) && lent.len() >= 8 {
-                    assert_eq!(lent.word(0), u64::from_ne_bytes(piece[..8].try_into().unwrap()));
+                    assert_eq!(lent.word(0).to_le(), u64::from_le_bytes(piece[..8].try_into().unwrap()));
                 }
                 bytes.extend(piece);
                 lent.len()

@@ -1,5 +1,6 @@
 //! Write-back: dirty frames go to their disks, in the order of the disks' blocks.
 
+use super::space::Slice;
 use super::{Cache, Cached, Disk};
 use crate::{Block, Disks, MemoryError};
 use parking_lot::{Condvar, Mutex};
@@ -177,6 +178,6 @@ impl Cache {
     /// Dirty frames.
     pub(super) fn dirty(&self) -> u64 {
         let slices = self.slices.iter();
-        slices.map(|slice| slice.dirty.load(Ordering::Relaxed)).sum()
+        slices.map(Slice::dirty_frames).sum()
     }
 }

@@ -5,7 +5,7 @@ use crate::{Block, Disks, MemberId, MemoryError, NodeId};
 use homenode_policy::eviction::{Eviction, Ghosts, Look, Victim};
 use homenode_shared::{Cooled, Forgotten};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Frames that are evicted at a time when one is wanted.
@@ -31,7 +31,7 @@ pub(super) struct Slice {
     owners: Box<[Owner]>,
     space: Mutex<Space>,
     /// Dirty frames. Relaxed, here and below: figures.
-    pub(super) dirty: AtomicU64,
+    pub(super) dirty: AtomicI64,
     /// Blocks that were read.
     pub(super) fetched: AtomicU64,
     /// Blocks that were written.
@@ -93,7 +93,7 @@ impl Slice {
                 free: (0..frames).rev().collect(),
                 order: Eviction::new(frames),
             }),
-            dirty: AtomicU64::new(0),
+            dirty: AtomicI64::new(0),
             fetched: AtomicU64::new(0),
             saved: AtomicU64::new(0),
             stolen: AtomicU64::new(0),
@@ -111,6 +111,12 @@ impl Slice {
     /// Frames that those who tend it keep free.
     fn kept_free(&self) -> usize {
         (self.frames / FREE_SHARE).max(1) as usize
+    }
+
+    /// Dirty frames.
+    pub(super) fn dirty_frames(&self) -> u64 {
+        // A frame may be counted as clean before it was counted as dirty.
+        u64::try_from(self.dirty.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
     fn owner(&self, frame: u32) -> &Owner {
@@ -187,9 +193,7 @@ impl Cache {
 
     /// [`Cache::take_at_once`] for bytes that are not the disk's.
     pub(super) fn take_for_new(&self, node: NodeId, block: Block) -> Option<u32> {
-        let is_full = |slice: &Slice| {
-            slice.dirty.load(Ordering::Relaxed) * DIRTY_SHARE.1 >= u64::from(slice.frames) * DIRTY_SHARE.0
-        };
+        let is_full = |slice: &Slice| slice.dirty_frames() * DIRTY_SHARE.1 >= u64::from(slice.frames) * DIRTY_SHARE.0;
         let has_room = !self.slices.iter().all(is_full);
         has_room.then(|| self.take_at_once(node, block)).flatten()
     }

@@ -46,7 +46,7 @@ impl<M> Cached<M> {
                 node: slice.node,
                 frames: slice.frames.into(),
                 free,
-                dirty: slice.dirty.load(Ordering::Relaxed),
+                dirty: slice.dirty_frames(),
                 fetched: slice.fetched.load(Ordering::Relaxed),
                 saved: slice.saved.load(Ordering::Relaxed),
                 stolen: slice.stolen.load(Ordering::Relaxed),

@@ -67,7 +67,7 @@ const SYNCS: &[Operation] = &[
     Operation::Snapshot,
 ];
 
-const ALL: &[Kind] = &[Kind::File, Kind::Pmem, Kind::Disk];
+const KINDS: &[Kind] = &[Kind::File, Kind::Pmem, Kind::Disk];
 
 /// States that a test looks at, together with the others.
 fn states() -> u64 {
@@ -295,7 +295,7 @@ fn survives(make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
 }
 
 fn survives_in(states: u64, make: impl Fn(Kind, &mut fastrand::Rng) -> Run) {
-    survive(ALL, states, |kind, random| vec![make(kind, random)]);
+    survive(KINDS, states, |kind, random| vec![make(kind, random)]);
 }
 
 fn survive(kinds: &[Kind], states: u64, make: impl Fn(Kind, &mut fastrand::Rng) -> Vec<Run>) {
@@ -513,7 +513,7 @@ fn every_planted_fault_is_found() {
             let all = makes.iter().cycle().take(4 * makes.len());
             (1..).zip(all).any(|(nth, make)| {
                 let alone = |kind, random: &mut _| vec![make(kind, random)];
-                look(ALL, 12_000, nth << 32, alone).is_err()
+                look(KINDS, 12_000, nth << 32, alone).is_err()
             })
         });
         plant(None);

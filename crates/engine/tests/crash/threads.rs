@@ -6,7 +6,7 @@
 use crate::full::file;
 use crate::sim::Kind;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format, open};
-use crate::{ALL, any, states, survive};
+use crate::{KINDS, any, states, survive};
 use homenode_engine::fs::RenameMode;
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ fn together(kind: Kind, operations: &[Operation], random: &mut fastrand::Rng, ea
 #[test]
 fn threads_survive_every_crash() {
     for of in [OPERATIONS, REPLACING] {
-        survive(ALL, states() / 3, |kind, random| together(kind, of, random, || ()));
+        survive(KINDS, states() / 3, |kind, random| together(kind, of, random, || ()));
     }
 }
 
@@ -111,7 +111,7 @@ fn faults_that_are_planted_in_threads_are_found() {
     let is_found = |fault: &&Planted| {
         let each = || plant(Some(**fault));
         let make = |kind, random: &mut _| together(kind, OPERATIONS, random, each);
-        crate::look(ALL, 400_000, seed(), make).is_err()
+        crate::look(KINDS, 400_000, seed(), make).is_err()
     };
     let missed: Vec<_> = SOME.iter().filter(|fault| !is_found(fault)).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");

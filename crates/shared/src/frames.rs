@@ -2,33 +2,35 @@
 //!
 //! A word names a frame and says what may be done with it. *Hot*: threads copy to and from the frame. *Cool*: whoever wants it makes it hot
 //! first, which is all that a hit costs; a frame that nobody wanted for long is evicted. *Filling*: its bytes are being read, and it is nobody
-//! else's. *Dirty*: newer than the disk, never cool. *Saving*: it is being written; a store meanwhile makes it dirty again.
+//! else's. *Dirty*: newer than the disk, never cool. *Held*: one thread saves it, makes it cool or evicts it, and nobody else may meanwhile; others use it
+//! on, and a store makes it dirty again.
 //!
 //! Rules. (1) Threads use a frame inside a slot ([`crate::Slots`]); one that was cooled is evicted when all have left that were inside then:
 //! [`Epochs`]. (2) Who stores into a frame makes it dirty *after* the store, a barrier between; who saves it takes the dirt away *before* it reads
 //! the bytes, likewise: so each store is saved, or seen to be dirty again, and savers wait for nobody. (3) A block is forgotten when no thread can reach it any
-//! more, but one that is filling its frame: that one finds the word changed, and keeps the frame.
+//! more, but one that is filling its frame: that one finds the word changed, and keeps the frame. (4) A frame is stamped with the epoch *after* it
+//! became cool and while it is held, so that its stamp is not older than any thread that found it hot.
 
 use crate::Slots;
 use crate::slots::Inside;
-use crate::sync::{AtomicU32, AtomicU64, Backoff, Mutex, Ordering, fence};
+use crate::sync::{AtomicU16, AtomicU32, Backoff, Mutex, Ordering, fence};
 
 const HOT: u32 = 1 << 31;
 const DIRTY: u32 = 1 << 30;
-const SAVING: u32 = 1 << 29;
+const HELD: u32 = 1 << 29;
 const FILLING: u32 = 1 << 28;
 const FRAME: u32 = FILLING - 1;
 const ABSENT: u32 = 0;
 
-/// Blocks that share a bit which says that some are dirty.
+/// Blocks whose dirty ones are counted together.
 const GROUP: u64 = 512;
 
 /// The words of one disk.
 #[derive(Debug)]
 pub struct FrameIndex {
     words: Box<[AtomicU32]>,
-    /// A bit for each [`GROUP`] blocks.
-    dirty: Box<[AtomicU64]>,
+    /// For each [`GROUP`] blocks, at least as many as are dirty: counted before one becomes so, and until after it is so no more.
+    dirty: Box<[AtomicU16]>,
 }
 
 /// A block has no frame that can be used now.
@@ -47,7 +49,7 @@ pub enum Cooled {
     Now,
     /// It is cool since some time.
     Before,
-    /// It is dirty, or being saved or filled: it stays as it is.
+    /// It is dirty, held or being filled: it stays as it is.
     Busy,
     /// Its block has it no more.
     Gone,
@@ -72,7 +74,7 @@ impl FrameIndex {
     #[must_use]
     pub fn new(blocks: u64) -> Self {
         let blocks = usize::try_from(blocks).expect("a disk of less than 2^63 bytes");
-        let groups = blocks.div_ceil(64 * usize::try_from(GROUP).expect("few"));
+        let groups = blocks.div_ceil(usize::try_from(GROUP).expect("few"));
         #[cfg(not(loom))]
         return Self {
             words: bytemuck::zeroed_slice_box(blocks),
@@ -81,7 +83,7 @@ impl FrameIndex {
         #[cfg(loom)]
         Self {
             words: (0..blocks).map(|_| AtomicU32::new(ABSENT)).collect(),
-            dirty: (0..groups).map(|_| AtomicU64::new(0)).collect(),
+            dirty: (0..groups).map(|_| AtomicU16::new(0)).collect(),
         }
     }
 
@@ -164,12 +166,13 @@ impl FrameIndex {
     #[must_use]
     pub fn end_fill_dirty(&self, at: u64, frame: u32) -> bool {
         let filling = FILLING | (frame + 1);
+        self.count(at);
         let is_there = self
             .word(at)
             .compare_exchange(filling, HOT | DIRTY | (frame + 1), Ordering::SeqCst, Ordering::Relaxed)
             .is_ok();
-        if is_there {
-            self.note_group(at);
+        if !is_there {
+            self.uncount(at);
         }
         is_there
     }
@@ -186,129 +189,104 @@ impl FrameIndex {
     #[inline(always)]
     #[must_use]
     pub fn is_dirty(&self, at: u64) -> bool {
-        self.word(at).load(Ordering::Relaxed) & DIRTY != 0
+        // Acquire: whoever sees it finds it counted.
+        self.word(at).load(Ordering::Acquire) & DIRTY != 0
     }
 
     /// Makes a block's frame dirty after a store, a barrier between, in the slot in which the frame was found. Gives the frame when it was not.
     pub fn mark_dirty(&self, at: u64) -> Option<u32> {
         let cell = self.word(at);
-        let mut word = cell.load(Ordering::Relaxed);
-        loop {
-            debug_assert!(!matches!(kind(word), Kind::Absent | Kind::Filling));
-            if word & DIRTY != 0 {
-                return None;
-            }
-            match cell.compare_exchange(word, word | HOT | DIRTY, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => word = now,
-            }
+        self.count(at);
+        // SeqCst: see rule 2.
+        let before = cell.fetch_or(HOT | DIRTY, Ordering::SeqCst);
+        debug_assert!(!matches!(kind(before), Kind::Absent | Kind::Filling));
+        if before & DIRTY != 0 {
+            self.uncount(at);
+            return None;
         }
-        self.note_group(at);
-        Some(frame(word))
+        Some(frame(before))
     }
 
-    fn note_group(&self, at: u64) {
-        let (cell, bit) = self.group(at);
-        // SeqCst, as the change of the word before it: see `next_dirty`.
-        if cell.load(Ordering::SeqCst) & bit == 0 {
-            cell.fetch_or(bit, Ordering::SeqCst);
-        }
+    fn group(&self, at: u64) -> &AtomicU16 {
+        &self.dirty[usize::try_from(at / GROUP).unwrap_or(usize::MAX)]
     }
 
-    fn group(&self, at: u64) -> (&AtomicU64, u64) {
-        let group = at / GROUP;
-        let cell = usize::try_from(group / 64).expect("an index");
-        (&self.dirty[cell], 1 << (group % 64))
+    /// Counts a block that is about to become dirty.
+    fn count(&self, at: u64) {
+        // Relaxed: whoever sees the word changed sees it too, by that change's order.
+        self.group(at).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The first dirty block from `from` on and before `end`; a guess, as others make them dirty and clean.
+    /// A block is dirty no more, or was already.
+    fn uncount(&self, at: u64) {
+        // Release: not before the change of the word.
+        self.group(at).fetch_sub(1, Ordering::Release);
+    }
+
+    /// The first dirty block from `from` on and before `end`: none that was so before the call is missed, unless somebody saves it meanwhile.
     #[must_use]
     pub fn next_dirty(&self, from: u64, end: u64) -> Option<u64> {
         let (mut at, end) = (from, end.min(self.blocks()));
         while at < end {
-            let (cell, bit) = self.group(at);
-            let bits = cell.load(Ordering::SeqCst) & !(bit - 1);
-            let first = at / GROUP / 64 * 64;
-            if bits == 0 {
-                at = (first + 64) * GROUP;
-                continue;
-            }
-            let group = first + u64::from(bits.trailing_zeros());
-            let start = at.max(group * GROUP);
-            let whole = (group + 1) * GROUP;
-            let is_whole = start == group * GROUP && whole.min(self.blocks()) <= end;
-            if is_whole {
-                // Before the words are looked at: who makes one dirty later sets it again.
-                self.group(start).0.fetch_and(!self.group(start).1, Ordering::SeqCst);
-            }
-            let found = (start..whole.min(end)).find(|at| self.word(*at).load(Ordering::SeqCst) & DIRTY != 0);
-            if let Some(found) = found {
-                if is_whole {
-                    self.note_group(found);
+            let behind = ((at / GROUP + 1) * GROUP).min(end);
+            // Acquire: what is not counted any more is seen clean.
+            if self.group(at).load(Ordering::Acquire) > 0 {
+                let found = (at..behind).find(|at| self.word(*at).load(Ordering::Acquire) & DIRTY != 0);
+                if found.is_some() {
+                    return found;
                 }
-                return Some(found);
             }
-            at = whole;
+            at = behind;
         }
         None
     }
 
-    /// Takes the dirt off a block's frame, to write its bytes; `None` when it is clean, or being saved. Read its bytes after this returned.
+    /// Takes the dirt off a block's frame, to write its bytes; `None` when it is clean, or held. Read its bytes after this returned.
     #[must_use]
     pub fn begin_save(&self, at: u64) -> Option<u32> {
         let cell = self.word(at);
         let mut word = cell.load(Ordering::Relaxed);
         loop {
-            if word & DIRTY == 0 || word & SAVING != 0 {
+            if word & DIRTY == 0 || word & HELD != 0 {
                 return None;
             }
-            match cell.compare_exchange(word, word & !DIRTY | SAVING, Ordering::SeqCst, Ordering::Relaxed) {
+            match cell.compare_exchange(word, word & !DIRTY | HELD, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => word = now,
             }
         }
+        self.uncount(at);
         // Stores that were not followed by a look at the word before are seen: rule 2.
         fence(Ordering::SeqCst);
         Some(frame(word))
     }
 
-    /// Notes that a block's frame was written: it becomes cool, after `stamp` was called, unless it is dirty again. True when it is clean.
+    /// Notes that a block's frame was written: it becomes cool, and `stamp` is called, unless it is dirty again. True when it is clean.
     pub fn end_save(&self, at: u64, stamp: impl Fn(u32)) -> bool {
         let cell = self.word(at);
-        let mut word = cell.load(Ordering::Relaxed);
-        loop {
-            let is_clean = word & DIRTY == 0;
-            let next = if is_clean {
-                stamp(frame(word));
-                word & !(SAVING | HOT)
-            } else {
-                word & !SAVING
-            };
-            match cell.compare_exchange(word, next, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => return is_clean,
-                Err(now) => word = now,
-            }
+        let cool = |word: u32| (word & DIRTY == 0).then_some(word & !HOT);
+        if let Ok(word) = cell.fetch_update(Ordering::SeqCst, Ordering::Relaxed, cool) {
+            // Who entered a slot and still found it hot is seen by the epoch that follows: rule 4.
+            fence(Ordering::SeqCst);
+            stamp(frame(word));
         }
+        // SeqCst: who sees it free sees the stamp.
+        cell.fetch_and(!HELD, Ordering::SeqCst) & DIRTY == 0
     }
 
     /// Notes that a block's frame could not be written: it is dirty still. True when nobody had made it so meanwhile.
     pub fn fail_save(&self, at: u64) -> bool {
         let cell = self.word(at);
+        self.count(at);
         let is_new = cell.fetch_or(DIRTY, Ordering::SeqCst) & DIRTY == 0;
-        if is_new {
-            self.note_group(at);
+        if !is_new {
+            self.uncount(at);
         }
-        cell.fetch_and(!SAVING, Ordering::SeqCst);
+        cell.fetch_and(!HELD, Ordering::SeqCst);
         is_new
     }
 
-    /// Whether a block is being saved.
-    #[must_use]
-    pub fn is_saving(&self, at: u64) -> bool {
-        self.word(at).load(Ordering::Acquire) & SAVING != 0
-    }
-
-    /// Makes the frame of a block cool, after `stamp` was called, unless it is busy.
+    /// Makes the frame of a block cool, and calls `stamp`, unless it is busy.
     pub fn cool(&self, at: u64, frame: u32, stamp: impl Fn(u32)) -> Cooled {
         let cell = self.word(at);
         let mut word = cell.load(Ordering::Relaxed);
@@ -316,34 +294,51 @@ impl FrameIndex {
             if word & FRAME != frame + 1 {
                 return Cooled::Gone;
             }
-            if word & (DIRTY | SAVING | FILLING) != 0 {
+            if word & (DIRTY | HELD | FILLING) != 0 {
                 return Cooled::Busy;
             }
             if word & HOT == 0 {
                 return Cooled::Before;
             }
-            stamp(frame);
-            match cell.compare_exchange(word, word & !HOT, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => return Cooled::Now,
+            match cell.compare_exchange(word, word & !HOT | HELD, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => break,
                 Err(now) => word = now,
             }
         }
+        // As in `end_save`, here and below.
+        fence(Ordering::SeqCst);
+        stamp(frame);
+        cell.fetch_and(!HELD, Ordering::SeqCst);
+        Cooled::Now
     }
 
     /// Takes a frame away from its block that is cool, and out of use, as [`Epochs`] say of its stamp; false when it is not.
     #[must_use]
-    pub fn evict(&self, at: u64, frame: u32, is_out_of_use: impl FnOnce() -> bool) -> bool {
-        let cell = self.word(at);
-        // Acquire, and before the look at the stamp: that was set before the frame became cool.
-        let word = cell.load(Ordering::Acquire);
-        let may_go = word & FRAME == frame + 1 && kind(word) == Kind::Cool && is_out_of_use();
-        may_go
+    pub fn evict(&self, at: u64, frame: u32, is_out_of_use: impl Fn() -> bool) -> bool {
+        let (cell, cool) = (self.word(at), frame + 1);
+        // Most of those that are not are told so without a write.
+        if cell.load(Ordering::Acquire) != cool || !is_out_of_use() {
+            return false;
+        }
+        // SeqCst on success: the stamp of the last time that it became cool is seen, and it is not made cool again while it is held.
+        if cell
+            .compare_exchange(cool, cool | HELD, Ordering::SeqCst, Ordering::Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        // It fails when somebody made it hot: he may use it still.
+        let is_evicted = is_out_of_use()
             && cell
-                .compare_exchange(word, ABSENT, Ordering::SeqCst, Ordering::Relaxed)
-                .is_ok()
+                .compare_exchange(cool | HELD, ABSENT, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok();
+        if !is_evicted {
+            cell.fetch_and(!HELD, Ordering::SeqCst);
+        }
+        is_evicted
     }
 
-    /// Takes away what a block has that no thread can reach any more: rule 3. Waits while it is being saved.
+    /// Takes away what a block has that no thread can reach any more: rule 3. Waits while it is held.
     pub fn forget(&self, at: u64) -> Forgotten {
         let cell = self.word(at);
         let mut backoff = Backoff::default();
@@ -353,7 +348,7 @@ impl FrameIndex {
             if kind == Kind::Absent {
                 return Forgotten::Nothing;
             }
-            if word & SAVING != 0 {
+            if word & HELD != 0 {
                 backoff.wait();
                 continue;
             }
@@ -364,7 +359,10 @@ impl FrameIndex {
                 return match kind {
                     // Its filler finds the word changed.
                     Kind::Filling => Forgotten::Nothing,
-                    _ if word & DIRTY != 0 => Forgotten::DirtyFrame(frame(word)),
+                    _ if word & DIRTY != 0 => {
+                        self.uncount(at);
+                        Forgotten::DirtyFrame(frame(word))
+                    }
                     _ => Forgotten::Frame(frame(word)),
                 };
             }
@@ -461,7 +459,8 @@ mod tests {
         assert_eq!(index.cool(7, 0, stamp), Cooled::Busy);
         assert!(!index.evict(7, 0, || true));
         assert_eq!(index.begin_save(7), Some(0));
-        assert_eq!((index.begin_save(7), index.is_saving(7)), (None, true));
+        assert_eq!(index.begin_save(7), None, "it is being saved");
+        assert_eq!(index.cool(7, 0, stamp), Cooled::Busy);
         assert!(index.mark_dirty(7).is_some(), "stored meanwhile");
         assert!(!index.end_save(7, stamp), "dirty again");
         assert_eq!(index.begin_save(7), Some(0));

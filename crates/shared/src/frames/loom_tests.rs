@@ -23,7 +23,7 @@ const BLOCK: u64 = 0;
 
 fn world() -> Arc<World> {
     let world = World {
-        slots: Slots::new(2),
+        slots: Slots::new(3),
         gate: Gate::default(),
         index: FrameIndex::new(1),
         epochs: Epochs::default(),
@@ -37,7 +37,12 @@ fn world() -> Arc<World> {
 
 impl World {
     fn stamp(&self, _frame: u32) {
-        self.stamp.store(self.epochs.now(), Ordering::SeqCst);
+        // Relaxed, as in the cache: the change of the word that follows shows it.
+        self.stamp.store(self.epochs.now(), Ordering::Relaxed);
+    }
+
+    fn is_out_of_use(&self) -> bool {
+        self.epochs.is_over(self.stamp.load(Ordering::Relaxed))
     }
 
     fn write(&self, value: u32) -> bool {
@@ -66,15 +71,14 @@ impl World {
     /// Cools the frame and evicts it when nobody uses it any more. True when it is the caller's.
     fn evict(&self) -> bool {
         self.index.cool(BLOCK, FRAME, |frame| self.stamp(frame));
-        let is_out_of_use = || self.epochs.is_over(self.stamp.load(Ordering::SeqCst));
         for _ in 0..4 {
-            if is_out_of_use() {
+            if self.is_out_of_use() {
                 break;
             }
             self.epochs.advance(&self.slots);
             yield_now();
         }
-        self.index.evict(BLOCK, FRAME, is_out_of_use)
+        self.index.evict(BLOCK, FRAME, || self.is_out_of_use())
     }
 }
 
@@ -213,5 +217,140 @@ fn a_dirty_block_is_found_by_its_group() {
         writer.join().expect("no panic");
         assert!(before.is_none_or(|at| at == BLOCK));
         assert_eq!(world.index.next_dirty(0, 1), Some(BLOCK), "a dirty block is lost");
+    });
+}
+
+/// Two readers' worth of looks at a frame, inside one slot.
+fn use_frame(world: &World, frame: &UnsafeCell<u32>) {
+    let slot = world.slots.claim().expect("three slots");
+    if let Some(_inside) = slot.enter(&world.gate, 1)
+        && world.index.warm(BLOCK).is_ok()
+    {
+        // SAFETY: loom checks that nobody writes meanwhile: that is the test.
+        frame.with(|at| assert_eq!(unsafe { *at }, 0));
+    }
+}
+
+/// Evicts a frame that somebody uses, while `beside` goes on; both epochs may end at any time.
+fn evict_beside(world: &Arc<World>, beside: impl FnOnce(&World) + Send + 'static) {
+    let frame = Arc::new(UnsafeCell::new(0_u32));
+    let reader = {
+        let (world, frame) = (world.clone(), frame.clone());
+        spawn(move || use_frame(&world, &frame))
+    };
+    let beside = {
+        let world = world.clone();
+        spawn(move || beside(&world))
+    };
+    (0..2).for_each(|_| world.epochs.advance(&world.slots));
+    if world.index.evict(BLOCK, FRAME, || world.is_out_of_use()) {
+        // SAFETY: as above.
+        frame.with_mut(|at| unsafe { *at = 7 });
+    }
+    reader.join().expect("no panic");
+    beside.join().expect("no panic");
+}
+
+#[test]
+fn a_frame_that_becomes_cool_late_is_not_evicted_early() {
+    bounded(|| {
+        let world = world();
+        assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
+        assert_eq!(world.index.begin_save(BLOCK), Some(FRAME));
+        evict_beside(&world, |world| {
+            world.index.end_save(BLOCK, |frame| world.stamp(frame));
+        });
+    });
+    bounded(|| {
+        let world = world();
+        evict_beside(&world, |world| {
+            let _ = world.index.cool(BLOCK, FRAME, |frame| world.stamp(frame));
+        });
+    });
+}
+
+#[test]
+fn a_frame_that_is_cool_anew_is_not_evicted_by_its_old_stamp() {
+    bounded(|| {
+        let world = world();
+        world.index.cool(BLOCK, FRAME, |frame| world.stamp(frame));
+        (0..2).for_each(|_| world.epochs.advance(&world.slots));
+        assert!(world.is_out_of_use());
+        evict_beside(&world, |world| {
+            if world.write(1) {
+                world.save();
+            }
+        });
+    });
+}
+
+#[test]
+fn a_dirty_block_is_found_by_each_who_looks() {
+    loom::model(|| {
+        let world = world();
+        assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
+        let other = {
+            let world = world.clone();
+            spawn(move || assert_eq!(world.index.next_dirty(0, 1), Some(BLOCK), "missed beside another"))
+        };
+        assert_eq!(world.index.next_dirty(0, 1), Some(BLOCK), "missed beside another");
+        other.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_dirty_block_is_found_until_it_is_being_saved() {
+    loom::model(|| {
+        let world = world();
+        assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
+        let saver = {
+            let world = world.clone();
+            spawn(move || world.save())
+        };
+        let found = world.index.next_dirty(0, 1);
+        assert!(
+            found.is_some() || !world.index.is_dirty(BLOCK),
+            "it is dirty, and missed"
+        );
+        saver.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_block_that_another_makes_dirty_is_found() {
+    loom::model(|| {
+        let world = world();
+        let other = {
+            let world = world.clone();
+            spawn(move || {
+                world.index.mark_dirty(BLOCK);
+            })
+        };
+        // As one whose store found it dirty, and who makes that durable.
+        if world.index.is_dirty(BLOCK) {
+            assert_eq!(world.index.next_dirty(0, 1), Some(BLOCK), "a store is not found");
+        }
+        other.join().expect("no panic");
+    });
+}
+
+#[test]
+fn a_block_that_is_forgotten_is_not_written_afterwards() {
+    loom::model(|| {
+        let world = world();
+        assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
+        let saver = {
+            let world = world.clone();
+            spawn(move || world.save())
+        };
+        assert_ne!(world.index.forget(BLOCK), Forgotten::Nothing);
+        // It is another file's from now on.
+        world.disk.store(9, Ordering::Relaxed);
+        saver.join().expect("no panic");
+        assert_eq!(
+            world.disk.load(Ordering::Relaxed),
+            9,
+            "the old block was written over the new one"
+        );
     });
 }

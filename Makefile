@@ -36,6 +36,7 @@ bench: setup
 	@$(bench) metadata --json $(CARGO_TARGET_DIR)/bench-metadata.json
 	@$(bench) mount --json $(CARGO_TARGET_DIR)/bench-mount.json
 	@$(bench) blk --json $(CARGO_TARGET_DIR)/bench-blk.json --figure $(CARGO_TARGET_DIR)/bench-blk.svg
+	@$(bench) cache --json $(CARGO_TARGET_DIR)/bench-cache.json
 	@$(bench) affinity --only daemon --json $(CARGO_TARGET_DIR)/bench-affinity.json
 
 fuzz: setup

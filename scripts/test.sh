@@ -68,6 +68,7 @@ step "benches, small: they work; their numbers mean nothing here"
 "$target/debug/homenode-bench" metadata --smoke
 "$target/debug/homenode-bench" mount --smoke
 "$target/debug/homenode-bench" blk --smoke
+"$target/debug/homenode-bench" cache --smoke
 if [ "$(id -u)" -eq 0 ]; then
     "$target/debug/homenode-bench" affinity --smoke --only daemon
     "$target/debug/homenode-bench" durable --smoke --directory "$target"

@@ -1,6 +1,7 @@
 //! Errors that end a bench early, in words for a person.
 
 use std::io;
+use std::path::PathBuf;
 
 /// Why a bench stopped without (or with unwelcome) results.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +34,9 @@ pub(crate) enum Error {
     /// No case's name holds any of the given substrings.
     #[error("no case matches {0}: run with --smoke and without --case to see the names of all")]
     NoCase(String),
+    /// A file of `--trace` that is empty or not of the format that its ending tells.
+    #[error("{}: no trace: libCacheSim's oracleGeneral (.bin), or lines of numbers", .0.display())]
+    NoTrace(PathBuf),
     /// Cases whose threads share CPUs would be checked with a real-time policy.
     #[error("--check with cases contended/…: threads of a real-time policy do not share CPUs; run it without chrt")]
     RealTime,

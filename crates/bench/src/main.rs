@@ -6,6 +6,7 @@
 mod affinity;
 mod arguments;
 mod blk;
+mod cache;
 mod cpu_time;
 mod cpus;
 mod durable;
@@ -59,6 +60,8 @@ enum Bench {
     /// The upload of `affinity` alone, in a guest.
     #[command(hide = true)]
     Upload(affinity::play::Arguments),
+    /// The cache of durable pools: hit ratios of its decisions against LRU and ARC, whole and in slices.
+    Cache(cache::Arguments),
     /// Durable pools: appends, replaced files and SQLite against ext4 and xfs, and how long a pool takes to come back; needs root.
     Durable(durable::DurableArguments),
     /// Fills a pool for `durable`, and is killed.
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Bench::Affinity(arguments) => affinity::run(&arguments),
         Bench::MeasureAffinity(arguments) => affinity::guest::run(&arguments),
         Bench::Upload(arguments) => affinity::play::run(&arguments),
+        Bench::Cache(arguments) => cache::run(&arguments),
         Bench::Durable(arguments) => durable::run(&arguments),
         Bench::FillPool(arguments) => durable::restart::fill(&arguments),
         Bench::OpenPool(arguments) => durable::restart::open(&arguments),

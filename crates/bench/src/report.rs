@@ -182,6 +182,8 @@ pub(crate) struct Table {
     peers: Vec<&'static str>,
     case_width: usize,
     server_cpu: bool,
+    /// Decimals of numbers below 1000.
+    decimals: usize,
     /// The peer whose range of ratios is shown.
     range_of: Option<&'static str>,
 }
@@ -193,6 +195,7 @@ impl Table {
             peers: peers.to_vec(),
             case_width: 26,
             server_cpu: false,
+            decimals: 1,
             range_of: None,
         }
     }
@@ -206,6 +209,12 @@ impl Table {
     /// For rows with the server's CPU time.
     pub(crate) fn with_server_cpu(mut self) -> Self {
         self.server_cpu = true;
+        self
+    }
+
+    /// For numbers of which a tenth matters.
+    pub(crate) fn with_decimals(mut self, decimals: usize) -> Self {
+        self.decimals = decimals;
         self
     }
 
@@ -250,6 +259,7 @@ impl Table {
 
     fn line(&self, row: &Row) -> String {
         let width = self.case_width;
+        let number = |value| number(value, self.decimals);
         let mut line = format!("{:<width$}{:>12}", row.case, number(row.homenode));
         for peer in &self.peers {
             let value = row.peers.get(peer).map_or("-".to_owned(), |&value| number(value));
@@ -273,10 +283,10 @@ impl Table {
     }
 }
 
-/// Small numbers with a decimal, large ones without.
-fn number(value: f64) -> String {
+/// Small numbers with decimals, large ones without.
+fn number(value: f64, decimals: usize) -> String {
     if value < 1000.0 {
-        format!("{value:.1}")
+        format!("{value:.decimals$}")
     } else {
         format!("{value:.0}")
     }

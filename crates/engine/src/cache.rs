@@ -21,7 +21,7 @@ use crate::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, St
 use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
-use space::Slice;
+use space::{Returning, Slice};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use tail::Tail;
@@ -58,6 +58,7 @@ struct Cache {
     shift: u32,
     slots: Arc<Slots>,
     epochs: Epochs,
+    returning: Returning,
     tail: Tail,
 }
 
@@ -101,6 +102,7 @@ impl<M> Cached<M> {
             shift,
             slots: Slots::new(SLOTS),
             epochs: Epochs::default(),
+            returning: Returning::new(all),
             tail,
         };
         Self {

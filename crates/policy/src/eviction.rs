@@ -1,97 +1,101 @@
 //! Eviction: decides which frame of a slice of the cache is given back.
 //!
-//! S3-FIFO with the correlation window of Clock2Q+. Three queues: new frames enter the *window*, half of the small queue; from there
-//! they come to *probation*, its other half. A frame at the end of probation that was used since it left the window goes to the
-//! *main* queue, another one is the victim and its key is remembered as a *ghost*. A block that comes back while its ghost is there
-//! enters the main queue, which is a clock: used frames go round once more. The small queue gives while it has more than a tenth of all
-//! frames. Uses within the window do not count, so that a block that is touched a few times in a row does not look hot.
+//! S3-FIFO with the correlation window of Clock2Q+. A new frame enters the *window*, half of the small queue, and comes from there to
+//! *probation*, its other half. At the end of probation a frame that was used since it left the window goes to the *main* queue, and
+//! any other is the victim. The main queue is a clock: used frames go round once more. The small queue gives while it has more than a
+//! tenth of all frames. Uses within the window do not count, so a block that is touched a few times in a row does not look hot.
 //!
-//! Whether a frame was used is not kept here: it is a state of the entry that maps it, which [`Look`] tells.
-//! - [`Inserted::is_returned`]: the block enters the main queue; publish it *cool*. Any other may be published hot.
-//! - [`Inserted::cool`]: this frame has left the window; make it cool.
-//! - Write-back makes a block cool, not hot: being cleaned is no use.
+//! [`Ghosts`] remember the keys of victims of the small queue; a block that comes back while its ghost is there enters the main queue.
+//! All slices share them, as a block may come back to another slice than it left.
 //!
-//! Invariants: a frame is in one queue or in none; a key is nowhere but in the callers' own tables. Without clock and randomness.
-//! Cost: 12 bytes a frame, 8 for the links and 4 for a ghost. [`Eviction::insert`] and [`Eviction::remove`] take constant time,
-//! [`Eviction::evict`] at most [`LOOKS_MAX`] looks and one more, whatever the number of frames.
-//! Sources: Yang and others, "FIFO queues are all you need for cache eviction" (S3-FIFO); Zhai and others, "Clock2Q+" (the window, the
-//! limit of looks).
+//! Neither keys nor uses are kept here. A use is a state of the entry that maps the frame, hot instead of cool, and [`Look`] tells it:
+//! - A block that comes back is published cool, any other one hot.
+//! - A frame that leaves the window ([`Eviction::insert`] returns it) is made cool.
+//! - A block that was written back becomes cool, not hot: being cleaned is no use.
+//!
+//! Invariants: a frame is in one queue or in none; without clock and randomness.
+//! Cost: 8 bytes a frame, and 4 for a ghost. [`Eviction::insert`] and [`Eviction::remove`] take constant time, [`Eviction::evict`]
+//! at most [`WORK_MAX`] looks, whatever the number of frames.
+//! Sources: Yang and others, "FIFO queues are all you need for cache eviction" (S3-FIFO); Zhai and others, "Clock2Q+: a simple and
+//! efficient replacement algorithm for metadata cache in VMware vSAN" (the window, the limit of looks).
+
+mod ghosts;
+
+pub use ghosts::Ghosts;
 
 use alloc::boxed::Box;
 use alloc::vec;
 
-mod ghosts;
-
-use ghosts::Ghosts;
-
-/// Most looks of an eviction before it takes a frame that was used: a main queue of nothing but hot frames has no better one.
-pub const LOOKS_MAX: u32 = 64;
-/// Most busy frames that an eviction meets in a queue before it turns to the other one.
+/// Most looks of an eviction before it turns to frames that were cooled lately: where all frames are hot there are no better ones.
+const LOOKS_MAX: u32 = 64;
+/// Most busy frames that an eviction meets in a queue before it turns to the other one, and most of those cooled lately that it meets.
 const BUSY_MAX: u32 = 16;
+/// Most looks of an eviction in all.
+pub const WORK_MAX: u32 = LOOKS_MAX + BUSY_MAX;
 /// The small queue gives while it has more than this part of all frames.
 const SMALL_PART: u32 = 10;
-/// The window is this part of all frames: half of the small queue.
+/// The window is this part of all frames.
 const WINDOW_PART: u32 = 2 * SMALL_PART;
-/// Most frames of a slice, 4 TiB: the queue of a frame is in the two bits above its link.
-pub const FRAMES_MAX: u32 = (1 << QUEUE_SHIFT) - SENTINELS;
-const SENTINELS: u32 = 3;
+const QUEUES: u32 = 3;
+/// A frame's queue is in the bits above its link.
 const QUEUE_SHIFT: u32 = 30;
+/// Most frames of a slice: 4 TiB.
+pub const FRAMES_MAX: u32 = (1 << QUEUE_SHIFT) - QUEUES;
 
 /// State of a frame, as the callback of [`Eviction::evict`] tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// The frame was used since it was last looked at or made cool; the callback has made it cool again.
+    /// Hot: used since it was made cool. The callback has made it cool again.
     Referenced,
-    /// Nobody used it since then: it may go. With the key of its block; the callback has seen to it that nobody uses the frame from now on.
-    Unused(u64),
-    /// It cannot go now: dirty, being written, or in use.
+    /// Cool: it may go. The callback has seen to it that nobody uses it from now on.
+    Unused,
+    /// It cannot go now: dirty, being written, or cool for so short a time that a thread may still use it.
     Busy,
     /// It holds no block any more.
     Gone,
 }
 
-/// How a block has come in.
+/// A frame that is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "frames that are not made cool are never evicted on their merits"]
-pub struct Inserted {
-    /// Its ghost was there: it went to the main queue, and is to be published cool.
-    pub is_returned: bool,
-    /// A frame that has left the window, to be made cool.
-    pub cool: Option<u32>,
+#[must_use = "the frame is in no queue any more"]
+pub struct Victim {
+    /// The frame.
+    pub frame: u32,
+    /// Whether the key of its block belongs into [`Ghosts`].
+    pub is_remembered: bool,
 }
 
 /// Events since [`Eviction::take_counts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Blocks that came in: misses.
+    /// Blocks that came in.
     pub inserts: u64,
-    /// Blocks of them whose ghost was there: what a larger slice would have hit.
-    pub ghost_hits: u64,
-    /// Frames given back by [`Eviction::evict`].
+    /// Those of them that came back while their ghost was there.
+    pub returned: u64,
+    /// Frames that [`Eviction::evict`] gave back.
     pub evictions: u64,
-    /// Frames looked at for that.
+    /// Frames that it looked at.
     pub looks: u64,
 }
 
-/// Frames of a slice in the order in which they go.
+/// Frames of a slice, in the order in which they go.
 #[derive(Debug)]
 pub struct Eviction {
-    /// By frame, then a sentinel of each queue: rings in both directions.
+    /// By frame, then a sentinel for each queue: rings.
     links: Box<[Link]>,
-    /// Frames in each queue.
-    lengths: [u32; SENTINELS as usize],
-    ghosts: Ghosts,
+    /// Frames of each queue.
+    lengths: [u32; QUEUES as usize],
+    /// A frame of the main queue: it and all behind it were made cool, or came in cool, since an eviction last met nothing but hot frames.
+    cooled: Option<u32>,
     counts: Counts,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
     next: u32,
-    /// Previous frame or sentinel; above [`QUEUE_SHIFT`] the queue plus one, 0 in none.
+    /// Frame or sentinel before this one. Above [`QUEUE_SHIFT`] the queue's number plus one, or 0 in no queue.
     previous: u32,
 }
-
-const NOWHERE: Link = Link { next: 0, previous: 0 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Queue {
@@ -99,6 +103,9 @@ enum Queue {
     Probation,
     Main,
 }
+
+// The whole frame table of the cache takes 32 bytes a frame.
+const _: () = assert!(size_of::<Link>() == 8);
 
 impl Eviction {
     /// A slice whose frames, numbered from 0, hold nothing.
@@ -108,68 +115,89 @@ impl Eviction {
     #[must_use]
     pub fn new(frames: u32) -> Self {
         assert!(frames <= FRAMES_MAX, "{frames} frames in a slice, at most {FRAMES_MAX}");
-        let mut links = vec![NOWHERE; (frames + SENTINELS) as usize].into_boxed_slice();
+        let mut links = vec![Link::NONE; (frames + QUEUES) as usize].into_boxed_slice();
         for queue in Queue::ALL {
             let sentinel = frames + queue as u32;
             links[sentinel as usize] = Link::new(queue, sentinel, sentinel);
         }
         Self {
             links,
-            lengths: [0; SENTINELS as usize],
-            ghosts: Ghosts::new(frames),
+            lengths: [0; QUEUES as usize],
+            cooled: None,
             counts: Counts::default(),
         }
     }
 
-    /// Frames of the slice, whether they hold a block or not.
+    /// Frames of the slice, with or without a block.
     #[must_use]
     pub fn frames(&self) -> u32 {
-        // `new` made no more than fit.
-        u32::try_from(self.links.len()).map_or(0, |links| links - SENTINELS)
+        u32::try_from(self.links.len()).expect("new made fewer than 2^32 links") - QUEUES
     }
 
-    /// Frames that hold a block.
+    /// Frames with a block.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.lengths.iter().sum()
     }
 
-    /// Takes note of a block that comes into a free frame.
+    /// Takes note of a block that comes into a free frame; `is_returned` when its ghost was there. Returns a frame that has left the
+    /// window, which the caller makes cool.
     ///
     /// # Panics
     /// When the frame holds a block already, or is none of the slice.
-    pub fn insert(&mut self, frame: u32, key: u64) -> Inserted {
+    #[must_use = "a frame that is not made cool looks used"]
+    pub fn insert(&mut self, frame: u32, is_returned: bool) -> Option<u32> {
         assert!(frame < self.frames(), "frame {frame} of {}", self.frames());
         assert!(self.queue_of(frame).is_none(), "frame {frame} holds a block already");
         self.counts.inserts += 1;
-        let is_returned = self.ghosts.take(key);
-        self.counts.ghost_hits += u64::from(is_returned);
         if is_returned {
+            self.counts.returned += 1;
             self.push(Queue::Main, frame);
-            return Inserted {
-                is_returned,
-                cool: None,
-            };
+            return None;
         }
         self.push(Queue::Window, frame);
-        let is_full = self.length(Queue::Window) > self.frames() / WINDOW_PART;
-        let cool = self.first(Queue::Window).filter(|_| is_full);
-        if let Some(frame) = cool {
-            self.take_out(frame);
-            self.push(Queue::Probation, frame);
+        if self.length(Queue::Window) <= self.frames() / WINDOW_PART {
+            return None;
         }
-        Inserted { is_returned, cool }
+        let oldest = self.first(Queue::Window)?;
+        self.take_out(oldest);
+        self.push(Queue::Probation, oldest);
+        Some(oldest)
     }
 
-    /// Takes a frame out for another block. `None` when all that it met in [`LOOKS_MAX`] looks are busy or in use all the time: to be
-    /// called again when some of them have been written back.
-    pub fn evict(&mut self, look: &mut dyn FnMut(u32) -> Look) -> Option<u32> {
-        let victim = self.search(look);
-        self.counts.evictions += u64::from(victim.is_some());
-        victim
+    /// Takes out the frame that is to be given back. `None` when none of those that it met may go: to be called anew when some have been
+    /// written back, and those that it made cool are out of use.
+    pub fn evict(&mut self, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
+        let small = self.used() - self.length(Queue::Main);
+        // So that no busy frame is met twice.
+        let mut busy_left = [small.min(BUSY_MAX), self.length(Queue::Main).min(BUSY_MAX)];
+        let mut first_used = None;
+        for _ in 0..LOOKS_MAX {
+            let Some((frame, queue)) = self.take_next(busy_left) else {
+                break;
+            };
+            match self.count(look(frame)) {
+                Look::Unused => return self.give(frame, queue != Queue::Main),
+                Look::Referenced => {
+                    self.push(Queue::Main, frame);
+                    first_used = first_used.or(Some(frame));
+                }
+                Look::Busy => {
+                    busy_left[usize::from(queue == Queue::Main)] -= 1;
+                    // It does not come into the window again: its uses count.
+                    let is_main = queue == Queue::Main;
+                    self.push(if is_main { Queue::Main } else { Queue::Probation }, frame);
+                }
+                Look::Gone => {}
+            }
+        }
+        // By now it may have gone.
+        let is_main = |frame: &u32| self.queue_of(*frame) == Some(Queue::Main);
+        self.cooled = self.cooled.or(first_used.filter(is_main));
+        self.evict_cooled(look)
     }
 
-    /// Takes out a frame whose block was truncated away; whether it held one. To be called before the frame holds another one.
+    /// Takes out a frame whose block was cut away; whether it held one. To be called before the frame holds another block.
     pub fn remove(&mut self, frame: u32) -> bool {
         self.take_out(frame).is_some()
     }
@@ -179,116 +207,109 @@ impl Eviction {
         core::mem::take(&mut self.counts)
     }
 
-    /// Panics unless every frame is in one ring or in none, and the lengths are right.
+    /// Panics unless each frame is in one ring or in none, and the lengths are right.
     pub fn check_invariants(&self) {
-        let mut linked = 0;
+        let frames = self.frames();
         for queue in Queue::ALL {
-            let sentinel = self.frames() + queue as u32;
+            let sentinel = frames + queue as u32;
             let (mut at, mut length) = (sentinel, 0);
             loop {
-                let next = self.link(at).next;
-                assert_eq!(
-                    self.link(next).previous(),
-                    at,
-                    "{queue:?}: the ring is the same backwards"
-                );
-                assert_eq!(self.link(next).queue(), Some(queue), "{queue:?}: {next} belongs to it");
+                let next = self.links[at as usize].next;
+                let link = self.links[next as usize];
+                assert_eq!(link.previous(), at, "{queue:?}: {at} and {next} know each other");
+                assert_eq!(link.queue(), Some(queue), "{next} is in the queue that it names");
                 if next == sentinel {
                     break;
                 }
-                assert!(
-                    next < self.frames() && length < self.frames(),
-                    "{queue:?}: the ring ends"
-                );
                 (at, length) = (next, length + 1);
+                assert!(at < frames && length <= frames, "{queue:?}: the ring closes");
             }
-            assert_eq!(length, self.length(queue), "{queue:?}: frames counted");
-            linked += length;
+            assert_eq!(length, self.length(queue), "{queue:?}: frames are counted");
         }
-        let held = (0..self.frames()).filter(|frame| self.queue_of(*frame).is_some());
-        assert_eq!(held.count(), linked as usize, "no frame is outside of the rings");
+        let held = (0..frames).filter(|frame| self.queue_of(*frame).is_some()).count();
+        assert_eq!(held, self.used() as usize, "no frame is beside the rings");
         assert!(
-            self.length(Queue::Window) <= self.frames() / WINDOW_PART,
-            "the window is no larger"
+            self.length(Queue::Window) <= frames / WINDOW_PART,
+            "the window is full at most"
         );
     }
 
-    fn search(&mut self, look: &mut dyn FnMut(u32) -> Look) -> Option<u32> {
-        let small = self.used() - self.length(Queue::Main);
-        // Each busy frame is looked at once.
-        let mut busy_left = [small.min(BUSY_MAX), self.length(Queue::Main).min(BUSY_MAX)];
-        let mut first_used = None;
-        for _ in 0..LOOKS_MAX {
-            let Some(frame) = self.next(busy_left) else { break };
-            let Some(queue) = self.take_out(frame) else { break };
-            self.counts.looks += 1;
-            match look(frame) {
-                Look::Unused(key) => {
-                    if queue != Queue::Main {
-                        self.ghosts.put(key);
-                    }
-                    return Some(frame);
-                }
-                Look::Referenced => {
-                    self.push(Queue::Main, frame);
-                    first_used = first_used.or(Some(frame));
-                }
-                Look::Busy => {
-                    busy_left[usize::from(queue == Queue::Main)] -= 1;
-                    // Not back into the window: its uses count.
-                    let back = if queue == Queue::Main { queue } else { Queue::Probation };
-                    self.push(back, frame);
-                }
-                Look::Gone => {}
-            }
-        }
-        // All that it met are hot: that which was looked at first has been cool for longest.
-        let frame = first_used?;
-        self.counts.looks += 1;
-        match look(frame) {
-            Look::Unused(_) => {}
-            Look::Referenced | Look::Busy => return None,
-            Look::Gone => {
-                self.take_out(frame);
-                return None;
-            }
-        }
-        self.take_out(frame);
-        Some(frame)
-    }
-
-    /// The frame to look at next, of the queue that has more than its share, and of the other one where that has nothing to look at.
-    fn next(&self, busy_left: [u32; 2]) -> Option<u32> {
-        let main = self.first(Queue::Main).filter(|_| busy_left[1] > 0);
+    /// Takes out the frame to look at: of the queue that has more than its share, or else of the other one.
+    fn take_next(&mut self, busy_left: [u32; 2]) -> Option<(u32, Queue)> {
         let small = self.first(Queue::Probation).or_else(|| self.first(Queue::Window));
         let small = small.filter(|_| busy_left[0] > 0);
-        let is_small_turn = self.used() - self.length(Queue::Main) > self.frames() / SMALL_PART;
-        if is_small_turn { small.or(main) } else { main.or(small) }
+        let main = self.first(Queue::Main).filter(|_| busy_left[1] > 0);
+        let has_more = self.used() - self.length(Queue::Main) > self.frames() / SMALL_PART;
+        let frame = if has_more { small.or(main) } else { main.or(small) }?;
+        let has_come_round = self.cooled == Some(frame);
+        let queue = self.take_out(frame)?;
+        if has_come_round {
+            self.cooled = None;
+        }
+        Some((frame, queue))
     }
 
+    /// Takes out one of the frames that have been cool for longest of those cooled lately.
+    fn evict_cooled(&mut self, look: &mut dyn FnMut(u32) -> Look) -> Option<Victim> {
+        let mut next = self.cooled;
+        for _ in 0..BUSY_MAX {
+            let frame = next?;
+            next = self.behind(frame);
+            match self.count(look(frame)) {
+                Look::Unused => {
+                    self.take_out(frame);
+                    return self.give(frame, false);
+                }
+                // It is hot again at once, and goes round with the others.
+                Look::Referenced if self.cooled == Some(frame) => self.cooled = next,
+                Look::Referenced | Look::Busy => {}
+                Look::Gone => _ = self.take_out(frame),
+            }
+        }
+        None
+    }
+
+    fn count(&mut self, look: Look) -> Look {
+        self.counts.looks += 1;
+        look
+    }
+
+    fn give(&mut self, frame: u32, is_remembered: bool) -> Option<Victim> {
+        self.counts.evictions += 1;
+        Some(Victim { frame, is_remembered })
+    }
+
+    /// Adds a frame at the end.
     fn push(&mut self, queue: Queue, frame: u32) {
         let sentinel = self.frames() + queue as u32;
-        let last = self.link(sentinel).previous();
+        let last = self.links[sentinel as usize].previous();
         self.links[frame as usize] = Link::new(queue, sentinel, last);
         self.links[last as usize].next = frame;
         self.links[sentinel as usize].set_previous(frame);
         self.lengths[queue as usize] += 1;
     }
 
-    /// Takes a frame out of its queue, and tells which that was.
+    /// Takes a frame out of its queue, and returns which that was.
     fn take_out(&mut self, frame: u32) -> Option<Queue> {
         let queue = self.queue_of(frame)?;
-        let link = self.link(frame);
+        if self.cooled == Some(frame) {
+            self.cooled = self.behind(frame);
+        }
+        let link = core::mem::replace(&mut self.links[frame as usize], Link::NONE);
         self.links[link.previous() as usize].next = link.next;
         self.links[link.next as usize].set_previous(link.previous());
-        self.links[frame as usize] = NOWHERE;
         self.lengths[queue as usize] -= 1;
         Some(queue)
     }
 
     fn first(&self, queue: Queue) -> Option<u32> {
-        let first = self.link(self.frames() + queue as u32).next;
-        (first < self.frames()).then_some(first)
+        self.behind(self.frames() + queue as u32)
+    }
+
+    /// The frame behind a frame or sentinel.
+    fn behind(&self, index: u32) -> Option<u32> {
+        let next = self.links[index as usize].next;
+        (next < self.frames()).then_some(next)
     }
 
     fn length(&self, queue: Queue) -> u32 {
@@ -296,30 +317,28 @@ impl Eviction {
     }
 
     fn queue_of(&self, frame: u32) -> Option<Queue> {
-        self.link(frame).queue()
-    }
-
-    fn link(&self, index: u32) -> Link {
-        self.links[index as usize]
+        self.links[frame as usize].queue()
     }
 }
 
 impl Queue {
-    const ALL: [Self; SENTINELS as usize] = [Self::Window, Self::Probation, Self::Main];
+    const ALL: [Self; QUEUES as usize] = [Self::Window, Self::Probation, Self::Main];
 }
 
 impl Link {
+    const NONE: Self = Self { next: 0, previous: 0 };
+
     fn new(queue: Queue, next: u32, previous: u32) -> Self {
-        let previous = (queue as u32 + 1) << QUEUE_SHIFT | previous;
+        let previous = ((queue as u32 + 1) << QUEUE_SHIFT) | previous;
         Self { next, previous }
     }
 
     fn previous(self) -> u32 {
-        self.previous & ((1 << QUEUE_SHIFT) - 1)
+        self.previous & !(u32::MAX << QUEUE_SHIFT)
     }
 
     fn set_previous(&mut self, previous: u32) {
-        self.previous = self.previous >> QUEUE_SHIFT << QUEUE_SHIFT | previous;
+        self.previous = (self.previous & (u32::MAX << QUEUE_SHIFT)) | previous;
     }
 
     fn queue(self) -> Option<Queue> {
@@ -327,6 +346,3 @@ impl Link {
         Queue::ALL.get(number as usize).copied()
     }
 }
-
-// What the frame table of the cache allows.
-const _: () = assert!(size_of::<Link>() + size_of::<u32>() <= 12);

@@ -13,6 +13,7 @@ mod ids;
 pub mod mover;
 pub mod pool;
 mod queue_map;
+pub mod slices;
 pub mod topology;
 
 pub use ids::{BLOCK_BYTES, Block, CpuId, MemberId, NodeId};

@@ -2,7 +2,7 @@
 
 use super::{Cache, Cached, Disk, SliceOptions};
 use crate::{Block, Disks, MemberId, MemoryError, NodeId};
-use homenode_policy::eviction::{Eviction, Look};
+use homenode_policy::eviction::{Eviction, Ghosts, Look, Victim};
 use homenode_shared::{Cooled, Forgotten};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,6 +12,8 @@ use std::time::Duration;
 const BATCH: usize = 16;
 /// One frame of so many is kept free by those who tend a slice.
 const FREE_SHARE: u32 = 64;
+/// Parts of the table of blocks that were evicted.
+const PARTS: usize = 16;
 /// Dirty blocks come into no more than three of four frames: bytes can be read while a disk cannot be written.
 const DIRTY_SHARE: (u64, u64) = (3, 4);
 /// Pause of a thread that waits for a frame, and how often it waits: ten seconds.
@@ -45,6 +47,21 @@ pub(super) struct Slice {
 struct Owner {
     block: AtomicU64,
     stamp: AtomicU32,
+}
+
+/// Blocks that were evicted a short while ago, in parts so that threads seldom meet. Their locks are taken last, inside that of a slice.
+#[derive(Debug)]
+pub(super) struct Returning([Mutex<Ghosts>; PARTS]);
+
+impl Returning {
+    /// Of a cache of so many frames.
+    pub(super) fn new(frames: usize) -> Self {
+        Self(std::array::from_fn(|_| Mutex::new(Ghosts::new(frames / PARTS))))
+    }
+
+    fn of(&self, block: u64) -> &Mutex<Ghosts> {
+        &self.0[usize::try_from(block % PARTS as u64).expect("few parts")]
+    }
 }
 
 #[derive(Debug)]
@@ -145,7 +162,13 @@ impl Cache {
     fn evict(&self, slice: &Slice, space: &mut Space, most: usize) {
         for _ in 0..most {
             let victim = space.order.evict(&mut |frame| self.look(slice, slice.first + frame));
-            let Some(frame) = victim else { break };
+            let Some(Victim { frame, is_remembered }) = victim else {
+                break;
+            };
+            if is_remembered {
+                let block = slice.owner(slice.first + frame).block.load(Ordering::Relaxed);
+                self.returning.of(block).lock().remember(block);
+            }
             space.free.push(frame);
         }
     }
@@ -165,7 +188,7 @@ impl Cache {
             Cooled::Before => {
                 let is_out_of_use = || self.epochs.is_over(owner.stamp.load(Ordering::Relaxed));
                 if disk.index.evict(at, frame, is_out_of_use) {
-                    Look::Unused(block.to_raw())
+                    Look::Unused
                 } else {
                     Look::Busy
                 }
@@ -177,8 +200,9 @@ impl Cache {
     pub(super) fn enlist(&self, frame: u32) {
         let slice = self.slice(frame);
         let block = slice.owner(frame).block.load(Ordering::Relaxed);
+        let is_returned = self.returning.of(block).lock().recall(block);
         let mut space = slice.space.lock();
-        let cool = space.order.insert(frame - slice.first, block).cool;
+        let cool = space.order.insert(frame - slice.first, is_returned);
         if let Some(cool) = cool {
             let frame = slice.first + cool;
             let block = Block::from_raw(slice.owner(frame).block.load(Ordering::Relaxed));

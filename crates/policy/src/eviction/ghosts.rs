@@ -1,40 +1,45 @@
-//! Ghosts: keys of blocks that were evicted a short while ago, in a table of fixed size.
+//! Ghosts: the keys of blocks that were evicted a short while ago, in a table of fixed size.
 //!
-//! A key belongs to a set of [`WAYS`] fingerprints, one cache line, newest first; a new one displaces the oldest of its set. So there
-//! is no clock: a ghost stays for as many evictions as there are entries, give or take a quarter.
-//! Cost: 4 bytes for each frame; a look reads one cache line. Of 2^28 keys that are no ghosts, one is taken for a ghost.
+//! A key belongs to a set of [`WAYS`] fingerprints, newest first; a new one displaces the oldest of its set. So the table needs no
+//! clock: a ghost stays for as many evictions as there are entries, give or take a quarter.
+//! Cost: 4 bytes an entry; one cache line is read for each question. Of 2^28 keys that are no ghosts one is taken for a ghost.
 
 use alloc::boxed::Box;
 use alloc::vec;
 
 /// Fingerprints of a set: a cache line.
 const WAYS: usize = 16;
-/// Where no ghost is.
+/// Fingerprint of no key.
 const EMPTY: u32 = 0;
 
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Set([u32; WAYS]);
+
+/// Keys of blocks that were evicted, in the order in which they are forgotten.
 #[derive(Debug)]
-pub(super) struct Ghosts {
-    sets: Box<[[u32; WAYS]]>,
+pub struct Ghosts {
+    sets: Box<[Set]>,
 }
 
 impl Ghosts {
-    /// As many entries as frames, in whole sets.
-    pub(super) fn new(frames: u32) -> Self {
-        let sets = (frames as usize).div_ceil(WAYS).max(1);
+    /// Room for as many ghosts, in whole sets of 16: as many as the cache has frames.
+    #[must_use]
+    pub fn new(entries: usize) -> Self {
         Self {
-            sets: vec![[EMPTY; WAYS]; sets].into_boxed_slice(),
+            sets: vec![Set([EMPTY; WAYS]); entries.div_ceil(WAYS).max(1)].into_boxed_slice(),
         }
     }
 
-    /// Remembers a key.
-    pub(super) fn put(&mut self, key: u64) {
+    /// Remembers the key of a victim.
+    pub fn remember(&mut self, key: u64) {
         let (set, fingerprint) = self.place(key);
         set.copy_within(..WAYS - 1, 1);
         set[0] = fingerprint;
     }
 
-    /// Forgets a key; whether it was remembered.
-    pub(super) fn take(&mut self, key: u64) -> bool {
+    /// Forgets the key of a block that comes in; whether it was remembered.
+    pub fn recall(&mut self, key: u64) -> bool {
         let (set, fingerprint) = self.place(key);
         let Some(at) = set.iter().position(|other| *other == fingerprint) else {
             return false;
@@ -44,21 +49,64 @@ impl Ghosts {
         true
     }
 
-    /// The set of a key, by the upper half of its hash, and its fingerprint, the lower half.
+    /// The set of a key, by the upper half of its hash; and its fingerprint, the lower half.
     fn place(&mut self, key: u64) -> (&mut [u32; WAYS], u32) {
         let hash = mixed(key);
+        // Below the number of sets, as a half is below 2^32.
         let set = ((hash >> 32) * self.sets.len() as u64) >> 32;
-        #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half of the hash is meant")]
         let fingerprint = (hash as u32).max(EMPTY + 1);
-        // Below the number of sets, as the upper half is below 2^32.
-        (&mut self.sets[set as usize], fingerprint)
+        (&mut self.sets[set as usize].0, fingerprint)
     }
 }
 
-/// All bits of a key in all bits of the result (the finalizer of splitmix64).
+/// A number with each bit of the key in each of its bits (the finalizer of splitmix64).
 fn mixed(key: u64) -> u64 {
     let mut mixed = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ghost_is_recalled_once() {
+        let mut ghosts = Ghosts::new(100);
+        ghosts.remember(7);
+        ghosts.remember(8);
+        assert!(ghosts.recall(7) && !ghosts.recall(7));
+        assert!(ghosts.recall(8) && !ghosts.recall(9));
+    }
+
+    #[test]
+    fn set_forgets_its_oldest() {
+        let mut ghosts = Ghosts::new(WAYS);
+        (0..20).for_each(|key| ghosts.remember(key));
+        let found: alloc::vec::Vec<u64> = (0..20).filter(|key| ghosts.recall(*key)).collect();
+        assert!(found.iter().copied().eq(4..20), "{found:?}");
+    }
+
+    #[test]
+    fn ghosts_stay_for_as_many_evictions_as_there_are_entries_or_so() {
+        const ENTRIES: u64 = 1 << 16;
+        let mut ghosts = Ghosts::new(1 << 16);
+        // Keys as blocks of one file have them: one after the other.
+        (0..4 * ENTRIES).for_each(|key| ghosts.remember(key));
+        let mut share_of = |ages: core::ops::Range<u64>| {
+            let count = ages.end - ages.start;
+            let found = ages.filter(|age| ghosts.recall(4 * ENTRIES - 1 - age)).count() as u64;
+            found * 100 / count
+        };
+        assert!(share_of(0..ENTRIES / 2) >= 98);
+        assert!((75..=95).contains(&share_of(ENTRIES / 2..ENTRIES)));
+        assert!(share_of(ENTRIES * 3 / 2..2 * ENTRIES) <= 5);
+        assert_eq!(share_of(2 * ENTRIES..4 * ENTRIES), 0);
+        assert!(
+            (0..ENTRIES).all(|key| !ghosts.recall(1 << 40 | key)),
+            "no stranger is a ghost"
+        );
+    }
 }

@@ -400,6 +400,16 @@ impl<M: Disks> Memory for Cached<M> {
         self.locate_run(at, most)
     }
 
+    #[inline(always)]
+    fn load_located(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
+        self.below.load(from, offset, to)
+    }
+
+    #[inline(always)]
+    fn store_located(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        self.below.store(to, offset, from)
+    }
+
     fn is_here(&self, at: Block) -> bool {
         let here = |(_, disk): (&Cache, &Disk)| disk.index.has_frame(at.index()) && !disk.index.is_filling(at.index());
         self.disk(at.member()).is_none_or(here)

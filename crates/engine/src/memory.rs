@@ -119,6 +119,24 @@ pub trait Memory: Send + Sync + 'static {
         Some((at, most))
     }
 
+    /// [`Memory::load`] from where blocks were located, in the same slot.
+    ///
+    /// # Errors
+    /// As [`Memory::load`].
+    #[inline(always)]
+    fn load_located(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
+        self.load(from, offset, to)
+    }
+
+    /// [`Memory::store`] to where blocks were located, in the same slot.
+    ///
+    /// # Errors
+    /// As [`Memory::load`].
+    #[inline(always)]
+    fn store_located(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
+        self.store(to, offset, from)
+    }
+
     /// Whether a block can be located; it counts as no use. A guess.
     #[inline(always)]
     fn is_here(&self, at: Block) -> bool {

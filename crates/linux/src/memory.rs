@@ -357,7 +357,7 @@ impl Default for NodeMemory {
 }
 
 impl Memory for NodeMemory {
-    #[inline]
+    #[inline(always)]
     fn load(&self, from: Block, offset: usize, to: &mut [u8]) -> Result<(), MemoryError> {
         let from = self.table.range(from, offset, to.len());
         // SAFETY: `range` answers for `to.len()` mapped bytes at `from`; `to` is ours and no part of the pool.
@@ -365,7 +365,7 @@ impl Memory for NodeMemory {
         there(from, to.len())
     }
 
-    #[inline]
+    #[inline(always)]
     fn store(&self, to: Block, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         let to = self.table.range(to, offset, from.len());
         // SAFETY: `range` answers for `from.len()` mapped bytes at `to`; `from` is a slice and no part of the pool.

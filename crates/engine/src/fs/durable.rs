@@ -178,7 +178,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Stores bytes in blocks that the file has, or is about to have.
-    #[inline]
+    #[inline(always)]
     pub(super) fn store(
         &self,
         file: &BlockFile,
@@ -194,7 +194,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if self.journal.is_some() && from.len() >= CALL_BYTES_MIN && is_clean() {
             return memory.store_clean(block, in_block, from);
         }
-        memory.store(block, in_block, from)
+        memory.store_located(block, in_block, from)
     }
 
     /// Notes that bytes were stored in a file.

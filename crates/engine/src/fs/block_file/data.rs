@@ -47,7 +47,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.announce(block, offset, to.len(), false);
         let turn = self.pool.count(slot.index(), cpu(), block, Direction::Read, to.len());
         inode.touch_accessed(turn.is_multiple_of(TURNS), || self.now_ns());
-        self.pool.memory().load(block, in_block(offset), to).is_ok()
+        self.pool.memory().load_located(block, in_block(offset), to).is_ok()
     }
 
     /// See [`Fs::lend`].
@@ -222,7 +222,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     let (place, blocks) = self.pool.memory().locate(block, blocks).ok_or(Error::Away)?;
                     let bytes = bytes_of(blocks, in_block, count - *done);
                     let now = &mut to[*done..*done + bytes];
-                    self.pool.memory().load(place, in_block, now)?;
+                    self.pool.memory().load_located(place, in_block, now)?;
                     self.pool
                         .count(asking.slot.index(), asking.cpu, place, Direction::Read, bytes);
                     *done += bytes;

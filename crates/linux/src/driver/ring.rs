@@ -1,15 +1,14 @@
 //! One ring of io_uring, its files and buffers.
 //!
-//! Invariants: the thread that submits first is the only one that can; what is pushed stays until the kernel takes it;
+//! Invariants: the thread that submits first is the only one that can, but for a shared ring; what is pushed stays until the kernel takes it;
 //! when [`Ring::close`] is back the kernel has ended all it had, whichever thread calls that.
 
-use super::RingError;
-use crate::driver::Arena;
+use super::{Arena, RingError};
 use io_uring::types::Fixed;
 use io_uring::{IoUring, squeue};
 use std::fs::File;
 use std::io::{self, PipeReader, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::{fmt, ptr};
 
 /// The file, among those registered.
@@ -44,22 +43,53 @@ impl Ring {
     pub(super) fn new(depth: u16, file: &File, buffers: &Arena, is_polled: bool) -> Result<Self, RingError> {
         let ring =
             make(u32::from(depth).next_power_of_two(), is_polled).map_err(|source| RingError::Make { source })?;
-        let files = |source| RingError::Files { source };
-        let (end, held) = io::pipe().map_err(files)?;
-        let numbers = [file.as_raw_fd(), held.as_raw_fd()];
-        ring.submitter().register_files(&numbers).map_err(files)?;
         let chunks = chunks(buffers);
         // SAFETY: the arena's bytes, which stay mapped while the arena lives; the queue has it for longer than the ring.
         let registered = unsafe { ring.submitter().register_buffers(&chunks) };
         Ok(Self {
-            ring,
-            end,
-            is_enabled: false,
             is_polled,
             // A user who may lock less memory has slower requests.
             has_buffers: registered.is_ok(),
+            ..Self::holding(ring, Some(file), false)?
+        })
+    }
+
+    /// A ring for about `depth` requests at a time to any files, which threads share who do not use it at the same time. Its descriptor
+    /// is readable while there are results.
+    pub(super) fn shared(depth: u16) -> Result<Self, RingError> {
+        let ring = make_shared(u32::from(depth).next_power_of_two()).map_err(|source| RingError::Make { source })?;
+        Self::holding(ring, None, true)
+    }
+
+    /// A ring with `file` as [`FILE`].
+    fn holding(ring: IoUring, file: Option<&File>, is_enabled: bool) -> Result<Self, RingError> {
+        let files = |source| RingError::Files { source };
+        let (end, held) = io::pipe().map_err(files)?;
+        let numbers = [file.map_or(-1, AsRawFd::as_raw_fd), held.as_raw_fd()];
+        ring.submitter().register_files(&numbers).map_err(files)?;
+        Ok(Self {
+            ring,
+            end,
+            is_enabled,
+            is_polled: false,
+            has_buffers: false,
             in_flight: 0,
         })
+    }
+
+    pub(super) fn as_raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+
+    /// [`Ring::enter`] that waits until there is a result, or a signal comes.
+    ///
+    /// # Errors
+    /// See [`Ring::enter`].
+    pub(super) fn wait(&mut self) -> io::Result<()> {
+        match self.ring.submit_and_wait(1) {
+            Err(error) if !is_passing(&error) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the kernel has taken all that was pushed.
@@ -156,6 +186,16 @@ fn make(entries: u32, is_polled: bool) -> io::Result<IoUring> {
         .setup_submit_all();
     builder.build(entries).or_else(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => plain.build(entries),
+        _ => Err(error),
+    })
+}
+
+/// The kernel works for it in any call of the thread that submitted; others' polls of the ring see that, unlike with deferred work.
+fn make_shared(entries: u32) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+    builder.build(entries).or_else(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => IoUring::new(entries),
         _ => Err(error),
     })
 }

@@ -115,11 +115,12 @@ impl Driver for VolumeDriver {
 /// A hardware queue of it.
 #[derive(Debug)]
 pub struct VolumeQueue {
+    // Dropped first.
+    reads: Reads,
     volume: Arc<Attached>,
     buffers: Arc<Arena>,
     /// Made with the first data that needs it, by the thread that then uses it: so it lies on that thread's node.
     stage: Vec<u8>,
-    reads: Reads,
     /// Reads that wait for blocks.
     going: Vec<Going>,
 }
@@ -313,10 +314,7 @@ impl VolumeQueue {
         };
         let Ok(begun) = volume.pool.asking(begin);
         going.reads = begun;
-        going.is_pausing = begun == 0;
-        if going.is_pausing {
-            reads.pause();
-        }
+        going.is_pausing = begun == 0 && reads.pause();
         reads.bell().is_some()
     }
 

@@ -72,9 +72,9 @@ impl<M: Memory, C: Clock> FrameReads<M, C> {
         begun
     }
 
-    /// Makes the bell ring in 50 µs, if it is not to do so already.
-    pub fn pause(&mut self) {
-        self.reads.pause();
+    /// Makes the bell ring in 50 µs, if it is not to do so already. False when the kernel has no room for that.
+    pub fn pause(&mut self) -> bool {
+        self.reads.pause()
     }
 
     /// Gives the kernel what was begun.

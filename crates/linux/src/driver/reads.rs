@@ -113,14 +113,15 @@ impl<T> Reads<T> {
         ring.enter().is_ok() && unsafe { ring.push(entry) }
     }
 
-    /// Makes the bell ring after [`PAUSE`], if no pause is under way.
-    pub(super) fn pause(&mut self) {
+    /// Makes the bell ring after [`PAUSE`], if no pause is under way. False when the kernel has no room for it.
+    pub(super) fn pause(&mut self) -> bool {
         static LENGTH: Timespec = PAUSE;
         if !self.is_pausing {
             let entry = opcode::Timeout::new(&raw const LENGTH).build().user_data(PAUSED);
             // SAFETY: its length is static.
             self.is_pausing = unsafe { self.push(&entry) };
         }
+        self.is_pausing
     }
 
     /// Gives the kernel what was begun.

@@ -4,6 +4,8 @@
 //! when [`Ring::close`] is back the kernel has ended all it had, whichever thread calls that.
 
 use super::{Arena, RingError};
+use crate::cpu::near_cpus;
+use homenode_engine::CpuId;
 use io_uring::types::Fixed;
 use io_uring::{IoUring, squeue};
 use std::fs::File;
@@ -24,6 +26,8 @@ pub(super) struct Ring {
     end: PipeReader,
     is_enabled: bool,
     is_polled: bool,
+    /// Whether the kernel's helpers of the thread were told where to run.
+    has_near_workers: bool,
     /// Whether the arena is registered.
     pub(super) has_buffers: bool,
     /// Pushed, and not taken out.
@@ -72,6 +76,7 @@ impl Ring {
             end,
             is_enabled,
             is_polled: false,
+            has_near_workers: false,
             has_buffers: false,
             in_flight: 0,
         })
@@ -120,6 +125,11 @@ impl Ring {
         }
         match self.ring.submit() {
             Err(error) if !is_passing(&error) => Err(error),
+            Ok(submitted) if submitted > 0 && !self.has_near_workers => {
+                self.has_near_workers = true;
+                keep_workers(&self.ring, &near_cpus().unwrap_or_default());
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -162,6 +172,24 @@ impl Ring {
             // Nothing is ever written to it: this ends with the pipe. An interruption is tried again by `read_exact`.
             let _ = end.read_exact(&mut [0]);
         }
+    }
+}
+
+/// Keeps the kernel's threads that carry out what blocks for this thread (io-wq) on `cpus`, those of its node: they copy from and to memory of that
+/// node. Where that is not possible, or not known, they run anywhere. To be called by a thread that has submitted: the kernel has something to note it in then.
+fn keep_workers(ring: &IoUring, cpus: &[CpuId]) {
+    // SAFETY: a set of bits, of which none is set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // The kernel takes longer ones, but the interface has room for so many.
+    let in_set = |cpu: &usize| *cpu < libc::CPU_SETSIZE.cast_unsigned() as usize;
+    for cpu in cpus.iter().map(|cpu| cpu.0 as usize).filter(in_set) {
+        // SAFETY: it is within the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    if !cpus.is_empty()
+        && let Err(error) = ring.submitter().register_iowq_aff(&set)
+    {
+        tracing::debug!(%error, "the kernel's helpers of a ring run on any node");
     }
 }
 
@@ -212,4 +240,79 @@ fn chunks(buffers: &Arena) -> Vec<libc::iovec> {
         }
     };
     (0..all).step_by(CHUNK_BYTES).map(chunk).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::{allowed_cpus, current_cpu};
+    use crate::process::own_thread;
+    use io_uring::{opcode, types::Fd};
+    use std::fs;
+    use std::io::Write;
+
+    /// CPUs that the kernel's helpers of thread `of` may run on.
+    fn workers(of: u32) -> Vec<String> {
+        let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+        let worker = |task: fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status")).ok()?;
+            let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            let is_worker = field("Name:")? == format!("iou-wrk-{of}");
+            field("Cpus_allowed_list:").filter(|_| is_worker).map(str::to_owned)
+        };
+        tasks.filter_map(worker).collect()
+    }
+
+    /// Reads a pipe in a helper; returns where that may run.
+    fn read_by_worker(ring: &mut Ring) -> Vec<String> {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut byte = [0_u8];
+        let read = opcode::Read::new(Fd(reader.as_raw_fd()), byte.as_mut_ptr(), 1);
+        let entry = read.build().flags(squeue::Flags::ASYNC);
+        // SAFETY: the byte is there until the result is taken.
+        assert!(unsafe { ring.push(&entry) });
+        ring.enter().unwrap();
+        let mut found = Vec::new();
+        for _ in 0..1000 {
+            found = workers(own_thread());
+            if !found.is_empty() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        writer.write_all(&[1]).unwrap();
+        while ring.in_flight > 0 {
+            ring.wait().unwrap();
+            ring.take(|_, result| assert_eq!(result, 1)).unwrap();
+        }
+        found
+    }
+
+    #[test]
+    fn helpers_of_a_thread_stay_near_it() {
+        // A thread of its own: they belong to it.
+        std::thread::spawn(|| {
+            let mut ring = Ring::shared(4).unwrap();
+            let near = read_by_worker(&mut ring);
+            assert!(!near.is_empty(), "no helper has come");
+            let cpus = near_cpus().unwrap();
+            assert!(cpus.contains(&current_cpu()));
+        })
+        .join()
+        .unwrap();
+        std::thread::spawn(|| {
+            let only = *allowed_cpus().unwrap().last().unwrap();
+            let mut ring = Ring::shared(4).unwrap();
+            // The kernel notes it with a thread that has submitted.
+            // SAFETY: it names no memory.
+            assert!(unsafe { ring.push(&opcode::Nop::new().build()) });
+            ring.enter().unwrap();
+            ring.take(|_, _| {}).unwrap();
+            keep_workers(&ring.ring, &[only]);
+            let near = read_by_worker(&mut ring);
+            assert!(!near.is_empty() && near.iter().all(|cpus| *cpus == only.0.to_string()), "{near:?}");
+        })
+        .join()
+        .unwrap();
+    }
 }

@@ -104,8 +104,8 @@ fn all_are_under_way_at_a_time_and_end_in_any_order() {
 #[test]
 fn a_pause_rings_once() {
     let mut slow = Slow::new();
-    slow.reads.pause();
-    slow.reads.pause();
+    assert!(slow.reads.pause());
+    assert!(slow.reads.pause());
     slow.reads.enter();
     assert!(slow.rings(Duration::from_secs(10)));
     let mut none = |_, _| panic!("nothing was read");

@@ -16,8 +16,8 @@ use crate::blk::{Arena, Done, Driver, DriverQueue, Errno, Late, Limits, Operatio
 use crate::{Error, NodeId};
 use homenode_engine::cache::Cached;
 use homenode_engine::fs::{Asking, Stretch};
-use homenode_linux::cpu::current_cpu;
 use homenode_linux::clock::CoarseClock;
+use homenode_linux::cpu::current_cpu;
 use homenode_linux::driver::{Came, EFAULT, FrameReads};
 use homenode_linux::memory::NodeMemory;
 use std::convert::Infallible;
@@ -308,7 +308,9 @@ impl VolumeQueue {
                 None => Reads::None,
             };
         }
-        let Reads::Made(reads) = &mut self.reads else { return false };
+        let Reads::Made(reads) = &mut self.reads else {
+            return false;
+        };
         let begin = |asking: &Asking<'_>| {
             Ok::<_, Infallible>(reads.begin(asking, volume.volume.inode(), bytes.clone(), going.tag))
         };
@@ -344,7 +346,9 @@ impl VolumeQueue {
                 None => buffers.zero(at, stretch.bytes),
             }
         };
-        let Some(slot) = volume.pool.current_slot() else { return 0 };
+        let Some(slot) = volume.pool.current_slot() else {
+            return 0;
+        };
         let asking = (slot, current_cpu());
         let fs = &volume.pool.fs;
         fs.read_straight(asking, &volume.volume, offset, bytes, copy)

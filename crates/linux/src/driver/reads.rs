@@ -156,7 +156,10 @@ impl<T> Reads<T> {
                 let number = usize::try_from(number).expect("it was an index");
                 let read = all[number].take().expect("a read ends once");
                 free.push(number);
-                ended(read.tied, usize::try_from(result).is_ok_and(|bytes| bytes == read.bytes));
+                ended(
+                    read.tied,
+                    usize::try_from(result).is_ok_and(|bytes| bytes == read.bytes),
+                );
             })
         });
         if is_over {

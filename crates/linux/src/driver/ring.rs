@@ -310,7 +310,10 @@ mod tests {
             ring.take(|_, _| {}).unwrap();
             keep_workers(&ring.ring, &[only]);
             let near = read_by_worker(&mut ring);
-            assert!(!near.is_empty() && near.iter().all(|cpus| *cpus == only.0.to_string()), "{near:?}");
+            assert!(
+                !near.is_empty() && near.iter().all(|cpus| *cpus == only.0.to_string()),
+                "{near:?}"
+            );
         })
         .join()
         .unwrap();

@@ -70,7 +70,10 @@ impl DriverQueue for SlowQueue {
 fn thread_cpu() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the time is writable.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+    assert_eq!(
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) },
+        0
+    );
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
@@ -121,4 +124,3 @@ fn a_thread_sleeps_until_the_drivers_bell_rings() {
     let (turns, _) = serve(false);
     assert!(turns > 100, "without a bell it looks again and again");
 }
-

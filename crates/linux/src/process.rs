@@ -17,7 +17,8 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     }
 }
 
-/// Tells the kernel that others' writes wait for this thread: when memory is short, it is not to wait for them. Only root may.
+/// Tells the kernel that others' writes wait for this thread: when memory is short, it is not to wait for them. Only who has
+/// CAP_SYS_RESOURCE may: nothing happens else.
 pub fn serve_writes() {
     /// Since Linux 5.6; libc has no name for it.
     const PR_SET_IO_FLUSHER: libc::c_int = 57;

@@ -70,10 +70,8 @@ impl DriverQueue for SlowQueue {
 fn thread_cpu() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the time is writable.
-    assert_eq!(
-        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) },
-        0
-    );
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(result, 0);
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 

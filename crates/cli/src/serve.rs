@@ -257,7 +257,7 @@ fn open(members: &[PathBuf], uuid: Option<u128>, options: &PoolOptions) -> Resul
     let waiting = uuid.map(waiting::of_pool).unwrap_or_default();
     if !waiting.is_empty() {
         // Memory may be full of what is to be written to them: what this thread needs must not wait for that.
-        homenode_linux::ublk::serve_writes();
+        homenode_linux::process::serve_writes();
     }
     Pool::open_on(members, options).map_err(|error| {
         let is_missing = match &error {

@@ -13,13 +13,15 @@ use crate::pool::{EngineFs, Pool, root_of};
 use crate::{Error, Owner, PoolOptions};
 use frames::Frames;
 use given::{Access, Members, blocks, gathered, refuse_twice, require_blocks};
-use homenode_engine::cache::{Cached, SliceOptions};
+use homenode_engine::cache::{Cached, SliceOptions, SliceStatus};
 use homenode_engine::fs::{Fs, OpenError};
 use homenode_engine::log::{LogOptions, MemberRecord, PoolName, Superblock};
 use homenode_engine::pool::{MemberKind, PoolError};
 use homenode_engine::{BLOCK_BYTES, MemberId, NodeId};
 use homenode_linux::clock::CoarseClock;
+use homenode_linux::cpu::pin_to_node_cpus;
 use homenode_linux::memory::{MemberFile, MemberFileError, NodeMemory, TakenRoom, identity, witness};
+use homenode_linux::process::serve_writes;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -245,7 +247,7 @@ impl Pool {
         })?;
         let pool = Self::of(Arc::clone(&fs), owner, machine, options, Some(committer));
         pool.inner.limit_metadata();
-        *pool.inner.keepers.lock() = keepers(&fs)?;
+        *pool.inner.keepers.lock() = keepers(&fs, &pool.inner.machine)?;
         Ok(pool)
     }
 }
@@ -327,17 +329,28 @@ fn attach(
     Ok(())
 }
 
-/// Threads that tend the slices of a pool's cache, one each.
-fn keepers(fs: &Arc<EngineFs>) -> Result<Vec<Periodic>, Error> {
-    let slices = fs.pool().memory().cache_status().slices.len();
-    let keeper = |slice: usize| {
-        let fs = Arc::clone(fs);
+/// Threads that tend the slices of a pool's cache, one each, on the CPUs of the slice's node.
+fn keepers(fs: &Arc<EngineFs>, machine: &Machine) -> Result<Vec<Periodic>, Error> {
+    let slices = fs.pool().memory().cache_status().slices;
+    let keeper = |(slice, status): (usize, &SliceStatus)| {
+        let (fs, node) = (Arc::clone(fs), status.node);
+        let mut cpus = Some(machine.cpus_of(node).to_vec());
         Periodic::start(&format!("keeper {slice}"), move || {
+            if let Some(cpus) = cpus.take() {
+                // Memory may be full of what it is to write: what it needs itself must not wait for that.
+                serve_writes();
+                // A node may have no CPUs, and a cpuset may forbid them: then any CPU does the work.
+                if !cpus.is_empty()
+                    && let Err(error) = pin_to_node_cpus(&cpus)
+                {
+                    tracing::warn!("keeper {slice} runs away from {node}: cannot run there: {error}");
+                }
+            }
             fs.pool().memory().tend(slice, KEEPER_PERIOD);
             Duration::ZERO
         })
     };
-    (0..slices).map(keeper).collect()
+    slices.iter().enumerate().map(keeper).collect()
 }
 
 /// A file as a new member of that number.

@@ -76,3 +76,56 @@ fn more_is_kept_than_fits_into_the_cache() {
         assert_eq!(word, u64::from_le_bytes([byte_of(thread, 4096); 8]));
     }
 }
+
+/// Status of the threads that tend the cache: their names, their flags, and the CPUs that they may run on.
+fn keepers() -> Vec<(String, u64, String)> {
+    let keeper = |task: fs::DirEntry| {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).ok();
+        let name = read("comm")?.trim().to_owned();
+        let stat = read("stat")?;
+        // Field 9, the seventh behind the name.
+        let flags = stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok()?;
+        let status = read("status")?;
+        let cpus = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        name.starts_with("keeper ")
+            .then(|| (name, flags, cpus.trim().to_owned()))
+    };
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    tasks.filter_map(Result::ok).filter_map(keeper).collect()
+}
+
+#[test]
+fn keepers_run_on_the_nodes_of_their_slices() {
+    /// `PF_MEMALLOC_NOIO` of the kernel: what `PR_SET_IO_FLUSHER` sets.
+    const NO_IO: u64 = 0x0008_0000;
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let pool = Pool::create_on(&[member(&directory)], &options()).unwrap();
+    let nodes: Vec<_> = pool.cache().slices.iter().map(|slice| slice.node).collect();
+    // CAP_SYS_RESOURCE.
+    let may_be_flusher = capabilities() >> 24 & 1 == 1;
+    if !may_be_flusher {
+        eprintln!("SKIPPED: whether keepers are flushers: only a process with CAP_SYS_RESOURCE may make them such");
+    }
+    for (slice, node) in nodes.iter().enumerate() {
+        let list = fs::read_to_string(format!("/sys/devices/system/node/node{}/cpulist", node.0)).unwrap();
+        let is_there = |(name, flags, cpus): &(String, u64, String)| {
+            *name == format!("keeper {slice}") && *cpus == list.trim() && (!may_be_flusher || flags & NO_IO != 0)
+        };
+        // They begin by themselves.
+        let mut found = Vec::new();
+        let there = (0..1000).any(|_| {
+            thread::sleep(std::time::Duration::from_millis(1));
+            found = keepers();
+            found.iter().any(is_there)
+        });
+        assert!(there, "keeper {slice} is not on {list}: {found:?}");
+    }
+}
+
+fn capabilities() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let own = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(own.trim(), 16).unwrap()
+}

@@ -7,6 +7,7 @@ use homenode::{NodeId, Placement, Pool, PoolOptions, Size, Volume, VolumeDriver,
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const EBUSY: i32 = 16;
@@ -177,4 +178,105 @@ fn flushed_and_forced_writes_of_a_durable_pool_outlive_a_power_cut() {
         assert!(found[..12 << 10].iter().all(|byte| *byte == 0));
         assert!(found[12 << 10..].iter().all(|byte| *byte == 13));
     }
+}
+
+/// A pool past the page cache, with much less memory than data, and its member's file.
+fn cached_pool(directory: &Directory) -> (PoolOptions, PathBuf) {
+    std::fs::create_dir_all(&directory.0).unwrap();
+    let member = directory.0.join("a");
+    File::create(&member).unwrap().set_len(160 * MIB).unwrap();
+    let mut options = PoolOptions::new().cache(8 * MIB);
+    options.direct = true;
+    (options, member)
+}
+
+/// Beside the target: /tmp may be a tmpfs, which has no page cache to be passed.
+fn beside(name: &str) -> Directory {
+    Directory(Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{name}-{}", std::process::id())))
+}
+
+#[test]
+fn it_keeps_the_contract_with_few_frames() {
+    let directory = beside("contract");
+    let (options, member) = cached_pool(&directory);
+    let pool = Pool::create_on(std::slice::from_ref(&member), &options).unwrap();
+    let buffers = Arena::new(32 * MIB, None).unwrap();
+    let volume = pool.create_volume("v", 64 * MIB, Placement::Local).unwrap();
+    let start = Instant::now();
+    let settle = || {
+        std::thread::sleep(Duration::from_micros(20));
+        u64::try_from(start.elapsed().as_nanos()).unwrap()
+    };
+    check(&attach(&volume, &buffers), &*buffers, Data::Kept, settle).unwrap();
+    let fetched: u64 = pool.cache().slices.iter().map(|slice| slice.fetched).sum();
+    assert!(fetched > 0, "nothing was ever away");
+}
+
+fn fill_of(offset: u64) -> u8 {
+    (offset / 4096 % 251).to_le_bytes()[0]
+}
+
+/// Reads that miss are under way side by side, and one that hits overtakes them; whoever waits for them may sleep.
+#[test]
+fn reads_that_miss_hold_nobody_up() {
+    const COUNT: u64 = 8;
+    const VOLUME: u64 = 64 * MIB;
+    let directory = beside("misses");
+    let (options, member) = cached_pool(&directory);
+    let members = std::slice::from_ref(&member);
+    let pool = Pool::create_on(members, &options).unwrap();
+    let volume = pool.create_volume("v", VOLUME, Placement::Local).unwrap();
+    for at in (0..VOLUME).step_by(4096) {
+        volume.write_all_at(&[fill_of(at); 4096], at).unwrap();
+    }
+    drop(volume);
+    pool.put_away().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(members, &options).unwrap();
+    let buffers = Arena::new(MIB, None).unwrap();
+    let mut core = core(&attach(&pool.volume("v").unwrap(), &buffers));
+    let start = Instant::now();
+    let now = || u64::try_from(start.elapsed().as_nanos()).unwrap();
+    let mut random = fastrand::Rng::with_seed(7);
+    let (mut overtaken, mut slept) = (0, 0);
+    for _ in 0..200 {
+        // A block that is there, by the time it is read again.
+        let hit = Request::read(0, 4096, COUNT * 4096).user(COUNT);
+        let mut finished = Vec::new();
+        core.submit(hit).unwrap();
+        while core.pending() > 0 {
+            core.run(now(), |_| {});
+        }
+        let offsets: Vec<u64> = (0..COUNT).map(|_| random.u64(1..VOLUME / 4096) * 4096).collect();
+        for (nth, offset) in (0..).zip(&offsets) {
+            core.submit(Request::read(*offset, 4096, nth * 4096).user(nth)).unwrap();
+        }
+        core.run(now(), |completion| finished.push(completion.user));
+        let misses = core.pending();
+        core.submit(hit).unwrap();
+        while core.pending() > 0 {
+            core.run(now(), |completion| {
+                assert_eq!(completion.outcome, Ok(4096));
+                finished.push(completion.user);
+            });
+            if core.bell().is_some() {
+                slept += 1;
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{} hang", core.pending());
+        }
+        let hit_at = finished.iter().position(|user| *user == COUNT).unwrap();
+        overtaken += finished.len() - 1 - hit_at;
+        assert!(misses == 0 || hit_at as u64 <= COUNT);
+        for (nth, offset) in (0..).zip(&offsets) {
+            let mut block = vec![0; 4096];
+            buffers.read(nth * 4096, &mut block);
+            assert!(block.iter().all(|byte| *byte == fill_of(*offset)), "block at {offset}");
+        }
+    }
+    assert!(
+        overtaken > 400,
+        "only {overtaken} of 1600 reads were overtaken by one that came later"
+    );
+    assert!(slept > 100, "{slept} sleeps");
 }

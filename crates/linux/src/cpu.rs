@@ -96,6 +96,20 @@ fn set_cpus(tid: libc::pid_t, cpus: &[CpuId]) -> io::Result<()> {
     }
 }
 
+/// The CPUs of the node that the calling thread runs on now, ascending; `None` where the kernel tells no nodes.
+#[must_use]
+pub fn near_cpus() -> Option<Vec<CpuId>> {
+    let directory = format!("/sys/devices/system/cpu/cpu{}", current_cpu().0);
+    let mut entries = std::fs::read_dir(directory).ok()?.filter_map(Result::ok);
+    let is_node = |name: &str| {
+        name.strip_prefix("node")
+            .is_some_and(|number| number.parse::<u16>().is_ok())
+    };
+    let node = entries.find(|entry| entry.file_name().to_str().is_some_and(is_node))?;
+    let list = std::fs::read_to_string(node.path().join("cpulist")).ok()?;
+    Some(parse_list(&list)?.into_iter().map(CpuId).collect())
+}
+
 /// The CPUs the calling thread may run on, ascending.
 ///
 /// # Errors

@@ -5,10 +5,14 @@
 //! reaches no other memory, and when a queue is gone nothing is written to its requests' memory any more.
 
 mod arena;
+mod frame_reads;
 mod ram;
+mod reads;
+mod ring;
 mod uring_file;
 
 pub use arena::{Arena, ArenaError};
+pub use frame_reads::{Came, FrameReads};
 pub use ram::{Ram, RamQueue, Storage};
 pub use uring_file::{OpenError, RingError, UringFile, UringOptions, UringQueue};
 

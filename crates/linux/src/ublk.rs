@@ -26,7 +26,6 @@ mod server;
 pub use error::Error;
 pub use lasting::{Lasting, lasting_devices};
 pub use leftover::clear_leftovers;
-pub use queue::serve_writes;
 pub use record::Origin;
 pub use server::{Server, Setup, claim};
 

@@ -216,6 +216,16 @@ impl<Q: DriverQueue, T: Timing> Core<Q, T> {
         self.pending() == 0 && self.hardware.iter().all(|own| own.hardware.is_idle())
     }
 
+    /// Descriptor that becomes readable when the next run has something to do, but for late requests: after a run that left all
+    /// requests with a driver that has such a one. `None` when it is to run again at once, or is idle.
+    #[must_use]
+    pub fn bell(&self) -> Option<i32> {
+        let [own] = self.hardware.as_slice() else { return None };
+        let is_own = self.former.is_empty() && matches!(self.current.outlet, Outlet::Own(_));
+        let is_given = self.instant.is_empty() && self.current.stage.count == 0;
+        own.hardware.bell().filter(|_| is_own && is_given)
+    }
+
     /// The device it is a part of.
     #[must_use]
     pub fn device(&self) -> &Arc<Device<Q>> {

@@ -155,6 +155,12 @@ pub trait DriverQueue: Send {
 
     /// A request has been with the driver for long.
     fn timeout(&mut self, tag: Tag, slots: &mut Slots) -> Late;
+
+    /// Descriptor that is readable as long as `poll` has something to do for the requests that the driver has: whoever polls may
+    /// sleep until then. `None`: it is to be polled again and again.
+    fn bell(&self) -> Option<i32> {
+        None
+    }
 }
 
 /// What a driver does about a request that is late.

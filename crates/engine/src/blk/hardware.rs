@@ -85,6 +85,12 @@ impl<Q: DriverQueue> Hardware<Q> {
         self.in_flight == 0 && self.waiting.is_empty() && self.links.iter().flatten().all(Inbound::is_empty)
     }
 
+    /// See [`DriverQueue::bell`]; `None` too where it may get requests from other cores, or has some to give to the driver.
+    pub(super) fn bell(&self) -> Option<i32> {
+        let is_all_with_driver = self.waiting.is_empty() && self.links.iter().all(Option::is_none);
+        self.queue.bell().filter(|_| is_all_with_driver && self.in_flight > 0)
+    }
+
     /// Looks whether other cores' requests are left.
     #[inline]
     pub(super) fn end_turns(&mut self) {

@@ -194,6 +194,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             self.push(&entry);
         }
         let submitted = self.ring.0.submit()?;
+        self.keep_workers_near();
         self.listen();
         self.take_completions()?;
         // Fewer also when the mount has gone meanwhile: then nothing more is to come.
@@ -542,6 +543,26 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             self.stay_on_cpu();
             self.astray = Some(Instant::now());
         }
+    }
+
+    /// Keeps the kernel's threads that carry out what blocks for this thread (io-wq), such as reads of files, on the CPU's node. The kernel notes it with
+    /// the thread, once that has submitted.
+    fn keep_workers_near(&self) {
+        let host = &self.responder.service.host;
+        let kept = host.pin_near_cpu(self.cpu).and_then(|()| {
+            // SAFETY: a set of bits, of which none is set.
+            let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+            // SAFETY: the set is writable; 0 names the calling thread.
+            let found = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+            if found < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            self.ring.0.submitter().register_iowq_aff(&set)
+        });
+        if let Err(error) = kept {
+            tracing::debug!(%error, cpu = self.cpu.0, "the kernel's helpers of a ring run on any node");
+        }
+        self.stay_on_cpu();
     }
 
     fn stay_on_cpu(&self) {

@@ -1,4 +1,11 @@
-//! A volume as a device of the block layer: what it takes is copied at once.
+//! A volume as a device of the block layer: what it takes is copied at once, but for reads of what is on a disk only.
+//!
+//! Such a read keeps its tag while its blocks come into the cache; the others go on. Where they do not come that way (no frame is free for some
+//! milliseconds, blocks are taken away all the time, a disk fails) the thread waits for them, as it does for writes to parts of blocks that are away,
+//! for writes that find no frame free, for discards, zeros and flushes.
+//!
+//! Invariant: the thread waits for nothing while reads of its own are under way, as somebody may hold what it waits for, and wait for their blocks.
+//! It ends them first.
 //!
 //! Cost: data is copied once, between the request's memory and the volume's blocks. Where there are no blocks yet (a first write), or
 //! they are being taken away, it goes through a stage of 64 KiB, which stays in the core's cache. A discard waits for copies of other threads that are under way in the volume. The node of
@@ -8,16 +15,21 @@ use super::Volume;
 use crate::blk::{Arena, Done, Driver, DriverQueue, Errno, Late, Limits, Operation, Outcome, Slots, Tag};
 use crate::{Error, NodeId};
 use homenode_engine::cache::Cached;
-use homenode_engine::fs::Stretch;
+use homenode_engine::fs::{Asking, Stretch};
+use homenode_linux::clock::CoarseClock;
 use homenode_linux::cpu::current_cpu;
-use homenode_linux::driver::EFAULT;
+use homenode_linux::driver::{Came, EFAULT, FrameReads};
 use homenode_linux::memory::NodeMemory;
+use std::convert::Infallible;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 const STAGE_BYTES: usize = 64 << 10;
 /// Bytes that are copied before others can take blocks of the volume away.
 const STEP_BYTES: usize = 1 << 20;
+/// Times that a read looks for its next bytes in the cache before it waits for them: some milliseconds.
+const TRIES_MAX: u32 = 50;
 
 /// A volume that is attached: a device for [`crate::blk::Device`]. While this or one of its queues is there, the volume keeps its
 /// size and cannot be removed, or attached again.
@@ -94,6 +106,8 @@ impl Driver for VolumeDriver {
             volume: Arc::clone(&self.volume),
             buffers: Arc::clone(&self.buffers),
             stage: Vec::new(),
+            reads: Reads::Unmade,
+            going: Vec::new(),
         })
     }
 }
@@ -101,21 +115,101 @@ impl Driver for VolumeDriver {
 /// A hardware queue of it.
 #[derive(Debug)]
 pub struct VolumeQueue {
+    // Dropped first.
+    reads: Reads,
     volume: Arc<Attached>,
     buffers: Arc<Arena>,
     /// Made with the first data that needs it, by the thread that then uses it: so it lies on that thread's node.
     stage: Vec<u8>,
+    /// Reads that wait for blocks.
+    going: Vec<Going>,
+}
+
+/// The way to disks.
+#[derive(Debug)]
+enum Reads {
+    /// Made when it is needed, as the stage.
+    Unmade,
+    Made(Box<FrameReads<Cached<NodeMemory>, CoarseClock>>),
+    /// There are no disks, or the kernel makes no ring.
+    None,
+}
+
+/// A read that is carried out bit by bit.
+#[derive(Clone, Copy, Debug)]
+struct Going {
+    tag: Tag,
+    /// Bytes from its start that it has.
+    done: u64,
+    /// Times that it looked for the next ones.
+    tries: u32,
+    /// Reads of disks under way for it.
+    reads: usize,
+    /// Whether it waits for a pause to be over.
+    is_pausing: bool,
+}
+
+impl Going {
+    fn note(all: &mut [Self], came: Came) {
+        match came {
+            Came::Read(tag, is_read) => {
+                let of_tag = all.iter_mut().find(|going| going.tag == tag);
+                let going = of_tag.expect("a request keeps its tag while reads are under way for it");
+                going.reads -= 1;
+                if !is_read {
+                    // The next one tells the error.
+                    going.tries = TRIES_MAX;
+                }
+            }
+            Came::Pause => all.iter_mut().for_each(|going| going.is_pausing = false),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.reads == 0 && !self.is_pausing
+    }
 }
 
 impl DriverQueue for VolumeQueue {
     fn queue_batch(&mut self, batch: &[Tag], slots: &mut Slots, _now: u64, done: &mut Done) -> usize {
         for tag in batch {
-            done.push(*tag, self.carry_out(*tag, slots));
+            if slots.operation(*tag) == Operation::Read {
+                let going = Going {
+                    tag: *tag,
+                    done: 0,
+                    tries: 0,
+                    reads: 0,
+                    is_pausing: false,
+                };
+                self.go_on(going, slots, done);
+            } else {
+                done.push(*tag, self.carry_out(*tag, slots));
+            }
         }
+        self.enter();
         batch.len()
     }
 
-    fn poll(&mut self, _slots: &mut Slots, _now: u64, _done: &mut Done) {}
+    fn poll(&mut self, slots: &mut Slots, _now: u64, done: &mut Done) {
+        if self.going.is_empty() {
+            return;
+        }
+        if let Reads::Made(reads) = &mut self.reads {
+            reads.take(|came| Going::note(&mut self.going, came));
+        }
+        while let Some(ready) = self.going.iter().position(Going::is_ready) {
+            let going = self.going.swap_remove(ready);
+            self.go_on(going, slots, done);
+        }
+        self.enter();
+    }
+
+    fn bell(&self) -> Option<i32> {
+        match &self.reads {
+            Reads::Made(reads) if !self.going.iter().any(Going::is_ready) => reads.bell(),
+            _ => None,
+        }
+    }
 
     fn timeout(&mut self, _tag: Tag, _slots: &mut Slots) -> Late {
         Late::Wait
@@ -125,9 +219,12 @@ impl DriverQueue for VolumeQueue {
 impl VolumeQueue {
     fn carry_out(&mut self, tag: Tag, slots: &Slots) -> Outcome {
         let (offset, bytes) = (slots.offset(tag), slots.bytes(tag));
+        if !matches!(slots.operation(tag), Operation::Read | Operation::Write) {
+            self.end_reads();
+        }
         let volume = &self.volume.0;
         match slots.operation(tag) {
-            Operation::Read => self.copy(tag, slots, Self::read)?,
+            Operation::Read => unreachable!("reads go on bit by bit"),
             Operation::Write => self.copy(tag, slots, Self::write)?,
             Operation::Discard => volume.discard(offset, u64::from(bytes)).map_err(errno)?,
             Operation::WriteZeroes => volume.zero(offset, u64::from(bytes)).map_err(errno)?,
@@ -158,7 +255,89 @@ impl VolumeQueue {
         Ok(())
     }
 
-    fn read(&mut self, offset: u64, buffer: u64, bytes: usize) -> Result<usize, Error> {
+    /// Goes on with a read until it is finished or must wait for a disk.
+    fn go_on(&mut self, mut going: Going, slots: &Slots, done: &mut Done) {
+        match self.read_on(&mut going, slots) {
+            Some(outcome) => done.push(going.tag, outcome),
+            None => self.going.push(going),
+        }
+    }
+
+    fn read_on(&mut self, going: &mut Going, slots: &Slots) -> Option<Outcome> {
+        let tag = going.tag;
+        let mut first = 0;
+        for segment in slots.segments(tag) {
+            let end = segment.buffer.checked_add(u64::from(segment.bytes));
+            let Some(end) = end.filter(|end| *end <= self.buffers.bytes()) else {
+                return Some(Err(EFAULT));
+            };
+            while going.done < first + u64::from(segment.bytes) {
+                let (offset, buffer) = (slots.offset(tag) + going.done, segment.buffer + (going.done - first));
+                let bytes = usize::try_from(end - buffer).map_or(STEP_BYTES, |left| left.min(STEP_BYTES));
+                let mut read = self.read(offset, buffer, bytes);
+                if read == 0 {
+                    if going.tries < TRIES_MAX && self.begin_reads(going, offset..offset + bytes as u64) {
+                        going.tries += 1;
+                        return None;
+                    }
+                    match self.read_waiting(offset, buffer, bytes) {
+                        Ok(bytes) => read = bytes,
+                        Err(error) => return Some(Err(errno(error))),
+                    }
+                }
+                going.done += read as u64;
+                going.tries = 0;
+            }
+            first += u64::from(segment.bytes);
+        }
+        Some(Ok(slots.bytes(tag)))
+    }
+
+    /// Begins to read what is away of some bytes for a request, or has it pause where that is not possible now. False: it never is.
+    fn begin_reads(&mut self, going: &mut Going, bytes: Range<u64>) -> bool {
+        let volume = &self.volume.0;
+        let fs = &volume.pool.fs;
+        if matches!(self.reads, Reads::Unmade) {
+            let made = fs.reads_disks().then(|| FrameReads::new(Arc::clone(fs)));
+            self.reads = match made {
+                Some(Ok(reads)) => Reads::Made(Box::new(reads)),
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "reads of disks hold other requests up");
+                    Reads::None
+                }
+                None => Reads::None,
+            };
+        }
+        let Reads::Made(reads) = &mut self.reads else {
+            return false;
+        };
+        let begin = |asking: &Asking<'_>| {
+            Ok::<_, Infallible>(reads.begin(asking, volume.volume.inode(), bytes.clone(), going.tag))
+        };
+        let Ok(begun) = volume.pool.asking(begin);
+        going.reads = begun;
+        going.is_pausing = begun == 0 && reads.pause();
+        reads.bell().is_some()
+    }
+
+    /// Gives the kernel the reads that were begun.
+    fn enter(&mut self) {
+        if let Reads::Made(reads) = &mut self.reads
+            && !self.going.is_empty()
+        {
+            reads.enter();
+        }
+    }
+
+    /// Waits until no read of a disk is under way.
+    fn end_reads(&mut self) {
+        if let Reads::Made(reads) = &mut self.reads {
+            reads.end_all(|came| Going::note(&mut self.going, came));
+        }
+    }
+
+    /// Copies what is in the cache; 0 when the next byte is not.
+    fn read(&self, offset: u64, buffer: u64, bytes: usize) -> usize {
         let (volume, buffers) = (&self.volume.0, &self.buffers);
         let copy = |memory: &Cached<NodeMemory>, stretch: Stretch| {
             let at = buffer + stretch.done as u64;
@@ -167,18 +346,19 @@ impl VolumeQueue {
                 None => buffers.zero(at, stretch.bytes),
             }
         };
-        if let Some(slot) = volume.pool.current_slot()
-            && let asking = (slot, current_cpu())
-            && volume
-                .pool
-                .fs
-                .read_straight(asking, &volume.volume, offset, bytes, copy)
-        {
-            return Ok(bytes);
-        }
+        let Some(slot) = volume.pool.current_slot() else {
+            return 0;
+        };
+        let asking = (slot, current_cpu());
+        let fs = &volume.pool.fs;
+        fs.read_straight(asking, &volume.volume, offset, bytes, copy)
+    }
+
+    fn read_waiting(&mut self, offset: u64, buffer: u64, bytes: usize) -> Result<usize, Error> {
+        self.end_reads();
         let stage = staged(&mut self.stage, bytes);
-        volume.read_at(stage, offset)?;
-        buffers.write(buffer, stage);
+        self.volume.0.read_at(stage, offset)?;
+        self.buffers.write(buffer, stage);
         Ok(stage.len())
     }
 
@@ -198,9 +378,10 @@ impl VolumeQueue {
                 return Ok(done);
             }
         }
+        self.end_reads();
         let stage = staged(&mut self.stage, bytes);
-        buffers.read(buffer, stage);
-        volume.write_all_at(stage, offset)?;
+        self.buffers.read(buffer, stage);
+        self.volume.0.write_all_at(stage, offset)?;
         Ok(stage.len())
     }
 }
@@ -238,7 +419,7 @@ mod tests {
         let (volume, buffers) = (volume(), Arena::new(1 << 20, None).unwrap());
         volume.write_all_at(&[7; 4 * BLOCK], 0).unwrap();
         let mut queue = queue(&volume, &buffers);
-        assert_eq!(queue.read(512, 100, 2 * BLOCK).unwrap(), 2 * BLOCK);
+        assert_eq!(queue.read(512, 100, 2 * BLOCK), 2 * BLOCK);
         buffers.write(0, &[9; BLOCK]);
         assert_eq!(queue.write(512, 0, BLOCK).unwrap(), BLOCK);
         assert!(queue.stage.is_empty(), "nothing went through it");
@@ -269,7 +450,7 @@ mod tests {
         let all = 5 * BLOCK;
         let mut found = vec![0; all];
         buffers.write(0, &vec![0xff; all]);
-        assert_eq!(queue.read(0, 0, all).unwrap(), all);
+        assert_eq!(queue.read(0, 0, all), all);
         buffers.read(0, &mut found);
         for (block, bytes) in found.chunks_exact(BLOCK).enumerate() {
             let expected = if [1, 3].contains(&block) { block } else { 0 };
@@ -290,7 +471,8 @@ mod tests {
         let (volume, buffers) = (volume(), Arena::new(1 << 20, None).unwrap());
         let mut queue = queue(&volume, &buffers);
         let end = volume.size_bytes();
-        assert!(queue.read(end - 512, 0, BLOCK).is_err());
+        assert_eq!(queue.read(end - 512, 0, BLOCK), 0);
+        assert!(queue.read_waiting(end - 512, 0, BLOCK).is_err());
         assert!(queue.write(u64::MAX - 10, 0, BLOCK).is_err());
     }
 }

@@ -5,7 +5,6 @@
 
 mod error;
 mod queue;
-mod ring;
 mod target;
 
 pub use error::{OpenError, RingError};

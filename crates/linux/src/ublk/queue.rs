@@ -2,7 +2,7 @@
 //!
 //! All results that are there go back in one system call, which also waits for the next requests; the kernel copies the data of
 //! both in that call, on this thread's CPU. Where the layer still works for a request, the thread looks for its end instead of
-//! sleeping; where nothing is under way, it sleeps. After its start it takes nothing from the heap.
+//! sleeping, unless the driver has a bell for that; where nothing is under way, it sleeps. After its start it takes nothing from the heap.
 
 use super::abi::{self, IoCommand};
 use super::bell::Ear;
@@ -11,7 +11,7 @@ use crate::cpu;
 use crate::driver::{Arena, RingError};
 use homenode_engine::CpuId;
 use homenode_engine::blk::{Core, DriverQueue, Errno, Outcome, Refusal};
-use io_uring::types::{Fixed, SubmitArgs, Timespec};
+use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -21,8 +21,13 @@ use std::{fmt, io};
 /// The device and the bell, among the ring's files.
 const DEVICE: Fixed = Fixed(0);
 const BELL: Fixed = Fixed(1);
+const POLLIN: u32 = libc::POLLIN as u32;
 /// User data of the entry that listens to the bell; no tag is equal, as tags are 16 bits.
 const RUNG: u64 = u64::MAX;
+/// The same for the bell of the device's driver.
+const DRIVER_RUNG: u64 = u64::MAX - 1;
+/// Longest sleep while the driver has requests: late ones are looked for then.
+const SLEEP: Duration = Duration::from_secs(1);
 /// Pause for the kernel to find memory.
 const NO_MEMORY_PAUSE: Duration = Duration::from_millis(1);
 /// How long a thread stays on another CPU until it tries again to get to its own.
@@ -58,6 +63,8 @@ pub(super) struct Queue<'a, Q: DriverQueue> {
     /// Tags that the kernel still uses.
     live: usize,
     is_over: bool,
+    /// Whether the ring listens to the driver's bell.
+    listens: bool,
     /// When the thread last tried to get to its CPU; none while it runs there.
     astray: Option<Instant>,
 }
@@ -75,7 +82,7 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
     /// Offers the kernel all tags. To be called by the thread that serves, on its CPU: what is made here is of that CPU's node.
     pub(super) fn new(parts: Parts<'a, Q>) -> io::Result<Self> {
         let depth = usize::from(parts.depth);
-        let ring = make(u32::from(parts.depth) + 1)?;
+        let ring = make(u32::from(parts.depth) + 2)?;
         let files = [parts.device.as_raw_fd(), parts.bell.as_raw_fd()];
         let registered = ring.submitter().register_files(&files);
         registered.map_err(|source| RingError::Files { source })?;
@@ -86,9 +93,10 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
             arrived: Vec::with_capacity(depth),
             live: depth,
             is_over: false,
+            listens: false,
             astray: None,
         };
-        let listen = opcode::PollAdd::new(BELL, u32::from(libc::POLLIN.unsigned_abs()));
+        let listen = opcode::PollAdd::new(BELL, POLLIN);
         push(&mut queue.ring, &listen.build().user_data(RUNG));
         for tag in 0..queue.parts.depth {
             let entry = queue.parts.entry(abi::FETCH_REQ, tag, 0);
@@ -150,12 +158,7 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
 
     /// Sends results and waits for requests; not when the layer has something to do meanwhile.
     fn wait(&mut self) -> io::Result<()> {
-        let submitter = self.ring.submitter();
-        if self.parts.core.is_idle() {
-            return settled(submitter.submit_and_wait(1));
-        }
-        let no_time = Timespec::new();
-        settled(submitter.submit_with_args(1, &SubmitArgs::new().timespec(&no_time)))
+        wait(&mut self.ring, &self.parts.core, &mut self.listens)
     }
 
     /// Takes what has completed: requests, tags that the kernel uses no more, the bell.
@@ -163,8 +166,12 @@ impl<'a, Q: DriverQueue> Queue<'a, Q> {
         let mut failed = None;
         for completion in self.ring.completion() {
             let name = completion.user_data();
-            if name == RUNG {
-                self.is_over = true;
+            match name {
+                RUNG => self.is_over = true,
+                DRIVER_RUNG => self.listens = false,
+                _ => {}
+            }
+            if name >= DRIVER_RUNG {
                 continue;
             }
             let tag = u16::try_from(name).expect("what it was pushed with");
@@ -245,11 +252,31 @@ impl Place {
     }
 }
 
+/// Sends what is in the ring and waits for completions, as long as the core has nothing to do. Whether the ring listens to the driver's bell is
+/// in `listens`.
+fn wait<Q: DriverQueue>(ring: &mut IoUring, core: &Core<Q>, listens: &mut bool) -> io::Result<()> {
+    if core.is_idle() {
+        return settled(ring.submit_and_wait(1));
+    }
+    let most = match core.bell() {
+        Some(bell) => {
+            if !*listens {
+                let listen = opcode::PollAdd::new(Fd(bell), POLLIN);
+                push(ring, &listen.build().user_data(DRIVER_RUNG));
+                *listens = true;
+            }
+            Timespec::from(SLEEP)
+        }
+        None => Timespec::new(),
+    };
+    settled(ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&most)))
+}
+
 fn push(ring: &mut IoUring, entry: &squeue::Entry) {
     // SAFETY: the only memory that a command names is its tag's part of the arena, which the caller of the thread keeps for longer
     // than the ring, and which the kernel only uses in this thread's calls; listening to the bell names none.
     let pushed = unsafe { ring.submission().push(entry) };
-    pushed.expect("there is room for every tag and the bell, and each is in it once");
+    pushed.expect("there is room for every tag and both bells, and each is in it once");
 }
 
 /// The kernel works for the ring only when this thread asks for it, and an error of one command does not keep the others back;
@@ -267,14 +294,6 @@ fn make(entries: u32) -> io::Result<IoUring> {
         _ => Err(error),
     });
     Ok(made.map_err(|source| RingError::Make { source })?)
-}
-
-/// Tells the kernel that others' writes wait for this thread: when memory is short, it is not to wait for them. Only root may.
-pub fn serve_writes() {
-    /// Since Linux 5.6; libc has no name for it.
-    const PR_SET_IO_FLUSHER: libc::c_int = 57;
-    // SAFETY: takes numbers only.
-    let _ = unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }
 
 /// Binds this thread to `cpus`, or else `near` them. Where neither may be used it stays where it is: that is slower, not wrong.
@@ -306,3 +325,6 @@ fn settled(waited: io::Result<usize>) -> io::Result<()> {
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,9 +3,10 @@
 use super::bell::{self, Bell, Ear, RingAtEnd};
 use super::control::Control;
 use super::error::Error;
-use super::queue::{Parts, Queue, serve_writes, stay};
+use super::queue::{Parts, Queue, stay};
 use super::{Added, disk_path, file_path, record};
 use crate::driver::Arena;
+use crate::process::serve_writes;
 use homenode_engine::CpuId;
 use homenode_engine::blk::trace::Recorder;
 use homenode_engine::blk::{Device, DriverQueue};

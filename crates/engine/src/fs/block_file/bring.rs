@@ -65,16 +65,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return Err(error);
         }
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-        self.fetch(&self.missing_to_read(asking, inode, file, blocks))
+        self.fetch(&self.missing_to_read(asking, inode, file, blocks, true))
     }
 
     /// What is away of some file blocks that are to be read. Asks for what is likely to follow them.
-    fn missing_to_read(&self, asking: &Asking<'_>, inode: &Inode, file: &BlockFile, blocks: Range<u64>) -> Missing {
+    fn missing_to_read(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        blocks: Range<u64>,
+        may_wait: bool,
+    ) -> Missing {
         let memory = self.pool.memory();
         let most = memory.fetch_max();
-        let missing = self.missing(asking, inode, file, [blocks.clone()], most);
+        let missing = self.missing(asking, inode, file, [blocks.clone()], most, may_wait);
         if let Some(ahead) = file.ahead.note(&blocks, most) {
-            let ahead = self.missing(asking, inode, file, [ahead], most);
+            let ahead = self.missing(asking, inode, file, [ahead], most, may_wait);
             ahead
                 .iter()
                 .for_each(|(node, first, blocks)| memory.fetch_soon(*node, *first, *blocks));
@@ -83,11 +90,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Begins to fetch what is away of `bytes` of a file, after [`Fs::read_at_once`]: each fetch is carried out by the caller, and given to
-    /// [`Fs::end_fetch`]. None where only [`Fs::read`] can go on.
+    /// [`Fs::end_fetch`]. Never waits. None where others read the bytes, no frame is free, or blocks are being taken away: [`Fs::read`] waits for
+    /// that, and must not be called by a thread that has fetches to end, as somebody else may wait for those.
     pub fn begin_fetches(&self, asking: &Asking<'_>, inode: &Inode, bytes: Range<u64>) -> Vec<Fetch> {
         let Some(file) = inode.blocks() else { return Vec::new() };
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-        let missing = self.missing_to_read(asking, inode, file, blocks);
+        let missing = self.missing_to_read(asking, inode, file, blocks, false);
         // As far as it goes: what is left is asked for again.
         let begin =
             |(node, first, blocks): &(NodeId, Block, u64)| self.pool.memory().begin_fetch(*node, *first, *blocks);
@@ -129,7 +137,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let head = first..first + u64::from(is_part(offset));
         let tail = end - u64::from(is_part(offset + bytes as u64))..end;
         let most = self.pool.memory().fetch_max();
-        self.fetch(&self.missing(asking, inode, file, [gap, head, tail], most))?;
+        self.fetch(&self.missing(asking, inode, file, [gap, head, tail], most, true))?;
         let node = self.node_for(inode, first, asking);
         Ok(self
             .pool
@@ -157,7 +165,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// What is placed in some stretches of file blocks and is away, of so many blocks and [`BLOCKS_MAX`] at most.
+    /// What is placed in some stretches of file blocks and is away, of so many blocks and [`BLOCKS_MAX`] at most. Nothing
+    /// while blocks are being taken away, unless it `may_wait`.
     fn missing<const N: usize>(
         &self,
         asking: &Asking<'_>,
@@ -165,9 +174,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         stretches: [Range<u64>; N],
         most: u64,
+        may_wait: bool,
     ) -> Missing {
         let memory = self.pool.memory();
-        let _inside = inode.enter(file, asking.slot);
+        let _inside = match asking.slot.enter(&file.gate, inode.ino.0) {
+            Some(inside) => inside,
+            None if may_wait => inode.enter(file, asking.slot),
+            None => return Missing::new(),
+        };
         let (mut missing, mut left) = (Missing::new(), BLOCKS_MAX.min(most));
         for stretch in stretches {
             let mut at = stretch.start;

@@ -24,9 +24,9 @@ pub struct Stretch {
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
-    /// Calls `copy` for one stretch after the other of `bytes` bytes from byte `offset` on, to copy them out of the volume.
-    /// False: nothing was done, for blocks are being taken away or the volume is smaller; use [`Fs::read_volume`]. `slot`
-    /// is a slot of the calling thread's, on `cpu`.
+    /// Calls `copy` for one stretch after the other of `bytes` bytes from byte `offset` on, to copy them out of the volume, until
+    /// one is on a disk only. Returns the bytes in front of that; 0 too when blocks are being taken away or the volume is smaller.
+    /// [`Fs::begin_fetches`] brings what follows, and [`Fs::read_volume`] waits for it. `slot` is a slot of the calling thread's, on `cpu`.
     #[inline]
     pub fn read_straight(
         &self,
@@ -35,12 +35,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         offset: u64,
         bytes: usize,
         mut copy: impl FnMut(&M, Stretch),
-    ) -> bool {
-        let done = self.straight((slot, cpu), volume, (offset, bytes), Direction::Read, |stretch| {
+    ) -> usize {
+        self.straight((slot, cpu), volume, (offset, bytes), Direction::Read, |stretch| {
             copy(self.pool.memory(), stretch);
             true
-        });
-        done == bytes
+        })
     }
 
     /// Calls `copy` for one stretch after the other of `bytes` bytes from byte `offset` on, to copy them into the volume, until

@@ -4,8 +4,8 @@
 //! when the kernel has read all of them; a ring that the kernel does not serve any more is closed, and with it all that was
 //! under way ends with [`Errno::NO_DEVICE`].
 
-use super::ring::{CHUNK_BYTES, FILE, Ring};
 use super::target::Target;
+use crate::driver::ring::{CHUNK_BYTES, FILE, Ring};
 use crate::driver::{Arena, EFAULT};
 use homenode_engine::blk::{Done, DriverQueue, Errno, Late, Limits, Operation, Outcome, Slots, Tag};
 use io_uring::types::FsyncFlags;

@@ -1,0 +1,198 @@
+//! Reads of files into memory, by a ring of the reader's own: many at a time, ended in any order.
+//!
+//! Invariants: a read keeps what it was begun with until its end is told, once; while one is under way its list of pieces stays where it is;
+//! when [`Reads::close`] is back the kernel stores nothing any more. Cost: a system call for each batch, and one for what has ended only if the
+//! kernel has something to do for it.
+
+use super::RingError;
+use super::ring::Ring;
+use homenode_engine::Transfer;
+use io_uring::types::{Fd, Timespec};
+use io_uring::{opcode, squeue};
+use std::fmt;
+use std::os::fd::RawFd;
+
+/// Entries of the ring: more may be under way, for a system call each.
+const DEPTH: u16 = 128;
+/// How long a pause is.
+const PAUSE: Timespec = Timespec::new().nsec(50_000);
+/// What a pause is pushed with; no read has that number.
+const PAUSED: u64 = u64::MAX;
+
+/// Reads under way, each with what it was begun with.
+pub(super) struct Reads<T> {
+    /// `None` once the kernel serves it no more.
+    ring: Option<Ring>,
+    /// By number.
+    all: Vec<Option<Read<T>>>,
+    free: Vec<usize>,
+    is_pausing: bool,
+}
+
+struct Read<T> {
+    tied: T,
+    bytes: usize,
+    /// The kernel may read it until the read has ended.
+    _pieces: Box<[libc::iovec]>,
+}
+
+// SAFETY: the addresses in the lists are numbers to this process: only the kernel stores there.
+unsafe impl<T: Send> Send for Reads<T> {}
+
+impl<T> fmt::Debug for Reads<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reads")
+            .field("under_way", &self.under_way())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> Reads<T> {
+    pub(super) fn new() -> Result<Self, RingError> {
+        Ok(Self {
+            ring: Some(Ring::shared(DEPTH)?),
+            all: Vec::new(),
+            free: Vec::new(),
+            is_pausing: false,
+        })
+    }
+
+    /// Readable while [`Reads::take`] has something to tell; `None` when the ring is closed.
+    pub(super) fn bell(&self) -> Option<RawFd> {
+        self.ring.as_ref().map(Ring::as_raw_fd)
+    }
+
+    pub(super) fn under_way(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
+    /// Begins a read, `transfer` of what is tied to it, which [`Reads::enter`] gives to the kernel.
+    ///
+    /// # Errors
+    /// `tied`, when the kernel has no room for it.
+    ///
+    /// # Safety
+    /// The pieces are memory to which nobody refers, and stay mapped until the read's end is told.
+    pub(super) unsafe fn begin(&mut self, tied: T, transfer: fn(&T) -> &Transfer) -> Result<(), T> {
+        let transfer = transfer(&tied);
+        let pieces = transfer.pieces.iter().map(|(address, bytes)| libc::iovec {
+            iov_base: std::ptr::without_provenance_mut(*address),
+            iov_len: *bytes,
+        });
+        let pieces: Box<[libc::iovec]> = pieces.collect();
+        let number = self.free.last().copied().unwrap_or(self.all.len());
+        let count = u32::try_from(pieces.len()).expect("no more pieces than frames");
+        let entry = opcode::Readv::new(Fd(transfer.descriptor), pieces.as_ptr(), count);
+        let entry = entry.offset(transfer.offset).build().user_data(number as u64);
+        // SAFETY: the caller answers for the pieces; the list of them is kept below.
+        if !unsafe { self.push(&entry) } {
+            return Err(tied);
+        }
+        let read = Read {
+            tied,
+            bytes: pieces.iter().map(|piece| piece.iov_len).sum(),
+            _pieces: pieces,
+        };
+        if self.free.pop().is_some() {
+            self.all[number] = Some(read);
+        } else {
+            self.all.push(Some(read));
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Ring::push`].
+    unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
+        let Some(ring) = &mut self.ring else { return false };
+        // SAFETY: the caller promises the same.
+        if unsafe { ring.push(entry) } {
+            return true;
+        }
+        // SAFETY: as above.
+        ring.enter().is_ok() && unsafe { ring.push(entry) }
+    }
+
+    /// Makes the bell ring after [`PAUSE`], if no pause is under way. False when the kernel has no room for it.
+    pub(super) fn pause(&mut self) -> bool {
+        static LENGTH: Timespec = PAUSE;
+        if !self.is_pausing {
+            let entry = opcode::Timeout::new(&raw const LENGTH).build().user_data(PAUSED);
+            // SAFETY: its length is static.
+            self.is_pausing = unsafe { self.push(&entry) };
+        }
+        self.is_pausing
+    }
+
+    /// Gives the kernel what was begun.
+    pub(super) fn enter(&mut self) {
+        if let Some(ring) = &mut self.ring
+            && ring.enter().is_err()
+        {
+            self.close();
+        }
+    }
+
+    /// Waits until something has ended; at once when nothing is under way.
+    pub(super) fn wait(&mut self) {
+        if let Some(ring) = &mut self.ring
+            && ring.in_flight > 0
+            && ring.wait().is_err()
+        {
+            self.close();
+        }
+    }
+
+    /// Tells the reads that have ended, and whether all of their bytes were read. Returns whether a pause is over.
+    pub(super) fn take(&mut self, mut ended: impl FnMut(T, bool)) -> bool {
+        let (all, free) = (&mut self.all, &mut self.free);
+        let mut is_over = false;
+        let taken = self.ring.as_mut().map(|ring| {
+            ring.take(|number, result| {
+                if number == PAUSED {
+                    is_over = true;
+                    return;
+                }
+                let number = usize::try_from(number).expect("it was an index");
+                let read = all[number].take().expect("a read ends once");
+                free.push(number);
+                ended(
+                    read.tied,
+                    usize::try_from(result).is_ok_and(|bytes| bytes == read.bytes),
+                );
+            })
+        });
+        if is_over {
+            self.is_pausing = false;
+        }
+        if matches!(taken, Some(Err(_))) {
+            self.close();
+        }
+        if self.ring.is_none() {
+            for (number, place) in self.all.iter_mut().enumerate() {
+                if let Some(read) = place.take() {
+                    self.free.push(number);
+                    ended(read.tied, false);
+                }
+            }
+            is_over |= std::mem::take(&mut self.is_pausing);
+        }
+        is_over
+    }
+
+    /// Waits until the kernel has ended all reads; none begins any more. [`Reads::take`] tells those whose end was not told.
+    pub(super) fn close(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            ring.close();
+        }
+    }
+}
+
+impl<T> Drop for Reads<T> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! Reads that take as long as the test wants: of pipes.
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use super::*;
+use crate::driver::Arena;
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const COUNT: usize = 8;
+const BYTES: usize = 512;
+
+/// Files whose reads end when the test writes, and memory to read into.
+struct Slow {
+    // Dropped first.
+    reads: Reads<(usize, Transfer)>,
+    pipes: Vec<(PipeReader, PipeWriter)>,
+    memory: Arc<Arena>,
+}
+
+impl Slow {
+    fn new() -> Self {
+        Self {
+            reads: Reads::new().unwrap(),
+            pipes: (0..COUNT).map(|_| io::pipe().unwrap()).collect(),
+            memory: Arena::new((COUNT * BYTES) as u64, None).unwrap(),
+        }
+    }
+
+    /// Begins a read of each file, in two pieces.
+    fn begin(&mut self) {
+        for (nth, (reader, _)) in self.pipes.iter().enumerate() {
+            let at = self.memory.range((nth * BYTES) as u64, BYTES).unwrap();
+            let transfer = Transfer {
+                descriptor: reader.as_raw_fd(),
+                offset: 0,
+                pieces: vec![(at.addr(), 100), (at.addr() + 100, BYTES - 100)],
+                alive: Arc::new(()),
+            };
+            // SAFETY: the arena stays mapped for longer than the ring, and nobody refers to its bytes.
+            unsafe { self.reads.begin((nth, transfer), |(_, transfer)| transfer) }.unwrap();
+        }
+        self.reads.enter();
+    }
+
+    fn write(&mut self, nth: usize, bytes: usize) {
+        let fill = u8::try_from(nth + 1).unwrap();
+        self.pipes[nth].1.write_all(&vec![fill; bytes]).unwrap();
+    }
+
+    fn holds(&self, nth: usize) -> u8 {
+        let mut byte = [0];
+        self.memory.read((nth * BYTES + BYTES - 1) as u64, &mut byte);
+        byte[0]
+    }
+
+    /// Whether the bell rings within `most`.
+    fn rings(&self, most: Duration) -> bool {
+        let fd = self.reads.bell().unwrap();
+        let mut poll = libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let most = i32::try_from(most.as_millis()).unwrap();
+        // SAFETY: one structure, which is writable.
+        unsafe { libc::poll(&raw mut poll, 1, most) == 1 }
+    }
+
+    fn take(&mut self) -> Vec<(usize, bool)> {
+        let mut ended = Vec::new();
+        self.reads.take(|(nth, _), is_read| ended.push((nth, is_read)));
+        ended
+    }
+}
+
+#[test]
+fn all_are_under_way_at_a_time_and_end_in_any_order() {
+    let mut slow = Slow::new();
+    slow.begin();
+    assert_eq!(slow.reads.under_way(), COUNT);
+    assert!(!slow.rings(Duration::ZERO), "nothing has ended");
+    assert!(slow.take().is_empty());
+    for nth in (0..COUNT).rev() {
+        slow.write(nth, BYTES);
+        assert!(slow.rings(Duration::from_secs(10)), "read {nth} has ended");
+        assert_eq!(slow.take(), [(nth, true)]);
+        assert_eq!(usize::from(slow.holds(nth)), nth + 1);
+        assert!(!slow.rings(Duration::ZERO), "what was told rings no more");
+    }
+    assert_eq!(slow.reads.under_way(), 0);
+    slow.begin();
+    slow.write(0, BYTES - 1);
+    slow.write(1, BYTES);
+    while slow.reads.under_way() > COUNT - 2 {
+        slow.reads.wait();
+        for (nth, is_read) in slow.take() {
+            assert_eq!(is_read, nth == 1, "a short one is not read");
+        }
+    }
+}
+
+#[test]
+fn a_pause_rings_once() {
+    let mut slow = Slow::new();
+    assert!(slow.reads.pause());
+    assert!(slow.reads.pause());
+    slow.reads.enter();
+    assert!(slow.rings(Duration::from_secs(10)));
+    let mut none = |_, _| panic!("nothing was read");
+    assert!(slow.reads.take(&mut none));
+    assert!(!slow.rings(Duration::from_millis(2)));
+    assert!(!slow.reads.take(&mut none));
+}
+
+#[test]
+fn who_waits_for_the_bell_sleeps() {
+    let mut slow = Slow::new();
+    slow.begin();
+    let (_, mut writer) = slow.pipes.pop().unwrap();
+    let write = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        writer.write_all(&[9; BYTES]).unwrap();
+    });
+    let (start, before) = (Instant::now(), thread_cpu());
+    assert!(slow.rings(Duration::from_secs(10)));
+    assert!(start.elapsed() >= Duration::from_millis(150));
+    assert!(thread_cpu() - before < Duration::from_millis(20));
+    assert_eq!(slow.take(), [(COUNT - 1, true)]);
+    write.join().unwrap();
+}
+
+fn thread_cpu() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is writable.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(result, 0);
+    Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
+}
+
+#[test]
+fn what_is_closed_leaves_the_memory_alone_and_tells_all() {
+    let mut slow = Slow::new();
+    slow.begin();
+    slow.reads.close();
+    for nth in 0..COUNT {
+        slow.write(nth, BYTES);
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    assert!((0..COUNT).all(|nth| slow.holds(nth) == 0));
+    let mut ended = slow.take();
+    ended.sort_unstable();
+    assert!(ended.into_iter().eq((0..COUNT).map(|nth| (nth, false))));
+    assert!(slow.reads.bell().is_none());
+    // Another thread's, whose own thread sleeps.
+    let mut slow = Slow::new();
+    slow.begin();
+    std::thread::scope(|scope| scope.spawn(|| slow.reads.close()).join().unwrap());
+    assert_eq!(slow.take().len(), COUNT);
+}

@@ -1,0 +1,321 @@
+//! One ring of io_uring, its files and buffers.
+//!
+//! Invariants: the thread that submits first is the only one that can, but for a shared ring; what is pushed stays until the kernel takes it;
+//! when [`Ring::close`] is back the kernel has ended all it had, whichever thread calls that.
+
+use super::{Arena, RingError};
+use crate::cpu::near_cpus;
+use homenode_engine::CpuId;
+use io_uring::types::Fixed;
+use io_uring::{IoUring, squeue};
+use std::fs::File;
+use std::io::{self, PipeReader, Read};
+use std::os::fd::{AsRawFd, RawFd};
+use std::{fmt, ptr};
+
+/// The file, among those registered.
+pub(super) const FILE: Fixed = Fixed(0);
+/// The kernel takes no larger buffers.
+pub(super) const CHUNK_BYTES: usize = 1 << 30;
+
+/// A ring.
+pub(super) struct Ring {
+    ring: IoUring,
+    /// The other end is registered with the ring and nowhere else, so this one ends when the kernel has let go of the ring,
+    /// which it does when all requests have ended.
+    end: PipeReader,
+    is_enabled: bool,
+    is_polled: bool,
+    /// Whether the kernel's helpers of the thread were told where to run.
+    has_near_workers: bool,
+    /// Whether the arena is registered.
+    pub(super) has_buffers: bool,
+    /// Pushed, and not taken out.
+    pub(super) in_flight: usize,
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("in_flight", &self.in_flight)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Ring {
+    /// A ring for `depth` requests at a time to `file`.
+    pub(super) fn new(depth: u16, file: &File, buffers: &Arena, is_polled: bool) -> Result<Self, RingError> {
+        let ring =
+            make(u32::from(depth).next_power_of_two(), is_polled).map_err(|source| RingError::Make { source })?;
+        let chunks = chunks(buffers);
+        // SAFETY: the arena's bytes, which stay mapped while the arena lives; the queue has it for longer than the ring.
+        let registered = unsafe { ring.submitter().register_buffers(&chunks) };
+        Ok(Self {
+            is_polled,
+            // A user who may lock less memory has slower requests.
+            has_buffers: registered.is_ok(),
+            ..Self::holding(ring, Some(file), false)?
+        })
+    }
+
+    /// A ring for about `depth` requests at a time to any files, which threads share who do not use it at the same time. Its descriptor
+    /// is readable while there are results.
+    pub(super) fn shared(depth: u16) -> Result<Self, RingError> {
+        let ring = make_shared(u32::from(depth).next_power_of_two()).map_err(|source| RingError::Make { source })?;
+        Self::holding(ring, None, true)
+    }
+
+    /// A ring with `file` as [`FILE`].
+    fn holding(ring: IoUring, file: Option<&File>, is_enabled: bool) -> Result<Self, RingError> {
+        let files = |source| RingError::Files { source };
+        let (end, held) = io::pipe().map_err(files)?;
+        let numbers = [file.map_or(-1, AsRawFd::as_raw_fd), held.as_raw_fd()];
+        ring.submitter().register_files(&numbers).map_err(files)?;
+        Ok(Self {
+            ring,
+            end,
+            is_enabled,
+            is_polled: false,
+            has_near_workers: false,
+            has_buffers: false,
+            in_flight: 0,
+        })
+    }
+
+    pub(super) fn as_raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+
+    /// [`Ring::enter`] that waits until there is a result, or a signal comes.
+    ///
+    /// # Errors
+    /// See [`Ring::enter`].
+    pub(super) fn wait(&mut self) -> io::Result<()> {
+        match self.ring.submit_and_wait(1) {
+            Err(error) if !is_passing(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the kernel has taken all that was pushed.
+    pub(super) fn is_clear(&mut self) -> bool {
+        self.ring.submission().is_empty()
+    }
+
+    /// Puts one request behind the others; whether there was room.
+    ///
+    /// # Safety
+    /// The memory that it names stays valid: that of its data until it has come out, that of its vectors until
+    /// [`Ring::is_clear`].
+    pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
+        // SAFETY: the caller promises the same.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        self.in_flight += usize::from(pushed.is_ok());
+        pushed.is_ok()
+    }
+
+    /// Gives the kernel what was pushed, and lets it work for the ring. What it does not take for now stays.
+    ///
+    /// # Errors
+    /// It will never take any: another thread began with the ring, for example.
+    pub(super) fn enter(&mut self) -> io::Result<()> {
+        if !self.is_enabled {
+            self.ring.submitter().register_enable_rings()?;
+            self.is_enabled = true;
+        }
+        match self.ring.submit() {
+            Err(error) if !is_passing(&error) => Err(error),
+            Ok(submitted) if submitted > 0 && !self.has_near_workers => {
+                self.has_near_workers = true;
+                keep_workers(&self.ring, &near_cpus().unwrap_or_default());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes out the results: what each was pushed with, and what became of it. A system call only if there are none
+    /// and the kernel has something to do.
+    ///
+    /// # Errors
+    /// See [`Ring::enter`].
+    pub(super) fn take(&mut self, mut finished: impl FnMut(u64, i32)) -> io::Result<()> {
+        if self.in_flight == 0 {
+            return Ok(());
+        }
+        if self.ring.completion().is_empty() {
+            let queue = self.ring.submission();
+            if self.is_polled || queue.taskrun() || queue.cq_overflow() || !queue.is_empty() {
+                drop(queue);
+                self.enter()?;
+            }
+        }
+        for entry in self.ring.completion() {
+            self.in_flight -= 1;
+            finished(entry.user_data(), entry.result());
+        }
+        Ok(())
+    }
+
+    /// Cancels what the kernel has, and waits until it has ended: its memory is not touched any more, and nothing holds the file.
+    pub(super) fn close(self) {
+        let Self {
+            ring,
+            mut end,
+            in_flight,
+            ..
+        } = self;
+        // Of a ring that is closed the kernel lets go in the background, some time later; of files that are unregistered at once.
+        let is_over = in_flight == 0 && ring.submitter().unregister_files().is_ok();
+        drop(ring);
+        if !is_over {
+            // Nothing is ever written to it: this ends with the pipe. An interruption is tried again by `read_exact`.
+            let _ = end.read_exact(&mut [0]);
+        }
+    }
+}
+
+/// Keeps the kernel's threads that carry out what blocks for this thread (io-wq) on `cpus`, those of its node: they copy from and to memory of that
+/// node. Where that is not possible, or not known, they run anywhere. To be called by a thread that has submitted: the kernel has something to note it in then.
+fn keep_workers(ring: &IoUring, cpus: &[CpuId]) {
+    // SAFETY: a set of bits, of which none is set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // The kernel takes longer ones, but the interface has room for so many.
+    let in_set = |cpu: &usize| *cpu < libc::CPU_SETSIZE.cast_unsigned() as usize;
+    for cpu in cpus.iter().map(|cpu| cpu.0 as usize).filter(in_set) {
+        // SAFETY: it is within the set.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    if !cpus.is_empty()
+        && let Err(error) = ring.submitter().register_iowq_aff(&set)
+    {
+        tracing::debug!(%error, "the kernel's helpers of a ring run on any node");
+    }
+}
+
+/// Whether the kernel may take it the next time.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR))
+}
+
+/// Made here and enabled by the thread that uses it, which alone may submit. The kernel works for it only when that thread
+/// asks, and an error of one request does not keep the rest of a batch back; before Linux 6.1 there are plainer ones only.
+fn make(entries: u32, is_polled: bool) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.setup_r_disabled();
+    if is_polled {
+        builder.setup_iopoll();
+    }
+    let plain = builder.clone();
+    builder
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_taskrun_flag()
+        .setup_submit_all();
+    builder.build(entries).or_else(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => plain.build(entries),
+        _ => Err(error),
+    })
+}
+
+/// The kernel works for it in any call of the thread that submitted; others' polls of the ring see that, unlike with deferred work.
+fn make_shared(entries: u32) -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+    builder.build(entries).or_else(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => IoUring::new(entries),
+        _ => Err(error),
+    })
+}
+
+/// The arena in pieces that the kernel takes.
+fn chunks(buffers: &Arena) -> Vec<libc::iovec> {
+    let all = usize::try_from(buffers.bytes()).expect("it is mapped");
+    let chunk = |start: usize| {
+        let bytes = CHUNK_BYTES.min(all - start);
+        let base = buffers.range(start as u64, bytes).unwrap_or(ptr::null_mut());
+        libc::iovec {
+            iov_base: base.cast(),
+            iov_len: bytes,
+        }
+    };
+    (0..all).step_by(CHUNK_BYTES).map(chunk).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::{allowed_cpus, current_cpu};
+    use crate::process::own_thread;
+    use io_uring::{opcode, types::Fd};
+    use std::fs;
+    use std::io::Write;
+
+    /// CPUs that the kernel's helpers of thread `of` may run on.
+    fn workers(of: u32) -> Vec<String> {
+        let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok);
+        let worker = |task: fs::DirEntry| {
+            let status = fs::read_to_string(task.path().join("status")).ok()?;
+            let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            let is_worker = field("Name:")? == format!("iou-wrk-{of}");
+            field("Cpus_allowed_list:").filter(|_| is_worker).map(str::to_owned)
+        };
+        tasks.filter_map(worker).collect()
+    }
+
+    /// Reads a pipe in a helper; returns where that may run.
+    fn read_by_worker(ring: &mut Ring) -> Vec<String> {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let mut byte = [0_u8];
+        let read = opcode::Read::new(Fd(reader.as_raw_fd()), byte.as_mut_ptr(), 1);
+        let entry = read.build().flags(squeue::Flags::ASYNC);
+        // SAFETY: the byte is there until the result is taken.
+        assert!(unsafe { ring.push(&entry) });
+        ring.enter().unwrap();
+        let mut found = Vec::new();
+        for _ in 0..1000 {
+            found = workers(own_thread());
+            if !found.is_empty() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        writer.write_all(&[1]).unwrap();
+        while ring.in_flight > 0 {
+            ring.wait().unwrap();
+            ring.take(|_, result| assert_eq!(result, 1)).unwrap();
+        }
+        found
+    }
+
+    #[test]
+    fn helpers_of_a_thread_stay_near_it() {
+        // A thread of its own: they belong to it.
+        std::thread::spawn(|| {
+            let mut ring = Ring::shared(4).unwrap();
+            let near = read_by_worker(&mut ring);
+            assert!(!near.is_empty(), "no helper has come");
+            let cpus = near_cpus().unwrap();
+            assert!(cpus.contains(&current_cpu()));
+        })
+        .join()
+        .unwrap();
+        std::thread::spawn(|| {
+            let only = *allowed_cpus().unwrap().last().unwrap();
+            let mut ring = Ring::shared(4).unwrap();
+            // The kernel notes it with a thread that has submitted.
+            // SAFETY: it names no memory.
+            assert!(unsafe { ring.push(&opcode::Nop::new().build()) });
+            ring.enter().unwrap();
+            ring.take(|_, _| {}).unwrap();
+            keep_workers(&ring.ring, &[only]);
+            let near = read_by_worker(&mut ring);
+            assert!(
+                !near.is_empty() && near.iter().all(|cpus| *cpus == only.0.to_string()),
+                "{near:?}"
+            );
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -4,13 +4,13 @@
 //! `DRIVER-SIZE/plugN/qdN/CORES`; a contestant keeps N requests under way on each core, at random places, and lets N
 //! accumulate before they are given to the driver.
 
-mod case;
+pub(crate) mod case;
 mod clock;
 mod crossing;
 mod fairness;
 mod figure;
 mod latency;
-mod load;
+pub(crate) mod load;
 mod memcpy;
 mod requirements;
 mod schedulers;

@@ -4,11 +4,11 @@
 //! The pool's member of `file/...` is a file on an ext4 of its own, on such a device too. That of `pmem/...` is a file on a private tmpfs: flushes
 //! and fences are executed, and what persistent memory itself takes is not measured.
 
-mod disk;
+pub(crate) mod disk;
 mod mounted;
-mod place;
+pub(crate) mod place;
 pub(crate) mod restart;
-mod work;
+pub(crate) mod work;
 mod yardstick;
 
 use crate::arguments::{Arguments, is_wanted};

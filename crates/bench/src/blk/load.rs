@@ -11,12 +11,12 @@ pub(super) const NOOP_BYTES: u64 = 1 << 40;
 
 /// Load of one core.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Load {
-    pub(super) bytes: u32,
+pub(crate) struct Load {
+    pub(crate) bytes: u32,
     /// Requests under way.
-    pub(super) depth: usize,
+    pub(crate) depth: usize,
     /// Requests in all.
-    pub(super) requests: u64,
+    pub(crate) requests: u64,
 }
 
 impl Load {
@@ -64,7 +64,7 @@ impl Places {
 }
 
 /// Reads at random places; gives how many requests were completed.
-pub(super) fn play<Q: DriverQueue, T: Timing>(core: &mut Core<Q, T>, clock: StampClock, load: &Load, seed: u64) -> u64 {
+pub(crate) fn play<Q: DriverQueue, T: Timing>(core: &mut Core<Q, T>, clock: StampClock, load: &Load, seed: u64) -> u64 {
     let limits = *core.device().limits();
     let mut places = Places::new(limits.device_bytes, load.bytes, seed);
     let mut buffers = load.buffers(seed);
@@ -88,7 +88,7 @@ pub(super) fn play<Q: DriverQueue, T: Timing>(core: &mut Core<Q, T>, clock: Stam
 
 /// Runs what `prepare` gives for each CPU, each in a thread pinned to it, which prepares it too so that its memory is its own,
 /// all from the same moment. M requests per second of all together.
-pub(super) fn together<P, F>(cpus: &[usize], prepare: P) -> Result<f64, Error>
+pub(crate) fn together<P, F>(cpus: &[usize], prepare: P) -> Result<f64, Error>
 where
     P: Fn(usize) -> F + Sync,
     F: FnOnce(StampClock) -> u64,

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -12,7 +12,7 @@ const STEP_BYTES: usize = 4 << 20;
 
 /// A mounted filesystem.
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(crate) struct Disk {
     // Dropped in this order, behind what drop() does.
     root: TempDir,
     _file: TempDir,
@@ -21,7 +21,7 @@ pub(super) struct Disk {
 
 impl Disk {
     /// Makes a filesystem of `kind` with `bytes` bytes, in a file in `directory`.
-    pub(super) fn new(directory: &Path, kind: &'static str, bytes: usize) -> Result<Self, Error> {
+    pub(crate) fn new(directory: &Path, kind: &'static str, bytes: usize) -> Result<Self, Error> {
         let system = |error| Error::system(format!("making a file in {}", directory.display()), error);
         let file = tempfile::Builder::new()
             .prefix("homenode-bench-")
@@ -31,26 +31,22 @@ impl Disk {
         write_zeros(&path, bytes).map_err(system)?;
         call(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&path))?;
         let root = tempfile::tempdir().map_err(system)?;
-        // Past the page cache of the file: a device has none. Detached as soon as it is mounted, so that it goes with the mount.
-        let device = call(
-            Command::new("losetup")
-                .args(["--find", "--show", "--direct-io=on"])
-                .arg(&path),
+        // Detached as soon as it is mounted, so that it goes with the mount.
+        let device = Loop::new(&path)?;
+        call(
+            Command::new("mount")
+                .args(["-t", kind])
+                .arg(device.path())
+                .arg(root.path()),
         )?;
-        let device = device.trim_end();
-        let mounted = call(Command::new("mount").args(["-t", kind, device]).arg(root.path()));
-        let detached = call(Command::new("losetup").args(["--detach", device]));
-        mounted?;
-        let disk = Self {
+        Ok(Self {
             root,
             _file: file,
             is_mounted: true,
-        };
-        detached?;
-        Ok(disk)
+        })
     }
 
-    pub(super) fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         self.root.path()
     }
 }
@@ -64,8 +60,36 @@ impl Drop for Disk {
     }
 }
 
+/// A loop device on a file, past the page cache of that: a device has none. It goes when this is dropped, or when nobody uses it any more.
+#[derive(Debug)]
+pub(crate) struct Loop {
+    path: PathBuf,
+}
+
+impl Loop {
+    pub(crate) fn new(file: &Path) -> Result<Self, Error> {
+        let said = call(
+            Command::new("losetup")
+                .args(["--find", "--show", "--direct-io=on"])
+                .arg(file),
+        )?;
+        let path = PathBuf::from(said.trim_end());
+        Ok(Self { path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = call(Command::new("losetup").arg("--detach").arg(&self.path));
+    }
+}
+
 /// Writes all of a file, so that each of its blocks has a place on the disk.
-fn write_zeros(path: &Path, bytes: usize) -> std::io::Result<()> {
+pub(crate) fn write_zeros(path: &Path, bytes: usize) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     let zeros = vec![0; STEP_BYTES];
     for _ in 0..bytes.div_ceil(STEP_BYTES) {
@@ -75,7 +99,7 @@ fn write_zeros(path: &Path, bytes: usize) -> std::io::Result<()> {
 }
 
 /// Runs a command that must succeed; gives what it printed.
-pub(super) fn call(command: &mut Command) -> Result<String, Error> {
+pub(crate) fn call(command: &mut Command) -> Result<String, Error> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
         .output()
@@ -88,12 +112,12 @@ pub(super) fn call(command: &mut Command) -> Result<String, Error> {
 }
 
 /// Makes a file of this size for a member.
-pub(super) fn member(path: &Path, bytes: u64) -> Result<(), Error> {
+pub(crate) fn member(path: &Path, bytes: u64) -> Result<(), Error> {
     let made = File::create(path).and_then(|file| file.set_len(bytes));
     made.map_err(|error| Error::system(format!("making {}", path.display()), error))
 }
 
 /// Removes a file that may be gone already.
-pub(super) fn remove(path: &Path) {
+pub(crate) fn remove(path: &Path) {
     let _ = fs::remove_file(path);
 }

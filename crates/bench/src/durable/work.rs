@@ -16,7 +16,7 @@ const THREADS: usize = 8;
 
 /// A case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(crate) enum Work {
     /// 4 KiB at the end of a file, and fsync.
     Append,
     /// `Append` while another file has 64 MiB that nobody synced.
@@ -32,7 +32,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Append => "append-4k",
             Self::AppendBeside => "append-4k-beside-64m",
@@ -44,7 +44,7 @@ impl Work {
     }
 
     /// Time of an operation in ns, of `count`.
-    pub(super) fn pass(self, place: &Place, count: usize, seed: u64) -> Result<f64, Error> {
+    pub(crate) fn pass(self, place: &Place, count: usize, seed: u64) -> Result<f64, Error> {
         match self {
             Self::Append => append(place, BLOCK, count),
             Self::Mebibyte => append(place, MEBIBYTE, count),

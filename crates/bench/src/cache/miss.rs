@@ -1,0 +1,231 @@
+//! Misses: random reads of 4 KiB that are not in the cache, beside bare reads of the same kind of disk past the page cache.
+
+use super::passes::{each, read_blocks, together};
+use super::stage::{BLOCK, STAMPED, Stage, make_cold};
+use super::{Bench, Kind};
+use crate::blk::case::device;
+use crate::blk::load;
+use crate::cpus;
+use crate::durable::place::{Open, Place};
+use crate::error::Error;
+use crate::interleave::Samples;
+use crate::report::Row;
+use crate::required::Bound;
+use crate::shuffle::{Random, permutation};
+use homenode::blk::{Arena, Options, UringFile, UringOptions};
+use homenode::{MountError, MountOptions, Transport};
+use rustix::fs::OFlags;
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Most of a bare read's time; least of the requests per second that io_uring has; most ns more than a bare read by rings.
+const BARE_TIME: f64 = 1.15;
+const URING_RATIO: f64 = 0.9;
+const RINGS_NS: f64 = 12_000.0;
+/// Reads under way.
+const DEPTH: usize = 32;
+
+/// Reads of a pass: what takes about a tenth of a second.
+fn reads(kind: Kind) -> usize {
+    match kind {
+        Kind::Fast => 4000,
+        Kind::Own => 1000,
+    }
+}
+
+/// Blocks of the stamped file in an order that comes to the same one again only when all others were there.
+struct Walk {
+    order: Vec<u32>,
+    at: Cell<usize>,
+}
+
+impl Walk {
+    fn next(&self, count: usize) -> Vec<u32> {
+        let at = self.at.get();
+        self.at.set(at + count);
+        self.order
+            .iter()
+            .copied()
+            .cycle()
+            .skip(at % self.order.len())
+            .take(count)
+            .collect()
+    }
+}
+
+/// The rows of a kind of disk.
+pub(super) fn rows(bench: &mut Bench<'_>, stage: &Stage) -> Result<(), Error> {
+    let pool = stage.pool(stage.sizes.small_cache)?;
+    // All reads of the pool follow on each other, so that none finds what another one has brought.
+    let walk = Walk {
+        order: permutation(stage.sizes.stamped / BLOCK, 7),
+        at: Cell::new(0),
+    };
+    at_depth_1(bench, stage, &pool, &walk)?;
+    at_depth_32(bench, stage, &pool, &walk)?;
+    by_rings(bench, stage, &pool, &walk)?;
+    stage.close(pool)
+}
+
+fn at_depth_1(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Result<(), Error> {
+    let case = format!("miss/{}/read-4k-qd1", stage.kind.name());
+    if !bench.wants(&case) {
+        return Ok(());
+    }
+    let bare = direct(&stage.bare)?;
+    let peers = stage.peers.iter().map(|(_, place)| place);
+    let files: Vec<Open> = [pool]
+        .into_iter()
+        .chain(peers)
+        .map(|place| place.open(STAMPED))
+        .collect::<Result<_, _>>()?;
+    let count = bench.few(reads(stage.kind));
+    let samples = bench.take_turns(files.len() + 1, |round, contestant| match contestant {
+        0 => read_missing(&files[0], &walk.next(count)),
+        1 => read_bare(&bare, stage.sizes.bare, count, round),
+        _ => {
+            let file = &files[contestant - 1];
+            make_cold(file, true)?;
+            let order = permutation(stage.sizes.stamped / BLOCK, round);
+            read_missing(file, &order[..count.min(order.len())])
+        }
+    })?;
+    let names = ["bare"].into_iter().chain(stage.peers.iter().map(|(name, _)| *name));
+    let peers: Vec<_> = names.zip(&samples[1..]).collect();
+    bench.show(Row::new(case.clone(), "ns/op", &samples[0], &peers));
+    bench.require(
+        &case,
+        "bare",
+        "time of a bare read",
+        Bound::AtMost(BARE_TIME),
+        |ratio| 1.0 / ratio,
+    );
+    Ok(())
+}
+
+fn at_depth_32(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Result<(), Error> {
+    let case = format!("miss/{}/read-4k-qd32", stage.kind.name());
+    if !bench.wants(&case) {
+        return Ok(());
+    }
+    let file = pool.open(STAMPED)?;
+    let count = bench.few(4 * reads(stage.kind)).next_multiple_of(DEPTH);
+    let samples = bench.take_turns(2, |_, contestant| {
+        if contestant == 1 {
+            return uring(&stage.bare, count);
+        }
+        let blocks = walk.next(count);
+        let elapsed = together(&[None; DEPTH], BLOCK, |thread, buffer| {
+            read_blocks(&file, blocks.iter().copied().skip(thread).step_by(DEPTH), buffer)
+        })?;
+        Ok(1e6 / each(elapsed, count))
+    })?;
+    bench.show(Row::more_is_better(
+        case.clone(),
+        "k IOPS",
+        &samples[0],
+        &[("io_uring", &samples[1])],
+    ));
+    bench.require_ratio(&case, "io_uring", URING_RATIO);
+    Ok(())
+}
+
+fn by_rings(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> Result<(), Error> {
+    let case = format!("miss/{}/mount-read-4k-qd1", stage.kind.name());
+    let Place::Pool(pool) = pool else { return Ok(()) };
+    if !bench.wants(&case) {
+        return Ok(());
+    }
+    let directory = tempfile::tempdir().map_err(|error| Error::system("making a directory", error))?;
+    let mut options = MountOptions::default();
+    options.transport = Transport::Uring;
+    let mount = match pool.mount_with(directory.path(), &options) {
+        Err(homenode::Error::Mount(MountError::Rings(reason))) => {
+            println!("SKIPPED: {case}: {reason}");
+            return Ok(());
+        }
+        mount => mount.map_err(Error::library("mounting a pool"))?,
+    };
+    let measured = || -> Result<Vec<Samples>, Error> {
+        let (bare, file) = (
+            direct(&stage.bare)?,
+            Open::Directory(direct(&directory.path().join(STAMPED))?),
+        );
+        let count = bench.few(reads(stage.kind));
+        bench.take_turns(2, |round, contestant| match contestant {
+            1 => read_bare(&bare, stage.sizes.bare, count, round),
+            _ => read_missing(&file, &walk.next(count)),
+        })
+    };
+    let samples = measured();
+    mount.unmount(false).map_err(Error::library("unmounting a pool"))?;
+    let samples = samples?;
+    bench.show(Row::new(case.clone(), "ns/op", &samples[0], &[("bare", &samples[1])]));
+    let more = samples[0].median() - samples[1].median();
+    bench.require_value(&case, "ns more than a bare read", more, Bound::AtMost(RINGS_NS));
+    Ok(())
+}
+
+/// Opens a file or device for reading past the page cache.
+fn direct(path: &Path) -> Result<File, Error> {
+    let flags = i32::try_from(OFlags::DIRECT.bits()).expect("a bit of an int");
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
+    file.map_err(|error| Error::system(format!("opening {}", path.display()), error))
+}
+
+/// Time of a read of these blocks, one after the other, in ns.
+fn read_missing(file: &Open, blocks: &[u32]) -> Result<f64, Error> {
+    let cpu = cpus::choose()?[0];
+    let elapsed = together(&[Some(cpu)], BLOCK, |_, buffer| {
+        read_blocks(file, blocks.iter().copied(), buffer)
+    })?;
+    Ok(each(elapsed, blocks.len()))
+}
+
+fn read_bare(file: &File, bytes: usize, count: usize, round: u64) -> Result<f64, Error> {
+    let cpu = cpus::choose()?[0];
+    let elapsed = together(&[Some(cpu)], BLOCK, |_, buffer| {
+        let mut random = Random::new(round);
+        (0..count).try_for_each(|_| {
+            let at = random.below(bytes / BLOCK) * BLOCK;
+            file.read_exact_at(buffer, at as u64)
+                .map_err(|error| Error::system("reading past the page cache", error))
+        })
+    })?;
+    Ok(each(elapsed, count))
+}
+
+/// Thousands of reads per second by io_uring, [`DEPTH`] under way: file and buffers registered, nothing else around them.
+fn uring(path: &Path, count: usize) -> Result<f64, Error> {
+    let unavailable = |reason: String| Error::Unavailable {
+        contestant: "io_uring",
+        reason,
+    };
+    let load = load::Load {
+        bytes: 4096,
+        depth: DEPTH,
+        requests: count as u64,
+    };
+    let depth = u16::try_from(DEPTH).expect("few");
+    let buffers = Arena::new((BLOCK * DEPTH) as u64, None).map_err(|error| unavailable(error.to_string()))?;
+    let options = UringOptions {
+        direct: true,
+        read_only: true,
+        depth,
+        ..UringOptions::default()
+    };
+    let driver = UringFile::open(path, buffers, options).map_err(|error| unavailable(error.to_string()))?;
+    let options = Options {
+        plug: DEPTH,
+        tags: depth,
+        ..Options::default()
+    };
+    let device = device(&driver, 1, options)?;
+    let millions = load::together(&[cpus::choose()?[0]], |_| {
+        let mut core = device.join(0).expect("it is the first");
+        move |clock| load::play(&mut core, clock, &load, 0)
+    })?;
+    Ok(millions * 1e3)
+}

@@ -1,0 +1,69 @@
+//! Timed passes over a contestant's file, by threads that start together.
+
+use super::stage::{BLOCK, stamp};
+use crate::cpus;
+use crate::durable::place::Open;
+use crate::error::Error;
+use memmap2::MmapMut;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Runs `act` with its number in a thread on each of these CPUs, all from the same moment, each with a page-aligned buffer of `bytes` bytes. Without
+/// a CPU it may run on any. Returns the time from the first one's start to the last one's end.
+pub(super) fn together(
+    cpus: &[Option<usize>],
+    bytes: usize,
+    act: impl Fn(usize, &mut [u8]) -> Result<(), Error> + Sync,
+) -> Result<Duration, Error> {
+    let begin = Barrier::new(cpus.len());
+    let run = |nth: usize| -> Result<(Instant, Instant), Error> {
+        let pinned = cpus[nth].map_or(Ok(()), cpus::pin);
+        let buffer = MmapMut::map_anon(bytes).map_err(|error| Error::system("mapping a buffer", error));
+        // Reached on errors too, or the others would wait for ever.
+        begin.wait();
+        pinned?;
+        let mut buffer = buffer?;
+        let start = Instant::now();
+        act(nth, &mut buffer)?;
+        Ok((start, Instant::now()))
+    };
+    thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> = (0..cpus.len()).map(|nth| scope.spawn(move || run(nth))).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("it does not panic");
+        let times: Vec<(Instant, Instant)> = threads.into_iter().map(join).collect::<Result<_, Error>>()?;
+        let start = times.iter().map(|(start, _)| *start).min().expect("there is a thread");
+        let end = times.iter().map(|(_, end)| *end).max().expect("there is a thread");
+        Ok(end - start)
+    })
+}
+
+/// Reads these blocks of the stamped file, one after the other.
+pub(super) fn read_blocks(file: &Open, blocks: impl IntoIterator<Item = u32>, buffer: &mut [u8]) -> Result<(), Error> {
+    let mut is_wrong = false;
+    for block in blocks {
+        file.read(&mut buffer[..BLOCK], u64::from(block) * BLOCK as u64)?;
+        is_wrong |= buffer[..8] != stamp(u64::from(block)).to_le_bytes();
+    }
+    if is_wrong { Err(wrong()) } else { Ok(()) }
+}
+
+/// Writes these blocks, one after the other; the first word of what the buffer holds stays what it is.
+pub(super) fn write_blocks(file: &Open, blocks: impl IntoIterator<Item = u32>, buffer: &[u8]) -> Result<(), Error> {
+    let mut blocks = blocks.into_iter();
+    blocks.try_for_each(|block| file.write(&buffer[..BLOCK], u64::from(block) * BLOCK as u64))
+}
+
+pub(super) fn wrong() -> Error {
+    Error::WrongBytes {
+        case: "cache".to_owned(),
+        contestant: "a contestant",
+    }
+}
+
+/// Mean time of an operation in ns.
+#[expect(clippy::cast_precision_loss, reason = "counts of operations are far below 2^52")]
+pub(super) fn each(elapsed: Duration, operations: usize) -> f64 {
+    elapsed.as_secs_f64() * 1e9 / operations as f64
+}

@@ -81,7 +81,7 @@ impl Full {
             node: NODE,
             frames: u32::try_from(frames).expect("less than 2^32 frames"),
         };
-        let memory = Cached::new(Nothing, &[slice]);
+        let memory = Cached::new(Nothing, &[slice], &[vec![10]]);
         memory.add_disk(DISK, NODE, frames * DISK_SHARE);
         for first in (0..frames).step_by(256) {
             memory.fetch(NODE, Block::new(DISK, first), 256).map_err(failed)?;

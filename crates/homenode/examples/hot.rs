@@ -1,27 +1,35 @@
-//! Tiny.
+//! One hot path, for counting its instructions: `valgrind --tool=callgrind hot read|overwrite COUNT`.
+//! Two counts, and the difference of their instructions divided by the difference of the counts, give one operation's.
+use std::error::Error;
+
 use homenode::{OpenOptions, Pool, PoolOptions, Size};
-fn main() {
+
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 2048;
+
+fn main() -> Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
-    let what = words.next().unwrap();
-    let count: u64 = words.next().unwrap().parse().unwrap();
-    let pool = Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(64 << 20))).unwrap();
-    let file = pool
-        .open("/f", &OpenOptions::new().read(true).write(true).create(true))
-        .unwrap();
-    let mut bytes = [7u8; 4096];
-    for at in 0..2048u64 {
-        file.write_all_at(&bytes, at * 4096).unwrap();
+    let (Some(what), Some(count)) = (words.next(), words.next()) else {
+        return Err("usage: hot read|overwrite COUNT".into());
+    };
+    let count: u64 = count.parse()?;
+    let pool = Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(64 << 20)))?;
+    let file = pool.open("/hot", &OpenOptions::new().read(true).write(true).create(true))?;
+    let mut bytes = [7; BLOCK];
+    for block in 0..BLOCKS {
+        file.write_all_at(&bytes, block * BLOCK as u64)?;
     }
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    for n in 0..count {
-        let at = (n * 5 + 3) % 2048 * 4096;
-        if what == "read" {
-            file.read_exact_at(&mut bytes, at).unwrap();
-        } else {
-            file.write_all_at(&bytes, at).unwrap();
+    for step in 0..count {
+        let at = (step * 5 + 3) % BLOCKS * BLOCK as u64;
+        match what.as_str() {
+            "read" => {
+                file.read_exact_at(&mut bytes, at)?;
+            }
+            "overwrite" => {
+                file.write_all_at(&bytes, at)?;
+            }
+            _ => return Err(format!("{what}: neither read nor overwrite").into()),
         }
     }
-    println!("{}", bytes[5]);
-    std::mem::forget(pool);
-    std::process::exit(0);
+    Ok(())
 }

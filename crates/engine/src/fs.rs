@@ -76,6 +76,10 @@ pub struct Asking<'a> {
     pub node: &'a dyn Fn() -> NodeId,
     /// The user who asks; `None` when nobody can tell, as of mapped pages that the kernel writes back.
     pub user: Option<u32>,
+    /// Whether the thread may wait for disks. Where it may not, and would in [`Fs::read`], [`Fs::write`] or [`Fs::seek`], they end with
+    /// [`Error::Away`], and what was written already is written again by whoever tries again. So for threads that have fetches to end
+    /// ([`Fs::begin_fetches`]): whatever they waited for might wait for those.
+    pub waits: bool,
 }
 
 impl std::fmt::Debug for Asking<'_> {

@@ -20,10 +20,11 @@ use crate::host::Host;
 use crate::negotiate::Agreed;
 use crate::passthrough::Connection;
 use crate::statistics::Counters;
+use crate::wire::flags::set_attr;
 use crate::wire::{Full, InHeader, Reply, Request};
 use crate::writers::Writers;
 use homenode_engine::cache::Fetch;
-use homenode_engine::fs::{self, Asking, Fs, Ino, Inode};
+use homenode_engine::fs::{self, Asking, Fs, Ino, Inode, MAP_XATTR};
 use homenode_engine::{Clock, CpuId, Memory, NodeId};
 use homenode_shared::Slot;
 use std::cell::{Cell, RefCell};
@@ -251,11 +252,17 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         }
         let inode = self.inode()?;
         match self.origin {
-            Origin::Device { is_aside: true } | Origin::Ring { is_aside: true, .. } => {
-                Ok(self.fs().begin_sync(self.slot, &inode)?)
-            }
+            _ if self.is_aside() => Ok(self.fs().begin_sync(self.slot, &inode)?),
             _ => Ok(self.fs().sync(self.slot, &inode)?),
         }
+    }
+
+    /// Whether the thread is one of those that wait for disks.
+    fn is_aside(&self) -> bool {
+        matches!(
+            self.origin,
+            Origin::Device { is_aside: true } | Origin::Ring { is_aside: true, .. }
+        )
     }
 
     /// Why the request is to be carried out by another thread, if it may wait for the disk.
@@ -268,6 +275,10 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             }
             // It may ask for more than a pool has that is far from full; and collapse makes the file durable.
             Request::SyncFs | Request::FAllocate(_) => true,
+            // They wait with a file's gate closed, or for one.
+            Request::CopyFileRange(_) | Request::CopyFileRange64(_) if fs.reads_disks() => true,
+            Request::SetAttr(input) if input.valid & set_attr::SIZE != 0 && fs.reads_disks() => true,
+            Request::GetXattr { name, .. } if *name == MAP_XATTR && fs.reads_disks() => true,
             Request::Write { .. }
             | Request::Create { .. }
             | Request::MkNod { .. }
@@ -296,7 +307,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Whether this thread may wait, for as long as it keeps what is returned.
     fn wait_here(&self) -> Option<Waiting<'_>> {
         match self.origin {
-            Origin::Device { is_aside: true } | Origin::Ring { is_aside: true, .. } => Some(Waiting(None)),
+            _ if self.is_aside() => Some(Waiting(None)),
             Origin::Ring { .. } => None,
             Origin::Device { .. } if self.waits.get() => Some(Waiting(None)),
             Origin::Device { .. } => {
@@ -336,7 +347,36 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             node,
             // Pages that the kernel writes back are no thread's.
             user: (self.header.pid != 0).then_some(self.header.uid),
+            waits: self.is_aside() || !self.fs().reads_disks(),
         }
+    }
+
+    /// Carries out an operation that may wait for disks. Where this thread may not, what `fetches` begins to read comes first, or else another
+    /// thread is to carry it out.
+    fn with_disk<T>(
+        &self,
+        asking: &Asking<'_>,
+        is_long: bool,
+        fetches: impl FnOnce() -> Vec<Fetch>,
+        mut operation: impl FnMut(&Asking<'_>) -> fs::Result<T>,
+    ) -> fs::Result<T> {
+        let result = operation(asking);
+        if !matches!(result, Err(fs::Error::Away)) {
+            return result;
+        }
+        if let Origin::Ring { may_fetch: true, .. } = self.origin {
+            let fetches = fetches();
+            if !fetches.is_empty() {
+                self.fetches.replace(fetches);
+                self.later.set(Some(Later::Fetch));
+                return result;
+            }
+        }
+        let Some(_waiting) = self.wait_here() else {
+            self.later.set(Some(Later::Disk { is_long }));
+            return result;
+        };
+        operation(&Asking { waits: true, ..*asking })
     }
 
     /// Runs `operation`, which copies bytes of the request's file, and counts them for the thread that asks, where somebody wants to know.

@@ -9,7 +9,7 @@ use crate::device::{Device, Received, Sent};
 use crate::host::Host;
 use crate::negotiate::TRANSFER_BYTES_MAX;
 use crate::responder::{Answer, Responder};
-use crate::wire::{Field, InHeader, Opcode, OutHeader, WriteIn};
+use crate::wire::{Field, InHeader, Incoming, Malformed, Opcode, OutHeader, Request, WriteIn};
 use homenode_engine::{Clock, Memory};
 use std::io;
 use std::sync::Arc;
@@ -34,16 +34,26 @@ pub(crate) struct Worker<M: Memory, C: Clock, H> {
 #[derive(Debug)]
 pub(crate) struct Asked {
     request: Vec<u8>,
-    message: [u8; ASIDE_MESSAGE_BYTES],
+    message: Vec<u8>,
     device: Arc<Device>,
 }
 
 /// The longest answer to what changes something: a name, its attributes and an open file.
-pub(crate) const ASIDE_MESSAGE_BYTES: usize = 256;
+const ASIDE_MESSAGE_BYTES: usize = 256;
+
+/// Room for a message that answers a request which another thread carries out.
+pub(crate) fn aside_message_bytes(incoming: &Result<Incoming<'_>, Malformed>) -> usize {
+    let asked = match incoming.as_ref().map(|incoming| incoming.request) {
+        Ok(Request::Read(input)) => input.size,
+        Ok(Request::GetXattr { input, .. }) => input.size,
+        _ => 0,
+    };
+    ASIDE_MESSAGE_BYTES + TRANSFER_BYTES_MAX.min(asked as usize)
+}
 
 impl Errand for Asked {
     fn bytes(&self) -> usize {
-        size_of::<Self>() + self.request.len()
+        size_of::<Self>() + self.request.len() + self.message.len()
     }
 
     fn is_sync(&self) -> bool {
@@ -103,11 +113,12 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
             let request = requests.bytes().get(..bytes).unwrap_or_default();
             let mut answer = self.responder.answer(request, false, replies.bytes());
             if let Answer::Later(Later::Disk { is_long }) = answer {
-                let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(bytes, is_long);
+                let message_bytes = aside_message_bytes(&Incoming::parse(request));
+                let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(bytes + message_bytes, is_long);
                 if let Some(aside) = self.aside.as_ref().filter(has_room) {
                     let asked = Asked {
                         request: request.to_vec(),
-                        message: [0; ASIDE_MESSAGE_BYTES],
+                        message: vec![0; message_bytes],
                         device: Arc::clone(&self.device),
                     };
                     aside.send(asked, is_long);

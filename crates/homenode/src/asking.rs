@@ -48,6 +48,7 @@ impl Inner {
             let cpu = homenode_linux::cpu::current_cpu();
             let node = || self.fs.pool().cpu_node(cpu);
             match operation(&Asking {
+                waits: true,
                 slot,
                 cpu,
                 node: &node,

@@ -179,6 +179,7 @@ fn what_is_read_in_order_is_read_ahead_and_at_random_block_by_block() {
     let (fs, disk) = filesystem(8192, 16_384);
     let slot = fs.slots().claim().expect("the first");
     let asking = Asking {
+        waits: true,
         slot: &slot,
         cpu: CpuId(0),
         node: &|| NodeId(0),

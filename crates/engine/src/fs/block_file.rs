@@ -12,7 +12,7 @@ pub(crate) use data::FILE_BYTES_MAX;
 
 use bring::ReadAhead;
 
-use super::{Error, Ino, Inode, Result};
+use super::{Asking, Error, Ino, Inode, Result};
 use crate::Block;
 use homenode_shared::{BlockMap, Found, Gate, Nodes, Pass, Slot, Slots, Taker};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -109,9 +109,22 @@ impl Inode {
             .expect("the gate is closed only while the lock is held")
     }
 
+    /// [`Inode::enter`], or [`Error::Away`] where it would wait and the asking thread may not.
+    #[inline]
+    pub(super) fn enter_as<'a>(&self, file: &BlockFile, asking: &Asking<'a>) -> Result<Pass<'a>> {
+        match asking.slot.enter(&file.gate, self.ino.0) {
+            Some(pass) => Ok(pass),
+            None if asking.waits => Ok(self.wait_and_enter(file, asking.slot)),
+            None => Err(Error::Away),
+        }
+    }
+
     /// Shuts everyone out who copies without a lock, until dropped.
     pub(super) fn close<'a>(&'a self, file: &'a BlockFile, slots: &'a Slots) -> Closed<'a> {
-        let lock = file.exclusive.lock();
+        self.close_with(file, slots, file.exclusive.lock())
+    }
+
+    fn close_with<'a>(&'a self, file: &'a BlockFile, slots: &'a Slots, lock: MutexGuard<'a, ()>) -> Closed<'a> {
         slots.close(&file.gate, self.ino.0);
         Closed {
             ino: self.ino,

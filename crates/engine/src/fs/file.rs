@@ -150,28 +150,6 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(count)
     }
 
-    /// [`Fs::read`] without waiting for a disk; the access time changes only when it `touches`.
-    ///
-    /// # Errors
-    /// [`Error::Away`] when it would wait: nothing was read. As [`Fs::read`] else.
-    pub fn read_at_once(
-        &self,
-        asking: &Asking<'_>,
-        inode: &Inode,
-        offset: u64,
-        to: &mut [u8],
-        touches: bool,
-    ) -> Result<usize> {
-        inode.kind().supports(Operation::Read)?;
-        let file = inode.blocks().ok_or(Error::Away)?;
-        let mut done = 0;
-        self.read_part(asking, inode, file, offset, to, &mut done)?;
-        if done > 0 && touches {
-            inode.touch_accessed(true, || self.now_ns());
-        }
-        Ok(done)
-    }
-
     /// [`Fs::read`] that leaves the access time as it is (O_NOATIME).
     ///
     /// # Errors

@@ -75,7 +75,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             is_last = state.opens.all == 0;
         });
         if is_last && let Some(file) = inode.blocks() {
-            self.settle(inode, file);
+            self.settle(inode, file, true);
         }
     }
 

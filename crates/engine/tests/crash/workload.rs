@@ -43,6 +43,7 @@ pub(crate) type SimFs = Fs<Cached<SimMemory>, Ticks>;
 
 pub(crate) fn asking(slot: &Slot) -> Asking<'_> {
     Asking {
+        waits: true,
         user: Some(0),
         slot,
         cpu: CpuId(0),

@@ -20,6 +20,7 @@ fn file_of(uid: u32) -> NewInode {
 
 fn asking_as(caller: &Caller, user: Option<u32>) -> Asking<'_> {
     Asking {
+        waits: true,
         user,
         ..caller.asking()
     }

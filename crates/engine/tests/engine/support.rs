@@ -157,6 +157,7 @@ impl Caller {
 
     pub(crate) fn asking(&self) -> Asking<'_> {
         Asking {
+            waits: true,
             user: Some(0),
             slot: &self.slot,
             cpu: self.cpu,

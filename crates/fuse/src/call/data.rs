@@ -4,13 +4,13 @@
 //! the offset from its own size, which it alone changes, and places pages and the new size by that offset. Appending at a
 //! size read here could only disagree with the pages it caches.
 
-use super::{Call, Errno, Later, Origin};
+use super::{Call, Errno, Origin};
 use crate::host::Host;
 use crate::wire::flags::write;
 use crate::wire::{
     CopyFileRangeIn, CopyFileRangeOut, FAllocateIn, LSeekIn, LSeekOut, ReadIn, Reply, WriteIn, WriteOut, Zeros,
 };
-use homenode_engine::fs::{Error, Inode, SetAttr, Whence};
+use homenode_engine::fs::{Inode, SetAttr, Whence};
 use homenode_engine::{Clock, Memory};
 use std::sync::Arc;
 
@@ -27,31 +27,13 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let node = || self.own_node();
         let asking = self.asking(&node);
         let touches = input.flags & O_NOATIME == 0;
-        if let Origin::Ring { may_fetch: true, .. } = self.origin {
-            let read = self.counted(self.header.pid, &asking, || {
-                self.fs().read_at_once(&asking, &inode, input.offset, to, touches)
-            });
-            match read {
-                Err(Error::Away) => {
-                    let end = input.offset.saturating_add(input.size.into());
-                    let fetches = self.fs().begin_fetches(&asking, &inode, input.offset..end);
-                    if !fetches.is_empty() {
-                        self.fetches.replace(fetches);
-                        self.later.set(Some(Later::Fetch));
-                        return Err(Errno(libc::EAGAIN));
-                    }
-                    // Others read it, or there is no frame at once: waited for here.
-                }
-                Err(error) => return Err(error.into()),
-                Ok(bytes) => {
-                    self.counters.count_read(bytes);
-                    return Ok(reply.advance(bytes)?);
-                }
-            }
-        }
-        let bytes = self.counted(self.header.pid, &asking, || match touches {
-            true => self.fs().read(&asking, &inode, input.offset, to),
-            false => self.fs().read_untouched(&asking, &inode, input.offset, to),
+        let end = input.offset.saturating_add(input.size.into());
+        let bytes = self.counted(self.header.pid, &asking, || {
+            let fetches = || self.fs().begin_fetches(&asking, &inode, input.offset..end);
+            self.with_disk(&asking, false, fetches, |asking| match touches {
+                true => self.fs().read(asking, &inode, input.offset, to),
+                false => self.fs().read_untouched(asking, &inode, input.offset, to),
+            })
         })?;
         self.counters.count_read(bytes);
         Ok(reply.advance(bytes)?)
@@ -68,7 +50,15 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         };
         let node = || self.node(tid);
         let asking = self.asking(&node);
-        let write = || self.with_room(|| self.fs().write(&asking, &inode, input.offset, data, kill_priv));
+        let end = input.offset.saturating_add(data.len() as u64);
+        let fetches = || self.fs().begin_fetches_to_write(&asking, &inode, input.offset..end);
+        let write = || {
+            self.with_room(|| {
+                self.with_disk(&asking, true, fetches, |asking| {
+                    self.fs().write(asking, &inode, input.offset, data, kill_priv)
+                })
+            })
+        };
         let written = self.counted(tid, &asking, write)?;
         if written == 0 && !data.is_empty() {
             return Err(Errno(libc::ENOSPC));
@@ -111,7 +101,9 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             _ => return Err(Errno(libc::EINVAL)),
         };
         let node = || self.own_node();
-        let offset = self.fs().seek(&self.asking(&node), &inode, input.offset, whence)?;
+        let offset = self.with_disk(&self.asking(&node), false, Vec::new, |asking| {
+            self.fs().seek(asking, &inode, input.offset, whence)
+        })?;
         Ok(reply.put(LSeekOut { offset })?)
     }
 

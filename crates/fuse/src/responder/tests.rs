@@ -373,6 +373,7 @@ fn long_operations_through_a_ring_let_others_through() {
     let inode = fs.inode(homenode_engine::fs::Ino(nodeid)).unwrap();
     let caller = fs.slots().claim().unwrap();
     let asking = homenode_engine::fs::Asking {
+        waits: true,
         user: Some(0),
         slot: &caller,
         cpu: CpuId(0),

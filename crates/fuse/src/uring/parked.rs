@@ -7,7 +7,7 @@ use crate::call::Origin;
 use crate::host::Host;
 use crate::responder::{Answer, Responder};
 use crate::wire::{Reply, RingHeader};
-use crate::worker::{ASIDE_MESSAGE_BYTES, is_sync};
+use crate::worker::{aside_message_bytes, is_sync};
 use homenode_engine::{Clock, Memory};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -85,8 +85,14 @@ impl Errand for Parked {
     }
 
     fn carry_out<M: Memory, C: Clock, H: Host>(&mut self, responder: &Responder<M, C, H>) -> Answer {
-        let mut scratch = [0; ASIDE_MESSAGE_BYTES];
-        carry_out(responder, &self.header, self.lent.payload(), &mut scratch, self.origin)
+        let payload = self.lent.payload();
+        // Where nothing is asked in the payload, the answer is made there.
+        let bytes = match self.header.entry().payload_sz {
+            0 => 0,
+            _ => aside_message_bytes(&self.header.parse(payload)),
+        };
+        let mut scratch = vec![0; bytes];
+        carry_out(responder, &self.header, payload, &mut scratch, self.origin)
     }
 
     fn give_back(errands: &mut Vec<(Self, Answer)>) {

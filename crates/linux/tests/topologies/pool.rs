@@ -81,6 +81,7 @@ impl World {
         let node = self.fs.pool().cpu_node(CpuId(cpu));
         let slot = self.fs.slots().claim().expect("enough slots");
         let asking = Asking {
+            waits: true,
             user: Some(0),
             slot: &slot,
             cpu: CpuId(cpu),

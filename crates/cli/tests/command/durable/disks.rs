@@ -245,6 +245,66 @@ fn bytes_that_a_disk_does_not_give_are_errors_and_status_counts_them() {
     kill_server(&mount, Signal::KILL);
 }
 
+/// Reads of blocks that are being read, writes of parts of them, and cuts, all on one CPU, so that they come to the same ring.
+#[test]
+fn requests_that_meet_at_blocks_that_are_being_read_do_not_wait_for_each_other() {
+    need_mounts!();
+    let pools = Pools::new("disks-meet");
+    let mount = pools.0.dir("mount");
+    let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
+    succeed(&mut create(&pools, &[&disk.0], ""));
+    for transport in ["auto", "classic"] {
+        succeed(&mut pools.homenode(&format!("up tank mount --cache 16M --transport {transport}")));
+        synced(&mount.join("file"), &content(9, MET_BYTES));
+        let (ended, ends) = std::sync::mpsc::channel();
+        for number in 0..8 {
+            let (path, ended) = (mount.join("file"), ended.clone());
+            std::thread::spawn(move || {
+                meet(number, &path);
+                ended.send(()).unwrap();
+            });
+        }
+        drop(ended);
+        for _ in 0..8 {
+            let told = ends.recv_timeout(Duration::from_secs(30));
+            if told.is_err() {
+                // What hangs ends with it.
+                kill_server(&mount, Signal::KILL);
+            }
+            told.expect("a thread failed, or waits for ever");
+        }
+        down(&mount);
+        assert!(succeed(&mut pools.homenode("fsck tank")).contains("sound"));
+    }
+}
+
+const MET_BYTES: usize = 40 << 20;
+
+/// What the thread `number` does with the file for a while: at the same places as all others, one after the other.
+fn meet(number: u64, path: &Path) {
+    let bytes = content(9, MET_BYTES);
+    let mut cpu = rustix::thread::CpuSet::new();
+    cpu.set(0);
+    rustix::thread::sched_setaffinity(None, &cpu).unwrap();
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let mut options = File::options();
+    let file = options.read(true).write(true).custom_flags(direct).open(path).unwrap();
+    let (mut read, end) = (vec![0; 64 << 10], Instant::now() + Duration::from_secs(2));
+    let mut at = 0;
+    while Instant::now() < end {
+        at = (at + 37 * 4096) % (MET_BYTES - read.len() - (1 << 20));
+        match number {
+            0 => file.set_len(MET_BYTES as u64 - at as u64 % MIB).unwrap(),
+            1 => drop(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(at as u64)).unwrap()),
+            2..5 => file.write_all_at(&bytes[at + 512..at + 1024], at as u64 + 512).unwrap(),
+            _ => {
+                file.read_exact_at(&mut read, at as u64).unwrap();
+                assert!(read == bytes[at..at + read.len()], "bytes at {at}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_pool_without_disks_has_no_cache_and_says_so() {
     need_mounts!();

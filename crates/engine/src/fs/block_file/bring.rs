@@ -61,11 +61,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         bytes: Range<u64>,
     ) -> Result<()> {
-        if error != Error::Away {
+        if error != Error::Away || !asking.waits {
             return Err(error);
         }
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-        self.fetch(&self.missing_to_read(asking, inode, file, blocks, true))
+        self.fetch(&self.missing_to_read(asking, inode, file, blocks)?)
     }
 
     /// What is away of some file blocks that are to be read. Asks for what is likely to follow them.
@@ -75,31 +75,49 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         inode: &Inode,
         file: &BlockFile,
         blocks: Range<u64>,
-        may_wait: bool,
-    ) -> Missing {
+    ) -> Result<Missing> {
         let memory = self.pool.memory();
         let most = memory.fetch_max();
-        let missing = self.missing(asking, inode, file, [blocks.clone()], most, may_wait);
+        let missing = self.missing(asking, inode, file, [blocks.clone()], most)?;
         if let Some(ahead) = file.ahead.note(&blocks, most) {
-            let ahead = self.missing(asking, inode, file, [ahead], most, may_wait);
+            let ahead = self.missing(asking, inode, file, [ahead], most)?;
             ahead
                 .iter()
                 .for_each(|(node, first, blocks)| memory.fetch_soon(*node, *first, *blocks));
         }
-        missing
+        Ok(missing)
     }
 
-    /// Begins to fetch what is away of `bytes` of a file, after [`Fs::read_at_once`]: each fetch is carried out by the caller, and given to
-    /// [`Fs::end_fetch`]. Never waits. None where others read the bytes, no frame is free, or blocks are being taken away: [`Fs::read`] waits for
-    /// that, and must not be called by a thread that has fetches to end, as somebody else may wait for those.
+    /// Begins to fetch what is away of `bytes` of a file, after [`Fs::read`] ended with [`Error::Away`]: each fetch is carried out by the caller, and
+    /// given to [`Fs::end_fetch`]. Never waits, whoever asks. None where others read the bytes, no frame is free, or blocks are being taken away: who
+    /// may wait for that ([`Asking::waits`]) reads then.
     pub fn begin_fetches(&self, asking: &Asking<'_>, inode: &Inode, bytes: Range<u64>) -> Vec<Fetch> {
         let Some(file) = inode.blocks() else { return Vec::new() };
         let blocks = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-        let missing = self.missing_to_read(asking, inode, file, blocks, false);
+        let asking = &Asking {
+            waits: false,
+            ..*asking
+        };
+        self.begin_all(self.missing_to_read(asking, inode, file, blocks))
+    }
+
+    /// [`Fs::begin_fetches`] of what [`Fs::write`] of `bytes` leaves of the blocks that it changes.
+    pub fn begin_fetches_to_write(&self, asking: &Asking<'_>, inode: &Inode, bytes: Range<u64>) -> Vec<Fetch> {
+        let Some(file) = inode.blocks() else { return Vec::new() };
+        let asking = &Asking {
+            waits: false,
+            ..*asking
+        };
+        self.begin_all(self.missing_to_write(asking, inode, file, bytes))
+    }
+
+    fn begin_all(&self, missing: Result<Missing>) -> Vec<Fetch> {
+        let memory = self.pool.memory();
         // As far as it goes: what is left is asked for again.
-        let begin =
-            |(node, first, blocks): &(NodeId, Block, u64)| self.pool.memory().begin_fetch(*node, *first, *blocks);
-        missing.iter().map_while(begin).collect()
+        let begun = missing.unwrap_or_default().into_iter();
+        begun
+            .map_while(|(node, first, blocks)| memory.begin_fetch(node, first, blocks))
+            .collect()
     }
 
     /// Ends a fetch, when all of its bytes were read, or else when that has failed: [`Fs::read`] then tells the error.
@@ -118,31 +136,42 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         offset: u64,
         bytes: usize,
     ) -> Result<()> {
-        if error != Error::Away {
+        if error != Error::Away || !asking.waits {
             return Err(error);
         }
-        let (first, end) = (offset / BLOCK, (offset + bytes as u64).div_ceil(BLOCK));
-        let size = file.size.load(Ordering::Acquire);
-        let is_part = |at: u64| in_block(at) > 0;
-        // The block of the size, and what a cut left behind it, become zero when the file grows.
-        let gap = match size {
-            size if size < offset => {
-                size / BLOCK
-                    ..offset
-                        .div_ceil(BLOCK)
-                        .min(size.next_multiple_of(RUN_BLOCKS * BLOCK) / BLOCK)
-            }
-            _ => 0..0,
-        };
-        let head = first..first + u64::from(is_part(offset));
-        let tail = end - u64::from(is_part(offset + bytes as u64))..end;
-        let most = self.pool.memory().fetch_max();
-        self.fetch(&self.missing(asking, inode, file, [gap, head, tail], most, true))?;
+        let end = offset + bytes as u64;
+        self.fetch(&self.missing_to_write(asking, inode, file, offset..end)?)?;
+        let (first, end) = (offset / BLOCK, end.div_ceil(BLOCK));
         let node = self.node_for(inode, first, asking);
         Ok(self
             .pool
             .memory()
             .wait_for_places(node, (end - first).min(BLOCKS_MAX))?)
+    }
+
+    /// What is away of the blocks that a write of `bytes` leaves a part of.
+    fn missing_to_write(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        bytes: Range<u64>,
+    ) -> Result<Missing> {
+        let (first, end) = (bytes.start / BLOCK, bytes.end.div_ceil(BLOCK));
+        let size = file.size.load(Ordering::Acquire);
+        let is_part = |at: u64| in_block(at) > 0;
+        // The block of the size, and what a cut left behind it, become zero when the file grows.
+        let gap = match size {
+            size if size < bytes.start => {
+                let run_end = size.next_multiple_of(RUN_BLOCKS * BLOCK);
+                size / BLOCK..bytes.start.div_ceil(BLOCK).min(run_end / BLOCK)
+            }
+            _ => 0..0,
+        };
+        let head = first..first + u64::from(is_part(bytes.start));
+        let tail = end - u64::from(is_part(bytes.end))..end;
+        let most = self.pool.memory().fetch_max();
+        self.missing(asking, inode, file, [gap, head, tail], most)
     }
 
     /// Carries `act` out on bytes of a file, again and again while some of them must be brought.
@@ -165,8 +194,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// What is placed in some stretches of file blocks and is away, of so many blocks and [`BLOCKS_MAX`] at most. Nothing
-    /// while blocks are being taken away, unless it `may_wait`.
+    /// What is placed in some stretches of file blocks and is away, of so many blocks and [`BLOCKS_MAX`] at most.
     fn missing<const N: usize>(
         &self,
         asking: &Asking<'_>,
@@ -174,14 +202,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         stretches: [Range<u64>; N],
         most: u64,
-        may_wait: bool,
-    ) -> Missing {
+    ) -> Result<Missing> {
         let memory = self.pool.memory();
-        let _inside = match asking.slot.enter(&file.gate, inode.ino.0) {
-            Some(inside) => inside,
-            None if may_wait => inode.enter(file, asking.slot),
-            None => return Missing::new(),
-        };
+        let _inside = inode.enter_as(file, asking)?;
         let (mut missing, mut left) = (Missing::new(), BLOCKS_MAX.min(most));
         for stretch in stretches {
             let mut at = stretch.start;
@@ -208,7 +231,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 };
             }
         }
-        missing
+        Ok(missing)
     }
 
     fn fetch(&self, missing: &Missing) -> Result<()> {

@@ -63,13 +63,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         loop {
             match self.lend_at_once(asking, inode, file, offset, most, &mut act) {
                 Err(Error::Away) => {
-                    self.bring_if_away(
-                        Error::Away,
-                        asking,
-                        inode,
-                        file,
-                        offset..offset.saturating_add(most as u64),
-                    )?;
+                    let bytes = offset..offset.saturating_add(most as u64);
+                    self.bring_if_away(Error::Away, asking, inode, file, bytes)?;
                 }
                 result => return result,
             }
@@ -86,7 +81,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         act: &mut impl FnMut(&M, Option<(Block, usize)>, usize) -> R,
     ) -> Result<R> {
         let (memory, in_block) = (self.pool.memory(), in_block(offset));
-        let _inside = inode.enter(file, asking.slot);
+        let _inside = inode.enter_as(file, asking)?;
         // Acquire: as in `find_whole`.
         let left = file.size.load(Ordering::Acquire).saturating_sub(offset);
         let most = usize::try_from(left).map_or(most, |left| left.min(most));
@@ -198,7 +193,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ///
     /// # Errors
     /// [`Error::Away`] where bytes must be brought first.
-    pub(in crate::fs) fn read_part(
+    fn read_part(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
@@ -207,7 +202,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         to: &mut [u8],
         done: &mut usize,
     ) -> Result<()> {
-        let _inside = inode.enter(file, asking.slot);
+        let _inside = inode.enter_as(file, asking)?;
         // Acquire: as in `find_whole`.
         let size = file.size.load(Ordering::Acquire);
         let left = size.saturating_sub(offset);
@@ -257,7 +252,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
         // Who extends the file keeps appenders out, who have looked where its end is.
         let extends = offset + from.len() as u64 > file.size.load(Ordering::Relaxed);
-        let _no_append = extends.then(|| file.appending.lock());
+        let _no_append = match extends {
+            true if asking.waits => Some(file.appending.lock()),
+            true => Some(file.appending.try_lock().ok_or(Error::Away)?),
+            false => None,
+        };
         self.write_at(asking, inode, file, offset, from)
     }
 
@@ -272,8 +271,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<usize> {
         let bytes = from.len() as u64;
         let written = self.write_parts(asking, inode, file, offset, from, |offset, from| {
-            self.settled_if_full(inode, file, || {
-                let _inside = inode.enter(file, asking.slot);
+            self.settled_if_full(asking, inode, file, || {
+                let _inside = inode.enter_as(file, asking)?;
                 file.check_within(offset, from.len() as u64)?;
                 self.write_inside(asking, inode, file, offset, from)
             })
@@ -306,8 +305,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             );
             match result {
                 Ok(count) => done += count,
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
+                // All of it is written again then, by a thread that waits.
+                Err(error) if done == 0 || error == Error::Away => return Err(error),
+                Err(_) => break,
             }
         }
         Ok(done)
@@ -323,8 +323,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         from: &[u8],
     ) -> Result<usize> {
         let written = self.write_parts(asking, inode, file, offset, from, |offset, from| {
-            self.settled_if_full(inode, file, || {
-                let _inside = inode.enter(file, asking.slot);
+            self.settled_if_full(asking, inode, file, || {
+                let _inside = inode.enter_as(file, asking)?;
                 self.zero_gap(inode.ino, file, offset, true)?;
                 let written = self.write_inside(asking, inode, file, offset, from)?;
                 let end = offset + written as u64;
@@ -350,7 +350,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if ended.is_empty() {
             return;
         }
-        let inside = inode.enter(file, asking.slot);
+        // A run that is not made now is made by nobody, and is as right.
+        let Ok(inside) = inode.enter_as(file, asking) else {
+            return;
+        };
         // One before too: while the file had no more than it, the map had no level for runs.
         let runs = ended.start.saturating_sub(1)..ended.end;
         let many_wait = runs.fold(false, |many_wait, run| {
@@ -358,25 +361,41 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         });
         drop(inside);
         if many_wait {
-            self.settle(inode, file);
+            self.settle(inode, file, asking.waits);
         }
     }
 
-    /// Frees the map's nodes that wait. Returns false, without closing the gate, when there are none.
-    pub(in crate::fs) fn settle(&self, inode: &Inode, file: &BlockFile) -> bool {
+    /// Frees the map's nodes that wait. Returns false, without closing the gate, when there are none, or others close it and nobody `waits` here.
+    pub(in crate::fs) fn settle(&self, inode: &Inode, file: &BlockFile, waits: bool) -> bool {
         if !file.map.is_unsettled() {
             return false;
         }
-        let _closed = inode.close(file, &self.slots);
+        let lock = if waits {
+            Some(file.exclusive.lock())
+        } else {
+            file.exclusive.try_lock()
+        };
+        let Some(lock) = lock else { return false };
+        let _closed = inode.close_with(file, &self.slots, lock);
         file.map.settle(&self.nodes);
         true
     }
 
     /// Writes; once more when there was no memory for nodes while nodes of this file wait. `write` enters the gate itself.
-    fn settled_if_full<T>(&self, inode: &Inode, file: &BlockFile, write: impl Fn() -> Result<T>) -> Result<T> {
+    fn settled_if_full<T>(
+        &self,
+        asking: &Asking<'_>,
+        inode: &Inode,
+        file: &BlockFile,
+        write: impl Fn() -> Result<T>,
+    ) -> Result<T> {
         let mut result = write();
-        if matches!(result, Err(Error::NoMetadata)) && self.settle(inode, file) {
-            result = write();
+        if matches!(result, Err(Error::NoMetadata)) {
+            if self.settle(inode, file, asking.waits) {
+                result = write();
+            } else if !asking.waits && file.map.is_unsettled() {
+                return Err(Error::Away);
+            }
         }
         result.map_err(|error| match error {
             Error::NoMetadata => self.metadata.refuse(),

@@ -254,7 +254,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         offset: u64,
         whence: Whence,
     ) -> Result<u64> {
-        let _inside = inode.enter(file, asking.slot);
+        let _inside = inode.enter_as(file, asking)?;
         let size = file.size.load(Ordering::Acquire);
         let mut at = offset;
         while at < size {

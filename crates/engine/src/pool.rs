@@ -299,11 +299,11 @@ impl<M: Memory> Pool<M> {
         members.list.iter().find(|one| one.id == member).map(|one| one.kind)
     }
 
-    /// Whether all bytes lie in memory of their members' homes. Pages of files lie where the kernel put them.
-    pub fn lies_at_home(&self) -> bool {
+    /// Whether all copies are counted by the node on which the bytes lie, those of disks by that of their frame. Pages of files lie where the
+    /// kernel put them.
+    pub fn counts_by_place(&self) -> bool {
         let members = self.members.read();
-        let mut kinds = members.list.iter().map(|member| member.kind);
-        kinds.all(|kind| matches!(kind, MemberKind::Dram | MemberKind::Pmem))
+        members.list.iter().all(|member| member.kind != MemberKind::File)
     }
 
     /// All nodes, in the order of [`Pool::add_homes_from`] and [`Pool::homes`].

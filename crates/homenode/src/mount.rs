@@ -8,16 +8,17 @@ use crate::machine::Machine;
 use crate::mover::{self, Files, MoverMode, MoverStatus, Watch};
 use crate::periodic::Periodic;
 use crate::pool::{EngineFs, Inner, Pool};
-use crate::tasks::{Ledger, PoolTasks, Reach};
+use crate::tasks::{Ledger, Places, PoolTasks, Reach, divide};
 use crate::{CpuId, Error, NodeId};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::backing::BackingStore;
-use homenode_engine::fs::Ino;
+use homenode_engine::fs::{Ino, Inode};
 use homenode_fuse::{Chosen, ChosenData, Data, Host, Options as MountOptions, Server, Statistics};
 use homenode_linux::process::start_ticks;
 use homenode_linux::reach::{Filesystem, Reached};
 use homenode_linux::tmpfs::store::TmpfsStore;
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -130,15 +131,13 @@ impl Mount {
         let (fs, watched, tasks) = (Arc::clone(&self.pool.fs), Arc::clone(&watch), Arc::clone(&self.tasks));
         let thread = Periodic::start("mover", move || {
             let start = Instant::now();
-            let files = OfMount {
-                fs: &fs,
-                is_kernel: true,
-                tasks: &tasks,
-            };
-            mover::look(&watched, &files);
-            if !tasks.is_asked() {
-                watched.lock().rest();
+            let files = OfMount::new(&fs, true, &tasks);
+            // Here and not while a question is answered: programs take long to load.
+            match tasks.is_asked() {
+                true => watched.lock().count_on(),
+                false => watched.lock().rest(),
             }
+            mover::look(&watched, &files);
             MOVER_PERIOD.max(start.elapsed() * MOVER_REST)
         })?;
         // A second call that came meanwhile has begun the same.
@@ -164,7 +163,7 @@ impl Mount {
             return own;
         }
         let fs = &self.pool.fs;
-        if !fs.pool().lies_at_home() {
+        if !fs.pool().counts_by_place() {
             let what = format!("bytes that threads move with the pool at {}", self.directory.display());
             let why = "it is in files, whose pages lie where the kernel has put them";
             return PoolTasks {
@@ -184,9 +183,7 @@ impl Mount {
                     why,
                 ));
             }
-            let mut reach = std::mem::take(&mut *self.tasks.reach.lock());
-            let map = |file| fs.inode(Ino(file)).map(|inode| fs.map(&inode)).unwrap_or_default();
-            let (threads, lost_bytes) = reach.take(map);
+            let (threads, lost_bytes) = self.tasks.reach.lock().take();
             counts.threads.extend(threads);
             counts.lost_bytes += lost_bytes;
         } else {
@@ -198,17 +195,15 @@ impl Mount {
         }
         let mut ledger = self.tasks.ledger.lock();
         ledger.note(counts.threads, counts.lost_bytes, start_ticks);
-        let files = OfMount {
-            fs,
-            is_kernel,
-            tasks: &self.tasks,
+        let files = Busy {
+            of: &OfMount::new(fs, is_kernel, &self.tasks),
         };
         let mut told = ledger.tell(own, &files, &nodes);
         told.unseen.append(&mut unseen);
         told
     }
 
-    /// Has users of files of the kernel counted; tells why they cannot be.
+    /// Has users of files of the kernel counted soon; tells why they cannot be, if that is known.
     fn count_reach(&self) -> Option<String> {
         if let Some(device) = self.server.device()
             && let Err(error) = self.begin_watch(MoverMode::Off, device)
@@ -216,9 +211,8 @@ impl Mount {
             return Some(error.to_string());
         }
         let (watch, _) = self.mover.get()?;
-        let mut watch = watch.lock();
-        watch.count_on();
-        watch.status().not_seen.clone()
+        // It is locked while it begins to count.
+        watch.try_lock()?.status().not_seen.clone()
     }
 
     /// Waits until it is unmounted, by whomever.
@@ -286,12 +280,60 @@ struct OfMount<'a> {
     fs: &'a EngineFs,
     is_kernel: bool,
     tasks: &'a Tasks,
+    /// Files that were looked at already.
+    seen: RefCell<Places>,
+}
+
+impl<'a> OfMount<'a> {
+    fn new(fs: &'a EngineFs, is_kernel: bool, tasks: &'a Tasks) -> Self {
+        Self {
+            fs,
+            is_kernel,
+            tasks,
+            seen: RefCell::default(),
+        }
+    }
+
+    fn lies(&self, file: u64, inode: &Inode) -> Vec<(NodeId, u64)> {
+        let mut seen = self.seen.borrow_mut();
+        seen.entry(file).or_insert_with(|| self.fs.map(inode)).clone()
+    }
+}
+
+/// The same files, for a question that is to be answered soon: of files of the kernel it is told where they lay a moment ago, and files on disks
+/// do not move.
+struct Busy<'a> {
+    of: &'a OfMount<'a>,
+}
+
+impl Files for Busy<'_> {
+    fn map(&self, file: u64) -> Option<Vec<(NodeId, u64)>> {
+        let OfMount {
+            fs, is_kernel, tasks, ..
+        } = self.of;
+        if *is_kernel {
+            let inode = fs.inode(Ino(file))?;
+            return tasks.reach.lock().place(file).filter(|_| fs.is_local(&inode));
+        }
+        if fs.pool().memory().has_cache() {
+            return None;
+        }
+        self.of.map(file)
+    }
+
+    fn move_to(&self, file: u64, node: NodeId) -> Result<u64, String> {
+        self.of.move_to(file, node)
+    }
+
+    fn room(&self, node: NodeId) -> u64 {
+        self.of.room(node)
+    }
 }
 
 impl Files for OfMount<'_> {
     fn map(&self, file: u64) -> Option<Vec<(NodeId, u64)>> {
         let inode = self.fs.inode(Ino(file))?;
-        self.fs.is_local(&inode).then(|| self.fs.map(&inode))
+        self.fs.is_local(&inode).then(|| self.lies(file, &inode))
     }
 
     fn move_to(&self, file: u64, node: NodeId) -> Result<u64, String> {
@@ -315,10 +357,14 @@ impl Files for OfMount<'_> {
 
     fn note_reached(&self, reached: &[Reached]) {
         if self.tasks.is_asked() {
-            let mut reach = self.tasks.reach.lock();
-            for entry in reached {
-                reach.note(entry.thread, entry.file, entry.read_bytes + entry.written_bytes);
-            }
+            let all = reached.iter();
+            let all = all.map(|entry| (entry.thread, entry.file, entry.read_bytes + entry.written_bytes));
+            let map = |file| {
+                let inode = self.fs.inode(Ino(file));
+                inode.map(|inode| self.lies(file, &inode)).unwrap_or_default()
+            };
+            let divided = divide(all, map);
+            self.tasks.reach.lock().note(divided);
         }
     }
 }

@@ -17,7 +17,7 @@ use homenode_linux::process::{own_thread, start_ticks};
 use homenode_policy::mover::RATE_MIN;
 use homenode_shared::SlotNumber;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Threads that are told at most.
@@ -53,7 +53,7 @@ impl Inner {
     /// Bytes of threads of this process since each claimed its slot. One that has ended may still be among them.
     fn own_threads(&self) -> Vec<TaskCount> {
         let pool = self.fs.pool();
-        if !pool.lies_at_home() {
+        if !pool.counts_by_place() {
             return Vec::new();
         }
         let count = |holder: &Holder| {
@@ -250,50 +250,65 @@ fn whole(rate: f64) -> u64 {
     rate as u64
 }
 
-/// Bytes that threads moved with files of the kernel, as BPF programs counted them since the last look.
+/// Users of files of the kernel, as BPF programs counted them since the last question.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
-    bytes: BTreeMap<(u32, u64), u64>,
+    threads: Vec<TaskCount>,
     lost_bytes: u64,
+    /// Where the busy files lay lately.
+    places: Places,
 }
 
-/// Pairs of a thread and a file between two looks: more than the programs have room for in a second.
+/// Bytes of files by node.
+pub(crate) type Places = BTreeMap<u64, Vec<(NodeId, u64)>>;
+
+/// Counts that are kept until the next question.
 const REACHED_MAX: usize = 1 << 16;
 
+/// Divides what threads reached of files among the nodes that each file lies on by `map`. Files of which little was reached are on no node.
+pub(crate) fn divide(
+    reached: impl Iterator<Item = (u32, u64, u64)> + Clone,
+    map: impl Fn(u64) -> Vec<(NodeId, u64)>,
+) -> (Vec<TaskCount>, Places) {
+    let mut of_files: BTreeMap<u64, u64> = BTreeMap::new();
+    for (_, file, bytes) in reached.clone() {
+        *of_files.entry(file).or_default() += bytes;
+    }
+    let busy = of_files.into_iter().filter(|(_, sum)| *sum >= RATE_MIN);
+    let places: Places = busy.map(|(file, _)| (file, map(file))).collect();
+    let mut counts: BTreeMap<u32, TaskCount> = BTreeMap::new();
+    for (thread, file, bytes) in reached {
+        let Some(lies) = places.get(&file) else { continue };
+        let count = counts.entry(thread).or_default();
+        count.thread = thread;
+        let all: u64 = lies.iter().map(|(_, bytes)| bytes).sum();
+        let part = |on: u64| u64::try_from(u128::from(bytes) * u128::from(on) / u128::from(all.max(1))).unwrap_or(0);
+        count.homes.extend(lies.iter().map(|(node, on)| (*node, part(*on))));
+        count.files.push((file, bytes));
+    }
+    (counts.into_values().collect(), places)
+}
+
 impl Reach {
-    pub(crate) fn note(&mut self, thread: u32, file: u64, bytes: u64) {
-        if self.bytes.len() >= REACHED_MAX && !self.bytes.contains_key(&(thread, file)) {
-            self.lost_bytes += bytes;
+    /// Adds what was reached in a second.
+    pub(crate) fn note(&mut self, (threads, places): (Vec<TaskCount>, Places)) {
+        if self.threads.len() + threads.len() > REACHED_MAX {
+            let homes = threads.iter().flat_map(|count| &count.homes);
+            self.lost_bytes += homes.map(|(_, bytes)| bytes).sum::<u64>();
         } else {
-            *self.bytes.entry((thread, file)).or_default() += bytes;
+            self.threads.extend(threads);
         }
+        self.places = places;
     }
 
-    /// Takes the counts, each divided among the nodes that its file lies on by `map`. Files of which little was moved are on no node.
-    pub(crate) fn take(&mut self, map: impl Fn(u64) -> Vec<(NodeId, u64)>) -> (Vec<TaskCount>, u64) {
-        let bytes = std::mem::take(&mut self.bytes);
-        let mut of_files: BTreeMap<u64, u64> = BTreeMap::new();
-        for ((_, file), bytes) in &bytes {
-            *of_files.entry(*file).or_default() += bytes;
-        }
-        let busy: BTreeSet<u64> = of_files
-            .into_iter()
-            .filter(|(_, sum)| *sum >= RATE_MIN)
-            .map(|(file, _)| file)
-            .collect();
-        let lies: BTreeMap<u64, Vec<(NodeId, u64)>> = busy.into_iter().map(|file| (file, map(file))).collect();
-        let mut counts: BTreeMap<u32, TaskCount> = BTreeMap::new();
-        for ((thread, file), bytes) in bytes {
-            let Some(lies) = lies.get(&file) else { continue };
-            let count = counts.entry(thread).or_default();
-            count.thread = thread;
-            let all: u64 = lies.iter().map(|(_, bytes)| bytes).sum();
-            let part =
-                |on: u64| u64::try_from(u128::from(bytes) * u128::from(on) / u128::from(all.max(1))).unwrap_or(0);
-            count.homes.extend(lies.iter().map(|(node, on)| (*node, part(*on))));
-            count.files.push((file, bytes));
-        }
-        (counts.into_values().collect(), std::mem::take(&mut self.lost_bytes))
+    /// Takes the counts.
+    pub(crate) fn take(&mut self) -> (Vec<TaskCount>, u64) {
+        (std::mem::take(&mut self.threads), std::mem::take(&mut self.lost_bytes))
+    }
+
+    /// Tells where a busy file lay when it was last looked at.
+    pub(crate) fn place(&self, file: u64) -> Option<Vec<(NodeId, u64)>> {
+        self.places.get(&file).cloned()
     }
 }
 
@@ -419,28 +434,29 @@ mod tests {
 
     #[test]
     fn files_of_the_kernel_count_where_they_lie() {
-        let mut reach = Reach::default();
-        reach.note(7, 1, 3 * MIB);
-        reach.note(7, 1, MIB);
-        reach.note(8, 1, MIB);
-        reach.note(8, 2, MIB - 1);
-        let map = |file| {
-            if file == 1 {
-                vec![(N0, 25), (N1, 75)]
-            } else {
-                panic!("too little to be looked at")
-            }
+        let reached = [(7, 1, 3 * MIB), (7, 1, MIB), (8, 1, MIB), (8, 2, MIB - 1)];
+        let map = |file| match file {
+            1 => vec![(N0, 25), (N1, 75)],
+            _ => panic!("too little to be looked at"),
         };
-        let (counts, lost) = reach.take(map);
+        let mut reach = Reach::default();
+        reach.note(divide(reached.into_iter(), map));
+        assert_eq!((reach.place(1), reach.place(2)), (Some(map(1)), None));
+        let (counts, lost) = reach.take();
+        assert_eq!((reach.take(), lost), ((vec![], 0), 0));
+        let mut ledger = Ledger::default();
+        ledger.note_after(1.0, counts, 0, |_| Some(5));
+        let homes = |tasks: &PoolTasks| tasks.threads.iter().map(|task| task.homes.clone()).collect::<Vec<_>>();
         assert_eq!(
-            counts,
-            [
-                count(7, &[(N0, MIB), (N1, 3 * MIB)], &[(1, 4 * MIB)]),
-                count(8, &[(N0, MIB / 4), (N1, 3 * MIB / 4)], &[(1, MIB)])
-            ]
+            homes(&told(&ledger)),
+            [vec![(0, MIB), (1, 3 * MIB)], vec![(0, MIB / 4), (1, 3 * MIB / 4)]]
         );
-        assert_eq!(lost, 0);
-        assert_eq!(reach.take(map).0, []);
+        // What nobody takes does not grow for ever.
+        for thread in 0..u32::try_from(REACHED_MAX).unwrap() + 5 {
+            reach.note(divide([(thread, 1, MIB)].into_iter(), map));
+        }
+        let (counts, lost) = reach.take();
+        assert_eq!((counts.len(), lost), (REACHED_MAX, 5 * MIB));
     }
 
     #[test]

@@ -102,6 +102,12 @@ fn of_durable_pools() -> Vec<String> {
                 }
                 let problems = status::problems(report);
                 wrong.extend(problems.map(|(member, problem)| format!("member {member} of {pool} {problem}")));
+                let small = status::small_slices(report);
+                facts.extend(
+                    small.map(|slice| {
+                        format!("the cache of {pool} is small {slice}; `homenode up --cache` gives it more")
+                    }),
+                );
             }
             Server::Dead => wrong.push(status::dead_line(mount)),
             Server::Silent => {}
@@ -118,7 +124,7 @@ fn of_durable_pools() -> Vec<String> {
         if is_unsynced {
             // The kernel asks no FUSE server for it.
             facts.push(format!(
-                "sync(2) and syncfs(2) do not reach the pool {} at {place}: what no fsync asks for is durable up to one second later",
+                "sync(2) and syncfs(2) do not reach the pool {} at {place}: what no fsync asks for is durable some seconds later",
                 mount.source.display()
             ));
         }

@@ -368,6 +368,7 @@ fn slices(cache: &CacheStatus, status: &Status) -> Vec<SliceReport> {
         fetched_bytes: slice.fetched * BLOCK,
         saved_bytes: slice.saved * BLOCK,
         stolen_bytes: slice.stolen * BLOCK,
+        returned_bytes: slice.returned * BLOCK,
     });
     slices.collect()
 }

@@ -2,7 +2,7 @@
 
 use crate::control::client::{ConnectError, Connection};
 use crate::control::protocol::{
-    Access, AccessReport, DurableReport, MoverReport, OUTPUT_VERSION, StatusReport, UserReport,
+    Access, AccessReport, DurableReport, MoverReport, OUTPUT_VERSION, SliceReport, StatusReport, UserReport,
 };
 use crate::control::{self, root_hint, socket_path};
 use crate::directory::{fate, is_dead};
@@ -352,28 +352,40 @@ fn write_cache(text: &mut String, report: &StatusReport) -> fmt::Result {
     let size = |bytes: u64| HumanBytes(bytes).to_string();
     writeln!(
         text,
-        "\n{:<6} {:>11} {:>11} {:>11} {:>12} {:>11} {:>11} {:>11}",
-        "cache", "frames", "free", "dirty", "copies", "read", "written", "stolen"
+        "\n{:<6} {:>11} {:>11} {:>11} {:>12} {:>11} {:>11} {:>11} {:>11}",
+        "cache", "frames", "free", "dirty", "copies", "read", "again", "written", "stolen"
     )?;
     for slice in &report.cache {
         writeln!(
             text,
-            "node {:<1} {:>11} {:>11} {:>11} {:>12} {:>11} {:>11} {:>11}",
+            "node {:<1} {:>11} {:>11} {:>11} {:>12} {:>11} {:>11} {:>11} {:>11}",
             slice.node,
             size(slice.bytes),
             size(slice.free_bytes),
             size(slice.dirty_bytes),
             slice.copies,
             size(slice.fetched_bytes),
+            size(slice.returned_bytes),
             size(slice.saved_bytes),
             size(slice.stolen_bytes)
         )?;
     }
     writeln!(
         text,
-        "read from disks and written to them; tables of the cache take {} besides, at most",
+        "read from disks, again what had been there not long before, and written to them; tables of the cache take {} besides, at most",
         size(report.cache_table_bytes)
     )
+}
+
+/// Tells of slices that are small for what is read: a quarter of it, and of no less than the slice itself, had been there not long before.
+pub(crate) fn small_slices(report: &StatusReport) -> impl Iterator<Item = String> {
+    let is_small =
+        |slice: &&SliceReport| slice.fetched_bytes >= slice.bytes && slice.returned_bytes >= slice.fetched_bytes / 4;
+    report.cache.iter().filter(is_small).map(|slice| {
+        let [has, read, again] = [slice.bytes, slice.fetched_bytes, slice.returned_bytes].map(HumanBytes);
+        let node = slice.node;
+        format!("on node {node}: of {read} read from disks into {has}, {again} had been there not long before")
+    })
 }
 
 /// Lines about the mover; none while it is off. `name` names a file by its inode number.

@@ -28,7 +28,7 @@ use std::time::Duration;
 /// The mount is a filesystem over the memory of every node: bytes lie on the node of the CPU that writes them. Its
 /// contents go with `homenode down`, as those of a tmpfs go with its unmounting. With NAME it is that durable pool (`homenode pool
 /// create`), and its contents stay: after its server was killed all that was written, after a power cut what was synced, and
-/// what was written more than a second before (--commit). The server's log is in /run/homenode,
+/// what was written some seconds before (--commit). The server's log is in /run/homenode,
 /// named by the mount's device number; HOMENODE_LOG sets its level (warn, info, debug).
 #[derive(Args, Clone, Debug)]
 #[command(allow_missing_positional = true)]
@@ -51,7 +51,7 @@ pub(crate) struct UpArgs {
     /// Default: 25%, at least 16M; where files are the kernel's 50%, at least 64M. Taken only as files need it. A user other than root gets at most half of what is left.
     #[arg(long, value_name = "SIZE", value_parser = argument::metadata)]
     pub(crate) metadata: Option<Size>,
-    /// Seconds between two commits of a durable pool, 1 to 300: as long may a power cut take back what was not synced. Default: 1.
+    /// Seconds between two commits of a durable pool, 1 to 300: as long may a power cut take back what was not synced. Default: 1, and 5 with disks.
     /// More writes less of what changes again soon, and keeps the room of removed files back for longer. fsync(2) does not wait for a commit.
     #[arg(long, value_name = "SECONDS", value_parser = argument::commit_period)]
     commit: Option<u64>,

@@ -51,7 +51,7 @@ impl Pool {
     /// When a file is too small, in use or a member already, the disk has too little room, or the nodes have too little memory for a cache. Files have
     /// the room that they had then.
     pub fn create_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
-        options.checked_commit_period()?;
+        options.checked_commit_period(false)?;
         let machine = Machine::read(options.files_max)?;
         refuse_twice(paths)?;
         let files = paths.iter().map(|path| open(path, options.direct));
@@ -100,7 +100,7 @@ impl Pool {
     /// # Errors
     /// When a file is in use, is of another pool, or is no member; when a member is missing; when the pool is damaged.
     pub fn open_on(paths: &[PathBuf], options: &PoolOptions) -> Result<Self, Error> {
-        options.checked_commit_period()?;
+        options.checked_commit_period(false)?;
         let machine = Machine::read(options.files_max)?;
         let is_read = options.read_only || options.degraded;
         let access = if is_read { Access::Read } else { Access::Write };
@@ -235,7 +235,7 @@ impl Pool {
 
     /// A pool with a thread that commits.
     fn committing(fs: EngineFs, owner: Owner, machine: Machine, options: &PoolOptions) -> Result<Self, Error> {
-        let period = options.checked_commit_period()?;
+        let period = options.checked_commit_period(fs.reads_disks())?;
         let fs = Arc::new(fs);
         let slot = fs.slots().claim().expect("nobody has claimed a slot of a new pool");
         let committed = Arc::clone(&fs);

@@ -58,8 +58,8 @@ pub struct PoolOptions {
     pub cache: Option<u64>,
     /// Set while a durable pool is being made, the pool is given up soon, with an error.
     pub interrupted: Option<Arc<AtomicBool>>,
-    /// Time between two commits of a durable pool, 1 to 300 s: as long may a power cut take back what was not synced. `None`: a second.
-    /// A longer one writes less of what changes again soon, and keeps freed blocks back for longer. A pool of memory has none.
+    /// Time between two commits of a durable pool, 1 to 300 s: as long may a power cut take back what was not synced. `None`: a second,
+    /// and with disks 5, as all that a cache has is written then. A longer one writes less of what changes again soon, and keeps freed blocks back for longer. A pool of memory has none.
     pub commit_period: Option<Duration>,
 }
 
@@ -88,6 +88,8 @@ impl PoolOptions {
 
     /// Time between two commits, unless another is set.
     const COMMIT_PERIOD_DEFAULT: Duration = Duration::from_secs(1);
+    /// Of pools with disks.
+    const COMMIT_PERIOD_DEFAULT_OF_DISKS: Duration = Duration::from_secs(5);
     /// Shorter ones force the disk for nothing (a program that needs more syncs its files); longer ones are mistakes.
     const COMMIT_PERIODS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
 
@@ -139,9 +141,12 @@ impl PoolOptions {
         self
     }
 
-    /// Time between two commits of a durable pool.
-    pub(crate) fn checked_commit_period(&self) -> Result<Duration, Error> {
-        let period = self.commit_period.unwrap_or(Self::COMMIT_PERIOD_DEFAULT);
+    /// Time between two commits of a durable pool, which has disks or not.
+    pub(crate) fn checked_commit_period(&self, has_disks: bool) -> Result<Duration, Error> {
+        let period = self.commit_period.unwrap_or(match has_disks {
+            true => Self::COMMIT_PERIOD_DEFAULT_OF_DISKS,
+            false => Self::COMMIT_PERIOD_DEFAULT,
+        });
         if Self::COMMIT_PERIODS.contains(&period) {
             Ok(period)
         } else {
@@ -184,12 +189,12 @@ mod tests {
         let period = |seconds| {
             PoolOptions::new()
                 .commit_period(Duration::from_secs_f64(seconds))
-                .checked_commit_period()
+                .checked_commit_period(true)
         };
-        assert_eq!(
-            PoolOptions::new().checked_commit_period().unwrap(),
-            Duration::from_secs(1)
-        );
+        for (has_disks, seconds) in [(false, 1), (true, 5)] {
+            let period = PoolOptions::new().checked_commit_period(has_disks);
+            assert_eq!(period.unwrap(), Duration::from_secs(seconds));
+        }
         assert_eq!(period(300.0).unwrap(), Duration::from_secs(300));
         for wrong in [0.0, 0.999, 300.1] {
             assert!(period(wrong).unwrap_err().to_string().contains("1 to 300 s"));

@@ -305,6 +305,9 @@ pub(crate) struct SliceReport {
     pub(crate) saved_bytes: u64,
     /// Frames given to blocks that other nodes asked for.
     pub(crate) stolen_bytes: u64,
+    /// Read for the node though they had left the cache not long before: a larger one would have had them.
+    #[serde(default)]
+    pub(crate) returned_bytes: u64,
 }
 
 /// A volume, as `homenode volume list --json` prints it.

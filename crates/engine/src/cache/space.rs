@@ -38,6 +38,7 @@ pub(super) struct Slice {
     pub(super) saved: AtomicU64,
     /// Frames given to others' nodes.
     pub(super) stolen: AtomicU64,
+    pub(super) returned: AtomicU64,
 }
 
 /// The block that has a frame, and the epoch in which the frame became cool.
@@ -97,6 +98,7 @@ impl Slice {
             fetched: AtomicU64::new(0),
             saved: AtomicU64::new(0),
             stolen: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
         }
     }
 
@@ -160,8 +162,11 @@ impl Cache {
 
     /// Notes that a block which `node` missed had been evicted lately.
     pub(super) fn note_returned(&self, node: NodeId) {
+        let number = self.number_of(node);
+        // Relaxed: a figure.
+        self.slices[number].returned.fetch_add(1, Ordering::Relaxed);
         if self.slices.len() > 1 {
-            self.placing.lock().note_returned(self.number_of(node), 1);
+            self.placing.lock().note_returned(number, 1);
         }
     }
 

@@ -31,6 +31,8 @@ pub struct SliceStatus {
     pub saved: u64,
     /// Frames given to other nodes' blocks so far.
     pub stolen: u64,
+    /// Blocks read for the node so far that had been evicted not long before, from whichever slice: as many were evicted since as there are frames.
+    pub returned: u64,
 }
 
 impl<M> Cached<M> {
@@ -50,6 +52,7 @@ impl<M> Cached<M> {
                 fetched: slice.fetched.load(Ordering::Relaxed),
                 saved: slice.saved.load(Ordering::Relaxed),
                 stolen: slice.stolen.load(Ordering::Relaxed),
+                returned: slice.returned.load(Ordering::Relaxed),
             }
         });
         let slices: Vec<_> = slices.collect();

@@ -306,6 +306,39 @@ fn meet(number: u64, path: &Path) {
 }
 
 #[test]
+fn a_cache_that_is_small_for_what_is_read_is_told() {
+    need_mounts!();
+    let pools = Pools::new("disks-small");
+    let mount = pools.0.dir("mount");
+    let disk = Disk::new(&pools, "disk", 64 * MIB, &[]);
+    succeed(&mut create(&pools, &[&disk.0], ""));
+    succeed(&mut pools.homenode("up tank mount --cache 16M"));
+    synced(&mount.join("file"), &content(1, 24 << 20));
+    let told = |pools: &Pools| {
+        let doctor = pools.homenode("doctor").output().unwrap();
+        String::from_utf8(doctor.stdout).unwrap()
+    };
+    let small = format!("the cache of the pool tank at {} is small on node 0: ", mount.display());
+    assert!(!told(&pools).contains(&small));
+    let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+    let file = File::options()
+        .read(true)
+        .custom_flags(direct)
+        .open(mount.join("file"))
+        .unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    for _ in 0..4 {
+        (0..24).for_each(|at| file.read_exact_at(&mut bytes, at * MIB).unwrap());
+    }
+    drop(file);
+    let slice = &status(&mount)["cache"][0];
+    assert!(slice["returned_bytes"].as_u64() >= Some(8 << 20), "{slice}");
+    let told = told(&pools);
+    assert!(told.contains(&small), "{told}");
+    down(&mount);
+}
+
+#[test]
 fn a_pool_without_disks_has_no_cache_and_says_so() {
     need_mounts!();
     let pools = Pools::new("no-cache");

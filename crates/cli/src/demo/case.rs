@@ -13,6 +13,8 @@ pub(super) enum Contestant {
     /// A mount whose bytes are in the pool's blocks.
     Pool,
     Library,
+    /// The library, with a pool on a disk, which is in its cache.
+    Cached,
 }
 
 impl Contestant {
@@ -26,6 +28,7 @@ impl Contestant {
             Self::Kernel => "mount",
             Self::Pool => "mount, pool",
             Self::Library => "library",
+            Self::Cached => "library, disk",
         }
     }
 
@@ -38,7 +41,7 @@ impl Contestant {
     }
 
     pub(super) const fn is_ours(self) -> bool {
-        matches!(self, Self::Kernel | Self::Pool | Self::Library)
+        matches!(self, Self::Kernel | Self::Pool | Self::Library | Self::Cached)
     }
 }
 
@@ -81,8 +84,9 @@ impl Section {
                  costs. tmpfs and the kernel's files have no cache to go past."
             }
             Self::InProcess => {
-                "The same loop for all three: threads, random offsets, one buffer each, no fio in between. A library call is a \
-                 copy by the calling thread, without a system call."
+                "The same loop for all: threads, random offsets, one buffer each, no fio in between. A library call is a \
+                 copy by the calling thread, without a system call. `library, disk` is a durable pool in a file that is reached past \
+                 the page cache; all that is read is in the pool's own cache, and what is written is not synced."
             }
             Self::Copy => {
                 "Many small files: what counts is the cost of a create, not of a byte. Not on huge=always, where each small \
@@ -93,10 +97,10 @@ impl Section {
 
     /// Who can take part.
     pub(super) const fn contestants(self) -> &'static [Contestant] {
-        use Contestant::{Kernel, Library, Pool, Tmpfs, TmpfsHuge};
+        use Contestant::{Cached, Kernel, Library, Pool, Tmpfs, TmpfsHuge};
         match self {
             Self::Fio | Self::FioDirect => &[Tmpfs, TmpfsHuge, Kernel, Pool],
-            Self::InProcess => &[Tmpfs, TmpfsHuge, Library],
+            Self::InProcess => &[Tmpfs, TmpfsHuge, Library, Cached],
             Self::Copy => &[Tmpfs, Kernel, Pool],
         }
     }

@@ -14,6 +14,8 @@ const TEMPORARY_PREFIX: &str = "homenode-demo-";
 pub(super) const KERNEL: &str = "kernel";
 pub(super) const POOL: &str = "pool";
 pub(super) const TMPFS: &str = "tmpfs";
+/// A file, for the moment until it has no name.
+pub(super) const DISK: &str = "disk";
 
 /// The directory that the mounts lie in. Goes when dropped, if the demo made it.
 #[derive(Debug)]
@@ -92,6 +94,8 @@ fn clear_leftovers(directory: &Path) {
     if !holds_only_ours(directory) {
         return;
     }
+    // It holds nothing that anybody wants.
+    let _ = fs::remove_file(directory.join(DISK));
     for name in [KERNEL, POOL, TMPFS] {
         let path = directory.join(name);
         // Not there, as a rule.
@@ -102,7 +106,7 @@ fn clear_leftovers(directory: &Path) {
 }
 
 fn holds_only_ours(directory: &Path) -> bool {
-    let ours = |name: &std::ffi::OsStr| [KERNEL, POOL, TMPFS].iter().any(|one| name == *one);
+    let ours = |name: &std::ffi::OsStr| [KERNEL, POOL, TMPFS, DISK].iter().any(|one| name == *one);
     let mut entries = fs::read_dir(directory).into_iter().flatten();
     entries.all(|entry| entry.is_ok_and(|entry| ours(&entry.file_name())))
 }

@@ -2,7 +2,6 @@
 //!
 //! Whatever was set up is taken down when the stage is dropped.
 
-use super::DemoArgs;
 use super::case::Contestant;
 use super::fio::{Entrant, FILES};
 use super::in_process::{AnyFile, Loop};
@@ -12,8 +11,10 @@ use super::place::Directory;
 use super::server::Served;
 use super::steps::Step;
 use super::tmpfs::Attached;
+use super::{DemoArgs, JOBS_MAX};
 use super::{place, placement, tmpfs};
-use crate::failure::{Result, fail};
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::shown;
 use crate::topology::human_bytes;
 use homenode::{Data, Pool, PoolOptions, Size};
 use rustix::fd::OwnedFd;
@@ -30,6 +31,8 @@ const FILES_PER_MEMBER: u64 = 8;
 const SIZE_PER_NODE_MAX: u64 = 1 << 30;
 /// Of a node's memory: three pools, two tmpfs and the page cache share it.
 const SHARE_OF_NODE: u64 = 8;
+/// Room for a pool's log beside small files.
+const DISK_BYTES_MIN: u64 = 64 << 20;
 /// Enough for files of a few megabytes.
 const SIZE_PER_NODE_MIN: u64 = 32 << 20;
 
@@ -41,6 +44,7 @@ pub(super) struct Stage {
     roots: BTreeMap<Contestant, OwnedFd>,
     mounts: BTreeMap<Contestant, Served>,
     library: Pool,
+    cached: Option<Pool>,
     directory: Directory,
     pub(super) size_per_node: u64,
     pub(super) file_bytes: u64,
@@ -60,6 +64,7 @@ impl Stage {
             roots: BTreeMap::new(),
             mounts: BTreeMap::new(),
             library,
+            cached: None,
             directory,
             size_per_node,
             file_bytes,
@@ -80,8 +85,30 @@ impl Stage {
                 Err(error) => fail!("cannot mount a tmpfs to compare with: {error}"),
             }
         }
+        match stage.pool_on_disk() {
+            Ok(pool) => stage.cached = Some(pool),
+            Err(failure) => outcome.absent.push(Absent {
+                contestant: Contestant::Cached,
+                reason: failure.to_string(),
+            }),
+        }
         drop(step);
         Ok(stage)
+    }
+
+    /// A pool in a file without a name, past the page cache, all of which fits into its cache. The directory may lie on no disk at all.
+    fn pool_on_disk(&self) -> Result<Pool> {
+        let bytes = (self.file_bytes * JOBS_MAX as u64 * 2).max(DISK_BYTES_MIN);
+        let path = self.directory.path.join(place::DISK);
+        let cannot = |error: io::Error| Failure::new(format!("cannot make {}: {error}", shown(&path)));
+        let mut options = PoolOptions::new().cache(bytes);
+        options.direct = true;
+        let made = fs::File::create_new(&path).and_then(|file| file.set_len(bytes));
+        let pool = made
+            .map_err(cannot)
+            .and_then(|()| Ok(Pool::create_on(std::slice::from_ref(&path), &options)?));
+        fs::remove_file(&path).map_err(cannot)?;
+        pool
     }
 
     fn mount(&mut self, contestant: Contestant, outcome: &mut Outcome, interrupt: &Interrupt) -> Result<()> {
@@ -162,6 +189,9 @@ impl Stage {
             files.push((contestant, within.open(&directory)?));
         }
         files.push((Contestant::Library, within.lay_out(&self.library)?));
+        if let Some(pool) = &self.cached {
+            files.push((Contestant::Cached, within.lay_out(pool)?));
+        }
         Ok(files)
     }
 

@@ -143,6 +143,7 @@ pub(super) fn class(contestant: Contestant) -> &'static str {
         Contestant::Kernel => "kernel",
         Contestant::Pool => "pool",
         Contestant::Library => "library",
+        Contestant::Cached => "cached",
     }
 }
 

@@ -9,6 +9,7 @@
 //! Locks: that of a slice is taken last, but for that of a part of the ghosts. Nobody waits for a disk or a frame inside a slot.
 
 mod ahead;
+mod ending;
 mod fill;
 mod save;
 mod space;
@@ -20,7 +21,8 @@ pub use status::{CacheStatus, SliceStatus};
 
 use crate::fs::SLOTS;
 use crate::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
-use ahead::{Ahead, Wanted};
+use ahead::Ahead;
+use ending::Ending;
 use homenode_policy::slices::Slices;
 use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
 use parking_lot::Mutex;
@@ -76,6 +78,7 @@ struct Disk {
     home: NodeId,
     index: FrameIndex,
     saving: Saving,
+    ending: Ending,
 }
 
 impl<M> Cached<M> {
@@ -144,6 +147,7 @@ impl<M> Cached<M> {
             home,
             index: FrameIndex::new(blocks),
             saving: Saving::default(),
+            ending: Ending::default(),
         };
         let place = &cache.disks[usize::from(member.0)];
         place.set(Box::new(disk)).expect("numbers are not used twice");
@@ -415,6 +419,12 @@ impl<M: Disks> Memory for Cached<M> {
         self.disk(at.member()).is_none_or(here)
     }
 
+    fn end_fetches(&self, at: Block) {
+        if let Some(disk) = self.disk(at.member()) {
+            self.end_reads(disk, at.index());
+        }
+    }
+
     #[inline(always)]
     fn note_stored(&self, at: Block, blocks: u64) {
         if let Some((cache, disk)) = self.disk(at.member()) {
@@ -453,9 +463,17 @@ impl<M: Disks> Memory for Cached<M> {
         self.end_fetch_of(fetch, is_read);
     }
 
-    fn fetch_soon(&self, node: NodeId, at: Block, blocks: u64) {
-        if let Some((cache, _)) = self.disk(at.member()) {
-            cache.ahead.send(Wanted { node, at, blocks });
+    fn fetch_soon(&self, stretches: &[(NodeId, Block, u64)], mut marked: bool) {
+        for of_disk in stretches.chunk_by(|(_, one, _), (_, other, _)| one.member() == other.member()) {
+            if let Some(disk) = self.disk(of_disk[0].1.member()) {
+                self.fill_soon(disk, of_disk, std::mem::take(&mut marked));
+            }
+        }
+    }
+
+    fn cool(&self, at: Block, blocks: u64) {
+        if let Some((cache, disk)) = self.disk(at.member()) {
+            (at.index()..at.index() + blocks).for_each(|at| cache.cool(disk, at));
         }
     }
 

@@ -29,6 +29,7 @@ mod volume;
 mod xattr;
 
 pub use attr::{Attr, NewInode, RenameMode, SetAttr, SetTime, StatFs, Whence, XattrMode};
+pub use block_file::{Advice, READS_MAX, ReadAt};
 pub use capability::{BodyKind, Operation};
 pub use error::{Error, Result};
 pub use file::fallocate_mode;

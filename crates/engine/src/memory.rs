@@ -144,6 +144,11 @@ pub trait Memory: Send + Sync + 'static {
         true
     }
 
+    /// Ends what was [begun](Memory::fetch_soon) of blocks around this one and has come; never waits.
+    fn end_fetches(&self, at: Block) {
+        let _ = at;
+    }
+
     /// Notes that bytes of `blocks` blocks were stored where they were located, in the same slot.
     #[inline(always)]
     fn note_stored(&self, at: Block, blocks: u64) {
@@ -187,9 +192,16 @@ pub trait Memory: Send + Sync + 'static {
         let _ = (fetch, is_read);
     }
 
-    /// Asks for blocks to be [fetched](Memory::fetch) by those who tend the cache, while the caller goes on. May do nothing.
-    fn fetch_soon(&self, node: NodeId, at: Block, blocks: u64) {
-        let _ = (node, at, blocks);
+    /// Begins to [fetch](Memory::fetch) stretches of blocks, each to a node if possible, while the caller goes on. May do nothing. When they are `marked`, the
+    /// first block that is fetched cannot be located before somebody fetches it: who reads in order and comes there knows that it is time to ask for
+    /// more.
+    fn fetch_soon(&self, stretches: &[(NodeId, Block, u64)], marked: bool) {
+        let _ = (stretches, marked);
+    }
+
+    /// Notes that blocks are not likely to be wanted soon.
+    fn cool(&self, at: Block, blocks: u64) {
+        let _ = (at, blocks);
     }
 
     /// Blocks that can be fetched at a time and are all there afterwards, most likely.
@@ -250,6 +262,24 @@ pub trait Disks: Memory {
     fn transfer(&self, first: Block, frames: &[Block]) -> Option<Transfer> {
         let _ = (first, frames);
         None
+    }
+
+    /// Begins reads of `member`, whose ends [`Disks::take_reads`] tells to any thread. Returns those that it cannot carry out so.
+    fn begin_reads(&self, member: MemberId, fetches: Vec<Fetch>) -> Vec<Fetch> {
+        let _ = member;
+        fetches
+    }
+
+    /// Whether reads of `member` were begun whose ends were not told.
+    fn has_reads(&self, member: MemberId) -> bool {
+        let _ = member;
+        false
+    }
+
+    /// Calls `ended` with the reads of `member` that have ended, and whether all of their bytes came. When it `waits`, blocks until there is one, or for a
+    /// moment; not at all when none is under way. For one thread at a time.
+    fn take_reads(&self, member: MemberId, waits: bool, ended: &mut dyn FnMut(Fetch, bool)) {
+        let _ = (member, waits, ended);
     }
 
     /// Writes `frames` to the blocks from `first` on; they are durable on return when it is `forced`, and nothing else is for that.

@@ -190,6 +190,7 @@ impl Pool {
             taken.keep();
         }
         if let Err(error) = added {
+            pool.memory().end_all_reads_of(member.id);
             pool.memory().below().remove(member.id)?;
             return Err(error.into());
         }

@@ -16,6 +16,8 @@ pub use frame_reads::{Came, FrameReads};
 pub use ram::{Ram, RamQueue, Storage};
 pub use uring_file::{OpenError, RingError, UringFile, UringOptions, UringQueue};
 
+pub(crate) use reads::Reads;
+
 use homenode_engine::blk::Errno;
 
 /// A request names memory that its driver has not.

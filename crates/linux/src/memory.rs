@@ -30,6 +30,7 @@ use cgroup::Limits;
 use disk::{DiskMember, Frames};
 use durable::{DurableMember, MissingMember};
 use headroom::{Groups, Headroom};
+use homenode_engine::cache::Fetch;
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved, Transfer};
 use homenode_shared::is_lost;
@@ -295,6 +296,7 @@ impl NodeMemory {
         if let Some(removed) = members.disks.remove(&member) {
             // As above.
             drop(members);
+            removed.close();
             drop(alone(removed));
             return Ok(());
         }
@@ -462,27 +464,55 @@ impl Memory for NodeMemory {
     }
 }
 
+/// Most frames of a request.
+const BLOCKS_MAX: usize = <NodeMemory as Disks>::BLOCKS_MAX;
+
 impl Disks for NodeMemory {
     fn is_disk(&self, member: MemberId) -> bool {
         self.members.read().disks.contains_key(&member)
     }
 
     fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
-        let read = self
-            .disk(first.member())?
-            .read(first.index(), Frames::of(&self.table, frames));
+        let (disk, at, table) = (self.disk(first.member())?, first.index(), &self.table);
+        let read = match frames {
+            // The list of many takes longer to make than this.
+            [_] => disk.read(at, Frames::<1>::of(table, frames)),
+            _ => disk.read(at, Frames::<BLOCKS_MAX>::of(table, frames)),
+        };
         read.map_err(|_| MemoryError)
     }
 
     fn transfer(&self, first: Block, frames: &[Block]) -> Option<Transfer> {
         let disk = self.disk(first.member()).ok()?;
-        let pieces = Frames::of(&self.table, frames).addresses();
+        let pieces = match frames {
+            [_] => Frames::<1>::of(&self.table, frames).addresses(),
+            _ => Frames::<BLOCKS_MAX>::of(&self.table, frames).addresses(),
+        };
         Some(Transfer {
             descriptor: disk.descriptor(),
             offset: first.index() * BLOCK_BYTES as u64,
             pieces,
             alive: disk,
         })
+    }
+
+    fn begin_reads(&self, member: MemberId, fetches: Vec<Fetch>) -> Vec<Fetch> {
+        let Ok(disk) = self.disk(member) else {
+            return fetches;
+        };
+        // SAFETY: they name frames of members in memory, which are nobody else's until the fetch is ended, and which are unmapped when the disks are
+        // closed: see `drop`.
+        unsafe { disk.begin_reads(fetches) }
+    }
+
+    fn has_reads(&self, member: MemberId) -> bool {
+        self.disk(member).is_ok_and(|disk| disk.has_reads())
+    }
+
+    fn take_reads(&self, member: MemberId, waits: bool, ended: &mut dyn FnMut(Fetch, bool)) {
+        if let Ok(disk) = self.disk(member) {
+            disk.take_reads(waits, ended);
+        }
     }
 
     fn write(&self, first: Block, frames: &[Block], forced: bool) -> Result<(), MemoryError> {
@@ -493,6 +523,13 @@ impl Disks for NodeMemory {
 
     fn flush(&self, member: MemberId) -> Result<(), MemoryError> {
         self.disk(member)?.flush().map_err(|_| MemoryError)
+    }
+}
+
+impl Drop for NodeMemory {
+    fn drop(&mut self) {
+        // Reads under way store into members, and keep their disk.
+        self.members.get_mut().disks.values().for_each(|disk| disk.close());
     }
 }
 

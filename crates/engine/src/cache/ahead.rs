@@ -1,6 +1,6 @@
 //! What those who tend a slice do: read ahead, keep frames free, write back.
 
-use super::{Cached, Disk};
+use super::{Cache, Cached, Disk};
 use crate::{Block, Disks, NodeId};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -8,13 +8,15 @@ use std::time::Duration;
 
 /// Most stretches that wait to be read ahead.
 const WANTED_MAX: usize = 64;
+/// Most blocks of a read ahead: 128 KiB. Who wants the first of them does not wait for many others, and several are under way.
+const AHEAD_BLOCKS: u64 = 32;
 
 /// Blocks that somebody is likely to want soon.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    pub(super) node: NodeId,
-    pub(super) at: Block,
-    pub(super) blocks: u64,
+struct Wanted {
+    node: NodeId,
+    at: Block,
+    blocks: u64,
 }
 
 /// Stretches that are to be read ahead.
@@ -35,7 +37,7 @@ impl Default for Ahead {
 
 impl Ahead {
     /// Asks for blocks; forgotten when too many are wanted.
-    pub(super) fn send(&self, wanted: Wanted) {
+    fn send(&self, wanted: Wanted) {
         let mut all = self.wanted.lock();
         if all.len() < WANTED_MAX {
             all.push_back(wanted);
@@ -56,12 +58,58 @@ impl Ahead {
 }
 
 impl<M: Disks> Cached<M> {
+    /// Begins to read blocks of a disk that have no frame, as long as there are free ones; those who tend a slice are asked to where the disk has no way
+    /// for it.
+    pub(super) fn fill_soon(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        stretches: &[(NodeId, Block, u64)],
+        mut is_marked: bool,
+    ) {
+        let mut fetches = Vec::with_capacity(stretches.len());
+        for (node, first, blocks) in stretches {
+            let end = (first.index() + blocks).min(disk.index.blocks());
+            let mut at = first.index();
+            while at < end {
+                if disk.index.has_frame(at) {
+                    at += 1;
+                    continue;
+                }
+                let most = (end - at).min(AHEAD_BLOCKS);
+                let Some(mut fetch) = self.begin_fetch_of((cache, disk), *node, disk.block(at), most) else {
+                    // It cannot be done so, or there are no frames.
+                    break;
+                };
+                fetch.is_marked = std::mem::take(&mut is_marked);
+                at += fetch.blocks();
+                fetches.push(fetch);
+            }
+            if fetches.is_empty() && at < end {
+                cache.ahead.send(Wanted {
+                    node: *node,
+                    at: *first,
+                    blocks: *blocks,
+                });
+            }
+        }
+        if fetches.is_empty() {
+            return;
+        }
+        let refused = self.below.begin_reads(disk.member, fetches);
+        // Who sleeps waits for reads that are under way: there are more now.
+        disk.ending.tell();
+        refused.into_iter().for_each(|fetch| self.end_fetch_of(fetch, false));
+    }
+
     /// Tends a slice for once: reads ahead what is wanted, keeps frames free, and, for the first slice, writes back. Waits up to `most` where there
     /// is nothing to do, and not long after it was woken.
     pub fn tend(&self, slice: usize, most: Duration) {
         const SOON: Duration = Duration::from_millis(1);
         let Some(cache) = &self.cache else { return };
         let has_room = self.tend_space(slice);
+        if slice == 0 {
+            self.end_all_reads(cache);
+        }
         // Errors are told to those who sync the blocks.
         let is_busy = slice == 0 && self.write_back().unwrap_or(false);
         let wait = match (has_room, is_busy) {

@@ -4,12 +4,6 @@ use super::{Cache, Cached, Disk};
 use crate::{BLOCK_BYTES, Block, Disks, MemberId, MemoryError, NodeId, Transfer};
 use homenode_shared::Away;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-/// Pause of a thread that waits for what another one reads.
-const PAUSE: Duration = Duration::from_micros(20);
-/// Times that it looks before it pauses.
-const LOOKS: u32 = 20;
 
 /// Blocks that are being read by a caller's own means. To be given back: until then others wait for them.
 #[derive(Debug)]
@@ -20,9 +14,16 @@ pub struct Fetch {
     /// Each with whether it is to be cool.
     frames: Vec<(u32, bool)>,
     transfer: Transfer,
+    /// Whether its first block is kept back.
+    pub(super) is_marked: bool,
 }
 
 impl Fetch {
+    /// How many blocks it reads.
+    pub(super) fn blocks(&self) -> u64 {
+        self.frames.len() as u64
+    }
+
     /// What is to be read.
     #[must_use]
     pub fn transfer(&self) -> &Transfer {
@@ -31,7 +32,7 @@ impl Fetch {
 }
 
 impl Disk {
-    fn block(&self, at: u64) -> Block {
+    pub(super) fn block(&self, at: u64) -> Block {
         Block::new(self.member, at)
     }
 }
@@ -48,10 +49,13 @@ impl<M: Disks> Cached<M> {
     ) -> Result<(), MemoryError> {
         let end = (first + blocks).min(disk.index.blocks());
         let mut at = first;
+        if end == first + 1 && !disk.index.has_frame(first) && self.fill_one((cache, disk), node, first)? {
+            return Ok(());
+        }
         while at < end {
-            match self.begin_run((cache, disk), node, at, end, None)? {
+            match self.begin_run((cache, disk), node, at, end, true)? {
                 frames if frames.is_empty() => {
-                    self.wait_for_others(disk, at);
+                    self.wait_for_others((cache, disk), at);
                     at += 1;
                 }
                 frames => {
@@ -61,6 +65,22 @@ impl<M: Disks> Cached<M> {
             }
         }
         Ok(())
+    }
+
+    /// [`Cached::fill`] of one block, which needs no memory; false when it has a frame by now.
+    fn fill_one(&self, (cache, disk): (&Cache, &Disk), node: NodeId, at: u64) -> Result<bool, MemoryError> {
+        let frame = self.wait_for(cache, || cache.take_at_once(node, disk.block(at)))?;
+        if !disk.index.begin_fill(at, frame) {
+            cache.give_back(frame);
+            return Ok(false);
+        }
+        let is_returned = cache.enlist(frame);
+        if is_returned {
+            cache.note_returned(node);
+        }
+        let read = self.below.read(disk.block(at), &[cache.block(frame)]);
+        cache.end_run(disk, at, &[(frame, is_returned)], read.is_ok());
+        read.map(|()| true)
     }
 
     /// Reads all blocks that bytes lie in.
@@ -86,49 +106,39 @@ impl<M: Disks> Cached<M> {
         at: u64,
         end: u64,
     ) -> Result<u64, MemoryError> {
-        let Some(frame) = cache.take_at_once(node, disk.block(at)) else {
-            return Ok(0);
-        };
-        let frames = self.begin_run((cache, disk), node, at, end, Some(frame))?;
-        self.read_run((cache, disk), at, &frames)?;
+        let frames = self.begin_run((cache, disk), node, at, end, false)?;
+        if !frames.is_empty() {
+            self.read_run((cache, disk), at, &frames)?;
+        }
         Ok(frames.len() as u64)
     }
 
-    /// Begins to fill blocks from `at` on, up to the first that has a frame; gives their frames, and which are to be cool then. `first` is a frame that was taken for it.
+    /// Begins to fill blocks from `at` on, up to the first that has a frame; gives their frames, and which are to be cool then. Waits for a frame for the
+    /// first, if it `waits`.
     fn begin_run(
         &self,
         (cache, disk): (&Cache, &Disk),
         node: NodeId,
         at: u64,
         end: u64,
-        mut first: Option<u32>,
+        waits: bool,
     ) -> Result<Vec<(u32, bool)>, MemoryError> {
-        let mut frames = Vec::new();
         let end = end.min(at + M::BLOCKS_MAX as u64);
-        for at in at..end {
-            if first.is_none() && disk.index.has_frame(at) {
-                break;
-            }
-            let frame = if let Some(frame) = first.take() {
-                frame
-            } else if frames.is_empty() {
-                self.wait_for(cache, || cache.take_at_once(node, disk.block(at)))?
-            } else {
-                // What was begun must be ended first, if there is none.
-                let Some(frame) = cache.take_at_once(node, disk.block(at)) else {
-                    break;
-                };
-                frame
-            };
-            if !disk.index.begin_fill(at, frame) {
-                cache.give_back(frame);
-                break;
-            }
-            let is_returned = cache.enlist(frame);
-            if is_returned {
-                cache.note_returned(node);
-            }
-            frames.push((frame, is_returned));
+        let wanted = (at..end).take_while(|at| !disk.index.has_frame(*at)).count();
+        if wanted == 0 {
+            return Ok(Vec::new());
+        }
+        // What was begun must be ended before it is waited for more.
+        let mut frames = cache.take_some(node, disk.block(at), wanted);
+        if frames.is_empty() && waits {
+            frames.push(self.wait_for(cache, || cache.take_at_once(node, disk.block(at)))?);
+        }
+        let begin = |(at, frame): &(u64, &u32)| disk.index.begin_fill(*at, **frame);
+        let begun = (at..).zip(&frames).take_while(begin).count();
+        frames.drain(begun..).for_each(|frame| cache.give_back(frame));
+        let frames = cache.enlist_all(&frames);
+        for _ in frames.iter().filter(|(_, is_returned)| *is_returned) {
+            cache.note_returned(node);
         }
         Ok(frames)
     }
@@ -153,12 +163,13 @@ impl<M: Disks> Cached<M> {
             return None;
         }
         let end = (first + blocks).min(disk.index.blocks());
-        let frame = cache.take_at_once(node, at).or_else(|| {
+        let begin = || self.begin_run((cache, disk), node, first, end, false);
+        let mut frames = begin().ok()?;
+        if frames.is_empty() {
             // What was made cool just now is out of use when nobody is inside.
             (0..3).for_each(|_| cache.epochs.advance(&cache.slots));
-            cache.take_at_once(node, at)
-        })?;
-        let frames = self.begin_run((cache, disk), node, first, end, Some(frame)).ok()?;
+            frames = begin().ok()?;
+        }
         if frames.is_empty() {
             return None;
         }
@@ -173,26 +184,14 @@ impl<M: Disks> Cached<M> {
             first,
             frames,
             transfer,
+            is_marked: false,
         })
     }
 
     /// See [`Memory::end_fetch`](crate::Memory::end_fetch).
     pub(super) fn end_fetch_of(&self, fetch: Fetch, is_read: bool) {
         if let Some((cache, disk)) = self.disk(fetch.member) {
-            cache.end_run(disk, fetch.first, &fetch.frames, is_read);
-        }
-    }
-
-    /// Waits while another thread reads a block.
-    fn wait_for_others(&self, disk: &Disk, at: u64) {
-        let mut looks = 0;
-        while disk.index.is_filling(at) {
-            looks += 1;
-            if looks < LOOKS {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(PAUSE);
-            }
+            cache.end_fetch(disk, &fetch, is_read);
         }
     }
 
@@ -231,8 +230,20 @@ impl<M: Disks> Cached<M> {
 }
 
 impl Cache {
+    pub(super) fn end_fetch(&self, disk: &Disk, fetch: &Fetch, is_read: bool) {
+        let (mut first, mut frames) = (fetch.first, &*fetch.frames);
+        if is_read
+            && fetch.is_marked
+            && let [marked, others @ ..] = frames
+        {
+            self.keep_back(disk, first, *marked);
+            (first, frames) = (first + 1, others);
+        }
+        self.end_run(disk, first, frames, is_read);
+    }
+
     /// Ends filling blocks from `first` on.
-    fn end_run(&self, disk: &Disk, first: u64, frames: &[(u32, bool)], is_read: bool) {
+    pub(super) fn end_run(&self, disk: &Disk, first: u64, frames: &[(u32, bool)], is_read: bool) {
         for (at, (frame, is_cool)) in (first..).zip(frames) {
             if !is_read {
                 disk.index.give_up(at, *frame);
@@ -246,6 +257,7 @@ impl Cache {
                 self.give_back(*frame);
             }
         }
+        disk.ending.tell();
     }
 
     /// Fills a frame that was taken by `act`; false when the block has another one.

@@ -147,8 +147,18 @@ impl Cache {
         self.slices.iter().position(|slice| slice.node == node).unwrap_or(0)
     }
 
-    /// Number of the slice that takes the next block that `node` misses.
-    fn place(&self, node: NodeId) -> usize {
+    /// Most blocks that are placed at a time.
+    fn placed_max(&self) -> usize {
+        let all = self.slices.iter().map(|slice| slice.frames as usize).sum::<usize>();
+        if self.slices.len() == 1 {
+            all
+        } else {
+            (all / 500).max(1)
+        }
+    }
+
+    /// Number of the slice that takes the next `blocks` blocks that `node` misses.
+    fn place(&self, node: NodeId, blocks: usize) -> usize {
         if self.slices.len() == 1 {
             return 0;
         }
@@ -157,7 +167,7 @@ impl Cache {
             let slice = &self.slices[number];
             slice.space.lock().free.len() > 2 * slice.kept_free()
         };
-        self.placing.lock().place(self.number_of(node), 1, has_free)
+        self.placing.lock().place(self.number_of(node), blocks as u64, has_free)
     }
 
     /// Notes that a block which `node` missed had been evicted lately.
@@ -179,7 +189,7 @@ impl Cache {
 
     /// A free frame for a block of a disk, on `node` if possible; `None` when none can be evicted at once.
     pub(super) fn take_at_once(&self, node: NodeId, block: Block) -> Option<u32> {
-        let chosen = &self.slices[self.place(node)];
+        let chosen = &self.slices[self.place(node, 1)];
         let found = std::iter::once(chosen).chain(self.nearest(node)).find_map(|slice| {
             let mut space = slice.space.lock();
             if space.free.is_empty() {
@@ -194,6 +204,36 @@ impl Cache {
         }
         slice.owner(frame).block.store(block.to_raw(), Ordering::Relaxed);
         Some(frame)
+    }
+
+    /// Free frames of one slice for some of the first of `blocks` blocks from `first` on, as [`Cache::take_at_once`]: those that lie one behind the other
+    /// do so as the blocks do.
+    pub(super) fn take_some(&self, node: NodeId, first: Block, blocks: usize) -> Vec<u32> {
+        let blocks = blocks.min(self.placed_max());
+        let chosen = &self.slices[self.place(node, blocks)];
+        for slice in std::iter::once(chosen).chain(self.nearest(node)) {
+            let mut space = slice.space.lock();
+            if space.free.len() < blocks {
+                let missing = blocks - space.free.len();
+                self.evict(slice, &mut space, missing.max(BATCH));
+            }
+            let kept = space.free.len().saturating_sub(blocks);
+            let mut frames: Vec<u32> = space.free.drain(kept..).map(|frame| slice.first + frame).collect();
+            drop(space);
+            if frames.is_empty() {
+                continue;
+            }
+            if slice.node != node {
+                slice.stolen.fetch_add(frames.len() as u64, Ordering::Relaxed);
+            }
+            frames.sort_unstable();
+            for (at, frame) in (0..).zip(&frames) {
+                let owner = slice.owner(*frame);
+                owner.block.store(first.plus(at).to_raw(), Ordering::Relaxed);
+            }
+            return frames;
+        }
+        Vec::new()
     }
 
     /// [`Cache::take_at_once`] for bytes that are not the disk's.
@@ -245,9 +285,39 @@ impl Cache {
     /// filled.
     pub(super) fn enlist(&self, frame: u32) -> bool {
         let slice = self.slice(frame);
-        let block = slice.owner(frame).block.load(Ordering::Relaxed);
-        let is_returned = self.ghosts.of(block).recall(block);
+        let is_returned = self.recall(slice, frame);
+        self.insert(slice, &mut slice.space.lock(), frame, is_returned);
+        is_returned
+    }
+
+    /// [`Cache::enlist`] of frames of one slice, each with its result.
+    pub(super) fn enlist_all(&self, frames: &[u32]) -> Vec<(u32, bool)> {
+        let Some(first) = frames.first() else { return Vec::new() };
+        let slice = self.slice(*first);
+        let all: Vec<(u32, bool)> = frames
+            .iter()
+            .map(|frame| (*frame, self.recall(slice, *frame)))
+            .collect();
         let mut space = slice.space.lock();
+        for (frame, is_returned) in &all {
+            self.insert(slice, &mut space, *frame, *is_returned);
+        }
+        all
+    }
+
+    /// Makes a block cool that is not likely to be wanted soon, unless it is dirty.
+    pub(super) fn cool(&self, disk: &Disk, at: u64) {
+        if let Some(frame) = disk.index.find(at) {
+            disk.index.cool(at, frame, |frame| self.stamp(frame));
+        }
+    }
+
+    fn recall(&self, slice: &Slice, frame: u32) -> bool {
+        let block = slice.owner(frame).block.load(Ordering::Relaxed);
+        self.ghosts.of(block).recall(block)
+    }
+
+    fn insert(&self, slice: &Slice, space: &mut Space, frame: u32, is_returned: bool) {
         if let Some(cool) = space.order.insert(frame - slice.first, is_returned) {
             let frame = slice.first + cool;
             let block = Block::from_raw(slice.owner(frame).block.load(Ordering::Relaxed));
@@ -255,7 +325,6 @@ impl Cache {
                 disk.index.cool(block.index(), frame, |frame| self.stamp(frame));
             }
         }
-        is_returned
     }
 
     /// Gives a frame back that is no block's; it may be in the order still.

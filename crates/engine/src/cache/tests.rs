@@ -1,10 +1,14 @@
 //! A cache over a disk that counts its requests.
 
+mod begun;
+
 use super::*;
+use crate::Transfer;
 use crate::fs::{Asking, Fs, NewInode};
 use crate::pool::{Machine, MemberKind};
 use crate::{Clock, CpuId};
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 const FRAMES: MemberId = MemberId(2048);
@@ -20,11 +24,24 @@ struct Inner {
     /// First block and number of blocks of each read.
     reads: Mutex<Vec<(u64, usize)>>,
     writes: Mutex<Vec<(u64, usize)>>,
+    /// Reads that were begun, where the disk has a way for that.
+    begun: Option<Mutex<Vec<Fetch>>>,
+    /// Turns of that disk.
+    turns: AtomicU64,
+    /// Whether some of those reads fail.
+    fails: AtomicBool,
 }
 
 impl TestDisk {
     fn new(frames: usize, blocks: usize) -> Self {
+        Self::with_way(frames, blocks, None)
+    }
+
+    fn with_way(frames: usize, blocks: usize, begun: Option<Mutex<Vec<Fetch>>>) -> Self {
         Self(Arc::new(Inner {
+            begun,
+            turns: AtomicU64::new(0),
+            fails: AtomicBool::new(false),
             frames: Mutex::new(vec![0x5a; frames * BLOCK_BYTES]),
             disk: Mutex::new(vec![0; blocks * BLOCK_BYTES]),
             reads: Mutex::default(),
@@ -88,6 +105,56 @@ impl Disks for TestDisk {
         Ok(())
     }
 
+    fn transfer(&self, first: Block, frames: &[Block]) -> Option<Transfer> {
+        self.0.begun.as_ref()?;
+        let address = |frame: &Block| usize::try_from(frame.to_raw()).expect("64 bits");
+        Some(Transfer {
+            descriptor: -1,
+            offset: first.index() * BLOCK_BYTES as u64,
+            pieces: frames.iter().map(|frame| (address(frame), BLOCK_BYTES)).collect(),
+            alive: Arc::new(()),
+        })
+    }
+
+    fn begin_reads(&self, _: MemberId, mut fetches: Vec<Fetch>) -> Vec<Fetch> {
+        if let Some(begun) = &self.0.begun {
+            begun.lock().append(&mut fetches);
+        }
+        fetches
+    }
+
+    fn has_reads(&self, _: MemberId) -> bool {
+        self.0.begun.as_ref().is_some_and(|begun| !begun.lock().is_empty())
+    }
+
+    fn take_reads(&self, member: MemberId, waits: bool, ended: &mut dyn FnMut(Fetch, bool)) {
+        let Some(begun) = &self.0.begun else { return };
+        let turn = self.0.turns.fetch_add(1, Ordering::Relaxed);
+        // Those that do not wait find something every other time.
+        if !waits && turn.is_multiple_of(2) {
+            return;
+        }
+        let mut begun = begun.lock();
+        if begun.is_empty() {
+            return;
+        }
+        let any = usize::try_from(turn).expect("64 bits") * 7919 % begun.len();
+        let fetch = begun.swap_remove(any);
+        drop(begun);
+        let fails = turn % 11 == 10 && self.0.fails.load(Ordering::Relaxed);
+        if !fails {
+            let transfer = fetch.transfer();
+            let first = Block::new(member, transfer.offset / BLOCK_BYTES as u64);
+            let frames = transfer
+                .pieces
+                .iter()
+                .map(|(address, _)| Block::from_raw(*address as u64));
+            self.read(first, &frames.collect::<Vec<_>>())
+                .expect("the disk is sound");
+        }
+        ended(fetch, !fails);
+    }
+
     fn write(&self, first: Block, frames: &[Block], _forced: bool) -> Result<(), MemoryError> {
         self.0.writes.lock().push((first.index(), frames.len()));
         for (at, frame) in (first.index()..).zip(frames) {
@@ -145,7 +212,14 @@ fn a_node_takes_frames_of_others_that_do_not_need_them() {
 }
 
 fn filesystem(frames: u32, blocks: u64) -> (Fs<Cached<TestDisk>, NoTime>, TestDisk) {
-    let disk = TestDisk::new(frames as usize, usize::try_from(blocks).expect("few"));
+    filesystem_on(
+        TestDisk::new(frames as usize, usize::try_from(blocks).expect("few")),
+        frames,
+        blocks,
+    )
+}
+
+fn filesystem_on(disk: TestDisk, frames: u32, blocks: u64) -> (Fs<Cached<TestDisk>, NoTime>, TestDisk) {
     let slice = SliceOptions {
         member: FRAMES,
         node: NodeId(0),

@@ -1,14 +1,17 @@
 //! A file's bytes in blocks of the pool: the block map, the gate, the size.
 //!
 //! Every operation of `super::file` that the pool's bodies support is carried out below here: `data` reads and writes, `extents`
-//! changes whole ranges, `relocate` moves blocks between members.
+//! changes whole ranges, `advice` takes advice and reads much at a time, `relocate` moves blocks between members.
 
+mod advice;
 mod bring;
 mod data;
 mod extents;
 mod relocate;
 
 pub(crate) use data::FILE_BYTES_MAX;
+
+pub use advice::{Advice, READS_MAX, ReadAt};
 
 use bring::ReadAhead;
 

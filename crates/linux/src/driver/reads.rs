@@ -20,7 +20,7 @@ const PAUSE: Timespec = Timespec::new().nsec(50_000);
 const PAUSED: u64 = u64::MAX;
 
 /// Reads under way, each with what it was begun with.
-pub(super) struct Reads<T> {
+pub(crate) struct Reads<T> {
     /// `None` once the kernel serves it no more.
     ring: Option<Ring>,
     /// By number.
@@ -48,7 +48,7 @@ impl<T> fmt::Debug for Reads<T> {
 }
 
 impl<T> Reads<T> {
-    pub(super) fn new() -> Result<Self, RingError> {
+    pub(crate) fn new() -> Result<Self, RingError> {
         Ok(Self {
             ring: Some(Ring::shared(DEPTH)?),
             all: Vec::new(),
@@ -58,11 +58,11 @@ impl<T> Reads<T> {
     }
 
     /// Readable while [`Reads::take`] has something to tell; `None` when the ring is closed.
-    pub(super) fn bell(&self) -> Option<RawFd> {
+    pub(crate) fn bell(&self) -> Option<RawFd> {
         self.ring.as_ref().map(Ring::as_raw_fd)
     }
 
-    pub(super) fn under_way(&self) -> usize {
+    pub(crate) fn under_way(&self) -> usize {
         self.all.len() - self.free.len()
     }
 
@@ -73,24 +73,40 @@ impl<T> Reads<T> {
     ///
     /// # Safety
     /// The pieces are memory to which nobody refers, and stay mapped until the read's end is told.
-    pub(super) unsafe fn begin(&mut self, tied: T, transfer: fn(&T) -> &Transfer) -> Result<(), T> {
+    pub(crate) unsafe fn begin(&mut self, tied: T, transfer: fn(&T) -> &Transfer) -> Result<(), T> {
         let transfer = transfer(&tied);
         let pieces = transfer.pieces.iter().map(|(address, bytes)| libc::iovec {
             iov_base: std::ptr::without_provenance_mut(*address),
             iov_len: *bytes,
         });
-        let pieces: Box<[libc::iovec]> = pieces.collect();
+        let bytes = transfer.pieces.iter().map(|(_, bytes)| bytes).sum();
+        let file = Fd(transfer.descriptor);
+        let (pieces, entry) = match *transfer.pieces {
+            // The kernel needs no list of one piece.
+            [(address, bytes)] => {
+                let to = std::ptr::without_provenance_mut(address);
+                let bytes = u32::try_from(bytes).expect("no more than a read may have");
+                (
+                    Box::default(),
+                    opcode::Read::new(file, to, bytes).offset(transfer.offset).build(),
+                )
+            }
+            _ => {
+                let pieces: Box<[libc::iovec]> = pieces.collect();
+                let count = u32::try_from(pieces.len()).expect("no more pieces than frames");
+                let entry = opcode::Readv::new(file, pieces.as_ptr(), count);
+                (pieces, entry.offset(transfer.offset).build())
+            }
+        };
         let number = self.free.last().copied().unwrap_or(self.all.len());
-        let count = u32::try_from(pieces.len()).expect("no more pieces than frames");
-        let entry = opcode::Readv::new(Fd(transfer.descriptor), pieces.as_ptr(), count);
-        let entry = entry.offset(transfer.offset).build().user_data(number as u64);
+        let entry = entry.user_data(number as u64);
         // SAFETY: the caller answers for the pieces; the list of them is kept below.
         if !unsafe { self.push(&entry) } {
             return Err(tied);
         }
         let read = Read {
             tied,
-            bytes: pieces.iter().map(|piece| piece.iov_len).sum(),
+            bytes,
             _pieces: pieces,
         };
         if self.free.pop().is_some() {
@@ -114,7 +130,7 @@ impl<T> Reads<T> {
     }
 
     /// Makes the bell ring after [`PAUSE`], if no pause is under way. False when the kernel has no room for it.
-    pub(super) fn pause(&mut self) -> bool {
+    pub(crate) fn pause(&mut self) -> bool {
         static LENGTH: Timespec = PAUSE;
         if !self.is_pausing {
             let entry = opcode::Timeout::new(&raw const LENGTH).build().user_data(PAUSED);
@@ -125,7 +141,7 @@ impl<T> Reads<T> {
     }
 
     /// Gives the kernel what was begun.
-    pub(super) fn enter(&mut self) {
+    pub(crate) fn enter(&mut self) {
         if let Some(ring) = &mut self.ring
             && ring.enter().is_err()
         {
@@ -134,7 +150,7 @@ impl<T> Reads<T> {
     }
 
     /// Waits until something has ended; at once when nothing is under way.
-    pub(super) fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         if let Some(ring) = &mut self.ring
             && ring.in_flight > 0
             && ring.wait().is_err()
@@ -144,7 +160,7 @@ impl<T> Reads<T> {
     }
 
     /// Tells the reads that have ended, and whether all of their bytes were read. Returns whether a pause is over.
-    pub(super) fn take(&mut self, mut ended: impl FnMut(T, bool)) -> bool {
+    pub(crate) fn take(&mut self, mut ended: impl FnMut(T, bool)) -> bool {
         let (all, free) = (&mut self.all, &mut self.free);
         let mut is_over = false;
         let taken = self.ring.as_mut().map(|ring| {
@@ -181,7 +197,7 @@ impl<T> Reads<T> {
     }
 
     /// Waits until the kernel has ended all reads; none begins any more. [`Reads::take`] tells those whose end was not told.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         if let Some(ring) = self.ring.take() {
             ring.close();
         }

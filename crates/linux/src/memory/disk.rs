@@ -8,11 +8,13 @@
 
 use super::durable::{MemberFile, MemberFileError, identity};
 use super::table::Table;
+use crate::driver::Reads;
+use homenode_engine::cache::Fetch;
 use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,11 +22,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Most frames of a request.
 const FRAMES_MAX: usize = <super::NodeMemory as Disks>::BLOCKS_MAX;
 
+/// How long the end of a read is waited for at a time. Nothing hangs on it: the descriptor that is waited for may be closed meanwhile.
+const WAIT_MS: i32 = 100;
+
 /// A disk that is a member.
 #[derive(Debug)]
 pub(super) struct DiskMember {
     file: MemberFile,
     flushes: Flushes,
+    begun: Mutex<Begun>,
     /// Requests that failed.
     errors: AtomicU64,
 }
@@ -34,6 +40,7 @@ impl DiskMember {
         Self {
             file,
             flushes: Flushes::default(),
+            begun: Mutex::new(Begun::Unmade),
             errors: AtomicU64::new(0),
         }
     }
@@ -59,11 +66,77 @@ impl DiskMember {
         self.errors.load(Ordering::Relaxed)
     }
 
+    /// Begins reads; returns those that the kernel does not take.
+    ///
+    /// # Safety
+    /// The memory that they name is nobody else's, and stays mapped until their ends were told, or [`DiskMember::close`] is back.
+    pub(super) unsafe fn begin_reads(&self, fetches: Vec<Fetch>) -> Vec<Fetch> {
+        let mut begun = self.begun.lock();
+        if matches!(*begun, Begun::Unmade) {
+            *begun = Reads::new().map_or_else(
+                |error| {
+                    tracing::debug!(%error, "{}: nobody reads ahead by himself", self.path().display());
+                    Begun::Never
+                },
+                |reads| Begun::Reads(Box::new(reads)),
+            );
+        }
+        let Begun::Reads(reads) = &mut *begun else {
+            return fetches;
+        };
+        let begin = |fetch| {
+            // SAFETY: the caller promises the same.
+            unsafe { reads.begin(fetch, Fetch::transfer) }.err()
+        };
+        let refused = fetches.into_iter().filter_map(begin).collect();
+        reads.enter();
+        refused
+    }
+
+    /// Whether reads were begun whose ends were not told.
+    pub(super) fn has_reads(&self) -> bool {
+        matches!(&*self.begun.lock(), Begun::Reads(reads) if reads.under_way() > 0)
+    }
+
+    /// Tells reads that have ended; if none has and it `waits`, it waits for one, or some time. By one thread at a time.
+    pub(super) fn take_reads(&self, waits: bool, ended: &mut dyn FnMut(Fetch, bool)) {
+        let mut all = self.take_ended();
+        if all.is_empty() && waits {
+            let bell = match &*self.begun.lock() {
+                Begun::Reads(reads) if reads.under_way() > 0 => reads.bell(),
+                _ => None,
+            };
+            if let Some(bell) = bell {
+                wait_for(bell);
+                all = self.take_ended();
+            }
+        }
+        // With nothing locked.
+        all.into_iter().for_each(|(fetch, is_read)| ended(fetch, is_read));
+    }
+
+    fn take_ended(&self) -> Vec<(Fetch, bool)> {
+        let mut all = Vec::new();
+        if let Begun::Reads(reads) = &mut *self.begun.lock() {
+            reads.take(|fetch, is_read| all.push((fetch, is_read)));
+        }
+        all
+    }
+
+    /// Waits until the kernel has ended all reads, whose ends are not told; none is begun any more.
+    pub(super) fn close(&self) {
+        let begun = std::mem::replace(&mut *self.begun.lock(), Begun::Never);
+        if let Begun::Reads(mut reads) = begun {
+            reads.close();
+            reads.take(|_, _| {});
+        }
+    }
+
     /// Reads the blocks from index `first` on.
     ///
     /// # Panics
     /// When they are not all within the member.
-    pub(super) fn read(&self, first: u64, to: Frames<'_>) -> io::Result<()> {
+    pub(super) fn read<const MOST: usize>(&self, first: u64, to: Frames<'_, MOST>) -> io::Result<()> {
         self.counted(self.transfer(Operation::Read, first, to))
     }
 
@@ -90,7 +163,12 @@ impl DiskMember {
         })
     }
 
-    fn transfer(&self, operation: Operation, first: u64, mut frames: Frames<'_>) -> io::Result<()> {
+    fn transfer<const MOST: usize>(
+        &self,
+        operation: Operation,
+        first: u64,
+        mut frames: Frames<'_, MOST>,
+    ) -> io::Result<()> {
         let all = self.file.blocks();
         let blocks = (frames.bytes() / BLOCK_BYTES) as u64;
         assert!(
@@ -115,21 +193,42 @@ impl DiskMember {
     }
 }
 
+/// Reads for those who go on meanwhile.
+#[derive(Debug)]
+enum Begun {
+    /// The ring is made with the first one.
+    Unmade,
+    Reads(Box<Reads<Fetch>>),
+    /// The kernel makes no ring, or the disk goes.
+    Never,
+}
+
+/// Waits until a descriptor is readable, [`WAIT_MS`] or a signal's time.
+fn wait_for(descriptor: RawFd) {
+    let mut polled = libc::pollfd {
+        fd: descriptor,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: there is one.
+    unsafe { libc::poll(&raw mut polled, 1, WAIT_MS) };
+}
+
 #[derive(Clone, Copy)]
 enum Operation {
     Read,
     Write,
 }
 
-/// Memory of a request: frames that lie one behind the other are one piece.
-pub(super) struct Frames<'a> {
-    pieces: [libc::iovec; FRAMES_MAX],
+/// Memory of a request of `MOST` frames at most: those that lie one behind the other are one piece.
+pub(super) struct Frames<'a, const MOST: usize = FRAMES_MAX> {
+    pieces: [libc::iovec; MOST],
     left: Range<usize>,
     /// Gave the addresses out, which stay reserved as long as it lives.
     _table: &'a Table,
 }
 
-impl<'a> Frames<'a> {
+impl<'a, const MOST: usize> Frames<'a, MOST> {
     /// Memory of these frames.
     ///
     /// # Panics
@@ -139,8 +238,8 @@ impl<'a> Frames<'a> {
             iov_base: ptr::null_mut(),
             iov_len: 0,
         };
-        assert!(frames.len() <= FRAMES_MAX, "{} frames in a request", frames.len());
-        let (mut pieces, mut count) = ([NONE; FRAMES_MAX], 0);
+        assert!(frames.len() <= MOST, "{} frames in a request", frames.len());
+        let (mut pieces, mut count) = ([NONE; MOST], 0);
         for frame in frames {
             let start = table.range(*frame, 0, BLOCK_BYTES).cast();
             match pieces[..count].last_mut() {
@@ -192,7 +291,7 @@ impl<'a> Frames<'a> {
     /// Reads or writes bytes of what is left, from byte `at` of the file on; returns how many.
     fn transfer(&self, operation: Operation, file: &MemberFile, at: u64) -> io::Result<usize> {
         let fd = file.file.as_raw_fd();
-        let count = i32::try_from(self.left.len()).expect("at most FRAMES_MAX");
+        let count = i32::try_from(self.left.len()).expect("at most MOST");
         let pieces = self.pieces().as_ptr();
         let at = i64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
         let moved = match operation {

@@ -12,40 +12,69 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Blocks that are brought at a time.
 const BLOCKS_MAX: u64 = 512;
-/// Blocks of the first window of a file that is read in order: 64 KiB. The largest is [`BLOCKS_MAX`]: 2 MiB.
+/// Blocks of the first window of a file that is read in order: 64 KiB.
 const WINDOW_BLOCKS: u64 = 16;
+/// And of the largest: 1 MiB. Two are under way, or being read.
+const WINDOW_BLOCKS_MAX: u64 = 256;
 
 /// Blocks that follow each other and are away, and the node that they are to come to.
-type Missing = Vec<(NodeId, Block, u64)>;
+pub(super) type Missing = Vec<(NodeId, Block, u64)>;
 
-/// How far a file is read ahead, by those who read it in order: the block behind that, and above it the binary logarithm of the window.
+/// How far a file is read ahead, by those who read it in order: the block behind that, above it the binary logarithm of the window, and above that what
+/// was [advised](Fs::advise).
 ///
-/// A read that goes on where the last window ends gets one twice as large; any other begins anew, with none.
+/// A read that comes to the last window, or goes on where that ends, gets one twice as large behind it; any other begins anew, with none.
 #[derive(Debug, Default)]
 pub(super) struct ReadAhead(AtomicU64);
 
 impl ReadAhead {
     const SHIFT: u32 = 56;
+    const ADVICE_SHIFT: u32 = 62;
+    pub(super) const SEQUENTIAL: u64 = 1 << Self::ADVICE_SHIFT;
+    pub(super) const RANDOM: u64 = 2 << Self::ADVICE_SHIFT;
+    const ADVICE: u64 = 3 << Self::ADVICE_SHIFT;
+
+    /// Notes advice on the order of reads, or none (0); where they are is forgotten.
+    pub(super) fn advise(&self, advice: u64) {
+        // Relaxed: guesses.
+        self.0.store(advice, Ordering::Relaxed);
+    }
 
     /// Notes that `blocks` of the file were wanted and are away; gives those that are likely to be wanted next, `most` at most.
     fn note(&self, blocks: &Range<u64>, most: u64) -> Option<Range<u64>> {
         // Relaxed: a guess.
         let word = self.0.load(Ordering::Relaxed);
-        let (end, last) = (word & ((1 << Self::SHIFT) - 1), word >> Self::SHIFT);
+        let advice = word & Self::ADVICE;
+        if advice == Self::RANDOM {
+            return None;
+        }
+        let (end, last) = (word & ((1 << Self::SHIFT) - 1), (word & !advice) >> Self::SHIFT);
         let last_blocks = if last == 0 { 0 } else { 1 << last };
-        let is_in_order = blocks.start == end && end > 0 || blocks.start == 0 && end == 0;
-        if !is_in_order {
-            if (end.saturating_sub(last_blocks)..end).contains(&blocks.start) {
+        let newest = end.saturating_sub(last_blocks)..end;
+        let is_on = blocks.start == end && end > 0 || blocks.start == 0 && end == 0;
+        if !is_on && !newest.contains(&blocks.start) {
+            if (end.saturating_sub(2 * last_blocks)..end).contains(&blocks.start) {
                 // It is on its way, or was evicted.
                 return None;
             }
-            self.0.store(blocks.end, Ordering::Relaxed);
+            self.0.store(advice | blocks.end, Ordering::Relaxed);
             return None;
         }
-        let window = (2 * last_blocks).clamp(WINDOW_BLOCKS, BLOCKS_MAX);
-        let ahead = blocks.end..blocks.start + window.max(2 * (blocks.end - blocks.start));
+        let least = if advice == Self::SEQUENTIAL {
+            WINDOW_BLOCKS_MAX
+        } else {
+            WINDOW_BLOCKS
+        };
+        let window = (2 * last_blocks).clamp(least, WINDOW_BLOCKS_MAX);
+        let ahead = if is_on {
+            blocks.end..blocks.start + window.max(2 * (blocks.end - blocks.start))
+        } else {
+            end..end + window
+        };
         let ahead = ahead.start..ahead.end.min(ahead.start + most / 2);
-        let word = ahead.end | u64::from(window.ilog2()) << Self::SHIFT;
+        // Large reads get more.
+        let window = (ahead.end - ahead.start).next_power_of_two();
+        let word = advice | ahead.end | u64::from(window.ilog2()) << Self::SHIFT;
         self.0.store(word, Ordering::Relaxed);
         (!ahead.is_empty()).then_some(ahead)
     }
@@ -81,9 +110,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let missing = self.missing(asking, inode, file, [blocks.clone()], most)?;
         if let Some(ahead) = file.ahead.note(&blocks, most) {
             let ahead = self.missing(asking, inode, file, [ahead], most)?;
-            ahead
-                .iter()
-                .for_each(|(node, first, blocks)| memory.fetch_soon(*node, *first, *blocks));
+            memory.fetch_soon(&ahead, true);
         }
         Ok(missing)
     }
@@ -195,7 +222,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// What is placed in some stretches of file blocks and is away, of so many blocks and [`BLOCKS_MAX`] at most.
-    fn missing<const N: usize>(
+    pub(super) fn missing<const N: usize>(
         &self,
         asking: &Asking<'_>,
         inode: &Inode,
@@ -217,6 +244,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                         for block in (0..blocks).map(|count| block.plus(count)) {
                             if memory.is_here(block) {
                                 continue;
+                            }
+                            if missing.is_empty() {
+                                // It may have come, and nobody has told.
+                                memory.end_fetches(block);
+                                if memory.is_here(block) {
+                                    continue;
+                                }
                             }
                             match missing.last_mut() {
                                 Some((other, first, count)) if *other == node && first.plus(*count) == block => {
@@ -250,15 +284,16 @@ mod tests {
         let ahead = ReadAhead::default();
         let note = |start: u64| ahead.note(&(start..start + 1), u64::MAX);
         assert_eq!(note(0), Some(1..16), "a file is mostly read from its start");
+        assert_eq!(note(1), Some(16..48), "the first of the last window");
         assert_eq!(note(7), None, "on its way");
-        assert_eq!(note(16), Some(17..48));
-        assert_eq!(note(48), Some(49..112));
-        let mut at = 112;
+        assert_eq!(note(48), Some(49..112), "behind all windows");
+        assert_eq!(note(49), Some(112..240));
+        let mut at = 240;
         for _ in 0..10 {
             let window = note(at).expect("in order");
             at = window.end;
         }
-        assert_eq!(note(at), Some(at + 1..at + 512));
+        assert_eq!(note(at), Some(at + 1..at + 256));
         assert_eq!(note(5_000_000), None);
         assert_eq!(note(77), None);
         assert_eq!(note(78), Some(79..94), "in order again, and small again");

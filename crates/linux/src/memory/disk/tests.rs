@@ -237,7 +237,7 @@ fn a_flush_that_failed_fails_for_ever() {
     let mut file = open(&path);
     file.file = OpenOptions::new().write(true).open("/dev/null").unwrap();
     let (memory, disk) = (memory(&path), DiskMember::new(file));
-    let one = || Frames::of(&memory.table, &[frame(0)]);
+    let one = || Frames::<FRAMES_MAX>::of(&memory.table, &[frame(0)]);
     disk.write(0, one(), false).unwrap();
     disk.write(0, one(), true).unwrap_err();
     disk.flush().unwrap_err();
@@ -287,7 +287,7 @@ fn pieces_end_where_frames_are_not_adjacent_and_go_on_at_any_byte() {
     let memory = memory(&path);
     let named: Vec<Block> = [5, 6, 7, 9, 8, 100].map(frame).to_vec();
     let start = |index| memory.address(frame(index), 0, BLOCK_BYTES).addr();
-    let frames = || Frames::of(&memory.table, &named);
+    let frames = || Frames::<FRAMES_MAX>::of(&memory.table, &named);
     let pieces = |frames: &Frames<'_>| -> Vec<(usize, usize)> {
         frames
             .pieces()

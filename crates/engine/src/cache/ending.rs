@@ -1,0 +1,171 @@
+//! Ends of reads: who tells them, and how others wait for that.
+//!
+//! A read that was begun for somebody who went on is ended by any thread, most likely one that wants its blocks: one thread at a time takes the ends
+//! of a disk's reads, and waits for the next one if it must; the others that wait sleep until it has told some, or has gone.
+//!
+//! A *marked* block is kept back when it was read: it looks as if it were being read until somebody wants it. So who reads in order comes by, and
+//! notices that it is time to read ahead.
+//!
+//! Invariant: whoever sleeps is told when a block of the disk was filled or given up, a read was begun, or nobody takes ends any more.
+
+use super::{Cache, Cached, Disk};
+use crate::{Disks, MemberId};
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+/// Most blocks of a disk that are kept back.
+const KEPT_MAX: usize = 16;
+/// Times that a thread looks whether a block is there before it sleeps.
+const LOOKS: u32 = 20;
+
+/// What is known of the reads of a disk that are to be ended.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Threads that sleep, or are about to.
+    sleepers: AtomicU32,
+    kept: Mutex<VecDeque<Kept>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Somebody takes ends.
+    is_taking: bool,
+}
+
+/// A block that is kept back.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    at: u64,
+    frame: u32,
+    is_cool: bool,
+}
+
+impl Ending {
+    /// Wakes those who sleep, after something has changed for them.
+    pub(super) fn tell(&self) {
+        // Either a thread that is about to sleep is counted here, or it sees the change.
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            // Between its last look and its sleep it has the lock.
+            drop(self.state.lock());
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Cache {
+    /// Keeps a block back that was read into a frame.
+    pub(super) fn keep_back(&self, disk: &Disk, at: u64, (frame, is_cool): (u32, bool)) {
+        let mut kept = disk.ending.kept.lock();
+        kept.push_back(Kept { at, frame, is_cool });
+        let oldest = if kept.len() > KEPT_MAX { kept.pop_front() } else { None };
+        drop(kept);
+        if let Some(oldest) = oldest {
+            self.show(disk, oldest);
+        }
+    }
+
+    /// Shows a block if it was kept back; whether it was.
+    fn show_kept(&self, disk: &Disk, at: u64) -> bool {
+        let mut all = disk.ending.kept.lock();
+        let found = all.iter().position(|kept| kept.at == at);
+        let kept = found.and_then(|found| all.remove(found));
+        drop(all);
+        if let Some(kept) = kept {
+            self.show(disk, kept);
+        }
+        kept.is_some()
+    }
+
+    fn show(&self, disk: &Disk, kept: Kept) {
+        self.end_run(disk, kept.at, &[(kept.frame, kept.is_cool)], true);
+    }
+}
+
+impl<M: Disks> Cached<M> {
+    /// Waits while somebody reads a block, and takes part in telling the ends of reads.
+    pub(super) fn wait_for_others(&self, (cache, disk): (&Cache, &Disk), at: u64) {
+        let is_filling = || disk.index.is_filling(at);
+        for _ in 0..LOOKS {
+            if !is_filling() || cache.show_kept(disk, at) {
+                return;
+            }
+            if self.take_ends((cache, disk), true).is_none() {
+                std::thread::yield_now();
+            }
+        }
+        while is_filling() && !cache.show_kept(disk, at) {
+            if self.take_ends((cache, disk), true).is_none() {
+                self.sleep(disk, at);
+            }
+        }
+    }
+
+    /// Tells the ends of reads that have ended, if nobody else does; and shows block `at` if it is kept back. Never waits.
+    pub(super) fn end_reads(&self, (cache, disk): (&Cache, &Disk), at: u64) {
+        if !cache.show_kept(disk, at) {
+            self.take_ends((cache, disk), false);
+        }
+    }
+
+    /// Waits until all reads of a disk have ended that were begun for those who went on, and shows what is kept back. Nobody begins more.
+    pub fn end_all_reads_of(&self, member: MemberId) {
+        let Some((cache, disk)) = self.disk(member) else { return };
+        while self.below.has_reads(member) {
+            if self.take_ends((cache, disk), true).is_none() {
+                std::thread::yield_now();
+            }
+        }
+        let kept = std::mem::take(&mut *disk.ending.kept.lock());
+        kept.into_iter().for_each(|kept| cache.show(disk, kept));
+    }
+
+    /// [`Cached::end_reads`] of all disks.
+    pub(super) fn end_all_reads(&self, cache: &Cache) {
+        let members = cache.members.lock().clone();
+        for (_, disk) in members.iter().filter_map(|member| self.disk(*member)) {
+            self.take_ends((cache, disk), false);
+        }
+    }
+
+    /// Takes ends, and waits for one if it `waits`; `None` when somebody else does, or no read is under way.
+    fn take_ends(&self, (cache, disk): (&Cache, &Disk), waits: bool) -> Option<()> {
+        if !self.below.has_reads(disk.member) {
+            return None;
+        }
+        if std::mem::replace(&mut disk.ending.state.lock().is_taking, true) {
+            return None;
+        }
+        let _taking = Taking(&disk.ending);
+        self.below.take_reads(disk.member, waits, &mut |fetch, is_read| {
+            cache.end_fetch(disk, &fetch, is_read);
+        });
+        Some(())
+    }
+
+    /// Sleeps until something has changed, or there is something else to do for who waits for a block.
+    fn sleep(&self, disk: &Disk, at: u64) {
+        let ending = &disk.ending;
+        let mut state = ending.state.lock();
+        ending.sleepers.fetch_add(1, Ordering::Relaxed);
+        // See `tell`.
+        fence(Ordering::SeqCst);
+        if disk.index.is_filling(at) && (state.is_taking || !self.below.has_reads(disk.member)) {
+            ending.changed.wait(&mut state);
+        }
+        ending.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The turn to take ends.
+struct Taking<'a>(&'a Ending);
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_taking = false;
+        self.0.tell();
+    }
+}

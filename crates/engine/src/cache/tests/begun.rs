@@ -1,0 +1,185 @@
+//! Reads that were begun for those who go on, and are ended by any thread, in any order; some fail.
+
+use super::*;
+use crate::fs::{Advice, Inode, ReadAt};
+use homenode_shared::Slot;
+
+const FRAMES_OF_CACHE: u32 = 2048;
+const BLOCKS: u64 = 6000;
+const NEW: NewInode = NewInode {
+    mode: 0o100_644,
+    umask: 0,
+    uid: 0,
+    gid: 0,
+    rdev: 0,
+};
+
+struct Stage {
+    fs: Fs<Cached<TestDisk>, NoTime>,
+    disk: TestDisk,
+    file: Arc<Inode>,
+}
+
+fn asking(slot: &Slot) -> Asking<'_> {
+    Asking {
+        waits: true,
+        slot,
+        cpu: CpuId(0),
+        node: &|| NodeId(0),
+        user: None,
+    }
+}
+
+impl Stage {
+    /// A file of [`BLOCKS`] blocks, the first of which are not in the cache.
+    fn new() -> Self {
+        let disk = TestDisk::with_way(FRAMES_OF_CACHE as usize, 16_384, Some(Mutex::default()));
+        let (fs, disk) = filesystem_on(disk, FRAMES_OF_CACHE, 16_384);
+        let slot = fs.slots().claim().expect("the first");
+        let file = fs.create(&fs.root(), b"a", NEW).expect("it is new");
+        for at in 0..BLOCKS {
+            let written = fs.write(&asking(&slot), &file, at * 4096, &[at.to_le_bytes()[0]; 4096], false);
+            assert_eq!(written, Ok(4096));
+        }
+        fs.pool().memory().persist_all(MemberId(0)).expect("the disk is sound");
+        drop(slot);
+        disk.take_reads();
+        Self { fs, disk, file }
+    }
+
+    fn read(&self, slot: &Slot, at: u64) {
+        let mut bytes = [0; 4096];
+        assert_eq!(self.fs.read(&asking(slot), &self.file, at * 4096, &mut bytes), Ok(4096));
+        assert_eq!(bytes, [at.to_le_bytes()[0]; 4096], "block {at}");
+    }
+
+    fn read_many(&self, slot: &Slot, blocks: impl Iterator<Item = u64>) {
+        let blocks: Vec<u64> = blocks.collect();
+        let mut buffer = vec![0; blocks.len() * 4096];
+        let to = buffer.chunks_exact_mut(4096);
+        let mut reads: Vec<ReadAt<'_>> = blocks
+            .iter()
+            .zip(to)
+            .map(|(at, to)| ReadAt::new(at * 4096, to))
+            .collect();
+        self.fs
+            .read_many(&asking(slot), &self.file, &mut reads)
+            .expect("the disk is sound");
+        for (at, read) in blocks.iter().zip(&reads) {
+            assert_eq!(
+                (read.done, &read.to[..2]),
+                (4096, &[at.to_le_bytes()[0]; 2][..]),
+                "block {at}"
+            );
+        }
+    }
+
+    /// All that was begun has ended, and nothing is kept back.
+    fn end(self) {
+        let memory = self.fs.pool().memory();
+        memory.end_all_reads_of(MemberId(0));
+        assert!(!self.disk.has_reads(MemberId(0)));
+        let (_, disk) = memory.disk(MemberId(0)).expect("it is cached");
+        assert!(
+            (0..16_384).all(|at| !disk.index.is_filling(at)),
+            "somebody would wait for ever"
+        );
+        let mut used = 0;
+        disk.index.visit(|_, _, _| used += 1);
+        let free: u64 = memory.cache_status().slices.iter().map(|slice| slice.free).sum();
+        let all = FRAMES_OF_CACHE as usize;
+        assert_eq!(used + free, (all - Tail::frames(all)) as u64, "frames were lost");
+        self.fs.check_invariants();
+    }
+}
+
+#[test]
+fn stream_reads_each_block_once_and_begins_before_it_needs_them() {
+    let stage = Stage::new();
+    let slot = stage.fs.slots().claim().expect("it is free");
+    (0..3000).for_each(|at| stage.read(&slot, at));
+    let reads = stage.disk.take_reads();
+    let blocks: usize = reads.iter().map(|(_, blocks)| blocks).sum();
+    assert!((3000..3100).contains(&blocks), "{blocks} blocks: {reads:?}");
+    let ahead = reads
+        .iter()
+        .filter(|(_, blocks)| *blocks > 1)
+        .map(|(_, blocks)| blocks)
+        .sum::<usize>();
+    assert!(ahead > 2900, "{reads:?}");
+    drop(slot);
+    stage.end();
+}
+
+#[test]
+fn large_reads_in_order_are_begun_ahead_as_well() {
+    const BYTES: usize = 256 << 10;
+    let stage = Stage::new();
+    let slot = stage.fs.slots().claim().expect("it is free");
+    let mut bytes = vec![0; BYTES];
+    for at in (0..3008).step_by(BYTES / 4096) {
+        let read = stage.fs.read(&asking(&slot), &stage.file, at * 4096, &mut bytes);
+        assert_eq!(read, Ok(BYTES));
+        for (at, block) in (at..).zip(bytes.chunks_exact(4096)) {
+            assert_eq!(block, [at.to_le_bytes()[0]; 4096], "block {at}");
+        }
+    }
+    let reads = stage.disk.take_reads();
+    let late = reads.iter().filter(|(_, blocks)| *blocks > 32).count();
+    assert!(late <= 2, "the first one is not ahead: {reads:?}");
+    drop(slot);
+    stage.end();
+}
+
+#[test]
+fn advice_says_what_is_read_ahead() {
+    let stage = Stage::new();
+    let slot = stage.fs.slots().claim().expect("it is free");
+    let advise = |advice, bytes| {
+        let advised = stage.fs.advise(&asking(&slot), &stage.file, advice, bytes);
+        advised.expect("nobody closes the gate");
+    };
+    advise(Advice::Random, 0..0);
+    (0..100).for_each(|at| stage.read(&slot, at));
+    assert!(stage.disk.take_reads().iter().all(|(_, blocks)| *blocks == 1));
+    advise(Advice::Sequential, 0..0);
+    stage.read(&slot, 200);
+    stage.read(&slot, 201);
+    let begun = stage.disk.0.begun.as_ref().expect("it has a way").lock().len();
+    assert!(begun >= 4, "the largest window at once: {begun} reads");
+    advise(Advice::WillNeed, 1000 * 4096..1100 * 4096);
+    stage.fs.pool().memory().end_all_reads_of(MemberId(0));
+    stage.disk.take_reads();
+    (1000..1100).for_each(|at| stage.read(&slot, at));
+    let late: usize = stage.disk.take_reads().iter().map(|(_, blocks)| blocks).sum();
+    assert!(late <= 64, "{late} blocks of 100 were not there");
+    advise(Advice::DontNeed, 0..BLOCKS * 4096);
+    advise(Advice::Normal, 0..0);
+    stage.read(&slot, 1050);
+    drop(slot);
+    stage.end();
+}
+
+#[test]
+fn threads_that_read_the_same_file_all_get_their_bytes() {
+    let stage = Stage::new();
+    stage.disk.0.fails.store(true, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            let stage = &stage;
+            scope.spawn(move || {
+                let slot = stage.fs.slots().claim().expect("there are enough");
+                match thread {
+                    0..2 => (0..2 * BLOCKS).for_each(|at| stage.read(&slot, (at + thread * 50) % BLOCKS)),
+                    2..4 => (0..6000).for_each(|turn| stage.read(&slot, (turn * 1237 + thread) % BLOCKS)),
+                    _ => {
+                        for turn in 0..60 {
+                            stage.read_many(&slot, (0..100).map(|nth| (turn * 7919 + nth * (thread + 611)) % BLOCKS));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    stage.end();
+}

@@ -4,7 +4,7 @@ use crate::pool::Inner;
 use crate::{BLOCK_BYTES, Error, Metadata, NodeId};
 use homenode_engine::Block;
 use homenode_engine::cache::Cached;
-use homenode_engine::fs::{Access, Asking, Error as FsError, Inode, SetAttr, Whence};
+use homenode_engine::fs::{Access, Advice, Asking, Error as FsError, Inode, ReadAt, SetAttr, Whence};
 use homenode_linux::cpu::current_cpu;
 use homenode_linux::memory::{Lent, NodeMemory};
 use std::sync::Arc;
@@ -110,6 +110,35 @@ impl File {
             return Ok(to.len());
         }
         self.read_pieces(to, offset)
+    }
+
+    /// Reads many pieces of the file, up to 32 of them from disks at a time: what is faster than one [`File::read_at`] after the other where most of them
+    /// are not in memory.
+    ///
+    /// # Errors
+    /// As [`File::read_at`], of the first that fails: those behind it are not read.
+    pub fn read_many(&self, reads: &mut [ReadAt<'_>]) -> Result<(), Error> {
+        let handle = &*self.handle;
+        if handle.access & READ == 0 {
+            return Err(self.not_opened_for("read"));
+        }
+        let done = handle
+            .pool
+            .asking(|asking| handle.pool.fs.read_many(asking, &handle.inode, reads));
+        done.map_err(|error| self.failed("read", error))
+    }
+
+    /// Takes advice on `bytes` bytes from `offset` on, as posix_fadvise(2). Advice on the order of reads is taken for the whole file, and all who read it.
+    /// Programs can give it only through the library: the kernel tells mounts nothing of posix_fadvise(2), and follows it in its own page cache.
+    ///
+    /// # Errors
+    /// Never on a pool of today.
+    pub fn advise(&self, advice: Advice, offset: u64, bytes: u64) -> Result<(), Error> {
+        let (handle, range) = (&*self.handle, offset..offset.saturating_add(bytes));
+        let done = handle
+            .pool
+            .asking(|asking| handle.pool.fs.advise(asking, &handle.inode, advice, range.clone()));
+        done.map_err(|error| self.failed("take advice on", error))
     }
 
     /// Shows `act` bytes from `offset` on where they lie, without a copy: `most` of them, or fewer, those that lie one behind the other; none at the end

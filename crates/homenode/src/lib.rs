@@ -48,8 +48,8 @@ pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};
 pub use homenode_engine::cache::{CacheStatus, SliceStatus};
 pub use homenode_engine::fs::{
-    BodyKind, Error as FsError, Mended, Operation as BodyOperation, Placement, Remedy, StatFs, UnknownPlacement,
-    VOLUME_BYTES_MAX, VolumeError, VolumeStatus,
+    Advice, BodyKind, Error as FsError, Mended, Operation as BodyOperation, Placement, ReadAt, Remedy, StatFs,
+    UnknownPlacement, VOLUME_BYTES_MAX, VolumeError, VolumeStatus,
 };
 pub use homenode_engine::log::{Damage, NotAName, PoolName};
 pub use homenode_engine::pool::{MemberKind, PoolError};

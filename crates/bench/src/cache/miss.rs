@@ -1,7 +1,7 @@
 //! Misses: random reads of 4 KiB that are not in the cache, beside bare reads of the same kind of disk past the page cache.
 
-use super::passes::{each, read_blocks, together};
-use super::stage::{BLOCK, STAMPED, Stage, make_cold};
+use super::passes::{each, read_blocks, together, wrong};
+use super::stage::{BLOCK, STAMPED, Stage, make_cold, stamp};
 use super::{Bench, Kind};
 use crate::blk::case::device;
 use crate::blk::load;
@@ -13,19 +13,22 @@ use crate::report::Row;
 use crate::required::Bound;
 use crate::shuffle::{Random, permutation};
 use homenode::blk::{Arena, Options, UringFile, UringOptions};
-use homenode::{MountError, MountOptions, Transport};
+use homenode::{MountError, MountOptions, ReadAt, Transport};
 use rustix::fs::OFlags;
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 /// Most of a bare read's time; least of the requests per second that io_uring has; most ns more than a bare read by rings.
 const BARE_TIME: f64 = 1.15;
 const URING_RATIO: f64 = 0.9;
 const RINGS_NS: f64 = 12_000.0;
-/// Reads under way.
+/// Reads under way: as many as [`homenode::File::read_many`] has.
 const DEPTH: usize = 32;
+/// Reads of a call.
+const AT_ONCE: usize = 512;
 
 /// Reads of a pass: what takes about a tenth of a second.
 fn reads(kind: Kind) -> usize {
@@ -116,11 +119,7 @@ fn at_depth_32(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) 
         if contestant == 1 {
             return uring(&stage.bare, count);
         }
-        let blocks = walk.next(count);
-        let elapsed = together(&[None; DEPTH], BLOCK, |thread, buffer| {
-            read_blocks(&file, blocks.iter().copied().skip(thread).step_by(DEPTH), buffer)
-        })?;
-        Ok(1e6 / each(elapsed, count))
+        read_many(&file, &walk.next(count)).map(|elapsed| 1e6 / each(elapsed, count))
     })?;
     bench.show(Row::more_is_better(
         case.clone(),
@@ -166,6 +165,28 @@ fn by_rings(bench: &mut Bench<'_>, stage: &Stage, pool: &Place, walk: &Walk) -> 
     let more = samples[0].median() - samples[1].median();
     bench.require_value(&case, "ns more than a bare read", more, Bound::AtMost(RINGS_NS));
     Ok(())
+}
+
+/// Time in which one thread reads these blocks, [`DEPTH`] under way.
+fn read_many(file: &Open, blocks: &[u32]) -> Result<Duration, Error> {
+    let Open::Pool(file) = file else {
+        return Err(wrong());
+    };
+    let cpu = cpus::choose()?[0];
+    together(&[Some(cpu)], BLOCK * AT_ONCE, |_, buffer| {
+        let mut is_wrong = false;
+        for blocks in blocks.chunks(AT_ONCE) {
+            let reads = blocks.iter().zip(buffer.chunks_exact_mut(BLOCK));
+            let mut reads: Vec<ReadAt<'_>> = reads
+                .map(|(block, to)| ReadAt::new(u64::from(*block) * BLOCK as u64, to))
+                .collect();
+            file.read_many(&mut reads).map_err(Error::library("reading"))?;
+            for (block, read) in blocks.iter().zip(&reads) {
+                is_wrong |= read.done != BLOCK || read.to[..8] != stamp(u64::from(*block)).to_le_bytes();
+            }
+        }
+        if is_wrong { Err(wrong()) } else { Ok(()) }
+    })
 }
 
 /// Opens a file or device for reading past the page cache.

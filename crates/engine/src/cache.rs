@@ -9,6 +9,7 @@
 //! Locks: that of a slice is taken last, but for that of a part of the ghosts. Nobody waits for a disk or a frame inside a slot.
 
 mod ahead;
+mod failures;
 mod fill;
 mod save;
 mod space;
@@ -21,12 +22,13 @@ pub use status::{CacheStatus, SliceStatus};
 use crate::fs::SLOTS;
 use crate::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
 use ahead::{Ahead, Wanted};
+use failures::Failures;
 use homenode_policy::slices::Slices;
 use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
-use space::{AllGhosts, Slice};
-use std::sync::atomic::{Ordering, fence};
+use space::{AllGhosts, Slice, Use};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use tail::Tail;
 
@@ -55,10 +57,13 @@ pub struct Cached<M> {
 struct Cache {
     /// By member.
     disks: Box<[OnceLock<Box<Disk>>]>,
-    /// Those that there are.
+    /// Those that there are, and how many.
     members: Mutex<Vec<MemberId>>,
+    disk_count: AtomicUsize,
     slices: Box<[Slice]>,
     ghosts: AllGhosts,
+    /// Frames for blocks: all but those of the log's end.
+    frames: u64,
     /// Which slice takes the next block.
     placing: Mutex<Slices>,
     /// A frame's number is its slice's above so many bits, and below them its own in the slice.
@@ -76,6 +81,10 @@ struct Disk {
     home: NodeId,
     index: FrameIndex,
     saving: Saving,
+    /// Reads that failed.
+    unread: Mutex<Failures>,
+    /// It was taken away, and no block of it is anybody's any more.
+    is_gone: AtomicBool,
 }
 
 impl<M> Cached<M> {
@@ -102,19 +111,24 @@ impl<M> Cached<M> {
             .zip(slices)
             .map(|(at, options)| Slice::new(*options, at << shift))
             .collect();
-        let all = slices.iter().map(|slice| slice.frames as usize).sum();
-        let tail = slices.iter().flat_map(Slice::take_all).take(Tail::frames(all));
-        let tail = Tail::new(tail.collect());
+        let all: usize = slices.iter().map(|slice| slice.frames as usize).sum();
+        let tail: Vec<u32> = slices
+            .iter()
+            .flat_map(Slice::take_all)
+            .take(Tail::frames(all))
+            .collect();
         let cache = Cache {
             members: Mutex::default(),
+            disk_count: AtomicUsize::new(0),
             disks: (0..MemberId::LIMIT).map(|_| OnceLock::new()).collect(),
             slices,
             ghosts: AllGhosts::new(all),
+            frames: (all - tail.len()) as u64,
             placing: Mutex::new(placing),
             shift,
             slots: Slots::new(SLOTS),
             epochs: Epochs::default(),
-            tail,
+            tail: Tail::new(tail),
             ahead: Ahead::default(),
         };
         Self {
@@ -144,10 +158,26 @@ impl<M> Cached<M> {
             home,
             index: FrameIndex::new(blocks),
             saving: Saving::default(),
+            unread: Mutex::default(),
+            is_gone: AtomicBool::new(false),
         };
         let place = &cache.disks[usize::from(member.0)];
         place.set(Box::new(disk)).expect("numbers are not used twice");
-        cache.members.lock().push(member);
+        cache.change_members(|members| members.push(member));
+    }
+
+    /// Forgets the disk `member`, no block of which is anybody's any more.
+    pub fn remove_disk(&self, member: MemberId) {
+        if let Some((cache, disk)) = self.disk(member) {
+            // Release: before its requests fail.
+            disk.is_gone.store(true, Ordering::Release);
+            cache.change_members(|members| members.retain(|other| *other != member));
+            // Frames hold no other blocks of it than its superblocks.
+            cache.forget_tail(Block::new(member, 0), disk.index.blocks());
+            for at in [0, disk.index.blocks() - 1] {
+                cache.forget_frame(disk, at);
+            }
+        }
     }
 
     /// Whether a member is frames.
@@ -166,6 +196,13 @@ impl<M> Cached<M> {
 }
 
 impl Cache {
+    fn change_members(&self, change: impl FnOnce(&mut Vec<MemberId>)) {
+        let mut members = self.members.lock();
+        change(&mut members);
+        // Relaxed: a figure.
+        self.disk_count.store(members.len(), Ordering::Relaxed);
+    }
+
     /// The block in memory that a frame is.
     #[inline(always)]
     fn block(&self, frame: u32) -> Block {
@@ -238,6 +275,8 @@ impl<M: Disks> Cached<M> {
         if is_whole && self.fill_new((cache, disk), at.index(), &act)? {
             return Ok(());
         }
+        let may_be_dirty = || (cache.may_store(disk, at.index(), 1) > 0).then_some(());
+        self.wait_for(cache, Use::Store(disk), may_be_dirty)?;
         self.with_frame((cache, disk), at, |frame| {
             let stored = act(frame);
             cache.note_stored(disk, at.index(), 1);
@@ -256,8 +295,7 @@ impl Cache {
             if !disk.index.is_dirty(at)
                 && let Some(frame) = disk.index.mark_dirty(at)
             {
-                // Relaxed: a figure.
-                self.slice(frame).dirty.fetch_add(1, Ordering::Relaxed);
+                self.note_dirty(disk, frame);
             }
         }
     }
@@ -274,8 +312,8 @@ impl<M: Disks> Memory for Cached<M> {
         Self::each_block(from, offset, rest.len(), |_, at, in_block, bytes| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes);
             rest = later;
-            if let Some(frame) = disk.0.in_tail(at) {
-                return self.below.load(disk.0.block(frame), in_block, now);
+            if let Some(loaded) = self.load_from_tail(disk.0, at, in_block, now) {
+                return loaded;
             }
             let now = std::cell::RefCell::new(now);
             self.with_frame(disk, at, |frame| {
@@ -379,6 +417,25 @@ impl<M: Disks> Memory for Cached<M> {
         self.save_range(disk, 0..disk.1.index.blocks())
     }
 
+    #[inline]
+    fn is_cached(&self, member: MemberId) -> bool {
+        self.disk(member).is_some()
+    }
+
+    fn has_lost(&self, member: MemberId) -> bool {
+        // SeqCst: as where it is set.
+        self.disk(member)
+            .is_none_or(|(_, disk)| disk.saving.has_lost.load(Ordering::SeqCst))
+    }
+
+    #[inline]
+    fn may_store(&self, at: Block, blocks: u64) -> u64 {
+        match self.disk(at.member()) {
+            Some((cache, disk)) => cache.may_store(disk, at.index(), blocks),
+            None => blocks,
+        }
+    }
+
     fn inline_bytes_max(&self) -> usize {
         let own = if self.has_cache() { INLINE_BYTES_MAX } else { 0 };
         self.below.inline_bytes_max().max(own)
@@ -442,7 +499,10 @@ impl<M: Disks> Memory for Cached<M> {
         let Some(disk) = self.disk(at.member()) else {
             return Ok(());
         };
+        // Blocks of a disk that was taken away meanwhile are found elsewhere by now.
+        let is_gone = || disk.1.is_gone.load(Ordering::Acquire);
         self.fill(disk, node, at.index(), blocks)
+            .or_else(|error| if is_gone() { Ok(()) } else { Err(error) })
     }
 
     fn begin_fetch(&self, node: NodeId, at: Block, blocks: u64) -> Option<Fetch> {
@@ -464,9 +524,11 @@ impl<M: Disks> Memory for Cached<M> {
         self.cache.as_deref().map_or(u64::MAX, |cache| (all(cache) / 8).max(2))
     }
 
-    fn wait_for_places(&self, node: NodeId, blocks: u64) -> Result<(), MemoryError> {
-        let Some(cache) = &self.cache else { return Ok(()) };
-        self.wait_for_free(cache, node, blocks)
+    fn wait_for_places(&self, node: NodeId, member: MemberId, blocks: u64) -> Result<(), MemoryError> {
+        match self.disk(member) {
+            Some(disk) => self.wait_for_free(disk, node, blocks),
+            None => Ok(()),
+        }
     }
 
     fn forget(&self, at: Block, blocks: u64) {

@@ -190,6 +190,7 @@ impl Pool {
             taken.keep();
         }
         if let Err(error) = added {
+            pool.memory().remove_disk(member.id);
             pool.memory().below().remove(member.id)?;
             return Err(error.into());
         }

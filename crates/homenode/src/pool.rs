@@ -188,6 +188,7 @@ impl Pool {
         } else {
             pool.remove(member)?;
         }
+        pool.memory().remove_disk(member);
         pool.memory().below().remove(member)?;
         self.inner.limit_metadata();
         drop(populators);

@@ -185,6 +185,16 @@ impl FrameIndex {
             .compare_exchange(filling, ABSENT, Ordering::AcqRel, Ordering::Relaxed);
     }
 
+    /// Takes a block away from whoever fills its frame, if somebody does, for newer bytes of all of it: the filler finds the word changed, and keeps the frame.
+    pub fn interrupt(&self, at: u64) {
+        let cell = self.word(at);
+        // Relaxed: nothing is read behind it.
+        let word = cell.load(Ordering::Relaxed);
+        if kind(word) == Kind::Filling {
+            let _ = cell.compare_exchange(word, ABSENT, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
     /// Whether a block's frame is dirty: asked after a store, the caller's barrier between.
     #[inline(always)]
     #[must_use]

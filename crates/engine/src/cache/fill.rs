@@ -1,5 +1,6 @@
 //! Bytes come into frames: read from a disk, or new.
 
+use super::space::Use;
 use super::{Cache, Cached, Disk};
 use crate::{BLOCK_BYTES, Block, Disks, MemberId, MemoryError, NodeId, Transfer};
 use homenode_shared::Away;
@@ -51,7 +52,7 @@ impl<M: Disks> Cached<M> {
         while at < end {
             match self.begin_run((cache, disk), node, at, end, None)? {
                 frames if frames.is_empty() => {
-                    self.wait_for_others(disk, at);
+                    self.wait_for_others(disk, at)?;
                     at += 1;
                 }
                 frames => {
@@ -75,6 +76,10 @@ impl<M: Disks> Cached<M> {
         let end = at.index() + (offset + bytes).div_ceil(BLOCK_BYTES) as u64;
         // No more than fits at a time: it is looked at block by block, and read again then.
         let blocks = (end - first).min(M::BLOCKS_MAX as u64);
+        // Of the log's end the disk has old bytes.
+        if cache.has_in_tail(disk.block(first), blocks) {
+            return Ok(());
+        }
         self.fill((cache, disk), disk.home, first, blocks)
     }
 
@@ -112,7 +117,7 @@ impl<M: Disks> Cached<M> {
             let frame = if let Some(frame) = first.take() {
                 frame
             } else if frames.is_empty() {
-                self.wait_for(cache, || cache.take_at_once(node, disk.block(at)))?
+                self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?
             } else {
                 // What was begun must be ended first, if there is none.
                 let Some(frame) = cache.take_at_once(node, disk.block(at)) else {
@@ -135,8 +140,15 @@ impl<M: Disks> Cached<M> {
 
     fn read_run(&self, (cache, disk): (&Cache, &Disk), first: u64, frames: &[(u32, bool)]) -> Result<(), MemoryError> {
         let places: Vec<Block> = frames.iter().map(|(frame, _)| cache.block(*frame)).collect();
+        let mut filling = Filling {
+            cache,
+            disk,
+            first,
+            frames,
+            is_read: false,
+        };
         let read = self.below.read(disk.block(first), &places);
-        cache.end_run(disk, first, frames, read.is_ok());
+        filling.is_read = read.is_ok();
         read
     }
 
@@ -183,8 +195,9 @@ impl<M: Disks> Cached<M> {
         }
     }
 
-    /// Waits while another thread reads a block.
-    fn wait_for_others(&self, disk: &Disk, at: u64) {
+    /// Waits while another thread reads a block, and learns whether it could.
+    fn wait_for_others(&self, disk: &Disk, at: u64) -> Result<(), MemoryError> {
+        let before = disk.unread.lock().count();
         let mut looks = 0;
         while disk.index.is_filling(at) {
             looks += 1;
@@ -194,6 +207,8 @@ impl<M: Disks> Cached<M> {
                 std::thread::sleep(PAUSE);
             }
         }
+        let has_failed = looks > 0 && !disk.index.has_frame(at) && disk.unread.lock().met(before, &(at..at + 1));
+        if has_failed { Err(MemoryError) } else { Ok(()) }
     }
 
     /// Gives a block without a frame one, with bytes that `act` stores; false when it has one. Outside of slots.
@@ -206,11 +221,13 @@ impl<M: Disks> Cached<M> {
         if disk.index.has_frame(at) {
             return Ok(false);
         }
-        let frame = self.wait_for(cache, || cache.take_for_new(disk.home, disk.block(at)))?;
+        let take = || cache.take_for_new(disk, disk.home, disk.block(at));
+        let frame = self.wait_for(cache, Use::Store(disk), take)?;
         cache.fill_with(disk, at, frame, act)
     }
 
-    /// Stores a whole block without a frame, if a frame is to be had; `None` when it is not, or the block has one by now.
+    /// Stores a whole block without a frame. Returns `None` if no frame is free, or if another thread has given the block one. A read of the block that is
+    /// under way loses it: the threads that wait for that read see what is stored.
     pub(super) fn put_at_once(
         &self,
         (cache, disk): (&Cache, &Disk),
@@ -218,10 +235,11 @@ impl<M: Disks> Cached<M> {
         at: u64,
         from: &[u8],
     ) -> Option<Result<(), MemoryError>> {
-        if disk.index.warm(at) != Err(Away::Absent) {
-            return None;
+        let Err(away) = disk.index.warm(at) else { return None };
+        let frame = cache.take_for_new(disk, node, disk.block(at))?;
+        if away == Away::Filling {
+            disk.index.interrupt(at);
         }
-        let frame = cache.take_for_new(node, disk.block(at))?;
         match cache.fill_with(disk, at, frame, &|frame| self.below.store(frame, 0, from)) {
             Ok(true) => Some(Ok(())),
             Ok(false) => None,
@@ -230,9 +248,57 @@ impl<M: Disks> Cached<M> {
     }
 }
 
+/// Blocks that are being read. Dropping shows them after a read that succeeded, and else takes their frames away: also when the reader panics.
+struct Filling<'a> {
+    cache: &'a Cache,
+    disk: &'a Disk,
+    first: u64,
+    frames: &'a [(u32, bool)],
+    is_read: bool,
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        self.cache.end_run(self.disk, self.first, self.frames, self.is_read);
+    }
+}
+
+/// A block that gets new bytes. Dropping takes its frame away unless it was shown: also when the writer panics.
+struct Storing<'a> {
+    cache: &'a Cache,
+    disk: &'a Disk,
+    at: u64,
+    frame: u32,
+    is_shown: bool,
+}
+
+impl Storing<'_> {
+    /// Shows the new bytes; false when another thread took the block away for its own bytes.
+    fn show(mut self) -> bool {
+        self.is_shown = self.disk.index.end_fill_dirty(self.at, self.frame);
+        if self.is_shown {
+            self.cache.note_dirty(self.disk, self.frame);
+        }
+        self.is_shown
+    }
+}
+
+impl Drop for Storing<'_> {
+    fn drop(&mut self) {
+        if !self.is_shown {
+            self.disk.index.give_up(self.at, self.frame);
+            self.cache.give_back(self.frame);
+        }
+    }
+}
+
 impl Cache {
     /// Ends filling blocks from `first` on.
     fn end_run(&self, disk: &Disk, first: u64, frames: &[(u32, bool)], is_read: bool) {
+        if !is_read {
+            // Before those who wait see it end.
+            disk.unread.lock().note(&(first..first + frames.len() as u64));
+        }
         for (at, (frame, is_cool)) in (first..).zip(frames) {
             if !is_read {
                 disk.index.give_up(at, *frame);
@@ -248,7 +314,7 @@ impl Cache {
         }
     }
 
-    /// Fills a frame that was taken by `act`; false when the block has another one.
+    /// Fills a frame that was taken by `act`; false when another thread has given the block one.
     fn fill_with(
         &self,
         disk: &Disk,
@@ -261,25 +327,23 @@ impl Cache {
             return Ok(false);
         }
         self.enlist(frame);
-        let stored = act(self.block(frame));
-        if stored.is_ok() && disk.index.end_fill_dirty(at, frame) {
-            self.slice(frame).dirty.fetch_add(1, Ordering::Relaxed);
-            return Ok(true);
-        }
-        disk.index.give_up(at, frame);
-        self.give_back(frame);
-        // The block was forgotten: nobody misses the bytes.
-        stored.map(|()| true)
+        let storing = Storing {
+            cache: self,
+            disk,
+            at,
+            frame,
+            is_shown: false,
+        };
+        act(self.block(frame))?;
+        Ok(storing.show())
     }
 
-    /// Gives a block that nobody can read a frame, with whatever is in it.
+    /// Gives a block that nobody can read a frame, with whatever is in it; false when that cannot be done at once.
     pub(super) fn make(&self, disk: &Disk, node: NodeId, at: u64) -> bool {
         if disk.index.has_frame(at) {
             return disk.index.warm(at).is_ok();
         }
-        let Some(frame) = self.take_for_new(node, disk.block(at)) else {
-            return false;
-        };
-        self.fill_with(disk, at, frame, &|_| Ok(())) == Ok(true)
+        let frame = self.take_for_new(disk, node, disk.block(at));
+        frame.is_some_and(|frame| self.fill_with(disk, at, frame, &|_| Ok(())) == Ok(true))
     }
 }

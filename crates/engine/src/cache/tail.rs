@@ -4,6 +4,7 @@
 //! grows faster than it is made durable, the oldest blocks are written to make room.
 
 use super::{Cache, Cached, Disk};
+use crate::log::planted::{Planted, is_planted};
 use crate::{BLOCK_BYTES, Block, Disks, MemoryError};
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -84,7 +85,9 @@ impl<M: Disks> Cached<M> {
                 Some(oldest) => {
                     let Kept { block, frame, .. } = blocks.used[oldest];
                     let (_, disk) = self.disk(block.member()).ok_or(MemoryError)?;
-                    self.below.write(block, &[cache.block(frame)], false)?;
+                    if !is_planted(Planted::TailDropped) {
+                        self.below.write(block, &[cache.block(frame)])?;
+                    }
                     disk.saving.is_unflushed.store(true, Ordering::SeqCst);
                     blocks.used.remove(oldest);
                     break frame;
@@ -119,8 +122,7 @@ impl<M: Disks> Cached<M> {
         Ok(frame)
     }
 
-    /// Writes blocks of a disk that are in the tail; the write is forced where nothing else is to be made durable. Full ones leave the tail: those
-    /// before the last of the range, and that too when it `is_full_at_end`.
+    /// Writes blocks of a disk that are in the tail. Full ones leave it: those before the last of the range, and that too when it `is_full_at_end`.
     pub(super) fn save_tail(
         &self,
         (cache, disk): (&Cache, &Disk),
@@ -135,15 +137,13 @@ impl<M: Disks> Cached<M> {
         }
         taken.sort_unstable();
         let mut written = Ok(());
-        let runs: Vec<&[(Block, u32)]> = taken
+        let runs = taken
             .chunk_by(|(before, _), (block, _)| before.plus(1) == *block)
-            .flat_map(|run| run.chunks(M::BLOCKS_MAX))
-            .collect();
-        for (nth, run) in runs.iter().enumerate() {
+            .flat_map(|run| run.chunks(M::BLOCKS_MAX));
+        for run in runs {
             let frames: Vec<Block> = run.iter().map(|(_, frame)| cache.block(*frame)).collect();
-            let forced = nth + 1 == runs.len() && !disk.saving.is_unflushed.load(Ordering::SeqCst);
-            written = written.and_then(|()| self.below.write(run[0].0, &frames, forced));
-            if written.is_ok() && !forced {
+            written = written.and_then(|()| self.below.write(run[0].0, &frames));
+            if written.is_ok() {
                 disk.saving.is_unflushed.store(true, Ordering::SeqCst);
             }
         }
@@ -165,10 +165,31 @@ impl<M: Disks> Cached<M> {
     }
 }
 
+impl<M: Disks> Cached<M> {
+    /// Copies bytes out of a block that is in the tail; `None` when it is not.
+    pub(super) fn load_from_tail(
+        &self,
+        cache: &Cache,
+        block: Block,
+        in_block: usize,
+        to: &mut [u8],
+    ) -> Option<Result<(), MemoryError>> {
+        // Held on: its frame is another block's when it has left.
+        let blocks = cache.tail.0.lock();
+        let frame = blocks.find(block)?;
+        Some(self.below.load(cache.block(frame), in_block, to))
+    }
+}
+
 impl Cache {
-    /// Whether a block is in the tail, and where.
-    pub(super) fn in_tail(&self, block: Block) -> Option<u32> {
-        self.tail.0.lock().find(block)
+    /// Whether some of these blocks are in the tail.
+    pub(super) fn has_in_tail(&self, first: Block, count: u64) -> bool {
+        let blocks = self.tail.0.lock();
+        let is_in = |kept: &Kept| {
+            kept.block.member() == first.member()
+                && (first.index()..first.index() + count).contains(&kept.block.index())
+        };
+        blocks.used.iter().any(is_in)
     }
 
     /// Takes blocks that are the log's no more out of the tail.

@@ -15,7 +15,7 @@ use crate::log::planted::{Planted, is_planted};
 use crate::log::{Change, Effect, Journal, Record, Room};
 use crate::pool::{MemberKind, MemberStatus};
 use crate::{BLOCK_BYTES, Block, Clock, Memory, MemoryError};
-use homenode_shared::{BlockMap, Found, Slot};
+use homenode_shared::{BlockMap, Found, Pass, Slot};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -492,9 +492,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Makes a file's bytes durable, and appends that its changes are settled; `always`, or when there are such.
     fn settle_file(&self, journal: &Journal, slot: &Slot, inode: &Inode, file: &BlockFile, always: bool) -> Result<()> {
-        let _inside = inode.enter(file, slot);
-        let _one_at_a_time = journal.syncing(inode.ino).lock();
-        self.settle_inside(journal, inode.ino, inode, file, always)
+        let syncing = journal.syncing(inode.ino);
+        loop {
+            let inside = inode.enter(file, slot);
+            if let Some(_one_at_a_time) = syncing.try_lock() {
+                return self.settle_inside(journal, inode, file, Some(inside), always);
+            }
+            // Outside, as the thread that has the lock may wait for a disk.
+            drop(inside);
+            drop(syncing.lock());
+        }
     }
 
     /// [`Fs::settle_file`] with the gate closed, so that nothing of the file is unsettled then, and all of its bytes are durable where they lie.
@@ -503,7 +510,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // A commit must not take the range in between.
         let _one_at_a_time = journal.syncing(inode.ino).lock();
         self.note_dirty(inode.ino, file, 0..BlockMap::LIMIT);
-        self.settle_inside(journal, inode.ino, inode, file, false)
+        self.settle_inside(journal, inode, file, None, false)
     }
 
     /// Tells the log of changes of a file nothing of which is unsettled, with the gate closed; makes them durable at once.
@@ -514,11 +521,20 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if is_planted(Planted::ShiftUndone) {
             return Ok(());
         }
-        self.force(journal, slot, Some(ino))
+        // What is overwritten from now on would be at the wrong place without it.
+        self.force(journal, slot, Some(ino)).inspect_err(|_| journal.fail())
     }
 
-    /// [`Fs::settle_file`] inside the gate or with the gate closed, with the file's syncing lock.
-    fn settle_inside(&self, journal: &Journal, ino: Ino, inode: &Inode, file: &BlockFile, always: bool) -> Result<()> {
+    /// [`Fs::settle_file`] `inside` the gate or with the gate closed, with the file's syncing lock.
+    fn settle_inside(
+        &self,
+        journal: &Journal,
+        inode: &Inode,
+        file: &BlockFile,
+        inside: Option<Pass<'_>>,
+        always: bool,
+    ) -> Result<()> {
+        let ino = inode.ino;
         let through = journal.end();
         let dirty = file.take_unsaved();
         // Relaxed: it is written before the writer of a group that came before `through` returned, or that is not meant.
@@ -536,7 +552,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             };
             journal.append_records(&self.pool, self.now_ns(), [early].into_iter());
         }
-        let saved = self.save(journal, file, dirty.clone()).map_err(|error| {
+        let saved = self.save(journal, file, dirty.clone(), inside).map_err(|error| {
             self.note_dirty(ino, file, dirty);
             Error::from(error)
         })?;
@@ -566,6 +582,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         journal: &'a Journal,
         file: &BlockFile,
         dirty: Range<u64>,
+        inside: Option<Pass<'_>>,
     ) -> std::result::Result<Saved<'a>, MemoryError> {
         if dirty.is_empty() || is_planted(Planted::BytesNotPersisted) {
             return Ok(Saved::Nothing);
@@ -576,7 +593,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // A log that is too long, or in a full pool, has no room for bytes.
         let room = || journal.promise_at_once(blocks * (BLOCK + RECORD_OF_BYTES_MAX));
         let Some(room) = (is_small && !journal.is_too_long()).then(room).flatten() else {
-            self.persist_blocks(journal, file, &dirty)?;
+            self.persist_blocks(journal, file, &dirty, inside)?;
             return Ok(Saved::InPlace(dirty));
         };
         let mut inline = Vec::new();
@@ -584,14 +601,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             if let Some(block) = file.map.find_one(&self.nodes, at) {
                 let Some(place) = memory.locate_one(block) else {
                     // Written since, and evicted.
-                    self.persist_blocks(journal, file, &dirty)?;
+                    self.persist_blocks(journal, file, &dirty, inside)?;
                     return Ok(Saved::InPlace(dirty));
                 };
                 let mut copy = vec![0; BLOCK_BYTES];
                 memory.load(place, 0, &mut copy)?;
                 // A commit makes all bytes of files durable, and of other members those that are dirty then.
                 if self.has_persistent_stores(block) {
-                    journal.persist(&self.pool, block, 0, BLOCK_BYTES)?;
+                    journal.persist_data(&self.pool, block, BLOCK_BYTES)?;
                 }
                 inline.push((at, copy));
             }
@@ -614,9 +631,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     return Ok(());
                 }
                 let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
-                journal.persist(&self.pool, block, 0, bytes)
+                journal.persist_data(&self.pool, block, bytes)
             });
-            // `Journal::persist` has told it to the log.
+            // `Journal::persist_data` has told it to the log.
             let _ = persisted;
         }
     }
@@ -627,17 +644,33 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         !matches!(kind, Some(MemberKind::File | MemberKind::Block))
     }
 
-    /// Makes the bytes of some file blocks durable where they lie; inside the gate or with the gate closed.
+    /// Makes the bytes of some file blocks durable where they lie; `inside` the gate, which it leaves, or with the gate closed.
+    ///
+    /// Blocks of disks may be taken from the file meanwhile: they are not given out again before a commit has ended that makes them durable as well. And
+    /// those that are copied elsewhere count there after a record that comes later than what is settled now.
     fn persist_blocks(
         &self,
         journal: &Journal,
         file: &BlockFile,
         blocks: &Range<u64>,
+        inside: Option<Pass<'_>>,
     ) -> std::result::Result<(), MemoryError> {
+        let (memory, mut cached) = (self.pool.memory(), Vec::new());
         file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
             let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
-            journal.persist(&self.pool, block, 0, bytes)
-        })
+            if memory.is_cached(block.member()) {
+                cached.push((block, bytes));
+                return Ok(());
+            }
+            journal.persist_data(&self.pool, block, bytes)
+        })?;
+        // A disk may be slow, and frames are given back when all have left that are inside.
+        drop(inside);
+        let persisted = cached
+            .into_iter()
+            .map(|(block, bytes)| journal.persist_data(&self.pool, block, bytes));
+        // Also those behind one that fails.
+        persisted.fold(Ok(()), std::result::Result::and)
     }
 
     /// Makes all bytes durable, appends that everything is settled, and makes the log durable.
@@ -661,7 +694,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 Some((inode, file, file.take_dirty_to_save()))
             })
             .collect();
-        let result = self.persist_all(journal, slot, &taken);
+        let mut result = self.persist_all(journal, slot, &taken);
+        if result.is_err() && !journal.has_failed() {
+            // Blocks that cannot be written, and that no file has any more, keep nothing back.
+            journal.forget_freed(&self.pool, through);
+            result = self.persist_all(journal, slot, &taken);
+        }
         if let Err(error) = result {
             for (inode, file, dirty) in taken {
                 if dirty.is_empty() {
@@ -716,15 +754,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let is_disk = |member: &&MemberStatus| matches!(member.kind, MemberKind::File | MemberKind::Block);
         // All of them: bytes that only the log has so far come to their place.
         let files = members.iter().filter(is_disk);
-        files
-            .clone()
-            .try_for_each(|member| journal.persist_all(&self.pool, member.id))?;
+        let persisted = files.clone().map(|member| journal.persist_all(&self.pool, member.id));
+        // Also those behind one that fails.
+        persisted.fold(Ok(()), std::result::Result::and)?;
         if files.count() == members.len() {
             return Ok(());
         }
         taken.iter().try_for_each(|(inode, file, dirty)| {
-            let _inside = inode.enter(file, slot);
-            self.persist_blocks(journal, file, dirty)
+            let inside = inode.enter(file, slot);
+            self.persist_blocks(journal, file, dirty, Some(inside))
         })
     }
 }

@@ -206,6 +206,35 @@ fn a_block_is_forgotten_while_it_is_filled() {
 }
 
 #[test]
+fn a_store_takes_a_block_away_from_its_reader() {
+    loom::model(|| {
+        let index = Arc::new(FrameIndex::new(1));
+        let (read, stored) = (0, 1);
+        let reader = {
+            let index = index.clone();
+            spawn(move || index.begin_fill(BLOCK, read) && index.end_fill(BLOCK, read))
+        };
+        let is_stored = match index.warm(BLOCK) {
+            Ok(_) => false,
+            Err(away) => {
+                if away == Away::Filling {
+                    index.interrupt(BLOCK);
+                }
+                index.begin_fill(BLOCK, stored) && index.end_fill_dirty(BLOCK, stored)
+            }
+        };
+        let is_read = reader.join().expect("no panic");
+        let shown = match (is_read, is_stored) {
+            (true, false) => read,
+            (false, true) => stored,
+            both => panic!("each thread keeps its frame, or shows it: {both:?}"),
+        };
+        assert_eq!(index.warm(BLOCK), Ok(shown));
+        assert_eq!(index.is_dirty(BLOCK), is_stored);
+    });
+}
+
+#[test]
 fn a_dirty_block_is_found_by_its_group() {
     loom::model(|| {
         let world = world();

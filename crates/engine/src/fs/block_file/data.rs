@@ -7,6 +7,7 @@
 
 use super::super::{Asking, Error, Fs, Inode, Result};
 use super::BlockFile;
+use super::extents::Zeroed;
 use crate::log::Change;
 use crate::pool::{Direction, Taken};
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
@@ -124,14 +125,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if self.check_writable().is_err() {
             return false;
         }
+        let blocks = blocks_of(in_block(offset), from.len());
+        if self.pool.memory().may_store(at, blocks) < blocks {
+            return false;
+        }
         self.announce(block, offset, from.len(), true);
         self.pool
             .count(slot.index(), cpu(), block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
         let is_stored = self.store(file, offset, (block, in_block(offset)), from).is_ok();
-        self.pool
-            .memory()
-            .note_stored(at, blocks_of(in_block(offset), from.len()));
+        self.pool.memory().note_stored(at, blocks);
         self.note_stored(inode, file, offset, from.len() as u64);
         is_stored
     }
@@ -322,10 +325,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
+        let zeroed = Zeroed::default();
         let written = self.write_parts(asking, inode, file, offset, from, |offset, from| {
             self.settled_if_full(asking, inode, file, || {
                 let _inside = inode.enter_as(file, asking)?;
-                self.zero_gap(inode.ino, file, offset, true)?;
+                self.zero_gap(inode.ino, file, offset, Some(&zeroed))?;
                 let written = self.write_inside(asking, inode, file, offset, from)?;
                 let end = offset + written as u64;
                 if file.size.load(Ordering::Relaxed) < end {
@@ -472,12 +476,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some((place, blocks)) = memory.locate(block, blocks) else {
             let whole = from.get(..BLOCK_BYTES).filter(|_| in_block == 0).ok_or(Error::Away)?;
             let node = self.node_for(inode, at / BLOCK, asking);
-            memory.put(node, block, whole).ok_or(Error::Away)??;
+            memory
+                .put(node, block, whole)
+                .ok_or(Error::NoPlaces(block.member()))??;
             self.note_stored(inode, file, at, BLOCK);
             self.pool
                 .count(asking.slot.index(), asking.cpu, block, Direction::Write, BLOCK_BYTES);
             return Ok(BLOCK_BYTES);
         };
+        let blocks = memory.may_store(block, blocks);
+        if blocks == 0 {
+            return Err(Error::NoPlaces(block.member()));
+        }
         let now = &from[..bytes_of(blocks, in_block, from.len())];
         let stored = self.store(file, at, (place, in_block), now);
         memory.note_stored(block, blocks_of(in_block, now.len()));
@@ -502,7 +512,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let node = self.node_for(inode, at / BLOCK, asking);
         let taker = self.taker(asking, inode, node);
         let in_block = in_block(at);
-        if (at / BLOCK).is_multiple_of(RUN_BLOCKS) && in_block == 0 && most >= RUN_BLOCKS {
+        // A small cache has no room for a whole run at a time.
+        let may_be_run = most >= RUN_BLOCKS && self.pool.memory().fetch_max() >= RUN_BLOCKS;
+        if (at / BLOCK).is_multiple_of(RUN_BLOCKS) && in_block == 0 && may_be_run {
             let run_bytes = BLOCK_BYTES * 512;
             if from.len() >= run_bytes
                 && let Some(filled) = self.fill_run(asking, inode, file, node, taker, at, &from[..run_bytes])?
@@ -520,7 +532,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let memory = self.pool.memory();
         let blocks = memory.make(node, taken.first(), taken.blocks());
         if blocks == 0 {
-            return Err(Error::Away);
+            return Err(Error::NoPlaces(taken.first().member()));
         }
         taken.shorten(blocks);
         let block = taken.first();

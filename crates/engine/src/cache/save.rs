@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 const DIRTY_SHARE: u64 = 10;
 /// Dirty blocks come into no more than three of four frames: bytes can be read while a disk cannot be written.
 const DIRTY_SHARE_MAX: (u64, u64) = (3, 4);
+/// Parts of a block in which what stores owe is counted.
+const OWED_PARTS: u64 = 64;
 /// Most blocks of a request.
 const RUN_BLOCKS: usize = 256;
 /// Threads that write a little to one disk at a time: others do not wait for one that is slow.
@@ -37,6 +39,8 @@ pub(super) struct Saving {
     flushing: Mutex<()>,
     /// Dirty frames. Relaxed, here and below: figures.
     pub(super) dirty: AtomicI64,
+    /// Blocks that are to be written before others become dirty, in parts.
+    owed: AtomicI64,
     /// Writes that failed since one succeeded.
     failed_in_a_row: AtomicU32,
     /// Most blocks of the next request.
@@ -73,6 +77,7 @@ impl Default for Saving {
             has_lost: AtomicBool::new(false),
             flushing: Mutex::default(),
             dirty: AtomicI64::new(0),
+            owed: AtomicI64::new(0),
             failed_in_a_row: AtomicU32::new(0),
             run_blocks: AtomicU32::new(u32::MAX),
             cursor: AtomicU64::new(0),
@@ -327,23 +332,46 @@ impl Cache {
         self.slices.iter().map(|slice| count(&slice.dirty)).sum()
     }
 
-    /// Counts a frame that became dirty.
+    /// Counts a frame that became dirty. From half of the most on a part of a block is owed for it, and a whole one in the end: so those who store become
+    /// as slow as the disk little by little.
     pub(super) fn note_dirty(&self, disk: &Disk, frame: u32) {
         self.slice(frame).dirty.fetch_add(1, Ordering::Relaxed);
         disk.saving.dirty.fetch_add(1, Ordering::Relaxed);
+        let (most, dirty) = (self.dirty_max(), self.dirty());
+        if dirty > most / 2 {
+            let parts = (dirty - most / 2) * OWED_PARTS / most.div_ceil(2).max(1);
+            let parts = i64::try_from(parts.min(OWED_PARTS)).expect("few");
+            disk.saving.owed.fetch_add(parts, Ordering::Relaxed);
+        }
+    }
+
+    /// Most frames that may be dirty.
+    fn dirty_max(&self) -> u64 {
+        self.frames * DIRTY_SHARE_MAX.0 / DIRTY_SHARE_MAX.1
+    }
+
+    /// Whether a request is owed before others of a disk's blocks become dirty.
+    fn is_in_debt(&self, disk: &Disk) -> bool {
+        let request = (RUN_BLOCKS as u64).min(self.dirty_max() / 16).max(1);
+        count(&disk.saving.owed) >= request * OWED_PARTS && count(&disk.saving.dirty) > 0
     }
 
     /// Counts a frame that is dirty no more.
     pub(super) fn note_clean(&self, disk: &Disk, frame: u32) {
         self.slice(frame).dirty.fetch_sub(1, Ordering::Relaxed);
         disk.saving.dirty.fetch_sub(1, Ordering::Relaxed);
+        if disk.saving.owed.load(Ordering::Relaxed) > 0 {
+            disk.saving.owed.fetch_sub(OWED_PARTS.cast_signed(), Ordering::Relaxed);
+        }
     }
 
     /// How many more blocks of a disk may become dirty. Of several disks, none takes more than twice what it leaves to all: so one that is slow, or cannot be
     /// written, keeps no other back.
     pub(super) fn room_for_dirt(&self, disk: &Disk) -> u64 {
-        let most = self.frames * DIRTY_SHARE_MAX.0 / DIRTY_SHARE_MAX.1;
-        let left = most.saturating_sub(self.dirty());
+        if self.is_in_debt(disk) {
+            return 0;
+        }
+        let left = self.dirty_max().saturating_sub(self.dirty());
         // Relaxed: a figure.
         if self.disk_count.load(Ordering::Relaxed) < 2 {
             return left;

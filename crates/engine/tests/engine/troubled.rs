@@ -277,6 +277,23 @@ fn with_all_frames_dirty_and_the_disk_gone_writers_are_told_and_others_go_on() {
 }
 
 #[test]
+fn those_who_store_write_back_before_nothing_may_become_dirty_any_more() {
+    let world = World {
+        fs: durable_on(FRAMES, 1, BLOCKS),
+    };
+    let (file, caller) = (new_file(&world.fs, "file"), Caller::on_node(&world.fs, 0));
+    // A quarter of the frames is the log's, and of the others three of four may be dirty.
+    let (most, mut highest) = (2 * u64::from(FRAMES) * 9 / 16, 0);
+    for at in 0..1000 {
+        world.write(&caller, &file, at, 0).expect("the disk works");
+        highest = world.dirty().max(highest);
+    }
+    assert!(highest > most / 2, "half of it costs nothing: {highest} of {most}");
+    assert!(highest < most * 7 / 8, "{highest} of {most} were dirty");
+    world.check(&file, 0..1000, 0);
+}
+
+#[test]
 fn a_read_that_fails_is_told_to_all_who_wait_and_shows_nothing() {
     let world = World::new();
     let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 40));

@@ -87,6 +87,13 @@ struct Disk {
     is_gone: AtomicBool,
 }
 
+/// Most frames of each of so many slices, as they have numbers: 512 GiB of one, 256 of two, 64 of eight.
+#[must_use]
+pub fn slice_frames_max(slices: usize) -> u32 {
+    let each = FrameIndex::FRAMES_MAX / u32::try_from(slices.max(1)).unwrap_or(u32::MAX);
+    1 << each.max(1).ilog2()
+}
+
 impl<M> Cached<M> {
     /// No cache: there are no disks.
     pub const fn without_cache(below: M) -> Self {
@@ -97,16 +104,13 @@ impl<M> Cached<M> {
     /// memory of slice `b` does.
     ///
     /// # Panics
-    /// When there is not a distance for each two slices, or their frames cannot be numbered: more than 2^28 for as many slices as there are, each as large as the largest.
+    /// When there is not a distance for each two slices, or one has more than [`slice_frames_max`].
     pub fn new(below: M, slices: &[SliceOptions], distances: &[Vec<u32>]) -> Self {
         let frames: Vec<u64> = slices.iter().map(|slice| slice.frames.into()).collect();
         let placing = Slices::new(&frames, distances);
         let largest = slices.iter().map(|slice| slice.frames).max().expect("there is a slice");
+        assert!(largest <= slice_frames_max(slices.len()), "too many frames");
         let shift = u32::BITS - (largest.max(2) - 1).leading_zeros();
-        assert!(
-            (slices.len() as u64) << shift <= u64::from(FrameIndex::FRAMES_MAX),
-            "too many frames"
-        );
         let slices: Box<[Slice]> = (0..)
             .zip(slices)
             .map(|(at, options)| Slice::new(*options, at << shift))

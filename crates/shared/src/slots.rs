@@ -63,10 +63,13 @@ impl Slots {
     #[must_use]
     pub fn claim(self: &Arc<Self>) -> Option<Slot> {
         let free = |cell: &&SlotCell| {
-            // Acquire pairs with the release of the slot by its last thread: its counters are ours now.
-            cell.claimed
-                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+            // Relaxed: a look first, as the line of one that is taken is its thread's. Acquire pairs with the release of the slot by its last thread: its
+            // counters are ours now.
+            !cell.claimed.load(Ordering::Relaxed)
+                && cell
+                    .claimed
+                    .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
         };
         let index = self.cells.iter().position(|cell| free(&cell))?;
         // SeqCst: ordered before this thread's first entry, so that whoever closes a gate and misses the new mark is

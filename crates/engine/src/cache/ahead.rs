@@ -56,14 +56,14 @@ impl Ahead {
 }
 
 impl<M: Disks> Cached<M> {
-    /// Tends a slice for once: reads ahead what is wanted, keeps frames free, and, for the first slice, writes back. Waits up to `most` where there
+    /// Tends a slice for once: reads ahead what is wanted, keeps frames free, and writes back. Waits up to `most` where there
     /// is nothing to do, and not long after it was woken.
     pub fn tend(&self, slice: usize, most: Duration) {
         const SOON: Duration = Duration::from_millis(1);
         let Some(cache) = &self.cache else { return };
         let has_room = self.tend_space(slice);
         // Errors are told to those who sync the blocks.
-        let is_busy = slice == 0 && self.write_back().unwrap_or(false);
+        let is_busy = self.write_back(slice).unwrap_or(false);
         let wait = match (has_room, is_busy) {
             (_, true) => Duration::ZERO,
             (false, false) => SOON.min(most),

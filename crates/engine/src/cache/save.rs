@@ -238,16 +238,16 @@ impl<M: Disks> Cached<M> {
         result.map(|()| behind - first)
     }
 
-    /// Writes some dirty blocks, a batch of each disk; gives how many.
+    /// Writes some dirty blocks, a batch of each disk that is meant; gives how many.
     ///
     /// # Errors
     /// [`MemoryError`] when none of those that it tried could be written.
-    pub(super) fn save_some(&self, cache: &Cache) -> Result<u64, MemoryError> {
+    pub(super) fn save_some(&self, cache: &Cache, is_meant: impl Fn(&Disk) -> bool) -> Result<u64, MemoryError> {
         let (mut saved, mut failed) = (0, None);
         for nth in 0.. {
             let member = cache.members.lock().get(nth).copied();
             let Some(member) = member else { break };
-            let Some(disk) = cache.disks[usize::from(member.0)].get() else {
+            let Some(disk) = cache.disks[usize::from(member.0)].get().filter(|disk| is_meant(disk)) else {
                 continue;
             };
             match self.save_some_of((cache, disk)) {
@@ -258,16 +258,16 @@ impl<M: Disks> Cached<M> {
         failed.filter(|_| saved == 0).map_or(Ok(saved), Err)
     }
 
-    /// Writes some dirty blocks when too many frames are dirty. True when there are more to be written.
+    /// Writes some dirty blocks of the disks at home by a slice when too many frames are dirty. True when there are more to be written.
     ///
     /// # Errors
     /// [`MemoryError`] when none could be written: they are dirty still.
-    pub fn write_back(&self) -> Result<bool, MemoryError> {
+    pub fn write_back(&self, slice: usize) -> Result<bool, MemoryError> {
         let Some(cache) = &self.cache else { return Ok(false) };
         if cache.dirty() * DIRTY_SHARE <= cache.frames {
             return Ok(false);
         }
-        Ok(self.save_some(cache)? > 0)
+        Ok(self.save_some(cache, |disk| cache.number_of(disk.home) == slice)? > 0)
     }
 }
 

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// Frames that are evicted at a time when one is wanted.
 const BATCH: usize = 16;
+/// Frames that are evicted at a time by those who tend a slice.
+const TENDED: usize = 256;
 /// One frame of so many is kept free by those who tend a slice.
 const FREE_SHARE: u32 = 64;
 /// Pause of a thread that waits for a frame, and pauses after which it gives up when no block is read or written meanwhile: ten seconds.
@@ -149,7 +151,7 @@ impl Cache {
         std::iter::once(&self.slices[own]).chain(others)
     }
 
-    fn number_of(&self, node: NodeId) -> usize {
+    pub(super) fn number_of(&self, node: NodeId) -> usize {
         self.slices.iter().position(|slice| slice.node == node).unwrap_or(0)
     }
 
@@ -341,7 +343,7 @@ impl<M: Disks> Cached<M> {
                 Use::Store(disk) => self.save_some_of((cache, disk)),
                 Use::Read if pauses < READ_PAUSES => Ok(0),
                 // Errors are told to those who sync the blocks.
-                Use::Read => self.save_some(cache).or(Ok(0)),
+                Use::Read => self.save_some(cache, |_| true).or(Ok(0)),
             };
             if let Some(taken) = take() {
                 return Ok(taken);
@@ -402,10 +404,15 @@ impl<M: Disks> Cached<M> {
         let Some(cache) = &self.cache else { return true };
         cache.epochs.advance(&cache.slots);
         let slice = &cache.slices[slice];
-        let wanted = slice.kept_free();
-        let mut space = slice.space.lock();
-        let missing = wanted.saturating_sub(space.free.len());
-        cache.evict(slice, &mut space, missing);
-        space.free.len() >= wanted
+        loop {
+            // Let go between, as all who miss want it.
+            let mut space = slice.space.lock();
+            let free = space.free.len();
+            let missing = slice.kept_free().saturating_sub(free);
+            cache.evict(slice, &mut space, missing.min(TENDED));
+            if missing == 0 || space.free.len() == free {
+                return missing == 0;
+            }
+        }
     }
 }

@@ -328,19 +328,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     #[inline]
     pub(super) fn admit_bytes(&self, effect: Effect, bytes: u64) -> Result<Option<Room<'_>>> {
         let Some(journal) = &self.journal else { return Ok(None) };
-        self.check_writable()?;
-        let bytes = bytes + RECORDS_BYTES_MAX;
-        // Who adds waits when those who tend the log are slower.
-        if (effect == Effect::Frees || !journal.is_too_long())
-            && let Some(room) = journal.promise_at_once(bytes)
-        {
-            return Ok(Some(room));
+        match self.admit_at_once(journal, effect, bytes)? {
+            None => self.make_room(journal, effect, bytes).map(Some),
+            room => Ok(room),
         }
-        self.make_room(journal, effect, bytes).map(Some)
+    }
+
+    #[inline]
+    fn admit_at_once<'a>(&self, journal: &'a Journal, effect: Effect, bytes: u64) -> Result<Option<Room<'a>>> {
+        self.check_writable()?;
+        // Who adds waits when those who tend the log are slower.
+        let may = effect == Effect::Frees || !journal.is_too_long();
+        Ok(may
+            .then(|| journal.promise_at_once(bytes + RECORDS_BYTES_MAX))
+            .flatten())
     }
 
     #[cold]
     fn make_room<'a>(&'a self, journal: &'a Journal, effect: Effect, bytes: u64) -> Result<Room<'a>> {
+        let bytes = bytes + RECORDS_BYTES_MAX;
         let find = || {
             let may = effect == Effect::Frees || !journal.is_too_long();
             may.then(|| journal.promise(&self.pool, effect, bytes)).flatten()
@@ -397,21 +403,29 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .ok_or(Error::NoSpace)
     }
 
-    /// Carries out `act`, whose groups have `bytes` bytes at most; again when the pool was full, and freed blocks could be given back.
+    /// Carries out `act`, whose groups have `bytes` bytes at most; again when the pool was full, and freed blocks could be given back. Where it would wait
+    /// and the caller does not, it ends with [`Error::Away`].
     pub(super) fn with_freed<T>(
         &self,
-        slot: &Slot,
+        (slot, waits): (&Slot, bool),
         effect: Effect,
         bytes: u64,
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
         let Some(journal) = &self.journal else { return act() };
         let act = || {
-            let _room = self.admit_bytes(effect, bytes)?;
+            let _room = match self.admit_at_once(journal, effect, bytes)? {
+                None if waits => self.make_room(journal, effect, bytes)?,
+                None => return Err(Error::Away),
+                Some(room) => room,
+            };
             act()
         };
         let full = |result: &Result<T>| matches!(result, Err(Error::NoSpace));
         let mut result = act();
+        if !waits && full(&result) && (journal.quarantined_blocks() > 0 || journal.can_be_shorter()) {
+            return Err(Error::Away);
+        }
         for _ in 0..COMMITS_MAX {
             if !full(&result) || journal.quarantined_blocks() == 0 {
                 break;

@@ -187,7 +187,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             };
             let result = if self.is_durable() {
                 let slot = self.slots.claim().ok_or(Error::Busy);
-                slot.and_then(|slot| self.with_freed(&slot, Effect::Adds, 0, relocate))
+                slot.and_then(|slot| self.with_freed((&slot, true), Effect::Adds, 0, relocate))
             } else {
                 relocate()
             };

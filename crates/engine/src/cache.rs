@@ -26,7 +26,7 @@ use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
 use space::{AllGhosts, Slice};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use tail::Tail;
 
@@ -251,7 +251,7 @@ impl Cache {
     #[inline]
     fn note_stored(&self, disk: &Disk, at: u64, blocks: u64) {
         // After the stores: whoever takes the dirt away sees them, or it is seen to be gone.
-        fence(Ordering::SeqCst);
+        self.slots.barrier_inside();
         for at in at..at + blocks {
             if !disk.index.is_dirty(at)
                 && let Some(frame) = disk.index.mark_dirty(at)

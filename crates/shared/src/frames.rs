@@ -6,8 +6,8 @@
 //! on, and a store makes it dirty again.
 //!
 //! Rules. (1) Threads use a frame inside a slot ([`crate::Slots`]); one that was cooled is evicted when all have left that were inside then:
-//! [`Epochs`]. (2) Who stores into a frame makes it dirty *after* the store, a barrier between; who saves it takes the dirt away *before* it reads
-//! the bytes, likewise: so each store is saved, or seen to be dirty again, and savers wait for nobody. (3) A block is forgotten when no thread can reach it any
+//! [`Epochs`]. (2) Who stores into a frame makes it dirty *after* the store, [`Slots::barrier_inside`] between; who saves it takes the dirt away
+//! *before* it reads the bytes, [`Slots::barrier_outside`] between: so each store is saved, or seen to be dirty again, and savers wait for nobody. (3) A block is forgotten when no thread can reach it any
 //! more, but one that is filling its frame: that one finds the word changed, and keeps the frame. (4) A frame is stamped with the epoch *after* it
 //! became cool and while it is held, so that its stamp is not older than any thread that found it hot.
 
@@ -185,7 +185,7 @@ impl FrameIndex {
             .compare_exchange(filling, ABSENT, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Whether a block's frame is dirty: asked after a store, the caller's barrier between.
+    /// Whether a block's frame is dirty: asked after a store, [`Slots::barrier_inside`] between.
     #[inline(always)]
     #[must_use]
     pub fn is_dirty(&self, at: u64) -> bool {
@@ -241,7 +241,8 @@ impl FrameIndex {
         None
     }
 
-    /// Takes the dirt off a block's frame, to write its bytes; `None` when it is clean, or held. Read its bytes after this returned.
+    /// Takes the dirt off a block's frame, to write its bytes; `None` when it is clean, or held. Read its bytes after [`Slots::barrier_outside`], which
+    /// may be one for many blocks.
     #[must_use]
     pub fn begin_save(&self, at: u64) -> Option<u32> {
         let cell = self.word(at);
@@ -256,8 +257,6 @@ impl FrameIndex {
             }
         }
         self.uncount(at);
-        // Stores that were not followed by a look at the word before are seen: rule 2.
-        fence(Ordering::SeqCst);
         Some(frame(word))
     }
 

@@ -112,6 +112,8 @@ impl<M: Disks> Cached<M> {
         if frames.is_empty() {
             return Ok(first);
         }
+        // Stores of threads that found one of them dirty are read below.
+        cache.slots.barrier_outside();
         let behind = first + frames.len() as u64;
         let places: Vec<Block> = frames.iter().map(|frame| cache.block(*frame)).collect();
         let is_alone =

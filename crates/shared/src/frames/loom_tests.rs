@@ -54,7 +54,7 @@ impl World {
             return false;
         }
         self.bytes.store(value, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.slots.barrier_inside();
         if !self.index.is_dirty(BLOCK) {
             self.index.mark_dirty(BLOCK);
         }
@@ -63,6 +63,7 @@ impl World {
 
     fn save(&self) {
         if self.index.begin_save(BLOCK).is_some() {
+            self.slots.barrier_outside();
             self.disk.store(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
             self.index.end_save(BLOCK, |frame| self.stamp(frame));
         }

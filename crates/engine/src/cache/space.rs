@@ -336,8 +336,16 @@ impl<M: Disks> Cached<M> {
         let slice = &cache.slices[slice];
         let wanted = slice.kept_free();
         let mut space = slice.space.lock();
-        let missing = wanted.saturating_sub(space.free.len());
-        cache.evict(slice, &mut space, missing);
+        for _ in 0..wanted.div_ceil(BATCH) {
+            let missing = wanted.saturating_sub(space.free.len());
+            let before = space.free.len();
+            cache.evict(slice, &mut space, missing.min(BATCH));
+            if space.free.len() == before {
+                break;
+            }
+            // Threads that miss a block take their frames in between.
+            MutexGuard::bump(&mut space);
+        }
         space.free.len() >= wanted
     }
 }

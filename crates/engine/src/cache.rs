@@ -3,7 +3,7 @@
 //! It lies below [`Memory`]: a filesystem names blocks of disks as it names those of memory, and a [`FrameIndex`] for each disk tells which frame holds
 //! a block. A hit is a copy to or from that frame, and changes nothing. Choice: docs/decisions/017-cache.md.
 //!
-//! `space` finds frames, `fill` reads blocks into them, `save` writes them back.
+//! `space` finds frames, `fill` reads blocks into them, `spot` is for stores into them, `save` writes them back.
 //!
 //! Invariants: a frame is free, or one block's; what a thread uses is not evicted (see [`homenode_shared::Epochs`]); an error loses no dirty frame.
 //! Locks: that of a slice is taken last, but for that of a part of the ghosts. Nobody waits for a disk or a frame inside a slot.
@@ -13,10 +13,12 @@ mod failures;
 mod fill;
 mod save;
 mod space;
+mod spot;
 mod status;
 mod tail;
 
 pub use fill::Fetch;
+pub use spot::Spot;
 pub use status::{CacheStatus, SliceStatus};
 
 use crate::fs::SLOTS;
@@ -28,7 +30,7 @@ use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
 use space::{AllGhosts, Slice, Use};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use tail::Tail;
 
@@ -294,13 +296,18 @@ impl Cache {
     #[inline]
     fn note_stored(&self, disk: &Disk, at: u64, blocks: u64) {
         // After the stores: whoever takes the dirt away sees them, or it is seen to be gone.
-        fence(Ordering::SeqCst);
+        self.slots.barrier_inside();
         for at in at..at + blocks {
-            if !disk.index.is_dirty(at)
-                && let Some(frame) = disk.index.mark_dirty(at)
-            {
-                self.note_dirty(disk, frame);
+            if !disk.index.is_dirty(at) {
+                self.mark_dirty(disk, at);
             }
+        }
+    }
+
+    #[inline(never)]
+    fn mark_dirty(&self, disk: &Disk, at: u64) {
+        if let Some(frame) = disk.index.mark_dirty(at) {
+            self.note_dirty(disk, frame);
         }
     }
 }
@@ -459,6 +466,11 @@ impl<M: Disks> Memory for Cached<M> {
             return Some((at, most));
         }
         self.locate_run(at, most)
+    }
+
+    #[inline(always)]
+    fn spot(&self, at: Block) -> Option<(Block, Option<Spot<'_>>)> {
+        self.spot_of(at)
     }
 
     #[inline(always)]

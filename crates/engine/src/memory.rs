@@ -1,6 +1,6 @@
 //! Interface to the machine: memory to copy to and from, disks, and the time.
 
-use crate::cache::Fetch;
+use crate::cache::{Fetch, Spot};
 use crate::{Block, MemberId, NodeId};
 use homenode_shared::Slots;
 use std::any::Any;
@@ -138,6 +138,13 @@ pub trait Memory: Send + Sync + 'static {
     #[inline(always)]
     fn locate(&self, at: Block, most: u64) -> Option<(Block, u64)> {
         Some((at, most))
+    }
+
+    /// [`Memory::locate_one`] of a block that is about to be stored into, and the block's [`Spot`] if it is cached: ask that before the store whether the
+    /// place is sure, and tell it after the store.
+    #[inline(always)]
+    fn spot(&self, at: Block) -> Option<(Block, Option<Spot<'_>>)> {
+        Some((self.locate_one(at)?, None))
     }
 
     /// [`Memory::load`] from where blocks were located, in the same slot.

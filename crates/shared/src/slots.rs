@@ -148,6 +148,18 @@ impl Slots {
         inside.0.is_empty()
     }
 
+    /// Barrier of a thread inside a slot between what it stored and its look whether that is noted. Pairs with [`Slots::barrier_outside`].
+    #[inline(always)]
+    pub fn barrier_inside(&self) {
+        self.barriers.often();
+    }
+
+    /// Barrier of a thread between taking such a note away and reading what was stored: it reads all stores of those who found the note. Costs a
+    /// system call, and an interrupt of each CPU that runs a thread of this process.
+    pub fn barrier_outside(&self) {
+        self.barriers.seldom();
+    }
+
     /// Opens `gate` again.
     pub fn open(&self, gate: &Gate) {
         gate.open();

@@ -211,6 +211,8 @@ impl<M: Disks> Cached<M> {
         }
         let (behind, mut result) = (first + batch.count as u64, Ok(()));
         if batch.count > 0 {
+            // Stores of threads that found one of them dirty are read below.
+            cache.slots.barrier_outside();
             result = self.below.write(Block::new(disk.member, first), &places[..batch.count]);
             batch.is_written = result.is_ok();
         }

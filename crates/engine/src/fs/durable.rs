@@ -114,6 +114,17 @@ fn unpack(word: u64) -> Range<u64> {
     word & FAR..word >> 32
 }
 
+impl Journal {
+    #[inline(never)]
+    fn add_dirty(&self, ino: Ino, file: &BlockFile, blocks: Range<u64>) {
+        // Held for both: whoever sees the range noted, and appends what makes it count, must find the file on the list.
+        let mut list = self.dirty.lock();
+        if file.add_dirty(blocks) {
+            list.push(ino);
+        }
+    }
+}
+
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// Tells the log of changes.
     pub(super) fn tell(&self, now_ns: i64, changes: &[Change<'_>]) {
@@ -206,17 +217,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Notes that bytes of file blocks were stored, or are about to be with the gate closed.
+    #[inline]
     pub(super) fn note_dirty(&self, ino: Ino, file: &BlockFile, blocks: Range<u64>) {
         let Some(journal) = &self.journal else { return };
         // The stores come before the look at the range: whoever takes the range now sees them, or the range is seen taken.
-        fence(Ordering::SeqCst);
-        if file.is_noted(&blocks) {
-            return;
+        if self.is_cached {
+            self.slots.barrier_inside();
+        } else {
+            fence(Ordering::SeqCst);
         }
-        // Held for both: whoever sees the range noted, and appends what makes it count, must find the file on the list.
-        let mut list = journal.dirty.lock();
-        if file.add_dirty(blocks) {
-            list.push(ino);
+        if !file.is_noted(&blocks) {
+            journal.add_dirty(ino, file, blocks);
+        }
+    }
+
+    /// Barrier behind taking dirty ranges, if `some` were, and ahead of reading their bytes. In a pool with a cache it is a call of the kernel, for which
+    /// [`Fs::note_dirty`] costs nothing; in others a sync may take less than that, and the taking itself is the barrier.
+    fn after_taking(&self, some: bool) {
+        if self.is_cached && some {
+            self.slots.barrier_outside();
         }
     }
 
@@ -551,6 +570,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let ino = inode.ino;
         let through = journal.end();
         let dirty = file.take_unsaved();
+        self.after_taking(!dirty.is_empty());
         // Relaxed: it is written before the writer of a group that came before `through` returned, or that is not meant.
         let is_settled = file.changed.load(Ordering::Relaxed) <= journal.settled_all.load(Ordering::Relaxed);
         if dirty.is_empty() && is_settled && !always {
@@ -708,6 +728,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 Some((inode, file, file.take_dirty_to_save()))
             })
             .collect();
+        self.after_taking(taken.iter().any(|(.., dirty)| !dirty.is_empty()));
         let mut result = self.persist_all(journal, slot, &taken);
         if result.is_err() && !journal.has_failed() {
             // Blocks that cannot be written, and that no file has any more, keep nothing back.

@@ -13,7 +13,7 @@ help:
 	@echo 'make bench      every claimed number; takes minutes on a machine that does nothing else'
 	@echo 'make fuzz       fuzz the decoders of what comes from outside, ten minutes in all (FUZZ_SECONDS=N)'
 	@echo 'make crash      a million crash states of durable pools, and faults that must be found among them'
-	@echo 'make soak       mixed load on a mount for ten minutes, half by each transport (root; SOAK_SECONDS=N)'
+	@echo 'make soak       mixed load on mounts of memory and of a disk, by each transport (root; SOAK_MINUTES=30)'
 	@echo 'make install    the command, its mount helper, man pages, completions and systemd units (PREFIX=/usr/local)'
 	@echo 'make uninstall  remove what make install installed'
 	@echo 'make deb        a Debian package of it'

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Mixed load on a mount for SOAK_SECONDS (default: 600), half of it by each transport, while members come and go and files
-# move: nothing may fail, every byte is verified, and the server must not grow. Then mounts are taken away under load: some minutes. Needs root; SOAK_SIZE is the size of the
-# pool's first member.
+# Mixed load on a mount for SOAK_MINUTES (default: 30), by each transport, on a pool of memory and on one on a disk with a cache of 8 MiB, while members
+# come and go and files move: nothing may fail, every byte is verified, and the server must not grow. Then servers and disks are taken away under load: some
+# minutes. Needs root; SOAK_SIZE is the size of the pool's first member.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-seconds=${SOAK_SECONDS:-600}
+seconds=$((${SOAK_MINUTES:-30} * 60))
 size=${SOAK_SIZE:-1G}
 target=${CARGO_TARGET_DIR:-target}
 homenode=$target/release/homenode
@@ -37,6 +37,9 @@ mount=$scratch/mount
 mkdir "$mount"
 switch_before=''
 workers=()
+# The pool on a disk, known to nobody else, and its disk.
+export HOMENODE_POOLS=$scratch/known
+disk=''
 
 cleanup() {
     trap '' INT TERM
@@ -45,6 +48,7 @@ cleanup() {
         "$homenode" down "$mount" || umount --lazy "$mount"
     fi
     [ -z "$switch_before" ] || echo "$switch_before" >"$switch"
+    [ -z "$disk" ] || losetup -d "$disk"
     rm -rf --one-file-system "$scratch"
 }
 trap cleanup EXIT
@@ -134,11 +138,16 @@ moves() {
     local sum member
     sum=$(sha256sum <"$1/file")
     "$homenode" file move "$1/file" --node 0
-    "$homenode" pool add "$mount" --node 0 --size 64M
+    if [ "$kind" = disk ]; then
+        "$homenode" pool add "$mount" "$scratch/added" --size 64M --direct
+    else
+        "$homenode" pool add "$mount" --node 0 --size 64M
+    fi
     member=$("$homenode" status --json "$mount" | jq '[.members[].member] | max')
     cp "$1/file" "$1/copy"
     "$homenode" pool drain "$mount" "$member"
     "$homenode" pool remove "$mount" "$member"
+    rm -f "$scratch/added"
     [ "$(sha256sum <"$1/file")" = "$sum" ] && [ "$(sha256sum <"$1/copy")" = "$sum" ]
     rm "$1"/*
 }
@@ -167,19 +176,27 @@ check_workers() {
     for failed in "$scratch"/*.failed; do
         [ -e "$failed" ] || continue
         tail -n 40 "$failed" >&2
-        fail "$(basename "$failed" .failed) failed on the $1 transport"
+        fail "$(basename "$failed" .failed) failed: $1"
     done
 }
 
-# $1: transport; $2: seconds.
+# $1: transport; $2: kind of pool, memory or disk; $3: seconds.
 soak() {
-    local transport=$1 seconds=$2 server start warm=0
+    local transport=$1 kind=$2 seconds=$3 server start warm=0
+    local what="$transport, $kind"
     local options=(--transport "$transport") left_kib_allowed=$left_kib_max
     if [ "$transport" = uring ]; then
         options+=(--buffers "${ring_buffers_mib}M")
         left_kib_allowed=$((left_kib_max + ring_buffers_mib * 1024))
     fi
-    "$homenode" up "$mount" --size-per-node "$size" "${options[@]}"
+    if [ "$kind" = disk ]; then
+        truncate --size="$size" "$scratch/disk"
+        disk=$(losetup --find --show --direct-io=on "$scratch/disk")
+        "$homenode" pool create soak "$disk"
+        "$homenode" up soak "$mount" --cache 8M "${options[@]}"
+    else
+        "$homenode" up "$mount" --size-per-node "$size" "${options[@]}"
+    fi
     [ "$("$homenode" status --json "$mount" | jq -r .fuse.transport)" = "$transport" ] || fail "not served by $transport"
     server=$("$homenode" status --json "$mount" | jq .pid)
     local threads descriptors
@@ -196,7 +213,7 @@ soak() {
     local memory memory_warm=0 memory_max=0 descriptors_max=0 threads_max=0 count
     while [ $((SECONDS - start)) -lt "$seconds" ]; do
         sleep 1
-        check_workers "$transport"
+        check_workers "$what"
         memory=$(server_memory_kib "$server")
         samples+=("$memory")
         count=$(server_descriptors "$server")
@@ -210,47 +227,62 @@ soak() {
         [ "$memory" -le "$memory_max" ] || memory_max=$memory
     done
     end_workers
-    check_workers "$transport"
+    check_workers "$what"
     for name in "${all_workers[@]}"; do
-        echo "soak: $transport: $name: $(cat "$scratch/$name.rounds") rounds"
-        [ "$(cat "$scratch/$name.rounds")" -gt 0 ] || fail "$name never came to its end on the $transport transport"
+        echo "soak: $what: $name: $(cat "$scratch/$name.rounds") rounds"
+        [ "$(cat "$scratch/$name.rounds")" -gt 0 ] || fail "$name never came to its end: $what"
     done
 
     memory=$(server_memory_kib "$server")
-    echo "soak: $transport: server's memory besides the pool: warm $memory_warm KiB, most $memory_max KiB, at the end" \
+    echo "soak: $what: server's memory besides the pool: warm $memory_warm KiB, most $memory_max KiB, at the end" \
         "$memory KiB; descriptors $descriptors before, most $descriptors_max; threads $threads before, most $threads_max"
     [ $((memory - memory_warm)) -le "$growth_kib_max" ] || fail "the server grew by $((memory - memory_warm)) KiB"
     local middle last
     middle=$(mean_kib "${samples[@]:${#samples[@]}/3:${#samples[@]}/3}")
     last=$(mean_kib "${samples[@]:${#samples[@]}*2/3}")
-    echo "soak: $transport: mean of the middle third $middle KiB, of the last third $last KiB"
+    echo "soak: $what: mean of the middle third $middle KiB, of the last third $last KiB"
     [ $((last - middle)) -le "$slope_kib_max" ] || fail "the server's memory does not level off"
     # A command that talks to the server has a thread and a descriptor; adding a member maps its file.
     [ "$descriptors_max" -le $((descriptors + 16)) ] || fail "the server had $descriptors_max descriptors"
     [ "$threads_max" -le $((threads + 16)) ] || fail "the server had $threads_max threads"
 
     rm -rf "${mount:?}"/*
-    local attempt report=''
+    # A pool on a disk keeps its log.
+    local attempt report='' log_kib_max=0
+    [ "$kind" = memory ] || log_kib_max=65536
     for ((attempt = 0; attempt < 100; attempt++)); do
         report=$("$homenode" status --json "$mount")
-        [ "$(jq '.used_bytes + .reserved_bytes' <<<"$report")" -ne 0 ] || break
+        [ "$(jq '.used_bytes + .reserved_bytes' <<<"$report")" -gt $((log_kib_max * 1024)) ] || break
         sleep 0.1
     done
-    [ "$(jq '.used_bytes + .reserved_bytes' <<<"$report")" -eq 0 ] || fail "something is left of removed files: $report"
-    [ "$(df --output=used "$mount" | tail -n 1)" -eq 0 ] || fail "df: $(df "$mount")"
+    [ "$(jq '.used_bytes + .reserved_bytes' <<<"$report")" -le $((log_kib_max * 1024)) ] ||
+        fail "something is left of removed files: $report"
+    [ "$(df --output=used "$mount" | tail -n 1)" -le "$log_kib_max" ] || fail "df: $(df "$mount")"
     [ "$(jq .fuse.panics <<<"$report")" -eq 0 ] || fail "the server met a bug of its own: $report"
     [ "$(server_descriptors "$server")" -le "$descriptors" ] || fail "descriptors are left: $(ls -l "/proc/$server/fd")"
-    [ "$(server_threads "$server")" -le "$threads" ] || fail "threads are left"
+    # Threads of the kernel's io_uring that have nothing to do end after some seconds.
+    for ((attempt = 0; attempt < 200; attempt++)); do
+        [ "$(server_threads "$server")" -gt "$threads" ] || break
+        sleep 0.1
+    done
+    [ "$(server_threads "$server")" -le "$threads" ] || fail "threads are left: $(sort /proc/"$server"/task/*/comm | uniq -c)"
     # Freed memory leaves the heap on a timer of some seconds.
     for ((attempt = 0; attempt < 200; attempt++)); do
         memory=$(server_memory_kib "$server")
         [ $((memory - memory_before)) -gt "$left_kib_allowed" ] || break
         sleep 0.1
     done
-    echo "soak: $transport: memory before the load $memory_before KiB, with everything removed $memory KiB"
+    echo "soak: $what: memory before the load $memory_before KiB, with everything removed $memory KiB"
     [ $((memory - memory_before)) -le "$left_kib_allowed" ] || fail "memory of removed files is not given back"
-    echo "soak: $transport: $(jq .fuse.requests <<<"$report") requests, no panic, all space given back"
+    echo "soak: $what: $(jq .fuse.requests <<<"$report") requests, no panic, all space given back"
     "$homenode" down "$mount"
+    if [ "$kind" = disk ]; then
+        "$homenode" fsck soak
+        "$homenode" pool export soak
+        losetup -d "$disk"
+        disk=''
+        rm "$scratch/disk"
+    fi
 }
 
 transports=(classic)
@@ -264,8 +296,13 @@ else
     transports+=(uring)
 fi
 for transport in "${transports[@]}"; do
-    soak "$transport" $((seconds / ${#transports[@]}))
+    for kind in memory disk; do
+        soak "$transport" "$kind" $((seconds / ${#transports[@]} / 2))
+    done
 done
 
+# Processes that are killed at work on a disk below a cache, and disks that hang or die.
+HOMENODE_TEST_KILLS=100 cargo test --quiet -p homenode --test durable killed
+cargo test --quiet -p homenode --test lost_disk --test cached
 # Faults under load, at 17 moments each by each transport: more than 200 mounts that are taken away.
 HOMENODE_TEST_ROUNDS=17 cargo test --quiet -p homenode-cli --test faults faults::server

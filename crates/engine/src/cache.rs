@@ -3,32 +3,36 @@
 //! It lies below [`Memory`]: a filesystem names blocks of disks as it names those of memory, and a [`FrameIndex`] for each disk tells which frame holds
 //! a block. A hit is a copy to or from that frame, and changes nothing. Choice: docs/decisions/017-cache.md.
 //!
-//! `space` finds frames, `fill` reads blocks into them, `save` writes them back.
+//! `space` finds frames, `fill` reads blocks into them, `spot` is for stores into them, `save` writes them back.
 //!
 //! Invariants: a frame is free, or one block's; what a thread uses is not evicted (see [`homenode_shared::Epochs`]); an error loses no dirty frame.
 //! Locks: that of a slice is taken last, but for that of a part of the ghosts. Nobody waits for a disk or a frame inside a slot.
 
 mod ahead;
 mod ending;
+mod failures;
 mod fill;
 mod save;
 mod space;
+mod spot;
 mod status;
 mod tail;
 
 pub use fill::Fetch;
+pub use spot::Spot;
 pub use status::{CacheStatus, SliceStatus};
 
 use crate::fs::SLOTS;
 use crate::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, NodeId, Starved};
 use ahead::Ahead;
 use ending::Ending;
+use failures::Failures;
 use homenode_policy::slices::Slices;
 use homenode_shared::{Epochs, FrameIndex, Slot, Slots};
 use parking_lot::Mutex;
 use save::Saving;
-use space::{AllGhosts, Slice};
-use std::sync::atomic::{Ordering, fence};
+use space::{AllGhosts, Slice, Use};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use tail::Tail;
 
@@ -57,10 +61,13 @@ pub struct Cached<M> {
 struct Cache {
     /// By member.
     disks: Box<[OnceLock<Box<Disk>>]>,
-    /// Those that there are.
+    /// Those that there are, and how many.
     members: Mutex<Vec<MemberId>>,
+    disk_count: AtomicUsize,
     slices: Box<[Slice]>,
     ghosts: AllGhosts,
+    /// Frames for blocks: all but those of the log's end.
+    frames: u64,
     /// Which slice takes the next block.
     placing: Mutex<Slices>,
     /// A frame's number is its slice's above so many bits, and below them its own in the slice.
@@ -79,6 +86,17 @@ struct Disk {
     index: FrameIndex,
     saving: Saving,
     ending: Ending,
+    /// Reads that failed.
+    unread: Mutex<Failures>,
+    /// It was taken away, and no block of it is anybody's any more.
+    is_gone: AtomicBool,
+}
+
+/// Most frames of each of so many slices, as they have numbers: 512 GiB of one, 256 of two, 64 of eight.
+#[must_use]
+pub fn slice_frames_max(slices: usize) -> u32 {
+    let each = FrameIndex::FRAMES_MAX / u32::try_from(slices.max(1)).unwrap_or(u32::MAX);
+    1 << each.max(1).ilog2()
 }
 
 impl<M> Cached<M> {
@@ -91,33 +109,35 @@ impl<M> Cached<M> {
     /// memory of slice `b` does.
     ///
     /// # Panics
-    /// When there is not a distance for each two slices, or their frames cannot be numbered: more than 2^28 for as many slices as there are, each as large as the largest.
+    /// When there is not a distance for each two slices, or one has more than [`slice_frames_max`].
     pub fn new(below: M, slices: &[SliceOptions], distances: &[Vec<u32>]) -> Self {
         let frames: Vec<u64> = slices.iter().map(|slice| slice.frames.into()).collect();
         let placing = Slices::new(&frames, distances);
         let largest = slices.iter().map(|slice| slice.frames).max().expect("there is a slice");
+        assert!(largest <= slice_frames_max(slices.len()), "too many frames");
         let shift = u32::BITS - (largest.max(2) - 1).leading_zeros();
-        assert!(
-            (slices.len() as u64) << shift <= u64::from(FrameIndex::FRAMES_MAX),
-            "too many frames"
-        );
         let slices: Box<[Slice]> = (0..)
             .zip(slices)
             .map(|(at, options)| Slice::new(*options, at << shift))
             .collect();
-        let all = slices.iter().map(|slice| slice.frames as usize).sum();
-        let tail = slices.iter().flat_map(Slice::take_all).take(Tail::frames(all));
-        let tail = Tail::new(tail.collect());
+        let all: usize = slices.iter().map(|slice| slice.frames as usize).sum();
+        let tail: Vec<u32> = slices
+            .iter()
+            .flat_map(Slice::take_all)
+            .take(Tail::frames(all))
+            .collect();
         let cache = Cache {
             members: Mutex::default(),
+            disk_count: AtomicUsize::new(0),
             disks: (0..MemberId::LIMIT).map(|_| OnceLock::new()).collect(),
             slices,
             ghosts: AllGhosts::new(all),
+            frames: (all - tail.len()) as u64,
             placing: Mutex::new(placing),
             shift,
             slots: Slots::new(SLOTS),
             epochs: Epochs::default(),
-            tail,
+            tail: Tail::new(tail),
             ahead: Ahead::default(),
         };
         Self {
@@ -148,10 +168,26 @@ impl<M> Cached<M> {
             index: FrameIndex::new(blocks),
             saving: Saving::default(),
             ending: Ending::default(),
+            unread: Mutex::default(),
+            is_gone: AtomicBool::new(false),
         };
         let place = &cache.disks[usize::from(member.0)];
         place.set(Box::new(disk)).expect("numbers are not used twice");
-        cache.members.lock().push(member);
+        cache.change_members(|members| members.push(member));
+    }
+
+    /// Forgets the disk `member`, no block of which is anybody's any more.
+    pub fn remove_disk(&self, member: MemberId) {
+        if let Some((cache, disk)) = self.disk(member) {
+            // Release: before its requests fail.
+            disk.is_gone.store(true, Ordering::Release);
+            cache.change_members(|members| members.retain(|other| *other != member));
+            // Frames hold no other blocks of it than its superblocks.
+            cache.forget_tail(Block::new(member, 0), disk.index.blocks());
+            for at in [0, disk.index.blocks() - 1] {
+                cache.forget_frame(disk, at);
+            }
+        }
     }
 
     /// Whether a member is frames.
@@ -170,6 +206,13 @@ impl<M> Cached<M> {
 }
 
 impl Cache {
+    fn change_members(&self, change: impl FnOnce(&mut Vec<MemberId>)) {
+        let mut members = self.members.lock();
+        change(&mut members);
+        // Relaxed: a figure.
+        self.disk_count.store(members.len(), Ordering::Relaxed);
+    }
+
     /// The block in memory that a frame is.
     #[inline(always)]
     fn block(&self, frame: u32) -> Block {
@@ -242,6 +285,8 @@ impl<M: Disks> Cached<M> {
         if is_whole && self.fill_new((cache, disk), at.index(), &act)? {
             return Ok(());
         }
+        let may_be_dirty = || (cache.may_store(disk, at.index(), 1) > 0).then_some(());
+        self.wait_for(cache, Use::Store(disk), may_be_dirty)?;
         self.with_frame((cache, disk), at, |frame| {
             let stored = act(frame);
             cache.note_stored(disk, at.index(), 1);
@@ -255,14 +300,18 @@ impl Cache {
     #[inline]
     fn note_stored(&self, disk: &Disk, at: u64, blocks: u64) {
         // After the stores: whoever takes the dirt away sees them, or it is seen to be gone.
-        fence(Ordering::SeqCst);
+        self.slots.barrier_inside();
         for at in at..at + blocks {
-            if !disk.index.is_dirty(at)
-                && let Some(frame) = disk.index.mark_dirty(at)
-            {
-                // Relaxed: a figure.
-                self.slice(frame).dirty.fetch_add(1, Ordering::Relaxed);
+            if !disk.index.is_dirty(at) {
+                self.mark_dirty(disk, at);
             }
+        }
+    }
+
+    #[inline(never)]
+    fn mark_dirty(&self, disk: &Disk, at: u64) {
+        if let Some(frame) = disk.index.mark_dirty(at) {
+            self.note_dirty(disk, frame);
         }
     }
 }
@@ -278,8 +327,8 @@ impl<M: Disks> Memory for Cached<M> {
         Self::each_block(from, offset, rest.len(), |_, at, in_block, bytes| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes);
             rest = later;
-            if let Some(frame) = disk.0.in_tail(at) {
-                return self.below.load(disk.0.block(frame), in_block, now);
+            if let Some(loaded) = self.load_from_tail(disk.0, at, in_block, now) {
+                return loaded;
             }
             let now = std::cell::RefCell::new(now);
             self.with_frame(disk, at, |frame| {
@@ -383,6 +432,25 @@ impl<M: Disks> Memory for Cached<M> {
         self.save_range(disk, 0..disk.1.index.blocks())
     }
 
+    #[inline]
+    fn is_cached(&self, member: MemberId) -> bool {
+        self.disk(member).is_some()
+    }
+
+    fn has_lost(&self, member: MemberId) -> bool {
+        // SeqCst: as where it is set.
+        self.disk(member)
+            .is_none_or(|(_, disk)| disk.saving.has_lost.load(Ordering::SeqCst))
+    }
+
+    #[inline]
+    fn may_store(&self, at: Block, blocks: u64) -> u64 {
+        match self.disk(at.member()) {
+            Some((cache, disk)) => cache.may_store(disk, at.index(), blocks),
+            None => blocks,
+        }
+    }
+
     fn inline_bytes_max(&self) -> usize {
         let own = if self.has_cache() { INLINE_BYTES_MAX } else { 0 };
         self.below.inline_bytes_max().max(own)
@@ -402,6 +470,11 @@ impl<M: Disks> Memory for Cached<M> {
             return Some((at, most));
         }
         self.locate_run(at, most)
+    }
+
+    #[inline(always)]
+    fn spot(&self, at: Block) -> Option<(Block, Option<Spot<'_>>)> {
+        self.spot_of(at)
     }
 
     #[inline(always)]
@@ -452,7 +525,10 @@ impl<M: Disks> Memory for Cached<M> {
         let Some(disk) = self.disk(at.member()) else {
             return Ok(());
         };
+        // Blocks of a disk that was taken away meanwhile are found elsewhere by now.
+        let is_gone = || disk.1.is_gone.load(Ordering::Acquire);
         self.fill(disk, node, at.index(), blocks)
+            .or_else(|error| if is_gone() { Ok(()) } else { Err(error) })
     }
 
     fn begin_fetch(&self, node: NodeId, at: Block, blocks: u64) -> Option<Fetch> {
@@ -482,9 +558,11 @@ impl<M: Disks> Memory for Cached<M> {
         self.cache.as_deref().map_or(u64::MAX, |cache| (all(cache) / 8).max(2))
     }
 
-    fn wait_for_places(&self, node: NodeId, blocks: u64) -> Result<(), MemoryError> {
-        let Some(cache) = &self.cache else { return Ok(()) };
-        self.wait_for_free(cache, node, blocks)
+    fn wait_for_places(&self, node: NodeId, member: MemberId, blocks: u64) -> Result<(), MemoryError> {
+        match self.disk(member) {
+            Some(disk) => self.wait_for_free(disk, node, blocks),
+            None => Ok(()),
+        }
     }
 
     fn forget(&self, at: Block, blocks: u64) {

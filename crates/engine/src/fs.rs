@@ -117,6 +117,8 @@ pub struct Fs<M: Memory, C: Clock> {
     /// The log of a durable pool.
     journal: Option<Box<Journal>>,
     slots: Arc<Slots>,
+    /// Blocks are located in these slots, as there is a cache.
+    is_cached: bool,
     nodes: Nodes,
     table: Table,
     root: Arc<Inode>,
@@ -151,11 +153,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// A filesystem whose inodes are numbered behind `last`, none but the root in it yet.
     fn without_log(machine: &Machine, memory: M, clock: C, root: Arc<Inode>, last: u64) -> Self {
-        let slots = memory.slots().unwrap_or_else(|| Slots::new(SLOTS));
+        let cached = memory.slots();
         let fs = Self {
+            is_cached: cached.is_some(),
+            slots: cached.unwrap_or_else(|| Slots::new(SLOTS)),
             pool: Pool::new(machine, memory, SLOTS),
             journal: None,
-            slots,
             nodes: Nodes::new(machine.nodes.len()),
             table: Table::new(machine.files_max, last),
             root,

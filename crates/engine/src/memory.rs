@@ -1,6 +1,6 @@
 //! Interface to the machine: memory to copy to and from, disks, and the time.
 
-use crate::cache::Fetch;
+use crate::cache::{Fetch, Spot};
 use crate::{Block, MemberId, NodeId};
 use homenode_shared::Slots;
 use std::any::Any;
@@ -94,6 +94,27 @@ pub trait Memory: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether blocks of `member` are cached: nobody waits inside a slot until they are persisted.
+    #[inline]
+    fn is_cached(&self, member: MemberId) -> bool {
+        let _ = member;
+        false
+    }
+
+    /// Whether stores may be lost when persisting some bytes of `member` has failed. Else what could not be persisted is there still, and may be later.
+    fn has_lost(&self, member: MemberId) -> bool {
+        let _ = member;
+        true
+    }
+
+    /// How many of the first of `blocks` blocks, which were located, may be stored into now, in the same slot: the others when there are
+    /// [places](Memory::wait_for_places) for them.
+    #[inline(always)]
+    fn may_store(&self, at: Block, blocks: u64) -> u64 {
+        let _ = at;
+        blocks
+    }
+
     /// Most bytes of a file that are better written to the log beside its records, and persisted with them, than persisted where they lie.
     fn inline_bytes_max(&self) -> usize {
         0
@@ -117,6 +138,13 @@ pub trait Memory: Send + Sync + 'static {
     #[inline(always)]
     fn locate(&self, at: Block, most: u64) -> Option<(Block, u64)> {
         Some((at, most))
+    }
+
+    /// [`Memory::locate_one`] of a block that is about to be stored into, and the block's [`Spot`] if it is cached: ask that before the store whether the
+    /// place is sure, and tell it after the store.
+    #[inline(always)]
+    fn spot(&self, at: Block) -> Option<(Block, Option<Spot<'_>>)> {
+        Some((self.locate_one(at)?, None))
     }
 
     /// [`Memory::load`] from where blocks were located, in the same slot.
@@ -209,12 +237,12 @@ pub trait Memory: Send + Sync + 'static {
         u64::MAX
     }
 
-    /// Waits until there are places for `blocks` more blocks, or for as many as there can be.
+    /// Waits until there are places for new bytes of `blocks` blocks of `member`, or for as many as there can be.
     ///
     /// # Errors
-    /// [`MemoryError`] when there are none for long, because dirty blocks cannot be written.
-    fn wait_for_places(&self, node: NodeId, blocks: u64) -> Result<(), MemoryError> {
-        let _ = (node, blocks);
+    /// [`MemoryError`] when there are none for long, because dirty blocks of it cannot be written.
+    fn wait_for_places(&self, node: NodeId, member: MemberId, blocks: u64) -> Result<(), MemoryError> {
+        let _ = (node, member, blocks);
         Ok(())
     }
 
@@ -282,16 +310,16 @@ pub trait Disks: Memory {
         let _ = (member, waits, ended);
     }
 
-    /// Writes `frames` to the blocks from `first` on; they are durable on return when it is `forced`, and nothing else is for that.
+    /// Writes `frames` to the blocks from `first` on.
     ///
     /// # Errors
     /// [`MemoryError`] when not all of them were written; each may be old or new then.
-    fn write(&self, first: Block, frames: &[Block], forced: bool) -> Result<(), MemoryError>;
+    fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError>;
 
     /// Makes all writes durable that returned before the call.
     ///
     /// # Errors
-    /// [`MemoryError`] when that is not sure.
+    /// [`MemoryError`] when that is not sure: of none of those that were not durable before.
     fn flush(&self, member: MemberId) -> Result<(), MemoryError>;
 }
 

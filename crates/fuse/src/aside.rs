@@ -1,6 +1,7 @@
 //! Threads beside those that take requests. What waits for the disk of a durable pool is carried out here, and those go on with what does not.
 //!
-//! There are two: one for fsyncs of few bytes, one for all that may take long, so that the first do not wait for the second. An fsync takes along all
+//! There are three: one for fsyncs of few bytes, one for reads that wait for frames or for others' reads, one for all that may take long, so that the
+//! first do not wait for the others. An fsync takes along all
 //! others that have come: each is settled, and then the log is forced once for all. Users take turns: when all fsyncs of a user are settled and another
 //! has many, the log is forced for those that are settled so far. So a user who has one under way waits for a few of another's, not for all.
 
@@ -36,6 +37,14 @@ pub(crate) trait Errand: Send + Sized + 'static {
     fn give_back(errands: &mut Vec<(Self, Answer)>);
 }
 
+/// Which thread carries a request out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Short,
+    Read,
+    Long,
+}
+
 /// Work of one thread.
 #[derive(Debug)]
 pub(crate) struct Lane<E> {
@@ -53,12 +62,9 @@ struct State<E> {
     is_over: bool,
 }
 
-/// The way to both threads, which end when it is dropped, after what they are doing.
+/// The way to all threads, which end when it is dropped, after what they are doing.
 #[derive(Debug)]
-pub(crate) struct Aside<E> {
-    short: Arc<Lane<E>>,
-    long: Arc<Lane<E>>,
-}
+pub(crate) struct Aside<E>([Arc<Lane<E>>; 3]);
 
 impl<E: Errand> Aside<E> {
     pub(crate) fn new() -> Self {
@@ -73,15 +79,12 @@ impl<E: Errand> Aside<E> {
                 came: Condvar::new(),
             })
         };
-        Self {
-            short: lane("sync"),
-            long: lane("long"),
-        }
+        Self(["sync", "read", "long"].map(lane))
     }
 
     /// Has a request carried out.
-    pub(crate) fn send(&self, errand: E, is_long: bool) {
-        let lane = self.lane(is_long);
+    pub(crate) fn send(&self, errand: E, way: Way) {
+        let lane = self.lane(way);
         let mut state = lane.lock();
         state.bytes += errand.bytes();
         state.errands.push_back(errand);
@@ -90,19 +93,19 @@ impl<E: Errand> Aside<E> {
     }
 
     /// Whether a request of that many bytes may wait with the others, or else its thread is to wait itself.
-    pub(crate) fn has_room(&self, bytes: usize, is_long: bool) -> bool {
-        self.lane(is_long).lock().bytes + bytes <= BYTES_MAX
+    pub(crate) fn has_room(&self, bytes: usize, way: Way) -> bool {
+        self.lane(way).lock().bytes + bytes <= BYTES_MAX
     }
 
-    fn lane(&self, is_long: bool) -> &Lane<E> {
-        if is_long { &self.long } else { &self.short }
+    fn lane(&self, way: Way) -> &Arc<Lane<E>> {
+        &self.0[way as usize]
     }
 }
 
 impl<E> Aside<E> {
     /// Lanes that threads [`serve`](Lane::serve), one each.
-    pub(crate) fn lanes(&self) -> [&Arc<Lane<E>>; 2] {
-        [&self.short, &self.long]
+    pub(crate) fn lanes(&self) -> &[Arc<Lane<E>>; 3] {
+        &self.0
     }
 }
 
@@ -260,15 +263,18 @@ mod tests {
     fn batch(aside: &Aside<Of>, meanwhile: (usize, Option<Of>)) -> Vec<usize> {
         let (after, mut coming) = meanwhile;
         let mut turns = Turns::default();
-        let first = aside.short.take().expect("some wait");
+        let first = aside.lane(Way::Short).take().expect("some wait");
         let is_sync = first.is_sync();
-        turns.begin(&first, aside.short.syncs());
+        turns.begin(&first, aside.lane(Way::Short).syncs());
         let mut numbers = vec![first.0];
         loop {
             if numbers.len() == after {
-                coming.take().into_iter().for_each(|errand| aside.send(errand, false));
+                coming
+                    .take()
+                    .into_iter()
+                    .for_each(|errand| aside.send(errand, Way::Short));
             }
-            match is_sync.then(|| aside.short.take_next(&mut turns)).flatten() {
+            match is_sync.then(|| aside.lane(Way::Short).take_next(&mut turns)).flatten() {
                 Some(next) => numbers.push(next.0),
                 None => return numbers,
             }
@@ -279,7 +285,7 @@ mod tests {
     fn fsyncs_are_taken_together_and_anything_else_alone() {
         let aside = Aside::new();
         for (number, is_sync) in [(1, true), (2, true), (3, false), (4, false), (5, true)] {
-            aside.send(Of(number, is_sync, 0), false);
+            aside.send(Of(number, is_sync, 0), Way::Short);
         }
         assert_eq!(batch(&aside, (0, None)), [1, 2]);
         assert_eq!(batch(&aside, (0, None)), [3]);
@@ -292,15 +298,15 @@ mod tests {
     #[test]
     fn users_who_keep_coming_put_no_forced_write_off() {
         let aside = Aside::new();
-        (0..1000).for_each(|user| aside.send(Of(1, true, user), false));
+        (0..1000).for_each(|user| aside.send(Of(1, true, user), Way::Short));
         assert_eq!(batch(&aside, (0, None)).len(), BATCH_MAX);
     }
 
     #[test]
     fn a_user_with_one_fsync_does_not_wait_for_all_of_another() {
         let aside = Aside::new();
-        (1..=30).for_each(|number| aside.send(Of(number, true, 1), false));
-        aside.send(Of(99, true, 0), false);
+        (1..=30).for_each(|number| aside.send(Of(number, true, 1), Way::Short));
+        aside.send(Of(99, true, 0), Way::Short);
         assert_eq!(batch(&aside, (0, None)), [1, 99, 2, 3, 4]);
         // It comes while others are settled.
         let expected: Vec<usize> = (5..=14).chain([99]).collect();
@@ -311,23 +317,23 @@ mod tests {
     #[test]
     fn many_users_with_one_fsync_each_share_a_forced_write() {
         let aside = Aside::new();
-        (1..=30).for_each(|number| aside.send(Of(number, true, u32::try_from(number).expect("small")), false));
+        (1..=30).for_each(|number| aside.send(Of(number, true, u32::try_from(number).expect("small")), Way::Short));
         assert_eq!(batch(&aside, (0, None)), (1..=30).collect::<Vec<_>>());
         // Two with many each as well.
-        (1..=30).for_each(|number| aside.send(Of(number, true, u32::from(number > 15)), false));
+        (1..=30).for_each(|number| aside.send(Of(number, true, u32::from(number > 15)), Way::Short));
         assert_eq!(batch(&aside, (0, None)).len(), 30);
     }
 
     #[test]
     fn the_memory_of_what_waits_is_bounded_and_the_rest_is_carried_out_before_the_end() {
         let aside = Aside::new();
-        let lane = Arc::clone(&aside.long);
-        aside.send(Of(BYTES_MAX, false, 0), true);
-        assert!(!aside.has_room(1, true) && aside.has_room(BYTES_MAX, false));
-        aside.send(Of(0, false, 0), true);
+        let lane = Arc::clone(aside.lane(Way::Long));
+        aside.send(Of(BYTES_MAX, false, 0), Way::Long);
+        assert!(!aside.has_room(1, Way::Long) && aside.has_room(BYTES_MAX, Way::Short));
+        aside.send(Of(0, false, 0), Way::Long);
         assert!(lane.take().is_some());
-        assert!(aside.has_room(BYTES_MAX, true));
-        aside.send(Of(BYTES_MAX, false, 0), true);
+        assert!(aside.has_room(BYTES_MAX, Way::Long));
+        aside.send(Of(BYTES_MAX, false, 0), Way::Long);
         drop(aside);
         assert!(lane.take().is_some() && lane.take().is_some());
         assert!(lane.take().is_none());

@@ -16,6 +16,7 @@ mod names;
 mod open;
 mod xattrs;
 
+use crate::aside::Way;
 use crate::host::Host;
 use crate::negotiate::Agreed;
 use crate::passthrough::Connection;
@@ -87,6 +88,9 @@ pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_millis(200);
 /// The pause before each try.
 pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(1);
 
+/// Bytes of a synchronous write that others may wait for.
+const SHORT_BYTES: usize = 128 << 10;
+
 /// A reader of the device waits, if it is one, and is counted.
 struct Waiting<'a>(Option<&'a AtomicUsize>);
 
@@ -134,6 +138,8 @@ pub(crate) enum Origin {
         done: u64,
         /// Whether the thread of the ring can read bytes from disks for it.
         may_fetch: bool,
+        /// Whether it has begun to read some: others may wait for those.
+        is_reading: bool,
     },
 }
 
@@ -143,10 +149,7 @@ pub(crate) enum Later {
     /// There is no room yet.
     Room,
     /// It waits for the disk: by another thread ([`crate::aside`]).
-    Disk {
-        /// Whether others must not wait for it.
-        is_long: bool,
-    },
+    Disk(Way),
     /// When bytes were read from a disk.
     Fetch,
     /// A step of it is done, and it has come so far: others are served before the next step.
@@ -268,40 +271,55 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     /// Why the request is to be carried out by another thread, if it may wait for the disk.
     fn disk_wait(&self, request: &Request<'_>) -> Option<Later> {
         let fs = self.fs();
-        let is_long = match request {
+        // Changes of names wait for locks, whose holders may wait for what this thread reads.
+        let is_reading = matches!(self.origin, Origin::Ring { is_reading: true, .. });
+        let sync = |inode: Result<Arc<Inode>, Errno>| match inode {
+            Ok(inode) if fs.begins_long(&inode) => Way::Long,
+            _ => Way::Short,
+        };
+        let way = match request {
             _ if !fs.is_durable() => return None,
-            Request::FSync(_) | Request::FSyncDir(_) if fs.waits_to_sync() || fs.may_wait(false) => {
-                self.inode().is_ok_and(|inode| fs.begins_long(&inode))
+            Request::FSync(_) | Request::FSyncDir(_) if fs.waits_to_sync() || fs.may_wait(false) => sync(self.inode()),
+            Request::Write { input, data }
+                if input.flags & libc::O_DSYNC.cast_unsigned() != 0 && (fs.waits_to_sync() || fs.may_wait(false)) =>
+            {
+                match data.len() {
+                    ..=SHORT_BYTES => sync(self.inode()),
+                    _ => Way::Long,
+                }
             }
             // It may ask for more than a pool has that is far from full; and collapse makes the file durable.
-            Request::SyncFs | Request::FAllocate(_) => true,
+            Request::SyncFs | Request::FAllocate(_) => Way::Long,
             // They wait with a file's gate closed, or for one.
-            Request::CopyFileRange(_) | Request::CopyFileRange64(_) if fs.reads_disks() => true,
-            Request::SetAttr(input) if input.valid & set_attr::SIZE != 0 && fs.reads_disks() => true,
-            Request::GetXattr { name, .. } if *name == MAP_XATTR && fs.reads_disks() => true,
-            Request::Write { .. }
-            | Request::Create { .. }
+            Request::CopyFileRange(_) | Request::CopyFileRange64(_) if fs.reads_disks() => Way::Long,
+            Request::SetAttr(input) if input.valid & set_attr::SIZE != 0 && fs.reads_disks() => Way::Long,
+            Request::Open(input) if input.flags & libc::O_TRUNC.cast_unsigned() != 0 && fs.reads_disks() => Way::Long,
+            Request::GetXattr { name, .. } if *name == MAP_XATTR && fs.reads_disks() => Way::Long,
+            Request::Write { .. } | Request::CopyFileRange(_) | Request::CopyFileRange64(_) if fs.may_wait(true) => {
+                Way::Long
+            }
+            Request::Create { .. }
             | Request::MkNod { .. }
             | Request::MkDir { .. }
             | Request::SymLink { .. }
             | Request::TmpFile(_)
             | Request::Link { .. }
             | Request::Rename { .. }
-            | Request::SetXattr { .. }
-            | Request::CopyFileRange(_)
-            | Request::CopyFileRange64(_)
-                if fs.may_wait(true) =>
-            {
-                true
-            }
-            Request::Unlink { .. } | Request::RmDir { .. } | Request::RemoveXattr { .. } | Request::SetAttr(_)
-                if fs.may_wait(false) =>
-            {
-                true
+            | Request::SetXattr { .. } => match fs.may_wait(true) {
+                true => Way::Long,
+                false if is_reading => Way::Read,
+                false => return None,
+            },
+            Request::Unlink { .. } | Request::RmDir { .. } | Request::RemoveXattr { .. } | Request::SetAttr(_) => {
+                match fs.may_wait(false) {
+                    true => Way::Long,
+                    false if is_reading => Way::Read,
+                    false => return None,
+                }
             }
             _ => return None,
         };
-        Some(Later::Disk { is_long })
+        Some(Later::Disk(way))
     }
 
     /// Whether this thread may wait, for as long as it keeps what is returned.
@@ -356,7 +374,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     fn with_disk<T>(
         &self,
         asking: &Asking<'_>,
-        is_long: bool,
+        way: Way,
         fetches: impl FnOnce() -> Vec<Fetch>,
         mut operation: impl FnMut(&Asking<'_>) -> fs::Result<T>,
     ) -> fs::Result<T> {
@@ -373,7 +391,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             }
         }
         let Some(_waiting) = self.wait_here() else {
-            self.later.set(Some(Later::Disk { is_long }));
+            self.later.set(Some(Later::Disk(way)));
             return result;
         };
         operation(&Asking { waits: true, ..*asking })

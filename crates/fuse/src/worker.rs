@@ -75,14 +75,17 @@ impl Errand for Asked {
     }
 }
 
-/// Whether a request is an fsync.
+/// Whether a request ends with what an fsync does.
 fn sync_in(mut request: &[u8]) -> bool {
-    InHeader::take(&mut request).is_some_and(|header| is_sync(header.opcode))
+    InHeader::take(&mut request).is_some_and(|header| is_sync(&header, request))
 }
 
-/// Whether it is the number of an fsync.
-pub(crate) fn is_sync(opcode: u32) -> bool {
-    opcode == Opcode::FSync as u32 || opcode == Opcode::FSyncDir as u32
+/// Whether it is an fsync, or a write that is one too (O_DSYNC; O_SYNC has both bits).
+pub(crate) fn is_sync(header: &InHeader, mut arguments: &[u8]) -> bool {
+    const FSYNC: [u32; 2] = [Opcode::FSync as u32, Opcode::FSyncDir as u32];
+    let is_synced = |input: WriteIn| input.flags & libc::O_DSYNC.cast_unsigned() != 0;
+    FSYNC.contains(&header.opcode)
+        || header.opcode == Opcode::Write as u32 && WriteIn::take(&mut arguments).is_some_and(is_synced)
 }
 
 /// Sends an answer whose payload is in `message`; false when none is due.
@@ -112,16 +115,16 @@ impl<M: Memory, C: Clock, H: Host> Worker<M, C, H> {
             };
             let request = requests.bytes().get(..bytes).unwrap_or_default();
             let mut answer = self.responder.answer(request, false, replies.bytes());
-            if let Answer::Later(Later::Disk { is_long }) = answer {
+            if let Answer::Later(Later::Disk(way)) = answer {
                 let message_bytes = aside_message_bytes(&Incoming::parse(request));
-                let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(bytes + message_bytes, is_long);
+                let has_room = |aside: &&Arc<Aside<Asked>>| aside.has_room(bytes + message_bytes, way);
                 if let Some(aside) = self.aside.as_ref().filter(has_room) {
                     let asked = Asked {
                         request: request.to_vec(),
                         message: vec![0; message_bytes],
                         device: Arc::clone(&self.device),
                     };
-                    aside.send(asked, is_long);
+                    aside.send(asked, way);
                     continue;
                 }
                 // Beside rings nobody waits for this thread; and where too much waits already, all do.

@@ -191,6 +191,7 @@ impl Pool {
         }
         if let Err(error) = added {
             pool.memory().end_all_reads_of(member.id);
+            pool.memory().remove_disk(member.id);
             pool.memory().below().remove(member.id)?;
             return Err(error.into());
         }

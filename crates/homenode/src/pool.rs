@@ -189,6 +189,7 @@ impl Pool {
             pool.remove(member)?;
         }
         pool.memory().end_all_reads_of(member);
+        pool.memory().remove_disk(member);
         pool.memory().below().remove(member)?;
         self.inner.limit_metadata();
         drop(populators);

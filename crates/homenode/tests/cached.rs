@@ -1,10 +1,11 @@
 //! Durable pools whose members are reached past the page cache, with less memory than data.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
-use homenode::{File, MemberKind, OpenOptions, Pool, PoolOptions};
-use std::fs;
-use std::path::PathBuf;
-use std::thread;
+use homenode::{File, MemberKind, MountOptions, OpenOptions, Pool, PoolOptions, Transport};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 const MIB: u64 = 1 << 20;
 const FILE_BYTES: usize = 40 << 20;
@@ -128,4 +129,128 @@ fn capabilities() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let own = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
     u64::from_str_radix(own.trim(), 16).unwrap()
+}
+
+/// Threads of the crowd: many more than CPUs.
+const CROWD: u64 = 64;
+/// Bytes of the file of each: together far more than the cache has.
+const CROWD_FILE_BYTES: u64 = MIB;
+/// Time that the crowd works, and that a thread of it may wait for one call: the disk of the machine may be busy with others.
+const CROWD_TIME: Duration = Duration::from_secs(3);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A file of a thread of the crowd, in the library or on a mount.
+struct CrowdFile<'a> {
+    write: &'a dyn Fn(&[u8], u64) -> io::Result<()>,
+    read: &'a dyn Fn(&mut [u8], u64) -> io::Result<()>,
+    sync: &'a dyn Fn() -> io::Result<()>,
+}
+
+/// Writes, reads back and syncs until `end`; returns the number of rounds, and the longest call.
+fn work(file: &CrowdFile<'_>, thread: u64, end: Instant) -> (u64, Duration) {
+    let mut random = fastrand::Rng::with_seed(thread);
+    let mut content = vec![0; usize::try_from(CROWD_FILE_BYTES).unwrap()];
+    let mut worst = Duration::ZERO;
+    let mut timed = |act: &mut dyn FnMut() -> io::Result<()>| {
+        let start = Instant::now();
+        act().unwrap();
+        worst = worst.max(start.elapsed());
+    };
+    timed(&mut || (file.write)(&content, 0));
+    let mut rounds = 0;
+    while Instant::now() < end {
+        let range = |random: &mut fastrand::Rng| {
+            let start = random.usize(..content.len() - (64 << 10));
+            // Whole blocks, and parts of some.
+            let start = if random.bool() { start & !4095 } else { start };
+            start..start + random.usize(1..64 << 10)
+        };
+        let (written, read) = (range(&mut random), range(&mut random));
+        random.fill(&mut content[written.clone()]);
+        timed(&mut || (file.write)(&content[written.clone()], written.start as u64));
+        let mut back = vec![0; read.len()];
+        timed(&mut || (file.read)(&mut back, read.start as u64));
+        assert!(
+            back == content[read],
+            "thread {thread} reads other bytes in round {rounds}"
+        );
+        if random.u8(..8) == 0 {
+            timed(&mut || (file.sync)());
+        }
+        rounds += 1;
+    }
+    let mut back = vec![0; content.len()];
+    timed(&mut || (file.read)(&mut back, 0));
+    assert!(back == content, "thread {thread} has other bytes in the end");
+    (rounds, worst)
+}
+
+/// Runs the crowd on two CPUs; `job` opens the file of a thread, and works on it until the end.
+fn crowd(what: &str, job: impl Fn(u64, Instant) -> (u64, Duration) + Sync) {
+    let end = Instant::now() + CROWD_TIME;
+    let rounds: Vec<(u64, Duration)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..CROWD)
+            .map(|number| {
+                let job = &job;
+                scope.spawn(move || {
+                    let mut cpus = rustix::thread::CpuSet::new();
+                    let may = rustix::thread::sched_getaffinity(None).unwrap();
+                    let two = (0..rustix::thread::CpuSet::MAX_CPU)
+                        .filter(|cpu| may.is_set(*cpu))
+                        .take(2);
+                    two.for_each(|cpu| cpus.set(cpu));
+                    rustix::thread::sched_setaffinity(None, &cpus).unwrap();
+                    job(number, end)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let least = rounds.iter().map(|(rounds, _)| *rounds).min().unwrap();
+    let total: u64 = rounds.iter().map(|(rounds, _)| rounds).sum();
+    let worst = rounds.iter().map(|(_, worst)| *worst).max().unwrap();
+    eprintln!("{what}: {total} rounds of {CROWD} threads, {least} at least, the longest call {worst:?}");
+    assert!(
+        least > 0 && worst < CALL_TIMEOUT,
+        "{what}: {least} rounds of one thread, {worst:?}"
+    );
+}
+
+#[test]
+fn many_threads_share_a_small_cache_and_each_gets_its_turns() {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let pool = Pool::create_on(&[member(&directory)], &options()).unwrap();
+    crowd("library", |thread, end| {
+        let file = pool.create_file(format!("file{thread}")).unwrap();
+        let file = CrowdFile {
+            write: &|bytes, at| Ok(file.write_all_at(bytes, at)?),
+            read: &|bytes, at| Ok(file.read_exact_at(bytes, at).map(drop)?),
+            sync: &|| Ok(file.sync()?),
+        };
+        work(&file, thread, end)
+    });
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: through a mount: only root may mount, and /dev/fuse is needed");
+        return;
+    }
+    for transport in [Transport::Auto, Transport::Classic] {
+        let mount = directory.path().join("mount");
+        fs::create_dir_all(&mount).unwrap();
+        let mut mounting = MountOptions::default();
+        mounting.transport = transport;
+        let mounted = pool.mount_with(&mount, &mounting).unwrap();
+        let what = format!("mount, {}", mounted.transport().transport);
+        crowd(&what, |thread, end| {
+            let both = || fs::File::options().read(true).write(true).clone();
+            let file = both().open(mount.join(format!("file{thread}"))).unwrap();
+            let file = CrowdFile {
+                write: &|bytes, at| file.write_all_at(bytes, at),
+                read: &|bytes, at| file.read_exact_at(bytes, at),
+                sync: &|| file.sync_all(),
+            };
+            work(&file, thread, end)
+        });
+        mounted.unmount(false).unwrap();
+        mounted.wait().unwrap();
+    }
 }

@@ -24,6 +24,106 @@ fn options() -> PoolOptions {
     PoolOptions::new()
 }
 
+/// Way in which the processes that are killed reach their member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Mapped: the kernel has each store.
+    Mapped,
+    /// By requests, below a cache that goes with the process.
+    Disk,
+}
+
+/// Environment variable that tells such a process that its member is a disk, and the version up to which [`overwrite`] has synced.
+const SYNCED: &str = "HOMENODE_TEST_SYNCED";
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::Mapped, Self::Disk];
+
+    /// That of the process itself.
+    fn own() -> Self {
+        match std::env::var_os(SYNCED) {
+            Some(_) => Self::Disk,
+            None => Self::Mapped,
+        }
+    }
+
+    fn options(self) -> PoolOptions {
+        match self {
+            Self::Mapped => options(),
+            Self::Disk => {
+                let mut options = options().cache(8 << 20);
+                options.direct = true;
+                options
+            }
+        }
+    }
+
+    /// A tmpfs has no page cache that could be passed by.
+    fn files(self, name: &str) -> Files {
+        match self {
+            Self::Mapped => Files::new(name),
+            Self::Disk => Files::under(Path::new(env!("CARGO_TARGET_TMPDIR")), name),
+        }
+    }
+}
+
+/// Runs of a file that is overwritten in place, far more than the cache has, and bytes of each.
+const RUNS: usize = 384;
+const RUN_BYTES: usize = 64 << 10;
+
+/// Where the write of a version goes.
+fn run_of(version: u64) -> usize {
+    let run = (version.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % RUNS as u64;
+    usize::try_from(run).unwrap()
+}
+
+/// Overwrites runs of a file, each word with the version, and syncs now and then, from the version behind the last that was synced on. Returns the last that
+/// was when something fails.
+fn overwrite(
+    mut synced: u64,
+    write: impl Fn(&[u8], u64) -> bool,
+    sync: impl Fn() -> bool,
+    mut tell: impl FnMut(u64),
+) -> u64 {
+    for version in synced + 1.. {
+        let bytes: Vec<u8> = (0..RUN_BYTES / 8).flat_map(|_| version.to_le_bytes()).collect();
+        if !write(&bytes, (run_of(version) * RUN_BYTES) as u64) {
+            break;
+        }
+        if version.is_multiple_of(40) {
+            if !sync() {
+                break;
+            }
+            synced = version;
+            tell(version);
+        }
+    }
+    synced
+}
+
+/// Checks that a file has the version of each run that was `synced`, or newer ones, and no other bytes.
+fn check_overwritten(pool: &Pool, synced: u64) {
+    if synced == 0 && pool.metadata("big").is_err() {
+        return;
+    }
+    let bytes = read(pool, "big");
+    let mut least = vec![0; RUNS];
+    (1..=synced).for_each(|version| least[run_of(version)] = version);
+    for (run, least) in least.into_iter().enumerate() {
+        let start = (run * RUN_BYTES).min(bytes.len());
+        let words = bytes[start..(start + RUN_BYTES).min(bytes.len())].as_chunks().0;
+        assert!(least == 0 || words.len() == RUN_BYTES / 8, "run {run} is cut off");
+        for (at, word) in words.iter().enumerate() {
+            let version = u64::from_le_bytes(*word);
+            let is_own = version == 0 || run_of(version) == run;
+            assert!(
+                version >= least && is_own,
+                "word {at} of run {run} is of version {version}, {least} was synced"
+            );
+        }
+    }
+}
+
 #[test]
 fn what_was_written_is_there_when_the_pool_is_opened_again() {
     for (kind, dir) in [
@@ -143,7 +243,7 @@ const CLASSIC: &str = "HOMENODE_TEST_CLASSIC";
 
 /// Serves the pool on a mount until it is killed.
 fn serve_until_killed(member: &Path, directory: &Path) -> ! {
-    let pool = Pool::open_on(&[member.to_owned()], &options()).unwrap();
+    let pool = Pool::open_on(&[member.to_owned()], &Kind::own().options()).unwrap();
     let mut mounting = MountOptions::default();
     if std::env::var_os(CLASSIC).is_some() {
         mounting.transport = Transport::Classic;
@@ -156,27 +256,40 @@ fn serve_until_killed(member: &Path, directory: &Path) -> ! {
 }
 
 /// Replaces a file through the mount again and again, until the server is gone: a new one of two records, synced and renamed over the old one. Returns the
-/// last that was renamed.
-fn replace_while_served(directory: &Path) -> Option<u64> {
+/// last that must be there: that was renamed, and on a disk before a sync.
+fn replace_while_served(kind: Kind, directory: &Path) -> Option<u64> {
     let (new, kept) = (directory.join("new"), directory.join("kept"));
-    let replace = |nth: u64| -> std::io::Result<()> {
+    let first = stamp(&fs::read(&kept).unwrap_or_default()).map_or(0, |nth| nth + 1);
+    let (mut renamed, mut last) = (None, None);
+    let mut replace = |nth: u64| -> std::io::Result<()> {
         let file = File::create(&new)?;
         (&file).write_all(&record(nth))?;
         if nth.is_multiple_of(3) {
             file.sync_all()?;
+            last = renamed;
         }
         (&file).write_all(&record(nth))?;
-        fs::rename(&new, &kept)
+        fs::rename(&new, &kept)?;
+        renamed = Some(nth);
+        Ok(())
     };
-    let first = stamp(&fs::read(&kept).unwrap_or_default()).map_or(0, |nth| nth + 1);
-    let mut last = None;
-    for nth in first.. {
-        if replace(nth).is_err() {
-            break;
-        }
-        last = Some(nth);
+    let _ = (first..).try_for_each(&mut replace);
+    match kind {
+        Kind::Mapped => renamed,
+        Kind::Disk => last,
     }
-    last
+}
+
+/// Overwrites a large file through the mount until the server is gone; returns the last version that was synced.
+fn overwrite_while_served(directory: &Path, synced: u64) -> u64 {
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(directory.join("big"));
+    let Ok(file) = file else { return synced };
+    let write = |bytes: &[u8], at| file.write_all_at(bytes, at).is_ok();
+    overwrite(synced, write, || file.sync_all().is_ok(), |_| ())
 }
 
 /// The number that a file of two records has; `None` of an empty one.
@@ -190,8 +303,8 @@ fn stamp(bytes: &[u8]) -> Option<u64> {
     Some(nth)
 }
 
-/// Appends records through the mount and syncs some, until the server is gone; returns how many were written.
-fn write_while_served(directory: &Path) -> u64 {
+/// Appends records through the mount and syncs some, until the server is gone; returns how many must be there: that were written, and on a disk synced.
+fn write_while_served(kind: Kind, directory: &Path) -> u64 {
     let path = directory.join("file");
     let Ok(file) = File::options().append(true).create(true).open(path) else {
         return 0;
@@ -201,17 +314,22 @@ fn write_while_served(directory: &Path) -> u64 {
     if file.set_len(nth * RECORD_BYTES as u64).is_err() {
         return 0;
     }
-    let step = |nth: u64| -> std::io::Result<()> {
+    let mut synced = 0;
+    let mut step = |nth: u64| -> std::io::Result<()> {
         (&file).write_all(&record(nth))?;
         if nth.is_multiple_of(7) {
             file.sync_data()?;
+            synced = nth + 1;
         }
         Ok(())
     };
     while step(nth).is_ok() {
         nth += 1;
     }
-    nth
+    match kind {
+        Kind::Mapped => nth,
+        Kind::Disk => synced,
+    }
 }
 
 #[test]
@@ -223,37 +341,51 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
         eprintln!("SKIPPED: only root may mount, and /dev/fuse is needed");
         return;
     }
-    let files = Files::new("served");
+    Kind::ALL.into_iter().for_each(kill_servers);
+}
+
+/// Kills servers of a mount whose member is reached in such a way.
+fn kill_servers(kind: Kind) {
+    let files = kind.files("served");
     let (member, directory) = (files.member("a", MEMBER_BYTES), files.0.join("mount"));
     fs::create_dir(&directory).unwrap();
-    drop(Pool::create_on(std::slice::from_ref(&member), &options()).unwrap());
+    drop(Pool::create_on(std::slice::from_ref(&member), &kind.options()).unwrap());
     let (rounds, mut most, mut replaced) = (kills(), 0, 0);
+    let mut synced = 0;
     for round in 0..rounds {
         let mut variables = vec![(KILLED, member.as_os_str()), (SERVER, directory.as_os_str())];
+        let from = synced.to_string();
+        if kind == Kind::Disk {
+            variables.push((SYNCED, OsStr::new(&from)));
+        }
         if round.is_multiple_of(2) {
             variables.push((CLASSIC, OsStr::new("1")));
         }
         let test = "nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed";
         let (mut child, _lines) = start(test, &variables);
-        let (written, last) = std::thread::scope(|scope| {
-            let writer = scope.spawn(|| write_while_served(&directory));
-            let replacer = scope.spawn(|| replace_while_served(&directory));
-            std::thread::sleep(std::time::Duration::from_millis(20 + round * 7 % 90));
+        let (written, last, overwritten) = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_while_served(kind, &directory));
+            let replacer = scope.spawn(|| replace_while_served(kind, &directory));
+            let overwriter = (kind == Kind::Disk).then(|| scope.spawn(|| overwrite_while_served(&directory, synced)));
+            std::thread::sleep(Duration::from_millis(20 + round * 7 % 90));
             child.kill().unwrap();
             child.wait().unwrap();
-            (writer.join().unwrap(), replacer.join().unwrap())
+            let overwritten = overwriter.map_or(0, |overwriter| overwriter.join().unwrap());
+            (writer.join().unwrap(), replacer.join().unwrap(), overwritten)
         });
+        synced = overwritten;
         let unmounted = Command::new("umount").arg("-l").arg(&directory).status().unwrap();
         assert!(unmounted.success(), "round {round}: the dead mount stays");
         let checked = homenode::check(std::slice::from_ref(&member)).unwrap();
         assert!(checked.faults.is_empty(), "round {round}: {:?}", checked.faults);
-        let pool = Pool::open_on(std::slice::from_ref(&member), &options()).unwrap();
+        let pool = Pool::open_on(std::slice::from_ref(&member), &kind.options()).unwrap();
         if let Some(last) = last {
             let kept = stamp(&read(&pool, "kept"));
-            // One more when the rename was carried out and its answer did not come.
+            // One more when the rename was carried out and its answer did not come; on a disk, when a commit came.
+            let most = if kind == Kind::Mapped { last + 1 } else { u64::MAX };
             assert!(
-                kept == Some(last) || kept == Some(last + 1),
-                "round {round}: {last} was renamed, {kept:?} is there"
+                kept.is_some_and(|kept| (last..=most).contains(&kept)),
+                "{kind:?}, round {round}: {last} was renamed, {kept:?} is there"
             );
             replaced = replaced.max(last);
         }
@@ -262,13 +394,18 @@ fn nothing_that_was_written_is_lost_when_the_server_of_a_mount_is_killed() {
         if count > 30_000 {
             pool.remove_file("file").unwrap();
         }
+        check_overwritten(&pool, synced);
     }
     assert!(most > rounds, "{most} records in {rounds} rounds: it was not at work");
     assert!(
         replaced > rounds,
         "{replaced} renames in {rounds} rounds: it was not at work"
     );
-    eprintln!("{rounds} rounds, up to {most} records in a file, {replaced} renames");
+    assert!(
+        kind == Kind::Mapped || synced > rounds,
+        "{synced} overwrites in {rounds} rounds: it was not at work"
+    );
+    eprintln!("{kind:?}: {rounds} rounds, up to {most} records in a file, {replaced} renames, {synced} overwrites");
 }
 
 fn record(nth: u64) -> [u8; RECORD_BYTES] {
@@ -277,7 +414,8 @@ fn record(nth: u64) -> [u8; RECORD_BYTES] {
 
 /// Appends records, syncs every few, and tells after each that it is there; for ever.
 fn write_until_killed(member: &Path) {
-    let pool = Pool::open_on(&[member.to_owned()], &options()).unwrap();
+    let kind = Kind::own();
+    let pool = Pool::open_on(&[member.to_owned()], &kind.options()).unwrap();
     println!("up");
     let write = |thread: usize| {
         let name = format!("file-{thread}");
@@ -287,9 +425,6 @@ fn write_until_killed(member: &Path) {
         loop {
             file.write_all_at(&record(nth), nth * RECORD_BYTES as u64).unwrap();
             nth += 1;
-            if nth.is_multiple_of(thread as u64 * 5 + 1) {
-                file.sync().unwrap();
-            }
             // What names a file comes and goes beside.
             let other = format!("{name}-{nth}");
             pool.create_file(&other).unwrap();
@@ -301,12 +436,34 @@ fn write_until_killed(member: &Path) {
                 // Not there when it was killed before it made that one.
                 let _ = pool.remove_file(format!("{name}-{}", nth - 3));
             }
-            println!("{thread} {nth}");
+            let is_synced = nth.is_multiple_of(thread as u64 * 5 + 1);
+            if is_synced {
+                file.sync().unwrap();
+            }
+            if is_synced || kind == Kind::Mapped {
+                println!("{thread} {nth}");
+            }
         }
+    };
+    let overwrite_big = || {
+        let both = OpenOptions::new().read(true).write(true).create(true);
+        let file = pool.open("big", &both).unwrap();
+        let synced = std::env::var(SYNCED).unwrap().parse().unwrap();
+        let write = |bytes: &[u8], at| file.write_all_at(bytes, at).is_ok();
+        overwrite(
+            synced,
+            write,
+            || file.sync().is_ok(),
+            |version| println!("{THREADS} {version}"),
+        );
+        unreachable!("it works until it is killed");
     };
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             scope.spawn(move || write(thread));
+        }
+        if kind == Kind::Disk {
+            scope.spawn(overwrite_big);
         }
     });
 }
@@ -316,23 +473,33 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
     if let Some(member) = std::env::var_os(KILLED) {
         return write_until_killed(Path::new(&member));
     }
+    Kind::ALL.into_iter().for_each(kill_writers);
+}
+
+/// Kills processes that write to a member that is reached in such a way.
+fn kill_writers(kind: Kind) {
     let rounds = kills();
-    let files = Files::new("killed");
+    let files = kind.files("killed");
     let member = files.member("a", MEMBER_BYTES);
-    drop(Pool::create_on(std::slice::from_ref(&member), &options()).unwrap());
-    let mut written = 0;
+    drop(Pool::create_on(std::slice::from_ref(&member), &kind.options()).unwrap());
+    let (mut written, mut synced) = (0, 0);
     for round in 0..rounds {
         let test = "nothing_that_was_told_is_lost_when_the_process_is_killed";
-        let (mut child, mut lines) = start(test, &[(KILLED, member.as_os_str())]);
-        let mut told = [0; THREADS];
-        let until = std::time::Instant::now() + std::time::Duration::from_millis(20 + round * 7 % 90);
+        let mut variables = vec![(KILLED, member.as_os_str())];
+        let from = synced.to_string();
+        if kind == Kind::Disk {
+            variables.push((SYNCED, OsStr::new(&from)));
+        }
+        let (mut child, mut lines) = start(test, &variables);
+        let mut told = [0; THREADS + 1];
+        let until = Instant::now() + Duration::from_millis(20 + round * 7 % 90);
         let note = |told: &mut [u64], line: &str| {
             if let Some((thread, nth)) = line.split_once(' ') {
                 let thread: usize = thread.parse().expect(line);
                 told[thread] = nth.parse().expect(line);
             }
         };
-        while std::time::Instant::now() < until {
+        while Instant::now() < until {
             let line = lines.next().expect("it goes on until it is killed").unwrap();
             note(&mut told, &line);
         }
@@ -341,18 +508,20 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
         let rest: Vec<String> = lines.map_while(Result::ok).collect();
         rest.iter().rev().skip(1).rev().for_each(|line| note(&mut told, line));
         child.wait().unwrap();
-        let pool = Pool::open_on(std::slice::from_ref(&member), &options()).unwrap();
-        for (thread, told) in told.iter().enumerate() {
+        let pool = Pool::open_on(std::slice::from_ref(&member), &kind.options()).unwrap();
+        synced = told[THREADS].max(synced);
+        check_overwritten(&pool, synced);
+        for (thread, told) in told[..THREADS].iter().enumerate() {
             let count = count_records::<RECORD_BYTES>(&pool, &format!("file-{thread}"), *told, round);
             written = written.max(count);
             if *told > 0 {
                 let kept = stamp(&read(&pool, &format!("file-{thread}-kept"))).unwrap();
                 assert!(kept >= *told, "round {round}: {told} was renamed, {kept} is there");
-                let newest = format!("file-{thread}-{told}");
-                let next = format!("file-{thread}-{}", told + 1);
+                // It is removed three records later: on a disk more are told only with the next sync.
+                let later = if kind == Kind::Mapped { 1 } else { 20 };
                 assert!(
-                    pool.metadata(&newest).is_ok() || pool.metadata(&next).is_ok(),
-                    "round {round}: {newest} is gone"
+                    (*told..=told + later).any(|nth| pool.metadata(format!("file-{thread}-{nth}")).is_ok()),
+                    "round {round}: file-{thread}-{told} is gone"
                 );
             }
             // Before the pool is full.
@@ -365,7 +534,11 @@ fn nothing_that_was_told_is_lost_when_the_process_is_killed() {
         written > rounds * 10,
         "{written} records in {rounds} rounds: it was not at work"
     );
-    eprintln!("{rounds} rounds, {written} records in a file");
+    assert!(
+        kind == Kind::Mapped || synced > rounds,
+        "{synced} overwrites in {rounds} rounds: it was not at work"
+    );
+    eprintln!("{kind:?}: {rounds} rounds, {written} records in a file, {synced} overwrites");
 }
 
 /// Blocks that were freed are kept back until a commit, so they tell when there was one.

@@ -515,9 +515,9 @@ impl Disks for NodeMemory {
         }
     }
 
-    fn write(&self, first: Block, frames: &[Block], forced: bool) -> Result<(), MemoryError> {
+    fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
         let disk = self.disk(first.member())?;
-        let written = disk.write(first.index(), Frames::of(&self.table, frames), forced);
+        let written = disk.write(first.index(), Frames::of(&self.table, frames));
         written.map_err(|_| MemoryError)
     }
 

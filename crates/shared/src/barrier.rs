@@ -22,6 +22,9 @@
 //! store, which is before the load in program order (the compiler fence keeps it there), is complete at B, so C's
 //! load, which is after the call, reads it: r2 = inode. There is no third place. E's side needs no barrier of its own.
 //!
+//! A store that is to be saved is the same: E stores bytes, and then looks whether they are noted as dirty; C takes the note away, and then reads the
+//! bytes. Either E finds the note gone, and notes them anew, or C reads them. They may be many: all that E stored before B is complete at B.
+//!
 //! Leaving needs none: it is a release store that C reads with acquire. A slot claimed after C looked at how many there
 //! are is covered by the claim's SeqCst maximum and E's SeqCst load of the state.
 //!

@@ -6,9 +6,10 @@
 //! on, and a store makes it dirty again.
 //!
 //! Rules. (1) Threads use a frame inside a slot ([`crate::Slots`]); one that was cooled is evicted when all have left that were inside then:
-//! [`Epochs`]. (2) Who stores into a frame makes it dirty *after* the store, a barrier between; who saves it takes the dirt away *before* it reads
-//! the bytes, likewise: so each store is saved, or seen to be dirty again, and savers wait for nobody. (3) A block is forgotten when no thread can reach it any
-//! more, but one that is filling its frame: that one finds the word changed, and keeps the frame. (4) A frame is stamped with the epoch *after* it
+//! [`Epochs`]. (2) A thread that has stored into a frame, [`Slots::barrier_inside`] behind the store, looks whether the frame is dirty, and makes it so
+//! if not. A saver takes the dirt away, and reads the bytes behind [`Slots::barrier_outside`]. So each store is saved, or its frame is dirty again, and
+//! savers wait for nobody. A frame may be made dirty before the store as well: [`FrameIndex::warm_to_store`]. (3) A block is forgotten when no thread can
+//! reach it any more, but one that is filling its frame: that one finds the word changed, and keeps the frame. (4) A frame is stamped with the epoch *after* it
 //! became cool and while it is held, so that its stamp is not older than any thread that found it hot.
 
 use crate::Slots;
@@ -128,6 +129,43 @@ impl FrameIndex {
         }
     }
 
+    /// Frame of a block, and whether it is dirty: then a store into it changes no word. The frame of one that is clean is a guess, as another thread may
+    /// evict it until [`FrameIndex::warm_to_store`] has returned. Inside a slot.
+    #[inline(always)]
+    #[must_use]
+    pub fn find_to_store(&self, at: u64) -> Option<(u32, bool)> {
+        // Acquire: as in `find`. A dirty frame is hot.
+        let word = self.word(at).load(Ordering::Acquire);
+        let is_dirty = word & DIRTY != 0;
+        (is_dirty || matches!(kind(word), Kind::Hot | Kind::Cool)).then(|| (frame(word), is_dirty))
+    }
+
+    /// Makes a block's frame hot and dirty ahead of a store. Returns the frame, and whether it was clean. Inside a slot. Behind the store the word would
+    /// be changed only when all bytes have left the processor; ahead of it they are not waited for. The look behind the store is needed all the
+    /// same, as a saver may come in between.
+    ///
+    /// # Errors
+    /// [`Away`] when it has none.
+    pub fn warm_to_store(&self, at: u64) -> Result<(u32, bool), Away> {
+        let cell = self.word(at);
+        let mut word = cell.load(Ordering::Acquire);
+        loop {
+            match kind(word) {
+                Kind::Absent => return Err(Away::Absent),
+                Kind::Filling => return Err(Away::Filling),
+                Kind::Hot if word & DIRTY != 0 => return Ok((frame(word), false)),
+                Kind::Hot | Kind::Cool => {}
+            }
+            self.count(at);
+            // SeqCst: as in `warm` and `mark_dirty`.
+            match cell.compare_exchange(word, word | HOT | DIRTY, Ordering::SeqCst, Ordering::Acquire) {
+                Ok(_) => return Ok((frame(word), true)),
+                Err(now) => word = now,
+            }
+            self.uncount(at);
+        }
+    }
+
     /// Whether a block has a frame, or is about to have one; a guess where no slot holds it.
     #[must_use]
     pub fn has_frame(&self, at: u64) -> bool {
@@ -185,7 +223,17 @@ impl FrameIndex {
             .compare_exchange(filling, ABSENT, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Whether a block's frame is dirty: asked after a store, the caller's barrier between.
+    /// Takes a block away from whoever fills its frame, if somebody does, for newer bytes of all of it: the filler finds the word changed, and keeps the frame.
+    pub fn interrupt(&self, at: u64) {
+        let cell = self.word(at);
+        // Relaxed: nothing is read behind it.
+        let word = cell.load(Ordering::Relaxed);
+        if kind(word) == Kind::Filling {
+            let _ = cell.compare_exchange(word, ABSENT, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a block's frame is dirty: asked after a store, [`Slots::barrier_inside`] between.
     #[inline(always)]
     #[must_use]
     pub fn is_dirty(&self, at: u64) -> bool {
@@ -241,7 +289,8 @@ impl FrameIndex {
         None
     }
 
-    /// Takes the dirt off a block's frame, to write its bytes; `None` when it is clean, or held. Read its bytes after this returned.
+    /// Takes the dirt off a block's frame, to write its bytes; `None` when it is clean, or held. Read its bytes after [`Slots::barrier_outside`], which
+    /// may be one for many blocks.
     #[must_use]
     pub fn begin_save(&self, at: u64) -> Option<u32> {
         let cell = self.word(at);
@@ -256,8 +305,6 @@ impl FrameIndex {
             }
         }
         self.uncount(at);
-        // Stores that were not followed by a look at the word before are seen: rule 2.
-        fence(Ordering::SeqCst);
         Some(frame(word))
     }
 
@@ -469,7 +516,20 @@ mod tests {
         assert!(index.end_save(7, stamp) && stamps.get() == 2);
         assert_eq!(index.cool(7, 0, stamp), Cooled::Before);
         assert!(!index.evict(7, 0, || false), "it is in use");
+        assert_eq!((index.find_to_store(7), index.find(7)), (Some((0, false)), None));
+        assert_eq!(index.warm_to_store(7), Ok((0, true)));
+        assert_eq!(index.warm_to_store(7), Ok((0, false)), "it is dirty already");
+        assert_eq!(
+            (index.find_to_store(7), index.next_dirty(0, 2000)),
+            (Some((0, true)), Some(7))
+        );
+        assert!(index.begin_save(7) == Some(0) && index.end_save(7, stamp));
+        assert_eq!(index.next_dirty(0, 2000), None);
         assert!(index.evict(7, 0, || true) && !index.has_frame(7));
+        assert_eq!(
+            (index.find_to_store(7), index.warm_to_store(7)),
+            (None, Err(Away::Absent))
+        );
     }
 
     #[test]

@@ -63,10 +63,13 @@ impl Slots {
     #[must_use]
     pub fn claim(self: &Arc<Self>) -> Option<Slot> {
         let free = |cell: &&SlotCell| {
-            // Acquire pairs with the release of the slot by its last thread: its counters are ours now.
-            cell.claimed
-                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
+            // Relaxed: a look first, as the line of one that is taken is its thread's. Acquire pairs with the release of the slot by its last thread: its
+            // counters are ours now.
+            !cell.claimed.load(Ordering::Relaxed)
+                && cell
+                    .claimed
+                    .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
         };
         let index = self.cells.iter().position(|cell| free(&cell))?;
         // SeqCst: ordered before this thread's first entry, so that whoever closes a gate and misses the new mark is
@@ -143,6 +146,18 @@ impl Slots {
             .0
             .retain(|(at, inode)| self.cells[*at].inode.load(Ordering::Acquire) == *inode);
         inside.0.is_empty()
+    }
+
+    /// Barrier of a thread inside a slot between what it stored and its look whether that is noted. Pairs with [`Slots::barrier_outside`].
+    #[inline(always)]
+    pub fn barrier_inside(&self) {
+        self.barriers.often();
+    }
+
+    /// Barrier of a thread between taking such a note away and reading what was stored: it reads all stores of those who found the note. Costs a
+    /// system call, and an interrupt of each CPU that runs a thread of this process.
+    pub fn barrier_outside(&self) {
+        self.barriers.seldom();
     }
 
     /// Opens `gate` again.

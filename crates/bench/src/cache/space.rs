@@ -58,7 +58,7 @@ impl Disks for Nothing {
     fn read(&self, _: Block, _: &[Block]) -> Result<(), MemoryError> {
         Ok(())
     }
-    fn write(&self, _: Block, _: &[Block], _: bool) -> Result<(), MemoryError> {
+    fn write(&self, _: Block, _: &[Block]) -> Result<(), MemoryError> {
         Ok(())
     }
     fn flush(&self, _: MemberId) -> Result<(), MemoryError> {

@@ -1,6 +1,8 @@
 //! Durable pools: made, mounted, killed, put away and taken up again.
 
 mod disks;
+mod lost;
+mod squeezed;
 mod troubles;
 
 use super::harness::*;

@@ -101,7 +101,7 @@ impl<M: Disks> Cached<M> {
         refused.into_iter().for_each(|fetch| self.end_fetch_of(fetch, false));
     }
 
-    /// Tends a slice for once: reads ahead what is wanted, keeps frames free, and, for the first slice, writes back. Waits up to `most` where there
+    /// Tends a slice for once: reads ahead what is wanted, keeps frames free, and writes back. Waits up to `most` where there
     /// is nothing to do, and not long after it was woken.
     pub fn tend(&self, slice: usize, most: Duration) {
         const SOON: Duration = Duration::from_millis(1);
@@ -111,7 +111,7 @@ impl<M: Disks> Cached<M> {
             self.end_all_reads(cache);
         }
         // Errors are told to those who sync the blocks.
-        let is_busy = slice == 0 && self.write_back().unwrap_or(false);
+        let is_busy = self.write_back(slice).unwrap_or(false);
         let wait = match (has_room, is_busy) {
             (_, true) => Duration::ZERO,
             (false, false) => SOON.min(most),

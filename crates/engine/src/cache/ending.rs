@@ -9,7 +9,7 @@
 //! Invariant: whoever sleeps is told when a block of the disk was filled or given up, a read was begun, or nobody takes ends any more.
 
 use super::{Cache, Cached, Disk};
-use crate::{Disks, MemberId};
+use crate::{Disks, MemberId, MemoryError};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -87,21 +87,26 @@ impl Cache {
 
 impl<M: Disks> Cached<M> {
     /// Waits while somebody reads a block, and takes part in telling the ends of reads.
-    pub(super) fn wait_for_others(&self, (cache, disk): (&Cache, &Disk), at: u64) {
+    ///
+    /// # Errors
+    /// [`MemoryError`] when that read has failed.
+    pub(super) fn wait_for_others(&self, (cache, disk): (&Cache, &Disk), at: u64) -> Result<(), MemoryError> {
+        let before = disk.unread.lock().count();
         let is_filling = || disk.index.is_filling(at);
-        for _ in 0..LOOKS {
-            if !is_filling() || cache.show_kept(disk, at) {
-                return;
-            }
-            if self.take_ends((cache, disk), true).is_none() {
-                std::thread::yield_now();
-            }
-        }
+        let mut looks = 0;
         while is_filling() && !cache.show_kept(disk, at) {
-            if self.take_ends((cache, disk), true).is_none() {
+            looks += 1;
+            if self.take_ends((cache, disk), true).is_some() {
+                continue;
+            }
+            if looks < LOOKS {
+                std::thread::yield_now();
+            } else {
                 self.sleep(disk, at);
             }
         }
+        let has_failed = looks > 0 && !disk.index.has_frame(at) && disk.unread.lock().met(before, &(at..at + 1));
+        if has_failed { Err(MemoryError) } else { Ok(()) }
     }
 
     /// Tells the ends of reads that have ended, if nobody else does; and shows block `at` if it is kept back. Never waits.

@@ -1,5 +1,6 @@
 //! Bytes come into frames: read from a disk, or new.
 
+use super::space::Use;
 use super::{Cache, Cached, Disk};
 use crate::{BLOCK_BYTES, Block, Disks, MemberId, MemoryError, NodeId, Transfer};
 use homenode_shared::Away;
@@ -55,7 +56,7 @@ impl<M: Disks> Cached<M> {
         while at < end {
             match self.begin_run((cache, disk), node, at, end, true)? {
                 frames if frames.is_empty() => {
-                    self.wait_for_others((cache, disk), at);
+                    self.wait_for_others((cache, disk), at)?;
                     at += 1;
                 }
                 frames => {
@@ -69,7 +70,7 @@ impl<M: Disks> Cached<M> {
 
     /// [`Cached::fill`] of one block, which needs no memory; false when it has a frame by now.
     fn fill_one(&self, (cache, disk): (&Cache, &Disk), node: NodeId, at: u64) -> Result<bool, MemoryError> {
-        let frame = self.wait_for(cache, || cache.take_at_once(node, disk.block(at)))?;
+        let frame = self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?;
         if !disk.index.begin_fill(at, frame) {
             cache.give_back(frame);
             return Ok(false);
@@ -78,9 +79,8 @@ impl<M: Disks> Cached<M> {
         if is_returned {
             cache.note_returned(node);
         }
-        let read = self.below.read(disk.block(at), &[cache.block(frame)]);
-        cache.end_run(disk, at, &[(frame, is_returned)], read.is_ok());
-        read.map(|()| true)
+        self.read_run((cache, disk), at, &[(frame, is_returned)])?;
+        Ok(true)
     }
 
     /// Reads all blocks that bytes lie in.
@@ -95,6 +95,10 @@ impl<M: Disks> Cached<M> {
         let end = at.index() + (offset + bytes).div_ceil(BLOCK_BYTES) as u64;
         // No more than fits at a time: it is looked at block by block, and read again then.
         let blocks = (end - first).min(M::BLOCKS_MAX as u64);
+        // Of the log's end the disk has old bytes.
+        if cache.has_in_tail(disk.block(first), blocks) {
+            return Ok(());
+        }
         self.fill((cache, disk), disk.home, first, blocks)
     }
 
@@ -131,7 +135,7 @@ impl<M: Disks> Cached<M> {
         // What was begun must be ended before it is waited for more.
         let mut frames = cache.take_some(node, disk.block(at), wanted);
         if frames.is_empty() && waits {
-            frames.push(self.wait_for(cache, || cache.take_at_once(node, disk.block(at)))?);
+            frames.push(self.wait_for(cache, Use::Read, || cache.take_at_once(node, disk.block(at)))?);
         }
         let begin = |(at, frame): &(u64, &u32)| disk.index.begin_fill(*at, **frame);
         let begun = (at..).zip(&frames).take_while(begin).count();
@@ -145,8 +149,15 @@ impl<M: Disks> Cached<M> {
 
     fn read_run(&self, (cache, disk): (&Cache, &Disk), first: u64, frames: &[(u32, bool)]) -> Result<(), MemoryError> {
         let places: Vec<Block> = frames.iter().map(|(frame, _)| cache.block(*frame)).collect();
+        let mut filling = Filling {
+            cache,
+            disk,
+            first,
+            frames,
+            is_read: false,
+        };
         let read = self.below.read(disk.block(first), &places);
-        cache.end_run(disk, first, frames, read.is_ok());
+        filling.is_read = read.is_ok();
         read
     }
 
@@ -205,11 +216,13 @@ impl<M: Disks> Cached<M> {
         if disk.index.has_frame(at) {
             return Ok(false);
         }
-        let frame = self.wait_for(cache, || cache.take_for_new(disk.home, disk.block(at)))?;
+        let take = || cache.take_for_new(disk, disk.home, disk.block(at));
+        let frame = self.wait_for(cache, Use::Store(disk), take)?;
         cache.fill_with(disk, at, frame, act)
     }
 
-    /// Stores a whole block without a frame, if a frame is to be had; `None` when it is not, or the block has one by now.
+    /// Stores a whole block without a frame. Returns `None` if no frame is free, or if another thread has given the block one. A read of the block that is
+    /// under way loses it: the threads that wait for that read see what is stored.
     pub(super) fn put_at_once(
         &self,
         (cache, disk): (&Cache, &Disk),
@@ -217,14 +230,59 @@ impl<M: Disks> Cached<M> {
         at: u64,
         from: &[u8],
     ) -> Option<Result<(), MemoryError>> {
-        if disk.index.warm(at) != Err(Away::Absent) {
-            return None;
+        let Err(away) = disk.index.warm(at) else { return None };
+        let frame = cache.take_for_new(disk, node, disk.block(at))?;
+        if away == Away::Filling {
+            disk.index.interrupt(at);
         }
-        let frame = cache.take_for_new(node, disk.block(at))?;
         match cache.fill_with(disk, at, frame, &|frame| self.below.store(frame, 0, from)) {
             Ok(true) => Some(Ok(())),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+/// Blocks that are being read. Dropping shows them after a read that succeeded, and else takes their frames away: also when the reader panics.
+struct Filling<'a> {
+    cache: &'a Cache,
+    disk: &'a Disk,
+    first: u64,
+    frames: &'a [(u32, bool)],
+    is_read: bool,
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        self.cache.end_run(self.disk, self.first, self.frames, self.is_read);
+    }
+}
+
+/// A block that gets new bytes. Dropping takes its frame away unless it was shown: also when the writer panics.
+struct Storing<'a> {
+    cache: &'a Cache,
+    disk: &'a Disk,
+    at: u64,
+    frame: u32,
+    is_shown: bool,
+}
+
+impl Storing<'_> {
+    /// Shows the new bytes; false when another thread took the block away for its own bytes.
+    fn show(mut self) -> bool {
+        self.is_shown = self.disk.index.end_fill_dirty(self.at, self.frame);
+        if self.is_shown {
+            self.cache.note_dirty(self.disk, self.frame);
+        }
+        self.is_shown
+    }
+}
+
+impl Drop for Storing<'_> {
+    fn drop(&mut self) {
+        if !self.is_shown {
+            self.disk.index.give_up(self.at, self.frame);
+            self.cache.give_back(self.frame);
         }
     }
 }
@@ -244,6 +302,10 @@ impl Cache {
 
     /// Ends filling blocks from `first` on.
     pub(super) fn end_run(&self, disk: &Disk, first: u64, frames: &[(u32, bool)], is_read: bool) {
+        if !is_read {
+            // Before those who wait see it end.
+            disk.unread.lock().note(&(first..first + frames.len() as u64));
+        }
         for (at, (frame, is_cool)) in (first..).zip(frames) {
             if !is_read {
                 disk.index.give_up(at, *frame);
@@ -260,7 +322,7 @@ impl Cache {
         disk.ending.tell();
     }
 
-    /// Fills a frame that was taken by `act`; false when the block has another one.
+    /// Fills a frame that was taken by `act`; false when another thread has given the block one.
     fn fill_with(
         &self,
         disk: &Disk,
@@ -273,25 +335,23 @@ impl Cache {
             return Ok(false);
         }
         self.enlist(frame);
-        let stored = act(self.block(frame));
-        if stored.is_ok() && disk.index.end_fill_dirty(at, frame) {
-            self.slice(frame).dirty.fetch_add(1, Ordering::Relaxed);
-            return Ok(true);
-        }
-        disk.index.give_up(at, frame);
-        self.give_back(frame);
-        // The block was forgotten: nobody misses the bytes.
-        stored.map(|()| true)
+        let storing = Storing {
+            cache: self,
+            disk,
+            at,
+            frame,
+            is_shown: false,
+        };
+        act(self.block(frame))?;
+        Ok(storing.show())
     }
 
-    /// Gives a block that nobody can read a frame, with whatever is in it.
+    /// Gives a block that nobody can read a frame, with whatever is in it; false when that cannot be done at once.
     pub(super) fn make(&self, disk: &Disk, node: NodeId, at: u64) -> bool {
         if disk.index.has_frame(at) {
             return disk.index.warm(at).is_ok();
         }
-        let Some(frame) = self.take_for_new(node, disk.block(at)) else {
-            return false;
-        };
-        self.fill_with(disk, at, frame, &|_| Ok(())) == Ok(true)
+        let frame = self.take_for_new(disk, node, disk.block(at));
+        frame.is_some_and(|frame| self.fill_with(disk, at, frame, &|_| Ok(())) == Ok(true))
     }
 }

@@ -1,54 +1,146 @@
 //! Write-back: dirty frames go to their disks, in the order of the disks' blocks.
+//!
+//! A block that could not be written stays dirty, and is written again with the next ones. Each sync of the block fails until it was written; syncs of
+//! other blocks do not. Requests are shorter for a while after a failure, so that a block that cannot be written keeps few others back.
+//!
+//! Write-back takes nothing from the heap: memory may be short because frames are dirty.
 
-use super::space::Slice;
+use super::failures::Failures;
 use super::{Cache, Cached, Disk};
+use crate::log::planted::{Planted, is_planted};
 use crate::{Block, Disks, MemoryError};
 use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// One of so many frames may be dirty before some are written back; a commit writes all.
 const DIRTY_SHARE: u64 = 10;
+/// Dirty blocks come into no more than three of four frames: bytes can be read while a disk cannot be written.
+const DIRTY_SHARE_MAX: (u64, u64) = (3, 4);
+/// Parts of a block in which what stores owe is counted.
+const OWED_PARTS: u64 = 64;
+/// Most blocks of a request.
+const RUN_BLOCKS: usize = 256;
+/// Threads that write a little to one disk at a time: others do not wait for one that is slow.
+const SAVERS_MAX: usize = 4;
+/// Writes that fail in a row, by any threads, after which a sync and a thread that waits for room give up.
+const FAILURES_MAX: u32 = 16;
 
-/// Writes under way to a disk, and whether all are durable that ended.
-#[derive(Debug, Default)]
+/// Writes to a disk, and whether all are durable that ended.
+#[derive(Debug)]
 pub(super) struct Saving {
-    /// Stretches of blocks that some thread is writing.
-    now: Mutex<Vec<Range<u64>>>,
+    writes: Mutex<Writes>,
     ended: Condvar,
     /// Some writes are not durable.
     pub(super) is_unflushed: AtomicBool,
+    /// Some may be lost: a flush failed behind them.
+    pub(super) has_lost: AtomicBool,
     /// Held while they are made durable.
     flushing: Mutex<()>,
-    /// Writes that failed.
-    failures: AtomicU64,
+    /// Dirty frames. Relaxed, here and below: figures.
+    pub(super) dirty: AtomicI64,
+    /// Blocks that are to be written before others become dirty, in parts.
+    owed: AtomicI64,
+    /// Writes that failed since one succeeded.
+    failed_in_a_row: AtomicU32,
+    /// Most blocks of the next request.
+    run_blocks: AtomicU32,
     /// Where those who write a little go on.
     cursor: AtomicU64,
 }
 
+#[derive(Debug)]
+struct Writes {
+    begun: u64,
+    /// Each with its number.
+    under_way: Vec<(u64, Range<u64>)>,
+    failures: Failures,
+}
+
+/// What became of some dirty blocks: they were written up to `behind`, or not.
+struct Saved {
+    behind: u64,
+    result: Result<(), MemoryError>,
+}
+
+impl Default for Saving {
+    fn default() -> Self {
+        let writes = Writes {
+            begun: 0,
+            under_way: Vec::with_capacity(64),
+            failures: Failures::default(),
+        };
+        Self {
+            writes: Mutex::new(writes),
+            ended: Condvar::new(),
+            is_unflushed: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
+            flushing: Mutex::default(),
+            dirty: AtomicI64::new(0),
+            owed: AtomicI64::new(0),
+            failed_in_a_row: AtomicU32::new(0),
+            run_blocks: AtomicU32::new(u32::MAX),
+            cursor: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Saving {
-    fn begin(&self, range: Range<u64>) {
-        self.now.lock().push(range);
+    fn begin(&self, blocks: Range<u64>) -> u64 {
+        let mut writes = self.writes.lock();
+        writes.begun += 1;
+        let number = writes.begun;
+        writes.under_way.push((number, blocks));
+        number
     }
 
-    fn end(&self, range: &Range<u64>) {
-        let mut now = self.now.lock();
-        let at = now.iter().position(|other| other == range);
-        now.swap_remove(at.expect("it was begun"));
+    /// Ends a write; `failed` are the blocks that are dirty still.
+    fn end(&self, number: u64, failed: Option<Range<u64>>) {
+        let mut writes = self.writes.lock();
+        let at = writes.under_way.iter().position(|(other, _)| *other == number);
+        writes.under_way.swap_remove(at.expect("it was begun"));
+        failed.iter().for_each(|blocks| writes.failures.note(blocks));
         self.ended.notify_all();
     }
 
-    /// Waits for writes of blocks in `range` that have begun.
-    fn wait(&self, range: &Range<u64>) {
-        let mut now = self.now.lock();
-        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-        let mut waited_for: Vec<_> = now.iter().filter(|other| overlaps(other)).cloned().collect();
-        loop {
-            waited_for.retain(|range| now.contains(range));
-            if waited_for.is_empty() {
-                return;
-            }
-            self.ended.wait(&mut now);
+    /// Waits for writes of some of `blocks` that have begun; false when there are none.
+    fn wait(&self, blocks: &Range<u64>) -> bool {
+        let mut writes = self.writes.lock();
+        let (last, mut has_waited) = (writes.begun, false);
+        let is_meant = |(number, other): &(u64, Range<u64>)| {
+            *number <= last && other.start < blocks.end && blocks.start < other.end
+        };
+        while writes.under_way.iter().any(is_meant) {
+            has_waited = true;
+            self.ended.wait(&mut writes);
+        }
+        has_waited
+    }
+
+    /// Failed writes so far.
+    pub(super) fn failures(&self) -> u64 {
+        self.writes.lock().failures.count()
+    }
+
+    /// Whether so many writes failed in a row that waiting for another one is of no use.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.failed_in_a_row.load(Ordering::Relaxed) >= FAILURES_MAX
+    }
+
+    /// Makes the next requests shorter, or longer again, after one of so many blocks.
+    fn adapt(&self, is_written: bool, blocks: usize) {
+        if !is_written {
+            self.failed_in_a_row.fetch_add(1, Ordering::Relaxed);
+        } else if self.failed_in_a_row.load(Ordering::Relaxed) > 0 {
+            self.failed_in_a_row.store(0, Ordering::Relaxed);
+        }
+        let now = self.run_blocks.load(Ordering::Relaxed);
+        let next = match is_written {
+            true => now.saturating_mul(2),
+            false => u32::try_from(blocks / 4).unwrap_or(now).max(1),
+        };
+        if next != now {
+            self.run_blocks.store(next, Ordering::Relaxed);
         }
     }
 }
@@ -56,17 +148,32 @@ impl Saving {
 impl<M: Disks> Cached<M> {
     /// Makes all bytes of blocks durable that were stored before the call, but for those in the tail of the log.
     pub(super) fn save_range(&self, (cache, disk): (&Cache, &Disk), range: Range<u64>) -> Result<(), MemoryError> {
-        let failures = disk.saving.failures.load(Ordering::SeqCst);
-        let mut at = range.start;
+        let before = disk.saving.failures();
+        let (mut at, mut failures) = (range.start, 0);
         while let Some(first) = disk.index.next_dirty(at, range.end) {
-            at = self.save_run((cache, disk), first, range.end, true)?.max(first);
-            if at == first {
-                // It is dirty, and being written.
-                disk.saving.wait(&(first..first + 1));
+            let saved = self.save_run((cache, disk), first, range.end);
+            at = saved.behind;
+            if saved.result.is_err() {
+                failures += 1;
+                if failures == FAILURES_MAX {
+                    break;
+                }
+                // Again, with fewer blocks: so that those beside one that cannot be written are. Then what lies behind it.
+                if saved.behind > first + 1 {
+                    at = first;
+                    continue;
+                }
+            }
+            // It is dirty, and being written: or looked at just now by one who evicts.
+            if at == first && !disk.saving.wait(&(first..first + 1)) {
+                std::thread::yield_now();
             }
         }
-        disk.saving.wait(&range);
-        if disk.saving.failures.load(Ordering::SeqCst) != failures {
+        if !is_planted(Planted::OthersNotAwaited) {
+            disk.saving.wait(&range);
+        }
+        // Also by others, who had taken blocks of it away before.
+        if disk.saving.writes.lock().failures.met(before, &range) {
             return Err(MemoryError);
         }
         self.flush(disk)
@@ -75,109 +182,211 @@ impl<M: Disks> Cached<M> {
     fn flush(&self, disk: &Disk) -> Result<(), MemoryError> {
         // Whoever does it now may have begun before our writes ended.
         let _one_at_a_time = disk.saving.flushing.lock();
+        if disk.saving.has_lost.load(Ordering::SeqCst) {
+            return Err(MemoryError);
+        }
         if !disk.saving.is_unflushed.swap(false, Ordering::SeqCst) {
             return Ok(());
         }
+        if is_planted(Planted::NotFlushed) {
+            return Ok(());
+        }
         self.below.flush(disk.member).inspect_err(|_| {
-            disk.saving.is_unflushed.store(true, Ordering::SeqCst);
-            disk.saving.failures.fetch_add(1, Ordering::SeqCst);
+            // The disk tells it once, and not of which.
+            disk.saving.has_lost.store(true, Ordering::SeqCst);
         })
     }
 
-    /// Writes dirty blocks that lie one behind the other, `first` and those behind it; gives the block behind the last. The write is forced where
-    /// `may_force` and nothing else is to be made durable.
-    fn save_run(
-        &self,
-        (cache, disk): (&Cache, &Disk),
-        first: u64,
-        end: u64,
-        may_force: bool,
-    ) -> Result<u64, MemoryError> {
-        let most = first..end.min(first + M::BLOCKS_MAX as u64);
-        disk.saving.begin(most.clone());
-        let saved = self.save_begun((cache, disk), most.clone(), end, may_force);
-        disk.saving.end(&most);
-        saved
+    /// Writes dirty blocks that lie one behind the other, `first` and those behind it.
+    fn save_run(&self, (cache, disk): (&Cache, &Disk), first: u64, end: u64) -> Saved {
+        const { assert!(M::BLOCKS_MAX <= RUN_BLOCKS, "a request fits") };
+        let most = u64::from(disk.saving.run_blocks.load(Ordering::Relaxed)).min(M::BLOCKS_MAX as u64);
+        let most = first..end.min(first + most);
+        let mut batch = Batch::new(cache, disk, most.clone());
+        let mut places = [Block::new(disk.member, 0); RUN_BLOCKS];
+        for frame in most.map_while(|at| disk.index.begin_save(at)) {
+            batch.frames[batch.count] = frame;
+            places[batch.count] = cache.block(frame);
+            batch.count += 1;
+        }
+        let (behind, mut result) = (first + batch.count as u64, Ok(()));
+        if batch.count > 0 {
+            // Stores of threads that found one of them dirty are read below.
+            cache.slots.barrier_outside();
+            result = self.below.write(Block::new(disk.member, first), &places[..batch.count]);
+            batch.is_written = result.is_ok();
+        }
+        Saved { behind, result }
     }
 
-    fn save_begun(
-        &self,
-        (cache, disk): (&Cache, &Disk),
-        most: Range<u64>,
-        end: u64,
-        may_force: bool,
-    ) -> Result<u64, MemoryError> {
-        let first = most.start;
-        let frames: Vec<u32> = most.map_while(|at| disk.index.begin_save(at)).collect();
-        if frames.is_empty() {
-            return Ok(first);
-        }
-        let behind = first + frames.len() as u64;
-        let places: Vec<Block> = frames.iter().map(|frame| cache.block(*frame)).collect();
-        let is_alone =
-            || !disk.saving.is_unflushed.load(Ordering::SeqCst) && disk.index.next_dirty(behind, end).is_none();
-        let forced = may_force && is_alone();
-        let written = self.below.write(Block::new(disk.member, first), &places, forced);
-        if written.is_err() {
-            disk.saving.failures.fetch_add(1, Ordering::SeqCst);
-        } else if !forced {
-            // Before the frames are clean: whoever finds them so makes it durable.
-            disk.saving.is_unflushed.store(true, Ordering::SeqCst);
-        }
-        for (at, frame) in (first..).zip(&frames) {
-            let slice = cache.slice(*frame);
-            slice.dirty.fetch_sub(1, Ordering::Relaxed);
-            if written.is_ok() {
-                slice.saved.fetch_add(1, Ordering::Relaxed);
-                disk.index.end_save(at, |frame| cache.stamp(frame));
-            } else if disk.index.fail_save(at) {
-                slice.dirty.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        written.map(|()| behind)
-    }
-
-    /// Writes some dirty blocks, a batch of each disk, where the last time ended; gives how many.
-    pub(super) fn save_some(&self, cache: &Cache) -> Result<u64, MemoryError> {
-        let (mut saved, mut failed) = (0, None);
-        let members = cache.members.lock().clone();
-        for disk in members
-            .iter()
-            .filter_map(|member| cache.disks[usize::from(member.0)].get())
-        {
-            let from = disk.saving.cursor.load(Ordering::Relaxed);
-            let end = disk.index.blocks();
-            let next = disk.index.next_dirty(from, end);
-            let Some(first) = next.or_else(|| disk.index.next_dirty(0, end)) else {
-                continue;
-            };
-            let behind = self.save_run((cache, disk), first, end, false);
-            let next = *behind.as_ref().unwrap_or(&first);
-            disk.saving.cursor.store(next.max(first + 1), Ordering::Relaxed);
-            saved += next - first;
-            failed = failed.or(behind.err());
-        }
-        failed.map_or(Ok(saved), Err)
-    }
-
-    /// Writes some dirty blocks when too many frames are dirty. True when there are more to be written.
+    /// Writes some dirty blocks of a disk, a batch, where the last time ended; gives how many.
     ///
     /// # Errors
-    /// [`MemoryError`] when some could not be written: they are dirty still.
-    pub fn write_back(&self) -> Result<bool, MemoryError> {
+    /// [`MemoryError`] when they could not be written.
+    pub(super) fn save_some_of(&self, (cache, disk): (&Cache, &Disk)) -> Result<u64, MemoryError> {
+        let savers = disk.saving.writes.lock().under_way.len();
+        let from = disk.saving.cursor.load(Ordering::Relaxed);
+        let end = disk.index.blocks();
+        let next = || {
+            disk.index
+                .next_dirty(from, end)
+                .or_else(|| disk.index.next_dirty(0, end))
+        };
+        let Some(first) = (savers < SAVERS_MAX).then(next).flatten() else {
+            return Ok(0);
+        };
+        let Saved { behind, result } = self.save_run((cache, disk), first, end);
+        disk.saving.cursor.store(behind.max(first + 1), Ordering::Relaxed);
+        result.map(|()| behind - first)
+    }
+
+    /// Writes some dirty blocks, a batch of each disk that is meant; gives how many.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when none of those that it tried could be written.
+    pub(super) fn save_some(&self, cache: &Cache, is_meant: impl Fn(&Disk) -> bool) -> Result<u64, MemoryError> {
+        let (mut saved, mut failed) = (0, None);
+        for nth in 0.. {
+            let member = cache.members.lock().get(nth).copied();
+            let Some(member) = member else { break };
+            let Some(disk) = cache.disks[usize::from(member.0)].get().filter(|disk| is_meant(disk)) else {
+                continue;
+            };
+            match self.save_some_of((cache, disk)) {
+                Ok(blocks) => saved += blocks,
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.filter(|_| saved == 0).map_or(Ok(saved), Err)
+    }
+
+    /// Writes some dirty blocks of the disks at home by a slice when too many frames are dirty. True when there are more to be written.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when none could be written: they are dirty still.
+    pub fn write_back(&self, slice: usize) -> Result<bool, MemoryError> {
         let Some(cache) = &self.cache else { return Ok(false) };
-        let all: u64 = cache.slices.iter().map(|slice| u64::from(slice.frames)).sum();
-        if cache.dirty() * DIRTY_SHARE <= all {
+        if cache.dirty() * DIRTY_SHARE <= cache.frames {
             return Ok(false);
         }
-        Ok(self.save_some(cache)? > 0)
+        Ok(self.save_some(cache, |disk| cache.number_of(disk.home) == slice)? > 0)
+    }
+}
+
+/// Frames that are being written. Dropping makes them clean after a write that succeeded, and else dirty again: also when the writer panics.
+struct Batch<'a> {
+    cache: &'a Cache,
+    disk: &'a Disk,
+    /// Number of the write.
+    number: u64,
+    first: u64,
+    frames: [u32; RUN_BLOCKS],
+    count: usize,
+    is_written: bool,
+}
+
+impl<'a> Batch<'a> {
+    fn new(cache: &'a Cache, disk: &'a Disk, most: Range<u64>) -> Self {
+        Self {
+            cache,
+            disk,
+            first: most.start,
+            number: disk.saving.begin(most),
+            frames: [0; RUN_BLOCKS],
+            count: 0,
+            is_written: false,
+        }
+    }
+
+    fn end(&mut self, is_clean: bool) {
+        let Self { cache, disk, .. } = *self;
+        for (at, frame) in (self.first..).zip(&self.frames[..self.count]) {
+            cache.note_clean(disk, *frame);
+            if is_clean {
+                cache.slice(*frame).saved.fetch_add(1, Ordering::Relaxed);
+                disk.index.end_save(at, |frame| cache.stamp(frame));
+            } else if disk.index.fail_save(at) {
+                cache.note_dirty(disk, *frame);
+            }
+        }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let (saving, blocks) = (&self.disk.saving, self.first..self.first + self.count as u64);
+        if self.count > 0 {
+            if self.is_written {
+                // Before the frames are clean: whoever finds them so makes it durable.
+                saving.is_unflushed.store(true, Ordering::SeqCst);
+            }
+            self.end(self.is_written || is_planted(Planted::FailedIsClean));
+            saving.adapt(self.is_written, self.count);
+        }
+        let has_failed = self.count > 0 && !self.is_written;
+        saving.end(self.number, has_failed.then_some(blocks));
     }
 }
 
 impl Cache {
     /// Dirty frames.
     pub(super) fn dirty(&self) -> u64 {
-        let slices = self.slices.iter();
-        slices.map(Slice::dirty_frames).sum()
+        self.slices.iter().map(|slice| count(&slice.dirty)).sum()
     }
+
+    /// Counts a frame that became dirty. From half of the most on a part of a block is owed for it, and a whole one in the end: so those who store become
+    /// as slow as the disk little by little.
+    pub(super) fn note_dirty(&self, disk: &Disk, frame: u32) {
+        self.slice(frame).dirty.fetch_add(1, Ordering::Relaxed);
+        disk.saving.dirty.fetch_add(1, Ordering::Relaxed);
+        let (most, dirty) = (self.dirty_max(), self.dirty());
+        if dirty > most / 2 {
+            let parts = (dirty - most / 2) * OWED_PARTS / most.div_ceil(2).max(1);
+            let parts = i64::try_from(parts.min(OWED_PARTS)).expect("few");
+            disk.saving.owed.fetch_add(parts, Ordering::Relaxed);
+        }
+    }
+
+    /// Most frames that may be dirty.
+    fn dirty_max(&self) -> u64 {
+        self.frames * DIRTY_SHARE_MAX.0 / DIRTY_SHARE_MAX.1
+    }
+
+    /// Whether a request is owed before others of a disk's blocks become dirty.
+    fn is_in_debt(&self, disk: &Disk) -> bool {
+        let request = (RUN_BLOCKS as u64).min(self.dirty_max() / 16).max(1);
+        count(&disk.saving.owed) >= request * OWED_PARTS && count(&disk.saving.dirty) > 0
+    }
+
+    /// Counts a frame that is dirty no more.
+    pub(super) fn note_clean(&self, disk: &Disk, frame: u32) {
+        self.slice(frame).dirty.fetch_sub(1, Ordering::Relaxed);
+        disk.saving.dirty.fetch_sub(1, Ordering::Relaxed);
+        if disk.saving.owed.load(Ordering::Relaxed) > 0 {
+            disk.saving.owed.fetch_sub(OWED_PARTS.cast_signed(), Ordering::Relaxed);
+        }
+    }
+
+    /// How many more blocks of a disk may become dirty. Of several disks, none takes more than twice what it leaves to all: so one that is slow, or cannot be
+    /// written, keeps no other back.
+    pub(super) fn room_for_dirt(&self, disk: &Disk) -> u64 {
+        if self.is_in_debt(disk) {
+            return 0;
+        }
+        let left = self.dirty_max().saturating_sub(self.dirty());
+        // Relaxed: a figure.
+        if self.disk_count.load(Ordering::Relaxed) < 2 {
+            return left;
+        }
+        // Of `n` more as many are left less: dirty + n <= 2 (left - n).
+        (2 * left)
+            .saturating_sub(count(&disk.saving.dirty))
+            .div_ceil(3)
+            .min(left)
+    }
+}
+
+/// A number of frames, which are counted after they became what is counted: others may have been faster.
+pub(super) fn count(frames: &AtomicI64) -> u64 {
+    u64::try_from(frames.load(Ordering::Relaxed)).unwrap_or(0)
 }

@@ -1,24 +1,38 @@
 //! Frames of a slice: which are free, and which block has each of the others.
 
+use super::save::count;
 use super::{Cache, Cached, Disk, SliceOptions};
+use crate::log::planted::{Planted, is_planted};
 use crate::{Block, Disks, MemberId, MemoryError, NodeId};
 use homenode_policy::eviction::{Eviction, Ghosts, Look, Victim};
 use homenode_shared::{Cooled, Forgotten};
 use parking_lot::{Mutex, MutexGuard};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Frames that are evicted at a time when one is wanted.
 const BATCH: usize = 16;
+/// Frames that are evicted at a time by those who tend a slice.
+const TENDED: usize = 256;
 /// One frame of so many is kept free by those who tend a slice.
 const FREE_SHARE: u32 = 64;
-/// Dirty blocks come into no more than three of four frames: bytes can be read while a disk cannot be written.
-const DIRTY_SHARE: (u64, u64) = (3, 4);
-/// Pause of a thread that waits for a frame, and how often it waits: ten seconds.
+/// Pause of a thread that waits for a frame, and pauses after which it gives up when no block is read or written meanwhile: ten seconds.
 pub(super) const PAUSE: Duration = Duration::from_micros(200);
 pub(super) const PAUSES_MAX: u32 = 50_000;
-/// Failures of writes after which it does not wait any longer.
-const FAILURES_MAX: u32 = 16;
+/// Looks of a thread for as many free frames as it wants, for half of them, and so on.
+const LOOKS_FOR_ALL: u32 = 8;
+/// Pauses after which a reader writes dirty frames, as there is no other way to a frame: ten milliseconds.
+const READ_PAUSES: u32 = 64;
+
+/// Purpose of a frame that somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Use<'a> {
+    /// Bytes of a disk: there is a clean frame soon, whatever becomes of the dirty ones.
+    Read,
+    /// New bytes for this disk, of which others may have to be written first.
+    Store(&'a Disk),
+}
 
 /// A slice.
 #[derive(Debug)]
@@ -115,12 +129,6 @@ impl Slice {
         (self.frames / FREE_SHARE).max(1) as usize
     }
 
-    /// Dirty frames.
-    pub(super) fn dirty_frames(&self) -> u64 {
-        // A frame may be counted as clean before it was counted as dirty.
-        u64::try_from(self.dirty.load(Ordering::Relaxed)).unwrap_or(0)
-    }
-
     fn owner(&self, frame: u32) -> &Owner {
         &self.owners[(frame - self.first) as usize]
     }
@@ -143,7 +151,7 @@ impl Cache {
         std::iter::once(&self.slices[own]).chain(others)
     }
 
-    fn number_of(&self, node: NodeId) -> usize {
+    pub(super) fn number_of(&self, node: NodeId) -> usize {
         self.slices.iter().position(|slice| slice.node == node).unwrap_or(0)
     }
 
@@ -237,10 +245,32 @@ impl Cache {
     }
 
     /// [`Cache::take_at_once`] for bytes that are not the disk's.
-    pub(super) fn take_for_new(&self, node: NodeId, block: Block) -> Option<u32> {
-        let is_full = |slice: &Slice| slice.dirty_frames() * DIRTY_SHARE.1 >= u64::from(slice.frames) * DIRTY_SHARE.0;
-        let has_room = !self.slices.iter().all(is_full);
+    pub(super) fn take_for_new(&self, disk: &Disk, node: NodeId, block: Block) -> Option<u32> {
+        let has_room = self.room_for_dirt(disk) > 0;
         has_room.then(|| self.take_at_once(node, block)).flatten()
+    }
+
+    /// How many of the first of some blocks with frames may be stored into now: dirty ones may always.
+    #[inline]
+    pub(super) fn may_store(&self, disk: &Disk, at: u64, blocks: u64) -> u64 {
+        let clean = (0..blocks).filter(|next| !disk.index.is_dirty(at + next));
+        if clean.clone().next().is_none() {
+            return blocks;
+        }
+        self.may_become_dirty(disk, clean).unwrap_or(blocks)
+    }
+
+    /// The first of some clean blocks that may not become dirty now.
+    #[cold]
+    fn may_become_dirty(&self, disk: &Disk, mut clean: impl Iterator<Item = u64>) -> Option<u64> {
+        let room = usize::try_from(self.room_for_dirt(disk)).unwrap_or(usize::MAX);
+        clean.nth(room)
+    }
+
+    /// A number that changes when blocks are read or written.
+    fn progress(&self) -> u64 {
+        let of = |slice: &Slice| slice.fetched.load(Ordering::Relaxed) + slice.saved.load(Ordering::Relaxed);
+        self.slices.iter().map(of).sum()
     }
 
     /// Evicts up to `most` frames.
@@ -266,6 +296,10 @@ impl Cache {
             return Look::Gone;
         };
         let at = block.index();
+        if is_planted(Planted::DirtyEvicted) && disk.index.begin_save(at).is_some() {
+            self.note_clean(disk, frame);
+            disk.index.end_save(at, |frame| self.stamp(frame));
+        }
         match disk.index.cool(at, frame, |frame| self.stamp(frame)) {
             Cooled::Now => Look::Referenced,
             Cooled::Busy => Look::Busy,
@@ -344,7 +378,7 @@ impl Cache {
             Forgotten::Nothing => {}
             Forgotten::Frame(frame) => self.give_back(frame),
             Forgotten::DirtyFrame(frame) => {
-                self.slice(frame).dirty.fetch_sub(1, Ordering::Relaxed);
+                self.note_clean(disk, frame);
                 self.give_back(frame);
             }
         }
@@ -352,39 +386,75 @@ impl Cache {
 }
 
 impl<M: Disks> Cached<M> {
-    /// A frame as `take` finds one at once, or when it was waited for; outside of slots.
-    pub(super) fn wait_for<T>(&self, cache: &Cache, take: impl Fn() -> Option<T>) -> Result<T, MemoryError> {
-        let mut failures = 0;
-        for pauses in 0..PAUSES_MAX {
+    /// Waits until `take` returns something; outside of slots.
+    ///
+    /// # Errors
+    /// [`MemoryError`] when nothing was read or written for ten seconds, or, for a store, when the disk fails one write after the other.
+    pub(super) fn wait_for<T>(
+        &self,
+        cache: &Cache,
+        what_for: Use<'_>,
+        take: impl Fn() -> Option<T>,
+    ) -> Result<T, MemoryError> {
+        if let Some(taken) = take() {
+            return Ok(taken);
+        }
+        let failures = || match what_for {
+            Use::Store(disk) => disk.saving.failures(),
+            Use::Read => 0,
+        };
+        let (failures_before, mut progress, mut pauses) = (failures(), cache.progress(), 0);
+        while pauses < PAUSES_MAX {
+            // What was made cool just now is out of use when nobody is inside.
+            (0..3).for_each(|_| cache.epochs.advance(&cache.slots));
+            let saved = match what_for {
+                // A disk that is slow keeps those back who store into it.
+                Use::Store(disk) => self.save_some_of((cache, disk)),
+                Use::Read if pauses < READ_PAUSES => Ok(0),
+                // Errors are told to those who sync the blocks.
+                Use::Read => self.save_some(cache, |_| true).or(Ok(0)),
+            };
             if let Some(taken) = take() {
                 return Ok(taken);
             }
-            // What was made cool just now is out of use when nobody is inside.
-            (0..3).for_each(|_| cache.epochs.advance(&cache.slots));
-            match self.save_some(cache) {
-                Ok(0) if pauses < 2 => {}
-                Ok(0) if pauses < 16 => std::thread::yield_now(),
-                Ok(0) => std::thread::sleep(PAUSE),
-                Ok(_) => {}
-                // It is told to those who sync the blocks.
-                Err(error) => {
-                    failures += 1;
-                    if failures == FAILURES_MAX {
-                        return Err(error);
-                    }
+            if let Use::Store(disk) = what_for
+                && disk.saving.is_hopeless()
+                && failures() > failures_before
+            {
+                return Err(MemoryError);
+            }
+            if saved == Ok(0) || saved.is_err() {
+                match pauses {
+                    ..2 => {}
+                    2..16 => std::thread::yield_now(),
+                    16.. => std::thread::sleep(PAUSE),
                 }
             }
+            // As long as the disks work, there is a frame in the end.
+            let now = cache.progress();
+            pauses = match pauses + 1 {
+                next if now == progress => next,
+                next => next.min(READ_PAUSES),
+            };
+            progress = now;
         }
         Err(MemoryError)
     }
 
-    /// Waits until `blocks` frames are free and may become dirty, or as many as there can be; outside of slots.
-    pub(super) fn wait_for_free(&self, cache: &Cache, node: NodeId, blocks: u64) -> Result<(), MemoryError> {
-        let all: u64 = cache.slices.iter().map(|slice| u64::from(slice.frames)).sum();
-        // Others want some too.
-        let wanted = blocks.min(all / 8).max(1);
-        self.wait_for(cache, || {
-            if (cache.dirty() + wanted) * DIRTY_SHARE.1 > all * DIRTY_SHARE.0 {
+    /// Waits until `blocks` frames are free and may become a disk's dirty ones, or as many as there can be; outside of slots.
+    pub(super) fn wait_for_free(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        node: NodeId,
+        blocks: u64,
+    ) -> Result<(), MemoryError> {
+        // Others want some too: each is content with less and less.
+        let (most, looks) = (blocks.min(cache.frames / 8), Cell::new(0));
+        self.wait_for(cache, Use::Store(disk), || {
+            let wanted = (most >> (looks.replace(looks.get() + 1) / LOOKS_FOR_ALL).min(63)).max(1);
+            // Where the disk has none, nothing becomes clean.
+            let least = if count(&disk.saving.dirty) > 0 { wanted } else { 1 };
+            if cache.room_for_dirt(disk) < least {
                 return None;
             }
             let mut found = 0;
@@ -403,10 +473,15 @@ impl<M: Disks> Cached<M> {
         let Some(cache) = &self.cache else { return true };
         cache.epochs.advance(&cache.slots);
         let slice = &cache.slices[slice];
-        let wanted = slice.kept_free();
-        let mut space = slice.space.lock();
-        let missing = wanted.saturating_sub(space.free.len());
-        cache.evict(slice, &mut space, missing);
-        space.free.len() >= wanted
+        loop {
+            // Let go between, as all who miss want it.
+            let mut space = slice.space.lock();
+            let free = space.free.len();
+            let missing = slice.kept_free().saturating_sub(free);
+            cache.evict(slice, &mut space, missing.min(TENDED));
+            if missing == 0 || space.free.len() == free {
+                return missing == 0;
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What a cache tells of itself.
 
 use super::Cached;
+use super::save::count;
 use super::space::Slice;
 use crate::NodeId;
 use std::sync::atomic::Ordering;
@@ -48,7 +49,7 @@ impl<M> Cached<M> {
                 node: slice.node,
                 frames: slice.frames.into(),
                 free,
-                dirty: slice.dirty_frames(),
+                dirty: count(&slice.dirty),
                 fetched: slice.fetched.load(Ordering::Relaxed),
                 saved: slice.saved.load(Ordering::Relaxed),
                 stolen: slice.stolen.load(Ordering::Relaxed),

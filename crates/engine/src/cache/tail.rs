@@ -4,8 +4,9 @@
 //! grows faster than it is made durable, the oldest blocks are written to make room.
 
 use super::{Cache, Cached, Disk};
+use crate::log::planted::{Planted, is_planted};
 use crate::{BLOCK_BYTES, Block, Disks, MemoryError};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -29,6 +30,8 @@ struct Kept {
     frame: u32,
     /// Threads that write it.
     writers: u32,
+    /// Stores into it so far.
+    stores: u64,
 }
 
 impl Tail {
@@ -44,9 +47,8 @@ impl Tail {
 }
 
 impl Blocks {
-    fn find(&self, block: Block) -> Option<u32> {
-        let mut kept = self.used.iter().rev();
-        kept.find(|kept| kept.block == block).map(|kept| kept.frame)
+    fn find(&self, block: Block) -> Option<&Kept> {
+        self.used.iter().rfind(|kept| kept.block == block)
     }
 }
 
@@ -60,45 +62,48 @@ impl<M: Disks> Cached<M> {
         from: &[u8],
     ) -> Result<(), MemoryError> {
         let mut blocks = cache.tail.0.lock();
-        let frame = match blocks.find(at) {
-            Some(frame) => frame,
-            None => self.keep((cache, disk), &mut blocks, at, in_block == 0)?,
-        };
-        self.below.store(cache.block(frame), in_block, from)
+        if blocks.find(at).is_none() {
+            self.keep((cache, disk), &mut blocks, at, in_block == 0)?;
+        }
+        let mut kept = blocks.used.iter_mut().rev();
+        let kept = kept.find(|kept| kept.block == at).expect("it is kept");
+        kept.stores += 1;
+        self.below.store(cache.block(kept.frame), in_block, from)
+    }
+
+    /// A free frame of the tail. The oldest blocks are written to make room; nobody else is kept from the tail meanwhile.
+    fn free_frame(&self, blocks: &mut MutexGuard<'_, Blocks>) -> Result<u32, MemoryError> {
+        for _ in 0..super::space::PAUSES_MAX {
+            if let Some(frame) = blocks.free.pop() {
+                return Ok(frame);
+            }
+            let Some(oldest) = blocks.used.iter().find(|kept| kept.writers == 0) else {
+                // All are being written.
+                MutexGuard::unlocked(blocks, || std::thread::sleep(super::space::PAUSE));
+                continue;
+            };
+            let oldest = oldest.block;
+            if is_planted(Planted::TailDropped) {
+                return Ok(blocks.used.remove(0).frame);
+            }
+            let disk = self.disk(oldest.member()).ok_or(MemoryError)?;
+            let range = oldest.index()..oldest.index() + M::BLOCKS_MAX as u64;
+            MutexGuard::unlocked(blocks, || {
+                self.write_tail(disk, &range, |kept, stores| kept.stores == stores)
+            })?;
+        }
+        Err(MemoryError)
     }
 
     /// Takes a block into the tail: empty, or as it is on the disk.
     fn keep(
         &self,
         (cache, disk): (&Cache, &Disk),
-        blocks: &mut Blocks,
+        blocks: &mut MutexGuard<'_, Blocks>,
         block: Block,
         is_new: bool,
-    ) -> Result<u32, MemoryError> {
-        let mut looks = 0;
-        let frame = loop {
-            if let Some(frame) = blocks.free.pop() {
-                break frame;
-            }
-            match blocks.used.iter().position(|kept| kept.writers == 0) {
-                Some(oldest) => {
-                    let Kept { block, frame, .. } = blocks.used[oldest];
-                    let (_, disk) = self.disk(block.member()).ok_or(MemoryError)?;
-                    self.below.write(block, &[cache.block(frame)], false)?;
-                    disk.saving.is_unflushed.store(true, Ordering::SeqCst);
-                    blocks.used.remove(oldest);
-                    break frame;
-                }
-                // All are being written: by those who will end it without this lock.
-                None => {
-                    looks += 1;
-                    if looks > super::space::PAUSES_MAX {
-                        return Err(MemoryError);
-                    }
-                    std::thread::sleep(super::space::PAUSE);
-                }
-            }
-        };
+    ) -> Result<(), MemoryError> {
+        let frame = self.free_frame(blocks)?;
         let place = cache.block(frame);
         let filled = if is_new {
             self.below.zero(place, 0, BLOCK_BYTES)
@@ -115,47 +120,59 @@ impl<M: Disks> Cached<M> {
             block,
             frame,
             writers: 0,
+            stores: 0,
         });
-        Ok(frame)
+        Ok(())
     }
 
-    /// Writes blocks of a disk that are in the tail; the write is forced where nothing else is to be made durable. Full ones leave the tail: those
-    /// before the last of the range, and that too when it `is_full_at_end`.
+    /// Writes blocks of a disk that are in the tail. Full ones leave it: those before the last of the range, and that too when it `is_full_at_end`.
     pub(super) fn save_tail(
         &self,
         (cache, disk): (&Cache, &Disk),
         range: &Range<u64>,
         is_full_at_end: bool,
     ) -> Result<(), MemoryError> {
+        self.write_tail((cache, disk), range, |kept, _| {
+            is_full_at_end || kept.block.index() + 1 < range.end
+        })
+    }
+
+    /// Writes blocks of a disk that are in the tail. Those leave it that `may_leave`, which is told how often something had been stored before.
+    fn write_tail(
+        &self,
+        (cache, disk): (&Cache, &Disk),
+        range: &Range<u64>,
+        may_leave: impl Fn(&Kept, u64) -> bool,
+    ) -> Result<(), MemoryError> {
         let is_in = |kept: &Kept| kept.block.member() == disk.member && range.contains(&kept.block.index());
-        let mut taken: Vec<(Block, u32)> = Vec::new();
+        let mut taken: Vec<(Block, u32, u64)> = Vec::new();
         for kept in cache.tail.0.lock().used.iter_mut().filter(|kept| is_in(kept)) {
             kept.writers += 1;
-            taken.push((kept.block, kept.frame));
+            taken.push((kept.block, kept.frame, kept.stores));
         }
         taken.sort_unstable();
         let mut written = Ok(());
-        let runs: Vec<&[(Block, u32)]> = taken
-            .chunk_by(|(before, _), (block, _)| before.plus(1) == *block)
-            .flat_map(|run| run.chunks(M::BLOCKS_MAX))
-            .collect();
-        for (nth, run) in runs.iter().enumerate() {
-            let frames: Vec<Block> = run.iter().map(|(_, frame)| cache.block(*frame)).collect();
-            let forced = nth + 1 == runs.len() && !disk.saving.is_unflushed.load(Ordering::SeqCst);
-            written = written.and_then(|()| self.below.write(run[0].0, &frames, forced));
-            if written.is_ok() && !forced {
+        let runs = taken
+            .chunk_by(|(before, ..), (block, ..)| before.plus(1) == *block)
+            .flat_map(|run| run.chunks(M::BLOCKS_MAX));
+        for run in runs {
+            let frames: Vec<Block> = run.iter().map(|(_, frame, _)| cache.block(*frame)).collect();
+            written = written.and_then(|()| self.below.write(run[0].0, &frames));
+            if written.is_ok() {
                 disk.saving.is_unflushed.store(true, Ordering::SeqCst);
             }
         }
         let mut blocks = cache.tail.0.lock();
         let Blocks { free, used } = &mut *blocks;
         used.retain_mut(|kept| {
-            if !is_in(kept) || !taken.contains(&(kept.block, kept.frame)) {
+            let Some((.., stores)) = taken
+                .iter()
+                .find(|(block, frame, _)| (*block, *frame) == (kept.block, kept.frame))
+            else {
                 return true;
-            }
+            };
             kept.writers -= 1;
-            let is_full = is_full_at_end || kept.block.index() + 1 < range.end;
-            let goes = is_full && kept.writers == 0 && written.is_ok();
+            let goes = kept.writers == 0 && written.is_ok() && may_leave(kept, *stores);
             if goes {
                 free.push(kept.frame);
             }
@@ -165,10 +182,31 @@ impl<M: Disks> Cached<M> {
     }
 }
 
+impl<M: Disks> Cached<M> {
+    /// Copies bytes out of a block that is in the tail; `None` when it is not.
+    pub(super) fn load_from_tail(
+        &self,
+        cache: &Cache,
+        block: Block,
+        in_block: usize,
+        to: &mut [u8],
+    ) -> Option<Result<(), MemoryError>> {
+        // Held on: its frame is another block's when it has left.
+        let blocks = cache.tail.0.lock();
+        let kept = blocks.find(block)?;
+        Some(self.below.load(cache.block(kept.frame), in_block, to))
+    }
+}
+
 impl Cache {
-    /// Whether a block is in the tail, and where.
-    pub(super) fn in_tail(&self, block: Block) -> Option<u32> {
-        self.tail.0.lock().find(block)
+    /// Whether some of these blocks are in the tail.
+    pub(super) fn has_in_tail(&self, first: Block, count: u64) -> bool {
+        let blocks = self.tail.0.lock();
+        let is_in = |kept: &Kept| {
+            kept.block.member() == first.member()
+                && (first.index()..first.index() + count).contains(&kept.block.index())
+        };
+        blocks.used.iter().any(is_in)
     }
 
     /// Takes blocks that are the log's no more out of the tail.

@@ -155,7 +155,7 @@ impl Disks for TestDisk {
         ended(fetch, !fails);
     }
 
-    fn write(&self, first: Block, frames: &[Block], _forced: bool) -> Result<(), MemoryError> {
+    fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
         self.0.writes.lock().push((first.index(), frames.len()));
         for (at, frame) in (first.index()..).zip(frames) {
             let start = usize::try_from(at).expect("small") * BLOCK_BYTES;

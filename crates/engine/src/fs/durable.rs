@@ -15,7 +15,7 @@ use crate::log::planted::{Planted, is_planted};
 use crate::log::{Change, Effect, Journal, Record, Room};
 use crate::pool::{MemberKind, MemberStatus};
 use crate::{BLOCK_BYTES, Block, Clock, Memory, MemoryError};
-use homenode_shared::{BlockMap, Found, Slot};
+use homenode_shared::{BlockMap, Found, Pass, Slot};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -114,6 +114,17 @@ fn unpack(word: u64) -> Range<u64> {
     word & FAR..word >> 32
 }
 
+impl Journal {
+    #[inline(never)]
+    fn add_dirty(&self, ino: Ino, file: &BlockFile, blocks: Range<u64>) {
+        // Held for both: whoever sees the range noted, and appends what makes it count, must find the file on the list.
+        let mut list = self.dirty.lock();
+        if file.add_dirty(blocks) {
+            list.push(ino);
+        }
+    }
+}
+
 impl<M: Memory, C: Clock> Fs<M, C> {
     /// Tells the log of changes.
     pub(super) fn tell(&self, now_ns: i64, changes: &[Change<'_>]) {
@@ -206,17 +217,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     /// Notes that bytes of file blocks were stored, or are about to be with the gate closed.
+    #[inline]
     pub(super) fn note_dirty(&self, ino: Ino, file: &BlockFile, blocks: Range<u64>) {
         let Some(journal) = &self.journal else { return };
         // The stores come before the look at the range: whoever takes the range now sees them, or the range is seen taken.
-        fence(Ordering::SeqCst);
-        if file.is_noted(&blocks) {
-            return;
+        if self.is_cached {
+            self.slots.barrier_inside();
+        } else {
+            fence(Ordering::SeqCst);
         }
-        // Held for both: whoever sees the range noted, and appends what makes it count, must find the file on the list.
-        let mut list = journal.dirty.lock();
-        if file.add_dirty(blocks) {
-            list.push(ino);
+        if !file.is_noted(&blocks) {
+            journal.add_dirty(ino, file, blocks);
+        }
+    }
+
+    /// Barrier behind taking dirty ranges, if `some` were, and ahead of reading their bytes. In a pool with a cache it is a call of the kernel, for which
+    /// [`Fs::note_dirty`] costs nothing; in others a sync may take less than that, and the taking itself is the barrier.
+    fn after_taking(&self, some: bool) {
+        if self.is_cached && some {
+            self.slots.barrier_outside();
         }
     }
 
@@ -328,19 +347,25 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     #[inline]
     pub(super) fn admit_bytes(&self, effect: Effect, bytes: u64) -> Result<Option<Room<'_>>> {
         let Some(journal) = &self.journal else { return Ok(None) };
-        self.check_writable()?;
-        let bytes = bytes + RECORDS_BYTES_MAX;
-        // Who adds waits when those who tend the log are slower.
-        if (effect == Effect::Frees || !journal.is_too_long())
-            && let Some(room) = journal.promise_at_once(bytes)
-        {
-            return Ok(Some(room));
+        match self.admit_at_once(journal, effect, bytes)? {
+            None => self.make_room(journal, effect, bytes).map(Some),
+            room => Ok(room),
         }
-        self.make_room(journal, effect, bytes).map(Some)
+    }
+
+    #[inline]
+    fn admit_at_once<'a>(&self, journal: &'a Journal, effect: Effect, bytes: u64) -> Result<Option<Room<'a>>> {
+        self.check_writable()?;
+        // Who adds waits when those who tend the log are slower.
+        let may = effect == Effect::Frees || !journal.is_too_long();
+        Ok(may
+            .then(|| journal.promise_at_once(bytes + RECORDS_BYTES_MAX))
+            .flatten())
     }
 
     #[cold]
     fn make_room<'a>(&'a self, journal: &'a Journal, effect: Effect, bytes: u64) -> Result<Room<'a>> {
+        let bytes = bytes + RECORDS_BYTES_MAX;
         let find = || {
             let may = effect == Effect::Frees || !journal.is_too_long();
             may.then(|| journal.promise(&self.pool, effect, bytes)).flatten()
@@ -397,21 +422,29 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .ok_or(Error::NoSpace)
     }
 
-    /// Carries out `act`, whose groups have `bytes` bytes at most; again when the pool was full, and freed blocks could be given back.
+    /// Carries out `act`, whose groups have `bytes` bytes at most; again when the pool was full, and freed blocks could be given back. Where it would wait
+    /// and the caller does not, it ends with [`Error::Away`].
     pub(super) fn with_freed<T>(
         &self,
-        slot: &Slot,
+        (slot, waits): (&Slot, bool),
         effect: Effect,
         bytes: u64,
         act: impl Fn() -> Result<T>,
     ) -> Result<T> {
         let Some(journal) = &self.journal else { return act() };
         let act = || {
-            let _room = self.admit_bytes(effect, bytes)?;
+            let _room = match self.admit_at_once(journal, effect, bytes)? {
+                None if waits => self.make_room(journal, effect, bytes)?,
+                None => return Err(Error::Away),
+                Some(room) => room,
+            };
             act()
         };
         let full = |result: &Result<T>| matches!(result, Err(Error::NoSpace));
         let mut result = act();
+        if !waits && full(&result) && (journal.quarantined_blocks() > 0 || journal.can_be_shorter()) {
+            return Err(Error::Away);
+        }
         for _ in 0..COMMITS_MAX {
             if !full(&result) || journal.quarantined_blocks() == 0 {
                 break;
@@ -492,9 +525,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// Makes a file's bytes durable, and appends that its changes are settled; `always`, or when there are such.
     fn settle_file(&self, journal: &Journal, slot: &Slot, inode: &Inode, file: &BlockFile, always: bool) -> Result<()> {
-        let _inside = inode.enter(file, slot);
-        let _one_at_a_time = journal.syncing(inode.ino).lock();
-        self.settle_inside(journal, inode.ino, inode, file, always)
+        let syncing = journal.syncing(inode.ino);
+        loop {
+            let inside = inode.enter(file, slot);
+            if let Some(_one_at_a_time) = syncing.try_lock() {
+                return self.settle_inside(journal, inode, file, Some(inside), always);
+            }
+            // Outside, as the thread that has the lock may wait for a disk.
+            drop(inside);
+            drop(syncing.lock());
+        }
     }
 
     /// [`Fs::settle_file`] with the gate closed, so that nothing of the file is unsettled then, and all of its bytes are durable where they lie.
@@ -503,7 +543,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // A commit must not take the range in between.
         let _one_at_a_time = journal.syncing(inode.ino).lock();
         self.note_dirty(inode.ino, file, 0..BlockMap::LIMIT);
-        self.settle_inside(journal, inode.ino, inode, file, false)
+        self.settle_inside(journal, inode, file, None, false)
     }
 
     /// Tells the log of changes of a file nothing of which is unsettled, with the gate closed; makes them durable at once.
@@ -514,13 +554,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if is_planted(Planted::ShiftUndone) {
             return Ok(());
         }
-        self.force(journal, slot, Some(ino))
+        // What is overwritten from now on would be at the wrong place without it.
+        self.force(journal, slot, Some(ino)).inspect_err(|_| journal.fail())
     }
 
-    /// [`Fs::settle_file`] inside the gate or with the gate closed, with the file's syncing lock.
-    fn settle_inside(&self, journal: &Journal, ino: Ino, inode: &Inode, file: &BlockFile, always: bool) -> Result<()> {
+    /// [`Fs::settle_file`] `inside` the gate or with the gate closed, with the file's syncing lock.
+    fn settle_inside(
+        &self,
+        journal: &Journal,
+        inode: &Inode,
+        file: &BlockFile,
+        inside: Option<Pass<'_>>,
+        always: bool,
+    ) -> Result<()> {
+        let ino = inode.ino;
         let through = journal.end();
         let dirty = file.take_unsaved();
+        self.after_taking(!dirty.is_empty());
         // Relaxed: it is written before the writer of a group that came before `through` returned, or that is not meant.
         let is_settled = file.changed.load(Ordering::Relaxed) <= journal.settled_all.load(Ordering::Relaxed);
         if dirty.is_empty() && is_settled && !always {
@@ -536,7 +586,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             };
             journal.append_records(&self.pool, self.now_ns(), [early].into_iter());
         }
-        let saved = self.save(journal, file, dirty.clone()).map_err(|error| {
+        let saved = self.save(journal, file, dirty.clone(), inside).map_err(|error| {
             self.note_dirty(ino, file, dirty);
             Error::from(error)
         })?;
@@ -566,6 +616,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         journal: &'a Journal,
         file: &BlockFile,
         dirty: Range<u64>,
+        inside: Option<Pass<'_>>,
     ) -> std::result::Result<Saved<'a>, MemoryError> {
         if dirty.is_empty() || is_planted(Planted::BytesNotPersisted) {
             return Ok(Saved::Nothing);
@@ -576,7 +627,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // A log that is too long, or in a full pool, has no room for bytes.
         let room = || journal.promise_at_once(blocks * (BLOCK + RECORD_OF_BYTES_MAX));
         let Some(room) = (is_small && !journal.is_too_long()).then(room).flatten() else {
-            self.persist_blocks(journal, file, &dirty)?;
+            self.persist_blocks(journal, file, &dirty, inside)?;
             return Ok(Saved::InPlace(dirty));
         };
         let mut inline = Vec::new();
@@ -584,14 +635,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             if let Some(block) = file.map.find_one(&self.nodes, at) {
                 let Some(place) = memory.locate_one(block) else {
                     // Written since, and evicted.
-                    self.persist_blocks(journal, file, &dirty)?;
+                    self.persist_blocks(journal, file, &dirty, inside)?;
                     return Ok(Saved::InPlace(dirty));
                 };
                 let mut copy = vec![0; BLOCK_BYTES];
                 memory.load(place, 0, &mut copy)?;
                 // A commit makes all bytes of files durable, and of other members those that are dirty then.
                 if self.has_persistent_stores(block) {
-                    journal.persist(&self.pool, block, 0, BLOCK_BYTES)?;
+                    journal.persist_data(&self.pool, block, BLOCK_BYTES)?;
                 }
                 inline.push((at, copy));
             }
@@ -614,9 +665,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     return Ok(());
                 }
                 let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
-                journal.persist(&self.pool, block, 0, bytes)
+                journal.persist_data(&self.pool, block, bytes)
             });
-            // `Journal::persist` has told it to the log.
+            // `Journal::persist_data` has told it to the log.
             let _ = persisted;
         }
     }
@@ -627,17 +678,33 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         !matches!(kind, Some(MemberKind::File | MemberKind::Block))
     }
 
-    /// Makes the bytes of some file blocks durable where they lie; inside the gate or with the gate closed.
+    /// Makes the bytes of some file blocks durable where they lie; `inside` the gate, which it leaves, or with the gate closed.
+    ///
+    /// Blocks of disks may be taken from the file meanwhile: they are not given out again before a commit has ended that makes them durable as well. And
+    /// those that are copied elsewhere count there after a record that comes later than what is settled now.
     fn persist_blocks(
         &self,
         journal: &Journal,
         file: &BlockFile,
         blocks: &Range<u64>,
+        inside: Option<Pass<'_>>,
     ) -> std::result::Result<(), MemoryError> {
+        let (memory, mut cached) = (self.pool.memory(), Vec::new());
         file.each_placed(&self.nodes, blocks.clone(), |block, blocks| {
             let bytes = usize::try_from(blocks * BLOCK).expect("a placed extent is mapped memory");
-            journal.persist(&self.pool, block, 0, bytes)
-        })
+            if memory.is_cached(block.member()) {
+                cached.push((block, bytes));
+                return Ok(());
+            }
+            journal.persist_data(&self.pool, block, bytes)
+        })?;
+        // A disk may be slow, and frames are given back when all have left that are inside.
+        drop(inside);
+        let persisted = cached
+            .into_iter()
+            .map(|(block, bytes)| journal.persist_data(&self.pool, block, bytes));
+        // Also those behind one that fails.
+        persisted.fold(Ok(()), std::result::Result::and)
     }
 
     /// Makes all bytes durable, appends that everything is settled, and makes the log durable.
@@ -661,7 +728,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 Some((inode, file, file.take_dirty_to_save()))
             })
             .collect();
-        let result = self.persist_all(journal, slot, &taken);
+        self.after_taking(taken.iter().any(|(.., dirty)| !dirty.is_empty()));
+        let mut result = self.persist_all(journal, slot, &taken);
+        if result.is_err() && !journal.has_failed() {
+            // Blocks that cannot be written, and that no file has any more, keep nothing back.
+            journal.forget_freed(&self.pool, through);
+            result = self.persist_all(journal, slot, &taken);
+        }
         if let Err(error) = result {
             for (inode, file, dirty) in taken {
                 if dirty.is_empty() {
@@ -716,15 +789,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let is_disk = |member: &&MemberStatus| matches!(member.kind, MemberKind::File | MemberKind::Block);
         // All of them: bytes that only the log has so far come to their place.
         let files = members.iter().filter(is_disk);
-        files
-            .clone()
-            .try_for_each(|member| journal.persist_all(&self.pool, member.id))?;
+        let persisted = files.clone().map(|member| journal.persist_all(&self.pool, member.id));
+        // Also those behind one that fails.
+        persisted.fold(Ok(()), std::result::Result::and)?;
         if files.count() == members.len() {
             return Ok(());
         }
         taken.iter().try_for_each(|(inode, file, dirty)| {
-            let _inside = inode.enter(file, slot);
-            self.persist_blocks(journal, file, dirty)
+            let inside = inode.enter(file, slot);
+            self.persist_blocks(journal, file, dirty, Some(inside))
         })
     }
 }

@@ -2,8 +2,8 @@
 
 use homenode_shared::NodesExhausted;
 
-use crate::MemoryError;
 use crate::pool::NoSpace;
+use crate::{MemberId, MemoryError};
 
 /// An error of the filesystem, as POSIX names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +75,9 @@ pub enum Error {
     /// EAGAIN: bytes must be brought to memory first. Operations that wait for them never end so.
     #[error("the bytes are on a disk")]
     Away,
+    /// EAGAIN: a member must be written first, so that there are places for new bytes. Operations that wait for it never end so.
+    #[error("{0} must be written first")]
+    NoPlaces(MemberId),
     /// EROFS: the log of a durable pool could not be written, or a member is missing
     #[error("the pool can only be read: its log cannot be written")]
     ReadOnly,
@@ -93,7 +96,7 @@ impl Error {
             Self::Io => 5,
             Self::NoData => 6,
             Self::AttributeTooBig => 7,
-            Self::Away => 11,
+            Self::Away | Self::NoPlaces(_) => 11,
             Self::NoMemory => 12,
             Self::Busy => 16,
             Self::Exists => 17,
@@ -122,7 +125,7 @@ impl Error {
             Self::Io => "EIO",
             Self::NoData => "ENXIO",
             Self::AttributeTooBig => "E2BIG",
-            Self::Away => "EAGAIN",
+            Self::Away | Self::NoPlaces(_) => "EAGAIN",
             Self::NoMemory => "ENOMEM",
             Self::Busy => "EBUSY",
             Self::Exists => "EEXIST",

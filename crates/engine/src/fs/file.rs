@@ -200,13 +200,13 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         match inode.bytes_for(Operation::Write)? {
             Bytes::Blocks(file) => {
                 let (effect, bytes) = self.effect_of_write(file, offset, from.len());
-                self.with_freed(asking.slot, effect, bytes, || {
+                self.with_freed((asking.slot, asking.waits), effect, bytes, || {
                     self.write_blocks(asking, inode, file, offset, from, kill_priv)
                 })
             }
             Bytes::Volume(file) => {
                 let (effect, bytes) = self.effect_of_write(file, offset, from.len());
-                self.with_freed(asking.slot, effect, bytes, || {
+                self.with_freed((asking.slot, asking.waits), effect, bytes, || {
                     self.write_blocks_within(asking, inode, file, offset, from)
                 })
             }
@@ -222,7 +222,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         match inode.bytes_for(Operation::Append)? {
             Bytes::Blocks(file) | Bytes::Volume(file) => {
                 let (effect, bytes) = self.effect_of_write(file, FILE_BYTES_MAX, from.len());
-                self.with_freed(asking.slot, effect, bytes, || {
+                self.with_freed((asking.slot, asking.waits), effect, bytes, || {
                     self.append_blocks(asking, inode, file, from, kill_priv)
                 })
             }
@@ -297,10 +297,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             _ => Effect::Adds,
         };
         match body {
-            Bytes::Blocks(file) => self.with_freed(asking.slot, effect, 0, || {
+            Bytes::Blocks(file) => self.with_freed((asking.slot, asking.waits), effect, 0, || {
                 self.allocate_blocks(asking, inode, file, operation, offset..end, done)
             }),
-            Bytes::Volume(file) => self.with_freed(asking.slot, effect, 0, || {
+            Bytes::Volume(file) => self.with_freed((asking.slot, asking.waits), effect, 0, || {
                 self.allocate_blocks_within(asking, inode, file, operation, offset..end, done)
             }),
             Bytes::Kernel(file) => self.allocate_kernel(inode, file, operation, &(offset..end), done),

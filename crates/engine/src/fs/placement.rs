@@ -129,8 +129,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// in service again then, with what is left on it.
     pub fn drain(&self, member: MemberId, progress: &mut dyn FnMut(u64, u64)) -> std::result::Result<u64, PoolError> {
         let (mut moved, mut idle_passes, mut least) = (0, 0, u64::MAX);
-        // What waits to be free needs no room elsewhere.
-        self.move_log(member)?;
+        // What waits to be free needs no room elsewhere. What cannot be written where it lies is moved.
+        match self.move_log(member) {
+            Ok(()) | Err(PoolError::Io(_)) => {}
+            Err(error) => return Err(error),
+        }
         loop {
             let left = self.pool.start_drain(member)?;
             if left == 0 {
@@ -184,7 +187,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             };
             let result = if self.is_durable() {
                 let slot = self.slots.claim().ok_or(Error::Busy);
-                slot.and_then(|slot| self.with_freed(&slot, Effect::Adds, 0, relocate))
+                slot.and_then(|slot| self.with_freed((&slot, true), Effect::Adds, 0, relocate))
             } else {
                 relocate()
             };

@@ -244,7 +244,7 @@ impl Journal {
     }
 
     /// Ends the log.
-    fn fail(&self) {
+    pub(crate) fn fail(&self) {
         // Relaxed: whoever acknowledges something looks behind a lock that orders it, or has seen the failure himself.
         self.failed.store(true, Ordering::Relaxed);
     }
@@ -255,8 +255,7 @@ impl Journal {
         self.fail();
     }
 
-    /// Makes bytes durable: [`Memory::persist`]. The kernel tells once that stores were lost, to one caller, and not which: a failure ends the log,
-    /// but for a page that cannot be reached, which stays so and is known.
+    /// Makes bytes of the log durable: [`Memory::persist`]. A failure ends the log, but for a page that cannot be reached, which stays so and is known.
     ///
     /// # Errors
     /// The errors of [`Memory::persist`].
@@ -277,12 +276,31 @@ impl Journal {
         })
     }
 
-    /// [`Journal::persist`] of all bytes of a member.
+    /// Makes bytes of files durable: [`Memory::persist`]. The kernel tells once that stores to a file were lost, to one caller, and not which: a failure
+    /// ends the log then. Of a disk it is known which: they stay to be made durable.
+    ///
+    /// # Errors
+    /// The errors of [`Memory::persist`].
+    pub(crate) fn persist_data<M: Memory>(&self, pool: &Pool<M>, at: Block, bytes: usize) -> Result<(), MemoryError> {
+        let is_there = pool.memory().is_there(at, 0, bytes);
+        let persisted = pool.memory().persist(at, 0, bytes);
+        persisted.inspect_err(|_| {
+            if is_there && pool.memory().has_lost(at.member()) {
+                self.lose();
+            }
+        })
+    }
+
+    /// [`Journal::persist_data`] of all bytes of a member.
     ///
     /// # Errors
     /// The errors of [`Memory::persist_all`].
     pub(crate) fn persist_all<M: Memory>(&self, pool: &Pool<M>, member: MemberId) -> Result<(), MemoryError> {
-        pool.memory().persist_all(member).inspect_err(|_| self.lose())
+        pool.memory().persist_all(member).inspect_err(|_| {
+            if pool.memory().has_lost(member) {
+                self.lose();
+            }
+        })
     }
 
     /// The lock of a file that is being made durable.
@@ -390,6 +408,16 @@ impl Journal {
     pub(crate) fn quarantine(&self, first: Block, blocks: u64) {
         let end = self.end();
         self.quarantine.lock().push((end, first, blocks));
+    }
+
+    /// Has memory forget blocks that were freed before the group `through`: their newest bytes were not durable, and nobody wants them. With the settling
+    /// lock held.
+    pub(crate) fn forget_freed<M: Memory>(&self, pool: &Pool<M>, through: u64) {
+        // Whoever makes a file durable and found them in its map before has ended then.
+        self.syncing.iter().for_each(|file| drop(file.lock()));
+        let kept = self.quarantine.lock().clone();
+        let freed = kept.into_iter().filter(|(end, ..)| *end <= through);
+        freed.for_each(|(_, first, blocks)| pool.memory().forget(first, blocks));
     }
 
     /// Blocks that are kept back.

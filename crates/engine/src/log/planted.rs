@@ -39,6 +39,16 @@ pub enum Planted {
     ListedFirst,
     /// A member's superblocks are wiped before the pool's do not list it any more.
     WipedFirst,
+    /// Frames are clean though the disk did not take them.
+    FailedIsClean,
+    /// What was written to a disk counts as durable.
+    NotFlushed,
+    /// A dirty frame is given to another block.
+    DirtyEvicted,
+    /// A block of the log's end is left to another one before it was written.
+    TailDropped,
+    /// A sync does not wait for what others are writing.
+    OthersNotAwaited,
 }
 
 #[cfg(feature = "planted")]

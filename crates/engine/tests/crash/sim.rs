@@ -20,21 +20,57 @@ pub(crate) enum Kind {
     File,
     /// Persistent memory.
     Pmem,
-    /// A disk below the cache.
-    Disk,
+    /// A disk below a cache.
+    Disk { frames: u32 },
 }
 
+/// A disk below a cache with fewer frames than a small member has blocks.
+pub(crate) const DISK: Kind = Kind::Disk { frames: 24 };
+/// Frames of the caches that seeds choose.
+const FRAMES: std::ops::RangeInclusive<u32> = 6..=200;
+
 impl Kind {
+    pub(crate) const fn is_disk(self) -> bool {
+        matches!(self, Self::Disk { .. })
+    }
+
+    /// As it is, but for the number of frames, and half of the time few of them.
+    pub(crate) fn varied(self, random: &mut fastrand::Rng) -> Self {
+        match self {
+            Self::Disk { .. } => Self::Disk {
+                frames: if random.bool() {
+                    random.u32(FRAMES)
+                } else {
+                    random.u32(6..32)
+                },
+            },
+            other => other,
+        }
+    }
+
+    /// Frames of the cache.
+    const fn frames(self) -> u32 {
+        match self {
+            Self::Disk { frames } => frames,
+            Self::File | Self::Pmem => 0,
+        }
+    }
+
+    /// Frames that are the log's.
+    fn log_frames(self) -> u64 {
+        u64::from(self.frames() / 4).clamp(1, 256)
+    }
+
     const fn unit_bytes(self) -> usize {
         match self {
-            Self::File | Self::Disk => 512,
+            Self::File | Self::Disk { .. } => 512,
             Self::Pmem => 64,
         }
     }
 
     const fn atom_bytes(self) -> usize {
         match self {
-            Self::File | Self::Disk => 512,
+            Self::File | Self::Disk { .. } => 512,
             Self::Pmem => 8,
         }
     }
@@ -47,6 +83,8 @@ pub(crate) enum Event {
     Store(usize, Box<[u8]>),
     /// Bytes are durable from now on: where, and how many.
     Persist(usize, usize),
+    /// Stores that were not durable are lost: where, and how many bytes.
+    Lose(usize, usize),
     /// Something was not made durable, and the caller was told.
     Fault,
     /// A thread of the workload begins with its nth operation.
@@ -58,8 +96,6 @@ pub(crate) enum Event {
 /// Bytes of a member, and of the place that it has.
 pub(crate) const MEMBER_BYTES: usize = BLOCKS * BLOCK_BYTES;
 
-/// Frames of the cache: fewer than blocks of a small member.
-pub(crate) const FRAMES: u32 = 24;
 /// Member of the frames.
 pub(crate) const FRAMES_MEMBER: MemberId = MemberId(2048);
 
@@ -113,6 +149,8 @@ struct State {
     until_fault: Option<u64>,
     /// Calls of persist that fail then.
     faults: u64,
+    /// Of 256 writes of a disk that are not to the log, those that fail.
+    failing: u8,
     /// Whether events are kept.
     records: bool,
 }
@@ -126,6 +164,7 @@ impl SimMemory {
             events: Vec::new(),
             until_fault: None,
             faults: 0,
+            failing: 0,
             records: true,
         };
         Self(Arc::new(Inner {
@@ -136,7 +175,7 @@ impl SimMemory {
             pauses: AtomicU8::new(0),
             at_load: Mutex::default(),
             commit_ms: AtomicU64::new(0),
-            frames: Mutex::new(vec![0x5a; FRAMES as usize * BLOCK_BYTES]),
+            frames: Mutex::new(vec![0x5a; kind.frames() as usize * BLOCK_BYTES]),
         }))
     }
 
@@ -193,6 +232,11 @@ impl SimMemory {
         (state.until_fault, state.faults) = (Some(calls), faults);
     }
 
+    /// Has so many of 256 writes of a disk fail from now on: but not those of the log's end.
+    pub(crate) fn fail_often(&self, of_256: u8) {
+        self.0.state.lock().failing = of_256;
+    }
+
     /// Places for members.
     pub(crate) fn places(&self) -> usize {
         self.0.places
@@ -240,7 +284,7 @@ fn in_frames(at: Block, offset: usize) -> usize {
 
 impl Disks for SimMemory {
     fn is_disk(&self, _: MemberId) -> bool {
-        self.0.kind == Kind::Disk
+        self.0.kind.is_disk()
     }
 
     fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
@@ -253,22 +297,27 @@ impl Disks for SimMemory {
         Ok(())
     }
 
-    fn write(&self, first: Block, frames: &[Block], forced: bool) -> Result<(), MemoryError> {
-        self.fail_if_due()?;
-        let start = self.address(first, 0);
-        for (at, frame) in (0..).zip(frames) {
+    fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
+        let is_log = frames.iter().all(|frame| frame.index() < self.0.kind.log_frames());
+        let fails_often = !is_log && fastrand::u8(..) < self.0.state.lock().failing;
+        let written = self
+            .fail_if_due()
+            .and(if fails_often { Err(MemoryError) } else { Ok(()) });
+        // It stops in the middle.
+        let count = written.map_or_else(|_| fastrand::usize(..frames.len()), |()| frames.len());
+        for (at, frame) in (0..).zip(&frames[..count]) {
             let mut bytes = vec![0; BLOCK_BYTES];
             self.load(*frame, 0, &mut bytes)?;
             self.store(first.plus(at), 0, &bytes)?;
         }
-        if forced {
-            self.note_durable(start, frames.len() * BLOCK_BYTES);
-        }
-        Ok(())
+        written
     }
 
     fn flush(&self, member: MemberId) -> Result<(), MemoryError> {
-        self.persist_all(member)
+        self.persist_all(member).inspect_err(|_| {
+            let start = self.address(Block::new(member, 0), 0);
+            self.mark(Event::Lose(start, self.0.member_bytes));
+        })
     }
 }
 
@@ -325,13 +374,13 @@ impl Memory for SimMemory {
 
     fn persist_all(&self, member: MemberId) -> Result<(), MemoryError> {
         std::thread::sleep(Duration::from_millis(self.0.commit_ms.load(Ordering::Relaxed)));
-        self.note_persist(self.address(Block::new(member, 0), 0), MEMBER_BYTES)
+        self.note_persist(self.address(Block::new(member, 0), 0), self.0.member_bytes)
     }
 
     fn inline_bytes_max(&self) -> usize {
         match self.0.kind {
             Kind::File => 32 << 10,
-            Kind::Pmem | Kind::Disk => 0,
+            Kind::Pmem | Kind::Disk { .. } => 0,
         }
     }
 }
@@ -378,6 +427,11 @@ impl Disk {
                         self.durable[start..start + bytes.len()].copy_from_slice(&bytes);
                     }
                 }
+            }
+            Event::Lose(at, bytes) => {
+                let unit = self.kind.unit_bytes();
+                let units = at / unit..(at + bytes).div_ceil(unit);
+                self.pending.retain(|unit, _| !units.contains(unit));
             }
             Event::Fault | Event::Begin(..) | Event::End(..) => {}
         }

@@ -4,11 +4,15 @@
 //! Which thread goes first is the machine's choice, and changed by pauses at calls of the memory: a seed tells the operations, not the order.
 
 use crate::full::file;
+#[cfg(feature = "planted")]
+use crate::sim::DISK;
 use crate::sim::Kind;
 use crate::workload::{Operation, Range, Run, SimFs, asking, format, open};
 use crate::{KINDS, any, states, survive};
 use homenode_engine::fs::RenameMode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Directories of the workers, and one of the thread that commits, where it does nothing.
 const DIRECTORIES: [&str; 4] = ["0", "1", "2", "c"];
@@ -72,10 +76,23 @@ fn together(kind: Kind, operations: &[Operation], random: &mut fastrand::Rng, ea
     runs[0].memory.pause_often(random.u8(8..96));
     let seeds: Vec<u64> = runs.iter().map(|_| random.u64(..)).collect();
     let counts: Vec<usize> = runs.iter().map(|_| random.usize(3..=12)).collect();
+    let fs = Arc::clone(&runs[0].fs);
+    let (each, left) = (&each, &AtomicUsize::new(runs.len()));
     std::thread::scope(|scope| {
-        for ((run, seed), count) in runs.iter_mut().zip(seeds).zip(counts) {
-            let each = &each;
+        // One that tends the cache, where there is one.
+        if kind.is_disk() {
             scope.spawn(move || {
+                each();
+                while left.load(Ordering::Relaxed) > 0 {
+                    fs.pool().memory().tend(0, Duration::ZERO);
+                    std::thread::yield_now();
+                }
+            });
+        }
+        for ((run, seed), count) in runs.iter_mut().zip(seeds).zip(counts) {
+            scope.spawn(move || {
+                // Also when it panics.
+                let _ended = Ended(left);
                 each();
                 let mut random = fastrand::Rng::with_seed(seed);
                 let of = if run.thread == workers { COMMITS } else { operations };
@@ -87,6 +104,15 @@ fn together(kind: Kind, operations: &[Operation], random: &mut fastrand::Rng, ea
     });
     runs[0].memory.pause_often(0);
     runs
+}
+
+/// One of the threads that are left, until it is dropped.
+struct Ended<'a>(&'a AtomicUsize);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[test]
@@ -106,12 +132,17 @@ fn faults_that_are_planted_in_threads_are_found() {
         Planted::BytesNotPersisted,
         Planted::LogNotForced,
         Planted::ShiftUndone,
+        Planted::OthersNotAwaited,
     ];
     // Much more than one needs as a rule: the order of the threads is of the moment, and it ends when the fault is found.
     let is_found = |fault: &&Planted| {
         let each = || plant(Some(**fault));
         let make = |kind, random: &mut _| together(kind, OPERATIONS, random, each);
-        crate::look(KINDS, 400_000, seed(), make).is_err()
+        let kinds = match fault {
+            Planted::OthersNotAwaited => &[DISK],
+            _ => KINDS,
+        };
+        crate::look(kinds, 400_000, seed(), make).is_err()
     };
     let missed: Vec<_> = SOME.iter().filter(|fault| !is_found(fault)).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");

@@ -1,6 +1,6 @@
 //! Operations on a small tree, and their history.
 
-use crate::sim::{Event, FRAMES, FRAMES_MEMBER, Kind, MEMBER_BYTES, SimMemory, member_bytes};
+use crate::sim::{Event, FRAMES_MEMBER, Kind, MEMBER_BYTES, SimMemory, member_bytes};
 use crate::tree::Tree;
 use homenode_engine::cache::{Cached, SliceOptions};
 use homenode_engine::fs::fallocate_mode::{COLLAPSE_RANGE, INSERT_RANGE, KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE};
@@ -14,6 +14,7 @@ use homenode_shared::Slot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 /// Blocks of a member: so few that freed ones are soon used again.
 pub(crate) const BLOCKS: usize = 160;
@@ -78,7 +79,7 @@ fn member(kind: Kind, id: MemberId, blocks: usize) -> MemberRecord {
         kind: match kind {
             Kind::File => MemberKind::File,
             Kind::Pmem => MemberKind::Pmem,
-            Kind::Disk => MemberKind::Block,
+            Kind::Disk { .. } => MemberKind::Block,
         },
         blocks: blocks as u64,
     }
@@ -86,13 +87,13 @@ fn member(kind: Kind, id: MemberId, blocks: usize) -> MemberRecord {
 
 /// The memory below a filesystem: with a cache for disks.
 fn cached(kind: Kind, memory: &SimMemory, members: &[MemberRecord]) -> Cached<SimMemory> {
-    if kind != Kind::Disk {
+    let Kind::Disk { frames } = kind else {
         return Cached::without_cache(memory.clone());
-    }
+    };
     let slice = SliceOptions {
         member: FRAMES_MEMBER,
         node: NodeId(0),
-        frames: FRAMES,
+        frames,
     };
     let cached = Cached::new(memory.clone(), &[slice], &[vec![10]]);
     for member in members {
@@ -198,6 +199,8 @@ pub(crate) enum Operation {
     Sync(&'static str),
     SyncAll,
     Snapshot,
+    /// Does what a thread that tends the cache does in one turn.
+    Tend,
     AddMember,
     /// Drains the first member that is not drained, or the last.
     Drain {
@@ -225,7 +228,7 @@ const ACL: &[u8] = &[
 
 /// A run of operations on a pool, with what it showed after each.
 pub(crate) struct Run {
-    kind: Kind,
+    pub(crate) kind: Kind,
     /// Members that join are persistent memory, whatever the others are.
     pub(crate) mixes: bool,
     pub(crate) fs: Arc<SimFs>,
@@ -471,6 +474,10 @@ impl Run {
             Operation::Sync(path) => self.fs.sync(&self.slot, &*self.find(path)?).ok(),
             Operation::SyncAll => self.fs.sync_all(&self.slot).ok(),
             Operation::Snapshot => self.fs.compact(&self.slot).ok(),
+            Operation::Tend => {
+                self.fs.pool().memory().tend(0, Duration::ZERO);
+                Some(())
+            }
             Operation::AddMember | Operation::Drain { .. } | Operation::RemoveMember => self.change_members(operation),
             _ => self.change_names(operation),
         }
@@ -492,7 +499,8 @@ impl Run {
                 if record.kind == MemberKind::Block {
                     self.fs.pool().memory().add_disk(id, NodeId(0), record.blocks);
                 }
-                self.fs.add_member(record, NodeId(0), 0).ok()
+                let added = self.fs.add_member(record, NodeId(0), 0);
+                added.inspect_err(|_| self.fs.pool().memory().remove_disk(id)).ok()
             }
             Operation::Drain { last } => {
                 members.retain(|member| !member.draining);
@@ -501,7 +509,9 @@ impl Run {
             }
             Operation::RemoveMember => {
                 let member = members.iter().find(|member| member.draining)?;
-                self.fs.remove_member(member.id, 0).ok()
+                self.fs.remove_member(member.id, 0).ok()?;
+                self.fs.pool().memory().remove_disk(member.id);
+                Some(())
             }
             _ => unreachable!("{operation:?} changes no member"),
         }

@@ -1,6 +1,6 @@
 //! A thread that takes blocks from a file, and many that read the file, more of them than CPUs.
 
-use crate::support::{BLOCK, Caller, filesystem, new_file};
+use crate::support::{BLOCK, Bytes, Caller, DISKS, filesystem_on, new_file, tend};
 use homenode_engine::fs::fallocate_mode::{KEEP_SIZE, PUNCH_HOLE};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +14,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Neither side waits for the other for long.
 #[test]
 fn punching_beside_many_readers_makes_progress_and_so_do_they() {
-    let (fs, _) = filesystem(1, 64);
+    race(Bytes::Memory);
+}
+
+#[test]
+fn punching_beside_many_readers_makes_progress_and_so_do_they_below_a_cache() {
+    race(DISKS);
+    // Not all that they read and punch fits.
+    race(Bytes::Disks { frames: 4 });
+}
+
+fn race(bytes: Bytes) {
+    let (fs, _) = filesystem_on(bytes, 1, 64);
     let inode = new_file(&fs, "a");
     let caller = Caller::on_node(&fs, 0);
     let bytes = vec![7; (4 * BLOCK) as usize];
@@ -42,6 +53,7 @@ fn punching_beside_many_readers_makes_progress_and_so_do_they() {
         let began = Instant::now();
         // Each punch is followed by another at once.
         while elapsed < PATIENCE && !(punches >= ROUNDS && all_read(ROUNDS)) {
+            tend(&fs);
             let punched = fs.fallocate(&caller.asking(), &inode, KEEP_SIZE | PUNCH_HOLE, 0, BLOCK);
             assert_eq!(punched, Ok(()));
             punches += 1;

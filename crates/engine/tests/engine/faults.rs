@@ -1,6 +1,8 @@
 //! Operations whose memory fails in the middle: nothing is lost, nothing leaks, nothing half done is shown.
 
-use crate::support::{BLOCK, Caller, Fault, ON_PURPOSE, POISON, RUN, TestFs, filesystem, new_file};
+use crate::support::{
+    BLOCK, Bytes, Caller, DISKS, Fault, ON_PURPOSE, POISON, RUN, TestFs, filesystem, filesystem_on, new_file,
+};
 use homenode_engine::fs::{Error, Inode, Result, SetAttr, fallocate_mode as mode};
 use homenode_engine::pool::PoolError;
 use homenode_engine::{MemberId, NodeId};
@@ -81,23 +83,23 @@ fn prepare(fs: &TestFs, caller: &Caller, inode: &Inode) {
         .expect("the pool has room");
 }
 
-/// Runs every operation with accesses failing from each of its accesses on; `judge` gets what came of it.
-fn with_faults(fault: Fault, judge: impl Fn(&str, std::thread::Result<Result<()>>)) {
+/// Runs every operation with accesses failing from each of its accesses on, or from each `step`th; `judge` gets what came of it.
+fn with_faults(bytes: Bytes, step: usize, fault: Fault, judge: impl Fn(&str, std::thread::Result<Result<()>>)) {
     for (name, act) in ACTS {
         let mut failed = 0;
-        for count in 1.. {
-            let (fs, _) = filesystem(2, 4 * RUN);
+        for count in (1..).step_by(step) {
+            let (fs, _) = filesystem_on(bytes, 2, 4 * RUN);
             let caller = Caller::on_node(&fs, 0);
             let inode = new_file(&fs, "file");
             prepare(&fs, &caller, &inode);
-            let memory = fs.pool().memory();
-            memory.fail_from(count, fault);
+            let memory = fs.pool().memory().below();
+            memory.fail_from(count as u64, fault);
             let result = catch_unwind(AssertUnwindSafe(|| act(&fs, &caller, &inode)));
             memory.fail_from(0, fault);
             fs.check_invariants();
             shows_no_fresh_memory(&fs, &caller, &inode);
             if memory.faults() == 0 {
-                assert!(matches!(result, Ok(Ok(()))), "{name} failed by itself");
+                assert!(matches!(result, Ok(Ok(()))), "{name} failed by itself: {result:?}");
                 break;
             }
             judge(name, result);
@@ -120,7 +122,7 @@ fn shows_no_fresh_memory(fs: &TestFs, caller: &Caller, inode: &Inode) {
 
 #[test]
 fn blocks_of_an_operation_that_panics_come_back() {
-    with_faults(Fault::Panic, |name, result| {
+    with_faults(Bytes::Memory, 1, Fault::Panic, |name, result| {
         let panic = result.expect_err("accesses panic");
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -130,9 +132,29 @@ fn blocks_of_an_operation_that_panics_come_back() {
 
 #[test]
 fn an_operation_whose_memory_fails_says_so_and_shows_nothing_half_done() {
-    with_faults(Fault::Error, |name, result| match result {
+    with_faults(Bytes::Memory, 1, Fault::Error, |name, result| match result {
         Ok(answer) => assert_eq!(answer, Err(Error::Io), "{name}"),
         Err(_) => panic!("{name} panicked"),
+    });
+}
+
+/// Of the accesses that fail some are not the operation's own: write-back of what others have stored.
+#[test]
+fn an_operation_below_a_cache_whose_memory_fails_shows_nothing_half_done() {
+    with_faults(DISKS, 23, Fault::Error, |name, result| match result {
+        Ok(answer) => assert!(matches!(answer, Ok(()) | Err(Error::Io)), "{name}: {answer:?}"),
+        Err(_) => panic!("{name} panicked"),
+    });
+}
+
+#[test]
+fn frames_of_an_operation_that_panics_come_back() {
+    with_faults(DISKS, 37, Fault::Panic, |name, result| {
+        if let Err(panic) = result {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            assert_eq!(text, Some(ON_PURPOSE), "{name} panicked by itself");
+        }
     });
 }
 
@@ -142,11 +164,11 @@ fn a_member_that_cannot_be_read_is_not_drained() {
     let caller = Caller::on_node(&fs, 0);
     let inode = new_file(&fs, "file");
     prepare(&fs, &caller, &inode);
-    fs.pool().memory().fail_from(1, Fault::Error);
+    fs.pool().memory().below().fail_from(1, Fault::Error);
     let member = MemberId(0);
     assert_eq!(fs.drain(member, &mut |_, _| {}), Err(PoolError::Io(member)));
     fs.check_invariants();
-    fs.pool().memory().fail_from(0, Fault::Error);
+    fs.pool().memory().below().fail_from(0, Fault::Error);
     assert_eq!(fs.drain(member, &mut |_, _| {}), Ok((RUN + 5) * BLOCK));
     fs.check_invariants();
 }

@@ -4,7 +4,8 @@ pub(crate) mod model;
 mod operations;
 
 use crate::support::{
-    BLOCK, Caller, TestFs, add_member, assert_empty, filesystem, new_file, pattern, remove_member, seeded,
+    BLOCK, Bytes, Caller, DISKS, TestFs, add_member, assert_empty, filesystem_on, new_file, pattern, remove_member,
+    seeded,
 };
 use homenode_engine::fs::{Error, Inode, SetAttr, Whence, XattrMode, fallocate_mode as mode};
 use homenode_engine::pool::PoolError;
@@ -17,6 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const CASES: u32 = 450;
+/// With each number of frames.
+const CACHED_CASES: u32 = 40;
 const OPERATIONS: usize = 250;
 const _: () = assert!(CASES as usize * OPERATIONS >= 100_000);
 
@@ -27,14 +30,28 @@ const FILES: usize = 4;
 
 #[test]
 fn files_agree_with_the_model() {
-    seeded::check(CASES, prop::collection::vec(step(), OPERATIONS), |steps| {
-        let mut run = Run::new();
+    agree(Bytes::Memory, CASES);
+}
+
+#[test]
+fn files_below_a_cache_agree_with_the_model() {
+    for bytes in [Bytes::Disks { frames: 6 }, DISKS, Bytes::Disks { frames: 700 }] {
+        agree(bytes, CACHED_CASES);
+    }
+}
+
+fn agree(bytes: Bytes, cases: u32) {
+    seeded::check(cases, prop::collection::vec(step(), OPERATIONS), |steps| {
+        let mut run = Run::new(bytes);
         for step in &steps {
             run.step(step);
         }
         run.finish();
         Ok(())
     });
+    if bytes != Bytes::Memory {
+        return;
+    }
     for outcome in OUTCOMES {
         let times = SEEN.lock().get(outcome).copied().unwrap_or(0);
         assert!(
@@ -74,8 +91,8 @@ struct Run {
 }
 
 impl Run {
-    fn new() -> Self {
-        let (fs, _) = filesystem(NODES, MEMBER_BLOCKS);
+    fn new(bytes: Bytes) -> Self {
+        let (fs, _) = filesystem_on(bytes, NODES, MEMBER_BLOCKS);
         let callers = (0..u32::from(NODES) * 2).map(|cpu| Caller::on_cpu(&fs, cpu)).collect();
         let files = (0..FILES).map(|file| new_file(&fs, &format!("{file}"))).collect();
         Self {

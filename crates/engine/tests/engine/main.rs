@@ -18,4 +18,5 @@ mod pool;
 mod stamped;
 mod steps;
 mod support;
+mod troubled;
 mod volumes;

@@ -5,10 +5,10 @@
 mod world;
 
 use crate::support::pattern::Random;
-use crate::support::{Caller, add_member, remove_member, seeded, threads};
-use homenode_engine::NodeId;
+use crate::support::{Bytes, Caller, DISKS, add_member, remove_member, seeded, tend, threads};
 use homenode_engine::fs::{Error, SetAttr, Whence, fallocate_mode as mode};
 use homenode_engine::pool::PoolError;
+use homenode_engine::{Memory, NodeId};
 use std::sync::Arc;
 use std::time::Duration;
 use world::{FILES, MEMBER_BLOCKS, NODES, OWNERS, SHARED, SIZE, WORD, World, assert_own, region};
@@ -17,8 +17,19 @@ type Job = Box<dyn FnOnce() -> u64 + Send>;
 
 #[test]
 fn no_foreign_and_no_old_byte_is_ever_read() {
+    race(Bytes::Memory);
+}
+
+#[test]
+fn no_foreign_and_no_old_byte_is_ever_read_below_a_cache() {
+    for bytes in [DISKS, Bytes::Disks { frames: 512 }] {
+        race(bytes);
+    }
+}
+
+fn race(bytes: Bytes) {
     let seed = seeded::seed();
-    let world = Arc::new(World::new());
+    let world = Arc::new(World::new(bytes));
     let with = |number: u64, work: fn(&World, &Caller, &mut Random, u64) -> u64| -> Job {
         let world = Arc::clone(&world);
         let random = Random::new(seed ^ number << 32);
@@ -31,6 +42,7 @@ fn no_foreign_and_no_old_byte_is_ever_read() {
     jobs.push(with(12, drain));
     jobs.push(with(13, read));
     jobs.push(with(14, recycle));
+    jobs.push(with(15, keep));
     let rounds = threads::run_all(jobs);
     println!("rounds of each thread: {rounds:?}");
     assert!(
@@ -186,6 +198,23 @@ fn read(world: &World, caller: &Caller, random: &mut Random, _: u64) -> u64 {
         }
         let mapped: u64 = world.fs.map(&world.files[file]).iter().map(|(_, bytes)| bytes).sum();
         assert!(mapped <= SIZE, "more is mapped than was ever written: {mapped}");
+        rounds += 1;
+    }
+    rounds
+}
+
+/// Tends the cache, where there is one, and makes all durable that is in it.
+fn keep(world: &World, _: &Caller, random: &mut Random, _: u64) -> u64 {
+    let mut rounds = 0;
+    while !world.is_over() {
+        tend(&world.fs);
+        if random.below(50) == 0 {
+            let memory = world.fs.pool().memory();
+            for member in world.fs.pool().status().members {
+                // One that is being taken away.
+                let _ = memory.persist_all(member.id);
+            }
+        }
         rounds += 1;
     }
     rounds

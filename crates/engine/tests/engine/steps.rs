@@ -1,6 +1,6 @@
 //! Long operations come in steps, and the file can be used between two of them.
 
-use crate::support::{BLOCK, Caller, RUN, TestFs, filesystem, new_file};
+use crate::support::{BLOCK, Bytes, Caller, DISKS, RUN, TestFs, filesystem_on, new_file};
 use homenode_engine::fs::{Inode, fallocate_mode as mode};
 use std::sync::Arc;
 
@@ -30,17 +30,21 @@ fn use_file(fs: &TestFs, caller: &Caller, inode: &Inode) {
 
 #[test]
 fn a_range_is_zeroed_and_punched_in_bounded_steps() {
+    [Bytes::Memory, DISKS].into_iter().for_each(zero_and_punch);
+}
+
+fn zero_and_punch(bytes: Bytes) {
     for (mode, keeps_blocks) in [(mode::ZERO_RANGE, true), (mode::PUNCH_HOLE | mode::KEEP_SIZE, false)] {
-        let (fs, _) = filesystem(1, BLOCKS + RUN);
+        let (fs, _) = filesystem_on(bytes, 1, BLOCKS + RUN);
         let caller = Caller::on_node(&fs, 0);
         let inode = full_file(&fs, &caller);
         let (start, bytes) = (BLOCK + 5, (BLOCKS - 2) * BLOCK);
         let (mut done, mut steps) = (0, 0);
         loop {
-            let (used, zeroed) = (fs.pool().status().used, fs.pool().memory().zeroed_bytes());
+            let (used, zeroed) = (fs.pool().status().used, fs.pool().memory().below().zeroed_bytes());
             let next = fs.fallocate_step(&caller.asking(), &inode, mode, start, bytes, done);
             assert!(used - fs.pool().status().used <= FREED_MAX);
-            assert!(fs.pool().memory().zeroed_bytes() - zeroed <= ZEROED_MAX);
+            assert!(fs.pool().memory().below().zeroed_bytes() - zeroed <= ZEROED_MAX);
             use_file(&fs, &caller, &inode);
             steps += 1;
             match next.expect("there is room") {
@@ -63,7 +67,11 @@ fn a_range_is_zeroed_and_punched_in_bounded_steps() {
 
 #[test]
 fn a_file_shrinks_in_bounded_steps() {
-    let (fs, _) = filesystem(1, BLOCKS + RUN);
+    [Bytes::Memory, DISKS].into_iter().for_each(shrink);
+}
+
+fn shrink(bytes: Bytes) {
+    let (fs, _) = filesystem_on(bytes, 1, BLOCKS + RUN);
     let caller = Caller::on_node(&fs, 0);
     let inode = full_file(&fs, &caller);
     let mut steps = 0;

@@ -8,21 +8,38 @@ mod store;
 pub(crate) mod threads;
 
 pub(crate) use clock::ManualClock;
-pub(crate) use memory::{Fault, ON_PURPOSE, POISON, TestMemory};
+pub(crate) use memory::{Fault, ON_PURPOSE, POISON, TestMemory, Trouble};
 pub(crate) use store::TestStore;
 
+use homenode_engine::cache::{Cached, SliceOptions};
 use homenode_engine::fs::{Asking, Fs, Ino, Inode, NewInode};
+use homenode_engine::log::{LogOptions, MemberRecord, PoolName};
 use homenode_engine::pool::{Machine, MemberKind};
 use homenode_engine::{CpuId, MemberId, NodeId};
 use homenode_shared::Slot;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) const BLOCK: u64 = homenode_engine::BLOCK_BYTES as u64;
 pub(crate) const RUN: u64 = homenode_shared::RUN_BLOCKS;
 pub(crate) const FILES_MAX: u64 = 1 << 20;
 pub(crate) const CPUS_PER_NODE: u32 = 4;
 
-pub(crate) type TestFs = Fs<TestMemory, ManualClock>;
+pub(crate) type TestFs = Fs<Cached<TestMemory>, ManualClock>;
+
+/// Where the bytes of files lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bytes {
+    /// In memory.
+    Memory,
+    /// On disks, with a cache of so many frames on each node.
+    Disks { frames: u32 },
+}
+
+/// Few enough frames that something is evicted at every step.
+pub(crate) const DISKS: Bytes = Bytes::Disks { frames: 24 };
+/// Number of the first member that is frames.
+const FRAMES: u16 = 2048;
 
 /// `nodes` nodes of [`CPUS_PER_NODE`] CPUs each, numbered in turn. Latencies are asymmetric: the memory of the next node
 /// is the nearest, that of the one before the farthest, as on a ring of one-way links.
@@ -48,7 +65,12 @@ fn node_of(cpu: u32, nodes: u16) -> NodeId {
 
 /// A filesystem with a member of `blocks` blocks on each of `nodes` nodes, and the clock it reads.
 pub(crate) fn filesystem(nodes: u16, blocks: u64) -> (TestFs, ManualClock) {
-    let (fs, clock) = empty_filesystem(nodes);
+    filesystem_on(Bytes::Memory, nodes, blocks)
+}
+
+/// [`filesystem`] whose bytes lie there.
+pub(crate) fn filesystem_on(bytes: Bytes, nodes: u16, blocks: u64) -> (TestFs, ManualClock) {
+    let (fs, clock) = empty_filesystem_on(bytes, nodes);
     for node in 0..nodes {
         add_member(&fs, NodeId(node), blocks);
     }
@@ -65,25 +87,86 @@ pub(crate) fn kernel_filesystem(nodes: u16, blocks: u64) -> (TestFs, ManualClock
 
 /// A filesystem on a pool without members.
 pub(crate) fn empty_filesystem(nodes: u16) -> (TestFs, ManualClock) {
+    empty_filesystem_on(Bytes::Memory, nodes)
+}
+
+fn empty_filesystem_on(bytes: Bytes, nodes: u16) -> (TestFs, ManualClock) {
     let clock = ManualClock::default();
     let root = NewInode {
         mode: 0o755,
         ..regular(0o755)
     };
-    let fs = Fs::new(&machine(nodes), TestMemory::default(), clock.clone(), root);
+    let fs = Fs::new(&machine(nodes), memory(bytes, nodes), clock.clone(), root);
     (fs, clock)
 }
 
+/// A durable filesystem on a disk of `blocks` blocks for each node, with a cache of so many frames there.
+pub(crate) fn durable_on(frames: u32, nodes: u16, blocks: u64) -> TestFs {
+    let memory = memory(Bytes::Disks { frames }, nodes);
+    let member = |number: u16| {
+        let (id, home) = (MemberId(number), NodeId(number));
+        memory.below().add_disk(id, blocks);
+        memory.add_disk(id, home, blocks);
+        let kind = MemberKind::Block;
+        (MemberRecord { id, kind, blocks }, home)
+    };
+    let members: Vec<_> = (0..nodes).map(member).collect();
+    let options = LogOptions {
+        uuid: 7,
+        name: PoolName::default(),
+        nonce: 0x5ec2e7,
+        witness: 1,
+        segment_blocks: 64,
+        metadata_bytes_max: u64::MAX,
+        slack_bytes: 1 << 20,
+    };
+    let (clock, root) = (ManualClock::default(), directory(0o755));
+    Fs::format(&machine(nodes), memory, clock, root, options, &members).expect("there is room for a log")
+}
+
+/// Memory of a pool without members.
+fn memory(bytes: Bytes, nodes: u16) -> Cached<TestMemory> {
+    let (memory, Bytes::Disks { frames }) = (TestMemory::default(), bytes) else {
+        return Cached::without_cache(TestMemory::default());
+    };
+    let slices = (0..nodes).map(|node| SliceOptions {
+        member: MemberId(FRAMES + node),
+        node: NodeId(node),
+        frames,
+    });
+    let slices: Vec<_> = slices.collect();
+    slices
+        .iter()
+        .for_each(|slice| memory.add_frames(slice.member, frames.into()));
+    let distances: Vec<Vec<u32>> = machine(nodes).latency;
+    Cached::new(memory, &slices, &distances)
+}
+
 pub(crate) fn add_member(fs: &TestFs, home: NodeId, blocks: u64) -> MemberId {
-    let pool = fs.pool();
-    pool.memory().add(pool.next_member(), blocks);
+    let (pool, memory, member) = (fs.pool(), fs.pool().memory(), fs.pool().next_member());
+    if memory.has_cache() {
+        memory.below().add_disk(member, blocks);
+        memory.add_disk(member, home, blocks);
+    } else {
+        memory.below().add(member, blocks);
+    }
+    // Without a log, and so without superblocks.
     pool.add(MemberKind::Dram, home, blocks).expect("not that many members")
 }
 
 /// Takes a drained member out, and its memory away.
 pub(crate) fn remove_member(fs: &TestFs, member: MemberId) {
     fs.pool().remove(member).expect("it is drained");
-    fs.pool().memory().remove(member);
+    fs.pool().memory().remove_disk(member);
+    fs.pool().memory().below().remove(member);
+}
+
+/// Tends the caches of all nodes for once, if there are any.
+pub(crate) fn tend(fs: &TestFs) {
+    let memory = fs.pool().memory();
+    let slices = memory.cache_status().slices.len();
+    (0..slices).for_each(|slice| memory.tend(slice, Duration::ZERO));
+    std::thread::yield_now();
 }
 
 pub(crate) fn regular(permissions: u32) -> NewInode {

@@ -5,6 +5,7 @@
 //! size read here could only disagree with the pages it caches.
 
 use super::{Call, Errno, Origin};
+use crate::aside::Way;
 use crate::host::Host;
 use crate::wire::flags::write;
 use crate::wire::{
@@ -30,7 +31,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let end = input.offset.saturating_add(input.size.into());
         let bytes = self.counted(self.header.pid, &asking, || {
             let fetches = || self.fs().begin_fetches(&asking, &inode, input.offset..end);
-            self.with_disk(&asking, false, fetches, |asking| match touches {
+            self.with_disk(&asking, Way::Read, fetches, |asking| match touches {
                 true => self.fs().read(asking, &inode, input.offset, to),
                 false => self.fs().read_untouched(asking, &inode, input.offset, to),
             })
@@ -54,7 +55,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
         let fetches = || self.fs().begin_fetches_to_write(&asking, &inode, input.offset..end);
         let write = || {
             self.with_room(|| {
-                self.with_disk(&asking, true, fetches, |asking| {
+                self.with_disk(&asking, Way::Long, fetches, |asking| {
                     self.fs().write(asking, &inode, input.offset, data, kill_priv)
                 })
             })
@@ -101,7 +102,7 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
             _ => return Err(Errno(libc::EINVAL)),
         };
         let node = || self.own_node();
-        let offset = self.with_disk(&self.asking(&node), false, Vec::new, |asking| {
+        let offset = self.with_disk(&self.asking(&node), Way::Read, Vec::new, |asking| {
             self.fs().seek(asking, &inode, input.offset, whence)
         })?;
         Ok(reply.put(LSeekOut { offset })?)

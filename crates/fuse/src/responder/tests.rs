@@ -333,6 +333,7 @@ fn a_ring_asks_again_later_where_a_reader_of_the_device_waits() {
                 is_new: waited.is_none(),
                 done: 0,
                 may_fetch: false,
+                is_reading: false,
             },
             &mut Reply::new(&mut payload),
         )
@@ -403,6 +404,7 @@ fn long_operations_through_a_ring_let_others_through() {
             is_new,
             done,
             may_fetch: false,
+            is_reading: false,
         };
         let answer = responder.carry_out(Incoming::parse(&zero), origin, &mut Reply::new(&mut payload));
         steps += 1;

@@ -77,7 +77,7 @@ impl Errand for Parked {
     }
 
     fn is_sync(&self) -> bool {
-        is_sync(self.header.request().opcode)
+        is_sync(&self.header.request(), self.header.arguments())
     }
 
     fn user(&self) -> u32 {

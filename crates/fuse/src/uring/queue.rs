@@ -6,7 +6,7 @@
 use super::buffers::Buffers;
 use super::parked::{Back, Parked, carry_out};
 use super::{Ring, command};
-use crate::aside::{Aside, Lane};
+use crate::aside::{Aside, Lane, Way};
 use crate::call::{Later, Origin, ROOM_TIMEOUT, ROOM_WAIT};
 use crate::device::Device;
 use crate::host::Host;
@@ -270,6 +270,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
             is_new: since.is_none(),
             done,
             may_fetch: self.reads_disks && fetched < FETCHES_MAX,
+            is_reading: self.fetching.iter().any(Option::is_some),
         };
         self.choose_cpu(&header);
         let payload = self.buffers.payload(index);
@@ -313,7 +314,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                         self.waited.get_or_insert(now);
                         self.waiting.push(ready(done));
                     }
-                    Later::Disk { is_long } => self.send_aside(ready(done), header, is_long),
+                    Later::Disk(way) => self.send_aside(ready(done), header, way),
                 }
                 return 0;
             }
@@ -375,7 +376,7 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
     }
 
     /// Has another thread carry out the request of an entry.
-    fn send_aside(&mut self, ready: Ready, header: RingHeader, is_long: bool) {
+    fn send_aside(&mut self, ready: Ready, header: RingHeader, way: Way) {
         let desk = self.aside.as_ref().expect("only a durable pool has such requests");
         let parked = Parked {
             ready,
@@ -388,10 +389,11 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
                 is_new: false,
                 done: ready.done,
                 may_fetch: false,
+                is_reading: false,
             },
             back: Arc::clone(&desk.back),
         };
-        desk.aside.send(parked, is_long);
+        desk.aside.send(parked, way);
     }
 
     /// Prepares the answers of requests that others have carried out.
@@ -419,9 +421,11 @@ impl<M: Memory, C: Clock, H: Host> Queue<M, C, H> {
     }
 
     fn push(&mut self, entry: &Entry128) {
-        if self.ring.0.submission().is_full() {
-            // It has room for every entry and the bell; but reads of disks are more.
-            let _ = settled(self.ring.0.submit());
+        // It has room for every entry and the bell; but reads of disks are more.
+        while self.ring.0.submission().is_full() {
+            if settled(self.ring.0.submit()).is_err() {
+                break;
+            }
         }
         let mut queue = self.ring.0.submission();
         // SAFETY: the buffers behind the entry stay mapped for as long as the ring exists, and nothing touches them until the

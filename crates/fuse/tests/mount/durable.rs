@@ -140,6 +140,39 @@ fn others_are_served_while_fsyncs_wait_for_the_disk_and_one_forced_write_is_for_
     });
 }
 
+/// Past the page cache no fsync follows such a write.
+#[test]
+fn a_synchronous_write_returns_when_it_is_durable_and_holds_up_nobody() {
+    by_both(|mounted| {
+        let read = file(mounted, "read", 4096);
+        let flags = libc::O_DIRECT | libc::O_DSYNC;
+        let mut options = File::options();
+        let file = options
+            .write(true)
+            .create(true)
+            .custom_flags(flags)
+            .open(mounted.path("file"))
+            .unwrap();
+        let disk = disk(mounted);
+        disk.stick(0);
+        thread::scope(|scope| {
+            let write = scope.spawn(|| {
+                on_cpu_0();
+                file.write_all_at(&[1; 4096], 0)
+            });
+            eventually("it waits for the disk", || disk.state().waiting > 0);
+            let others = scope.spawn(|| {
+                on_cpu_0();
+                check_served(mounted, &read, "made");
+            });
+            others.join().unwrap();
+            assert!(!write.is_finished());
+            disk.release();
+            write.join().unwrap().unwrap();
+        });
+    });
+}
+
 #[test]
 fn a_short_fsync_does_not_wait_for_a_long_one() {
     by_both(|mounted| {

@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, Node};
 use crate::{Error, MEMBER_BYTES_MIN, NodeId};
-use homenode_engine::cache::SliceOptions;
+use homenode_engine::cache::{SliceOptions, slice_frames_max};
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, MemberId, Memory};
 use homenode_linux::memory::{MemberFile, NodeMemory, free_bytes};
@@ -77,6 +77,7 @@ fn populate(memory: &NodeMemory, frames: &Frames) -> Result<(), Error> {
 /// Bytes on each of these nodes, in whole runs: at least one.
 fn sizes(nodes: &[&Node], cache: Option<u64>, free_bytes: impl Fn(NodeId) -> u64) -> Vec<u64> {
     let all_bytes: u64 = nodes.iter().map(|node| node.memory_bytes).sum();
+    let most = u64::from(slice_frames_max(nodes.len())) * BLOCK_BYTES as u64;
     let share = |node: &&Node| {
         let bytes = match cache {
             Some(bytes) => {
@@ -85,7 +86,10 @@ fn sizes(nodes: &[&Node], cache: Option<u64>, free_bytes: impl Fn(NodeId) -> u64
             }
             None => (node.memory_bytes / 4).min(free_bytes(node.id) / 2),
         };
-        (bytes / MEMBER_BYTES_MIN).max(1) * MEMBER_BYTES_MIN
+        if bytes > most {
+            tracing::warn!(node = %node.id, most, "a slice of the cache is smaller than wanted: it cannot have more frames");
+        }
+        (bytes.min(most) / MEMBER_BYTES_MIN).max(1) * MEMBER_BYTES_MIN
     };
     nodes.iter().map(share).collect()
 }
@@ -121,5 +125,13 @@ mod tests {
         assert_eq!(sizes_of(&[1000, 3001], None, 4000), [250, 750]);
         assert_eq!(sizes_of(&[1000, 3001], None, 600), [250, 300]);
         assert_eq!(sizes_of(&[1000], None, 0), [2]);
+    }
+
+    #[test]
+    fn a_slice_has_no_more_frames_than_have_numbers() {
+        const TIB: u64 = 1 << 20;
+        assert_eq!(sizes_of(&[4 * TIB], None, u64::MAX >> 20), [512 << 10]);
+        assert_eq!(sizes_of(&[2 * TIB; 2], None, u64::MAX >> 20), [256 << 10; 2]);
+        assert_eq!(sizes_of(&[TIB; 8], None, u64::MAX >> 20), [64 << 10; 8]);
     }
 }

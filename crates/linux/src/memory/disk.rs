@@ -1,10 +1,10 @@
 //! Members that are disks: devices, partitions and files that are reached by requests, past the page cache.
 //!
 //! A request is one call of preadv(2) or pwritev(2) on the frames themselves; it goes on where the kernel has stopped early. Durable is what was
-//! flushed: a forced write is a write and a flush, since RWF_DSYNC makes the kernel flush a device twice. Flushes are made one at a time, each for
-//! all who asked before it began, so that no flush hides that the one before it failed: a disk tells of bytes that it lost only once.
+//! flushed: RWF_DSYNC makes the kernel flush a device twice. Flushes are made one at a time, each for all who asked before it began, so that no flush
+//! hides that the one before it failed: a disk tells of bytes that it lost only once.
 //!
-//! Cost: two system calls for a forced write, one for any other request; neither memory nor a lock is taken for reads and writes.
+//! Cost: a system call for a request; neither memory nor a lock is taken for reads and writes.
 
 use super::durable::{MemberFile, MemberFileError, identity};
 use super::table::Table;
@@ -144,9 +144,8 @@ impl DiskMember {
     ///
     /// # Panics
     /// When they are not all within the member.
-    pub(super) fn write(&self, first: u64, from: Frames<'_>, forced: bool) -> io::Result<()> {
-        self.counted(self.transfer(Operation::Write, first, from))?;
-        if forced { self.flush() } else { Ok(()) }
+    pub(super) fn write(&self, first: u64, from: Frames<'_>) -> io::Result<()> {
+        self.counted(self.transfer(Operation::Write, first, from))
     }
 
     /// Makes all durable that was written before. After a failure it fails for ever.

@@ -46,15 +46,24 @@ impl World {
     }
 
     fn write(&self, value: u32) -> bool {
+        self.write_as(value, |index| index.warm(BLOCK).is_ok())
+    }
+
+    /// Makes the frame dirty ahead of the store.
+    fn write_ready(&self, value: u32) -> bool {
+        self.write_as(value, |index| index.warm_to_store(BLOCK).is_ok())
+    }
+
+    fn write_as(&self, value: u32, find: impl FnOnce(&FrameIndex) -> bool) -> bool {
         let slot = self.slots.claim().expect("two slots");
         let Some(_inside) = slot.enter(&self.gate, 1) else {
             return false;
         };
-        if self.index.warm(BLOCK).is_err() {
+        if !find(&self.index) {
             return false;
         }
         self.bytes.store(value, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.slots.barrier_inside();
         if !self.index.is_dirty(BLOCK) {
             self.index.mark_dirty(BLOCK);
         }
@@ -63,6 +72,7 @@ impl World {
 
     fn save(&self) {
         if self.index.begin_save(BLOCK).is_some() {
+            self.slots.barrier_outside();
             self.disk.store(self.bytes.load(Ordering::Relaxed), Ordering::Relaxed);
             self.index.end_save(BLOCK, |frame| self.stamp(frame));
         }
@@ -106,6 +116,24 @@ fn a_store_is_saved_or_the_frame_is_dirty() {
 }
 
 #[test]
+fn a_store_into_a_frame_that_was_made_dirty_ahead_is_saved_or_the_frame_is_dirty() {
+    bounded(|| {
+        let world = world();
+        let writer = {
+            let world = world.clone();
+            spawn(move || assert!(world.write_ready(1)))
+        };
+        world.save();
+        world.save();
+        writer.join().expect("no panic");
+        let saved = world.disk.load(Ordering::Relaxed) == 1;
+        assert!(saved || world.index.is_dirty(BLOCK), "a store is lost");
+        let found = world.index.next_dirty(0, 1).is_some();
+        assert_eq!(found, world.index.is_dirty(BLOCK), "it is counted wrongly");
+    });
+}
+
+#[test]
 fn an_evicted_frame_is_nobodys() {
     bounded(|| evict_beside_a_reader(&world()));
     bounded(|| {
@@ -144,37 +172,41 @@ fn evict_beside_a_reader(world: &Arc<World>) {
 
 #[test]
 fn a_store_into_a_frame_that_is_evicted_is_not_lost() {
-    bounded(|| {
-        let world = world();
-        let writer = {
-            let world = world.clone();
-            spawn(move || world.write(1))
-        };
-        let evicted = world.evict();
-        let written = writer.join().expect("no panic");
-        assert!(!(written && evicted), "evicted with a store in it");
-        assert!(!written || world.index.is_dirty(BLOCK));
-    });
+    for write in [World::write, World::write_ready] {
+        bounded(move || {
+            let world = world();
+            let writer = {
+                let world = world.clone();
+                spawn(move || write(&world, 1))
+            };
+            let evicted = world.evict();
+            let written = writer.join().expect("no panic");
+            assert!(!(written && evicted), "evicted with a store in it");
+            assert!(!written || world.index.is_dirty(BLOCK));
+        });
+    }
 }
 
 #[test]
 fn a_store_beside_write_back_and_eviction_is_not_lost() {
-    bounded(|| {
-        let world = world();
-        assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
-        let writer = {
-            let world = world.clone();
-            spawn(move || world.write(1))
-        };
-        world.save();
-        let evicted = world.evict();
-        let written = writer.join().expect("no panic");
-        let saved = world.disk.load(Ordering::Relaxed) == 1;
-        assert!(
-            !written || saved || !evicted && world.index.is_dirty(BLOCK),
-            "a store is lost"
-        );
-    });
+    for write in [World::write, World::write_ready] {
+        bounded(move || {
+            let world = world();
+            assert_eq!(world.index.mark_dirty(BLOCK), Some(FRAME));
+            let writer = {
+                let world = world.clone();
+                spawn(move || write(&world, 1))
+            };
+            world.save();
+            let evicted = world.evict();
+            let written = writer.join().expect("no panic");
+            let saved = world.disk.load(Ordering::Relaxed) == 1;
+            assert!(
+                !written || saved || !evicted && world.index.is_dirty(BLOCK),
+                "a store is lost"
+            );
+        });
+    }
 }
 
 #[test]
@@ -202,6 +234,35 @@ fn a_block_is_forgotten_while_it_is_filled() {
             1,
             "a frame is lost, or is two people's"
         );
+    });
+}
+
+#[test]
+fn a_store_takes_a_block_away_from_its_reader() {
+    loom::model(|| {
+        let index = Arc::new(FrameIndex::new(1));
+        let (read, stored) = (0, 1);
+        let reader = {
+            let index = index.clone();
+            spawn(move || index.begin_fill(BLOCK, read) && index.end_fill(BLOCK, read))
+        };
+        let is_stored = match index.warm(BLOCK) {
+            Ok(_) => false,
+            Err(away) => {
+                if away == Away::Filling {
+                    index.interrupt(BLOCK);
+                }
+                index.begin_fill(BLOCK, stored) && index.end_fill_dirty(BLOCK, stored)
+            }
+        };
+        let is_read = reader.join().expect("no panic");
+        let shown = match (is_read, is_stored) {
+            (true, false) => read,
+            (false, true) => stored,
+            both => panic!("each thread keeps its frame, or shows it: {both:?}"),
+        };
+        assert_eq!(index.warm(BLOCK), Ok(shown));
+        assert_eq!(index.is_dirty(BLOCK), is_stored);
     });
 }
 

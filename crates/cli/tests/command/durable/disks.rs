@@ -6,11 +6,11 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 /// A disk that a file of a test's directory plays.
-struct Disk(PathBuf);
+pub(super) struct Disk(pub(super) PathBuf);
 
 impl Disk {
     /// A disk of `bytes` bytes, made by losetup(8) with these options.
-    fn new(pools: &Pools, name: &str, bytes: u64, options: &[&str]) -> Self {
+    pub(super) fn new(pools: &Pools, name: &str, bytes: u64, options: &[&str]) -> Self {
         let file = pools.path(name);
         File::create(&file).unwrap().set_len(bytes).unwrap();
         let mut losetup = Command::new("losetup");

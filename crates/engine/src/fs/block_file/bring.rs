@@ -152,8 +152,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.pool.memory().end_fetch(fetch, is_read);
     }
 
-    /// After [`Error::Away`], brings what a write of `bytes` bytes at `offset` leaves of the blocks that it changes, and waits for places for the
-    /// others.
+    /// After [`Error::Away`], brings what a write of `bytes` bytes at `offset` leaves of the blocks that it changes; after [`Error::NoPlaces`], waits for
+    /// places for the others.
     pub(super) fn bring_to_write(
         &self,
         error: Error,
@@ -163,17 +163,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         offset: u64,
         bytes: usize,
     ) -> Result<()> {
-        if error != Error::Away || !asking.waits {
-            return Err(error);
+        let bytes = offset..offset + bytes as u64;
+        match error {
+            Error::Away | Error::NoPlaces(_) if !asking.waits => Err(Error::Away),
+            Error::Away => self.fetch(&self.missing_to_write(asking, inode, file, bytes)?),
+            Error::NoPlaces(member) => {
+                let (first, end) = (bytes.start / BLOCK, bytes.end.div_ceil(BLOCK));
+                let node = self.node_for(inode, first, asking);
+                let blocks = (end - first).min(BLOCKS_MAX);
+                Ok(self.pool.memory().wait_for_places(node, member, blocks)?)
+            }
+            error => Err(error),
         }
-        let end = offset + bytes as u64;
-        self.fetch(&self.missing_to_write(asking, inode, file, offset..end)?)?;
-        let (first, end) = (offset / BLOCK, end.div_ceil(BLOCK));
-        let node = self.node_for(inode, first, asking);
-        Ok(self
-            .pool
-            .memory()
-            .wait_for_places(node, (end - first).min(BLOCKS_MAX))?)
     }
 
     /// What is away of the blocks that a write of `bytes` leaves a part of.
@@ -212,9 +213,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     ) -> Result<T> {
         loop {
             match act() {
-                Err(Error::Away) => {
+                Err(error @ (Error::Away | Error::NoPlaces(_))) => {
                     let count = usize::try_from(bytes.end - bytes.start).unwrap_or(usize::MAX);
-                    self.bring_to_write(Error::Away, asking, inode, file, bytes.start, count)?;
+                    self.bring_to_write(error, asking, inode, file, bytes.start, count)?;
                 }
                 result => return result,
             }

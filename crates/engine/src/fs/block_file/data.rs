@@ -7,6 +7,7 @@
 
 use super::super::{Asking, Error, Fs, Inode, Result};
 use super::BlockFile;
+use super::extents::Zeroed;
 use crate::log::Change;
 use crate::pool::{Direction, Taken};
 use crate::{BLOCK_BYTES, Block, Clock, CpuId, Memory, NodeId};
@@ -41,9 +42,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
-        let Some((_, block)) = self.find_whole(file, offset, to.len()) else {
+        let Some(mut block) = self.find_whole(file, offset, to.len()) else {
             return false;
         };
+        if self.is_cached {
+            let Some(place) = self.locate_whole(block, blocks_of(in_block(offset), to.len())) else {
+                return false;
+            };
+            block = place;
+        }
         self.announce(block, offset, to.len(), false);
         let turn = self.pool.count(slot.index(), cpu(), block, Direction::Read, to.len());
         inode.touch_accessed(turn.is_multiple_of(TURNS), || self.now_ns());
@@ -118,22 +125,77 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some(_inside) = self.slots.enter(slot, &file.gate, inode.ino.0) else {
             return false;
         };
-        let Some((at, block)) = self.find_whole(file, offset, from.len()) else {
+        let Some(block) = self.find_whole(file, offset, from.len()) else {
             return false;
         };
+        if self.is_cached {
+            return self.write_cached(slot, cpu, inode, file, offset, from, block);
+        }
         if self.check_writable().is_err() {
             return false;
         }
-        self.announce(block, offset, from.len(), true);
-        self.pool
-            .count(slot.index(), cpu(), block, Direction::Write, from.len());
-        inode.touch_modified(self.now_ns());
+        self.begin_write(slot, cpu(), inode, offset, from, block);
         let is_stored = self.store(file, offset, (block, in_block(offset)), from).is_ok();
-        self.pool
-            .memory()
-            .note_stored(at, blocks_of(in_block(offset), from.len()));
         self.note_stored(inode, file, offset, from.len() as u64);
         is_stored
+    }
+
+    /// [`Fs::write_whole_blocks`] in a pool with a cache, from where the block is found.
+    #[expect(clippy::too_many_arguments, reason = "those of the whole, and what was found")]
+    #[inline(never)]
+    fn write_cached(
+        &self,
+        slot: SlotNumber,
+        cpu: impl FnOnce() -> CpuId,
+        inode: &Inode,
+        file: &BlockFile,
+        offset: u64,
+        from: &[u8],
+        block: Block,
+    ) -> bool {
+        if self.check_writable().is_err() {
+            return false;
+        }
+        let (memory, blocks) = (self.pool.memory(), blocks_of(in_block(offset), from.len()));
+        let found = match blocks {
+            1 => memory.spot(block),
+            _ => self.locate_whole(block, blocks).map(|place| (place, None)),
+        };
+        let Some((mut place, spot)) = found else { return false };
+        if !spot.is_some_and(|spot| spot.is_ready()) && memory.may_store(block, blocks) < blocks {
+            return false;
+        }
+        self.begin_write(slot, cpu(), inode, offset, from, place);
+        // Behind the asking for the bytes: it waits for earlier stores.
+        if let Some(spot) = spot.filter(|spot| !spot.is_ready()) {
+            let Some(sure) = spot.make_ready() else { return false };
+            place = sure;
+        }
+        let is_stored = self.store(file, offset, (place, in_block(offset)), from).is_ok();
+        match spot {
+            Some(spot) => spot.note_stored(),
+            None => memory.note_stored(block, blocks),
+        }
+        self.note_stored(inode, file, offset, from.len() as u64);
+        is_stored
+    }
+
+    /// What comes before the bytes are stored.
+    #[inline(always)]
+    fn begin_write(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, offset: u64, from: &[u8], block: Block) {
+        self.announce(block, offset, from.len(), true);
+        self.pool.count(slot.index(), cpu, block, Direction::Write, from.len());
+        inode.touch_modified(self.now_ns());
+    }
+
+    /// Where blocks of a pool with a cache are, if they lie one behind the other there.
+    #[inline]
+    fn locate_whole(&self, block: Block, blocks: u64) -> Option<Block> {
+        if blocks == 1 {
+            return self.pool.memory().locate_one(block);
+        }
+        let (place, there) = self.pool.memory().locate(block, blocks)?;
+        (there >= blocks).then_some(place)
     }
 
     /// Asks for the bytes of a small copy, so that they are on their way while it is counted.
@@ -144,24 +206,20 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// The block where `bytes` bytes at `offset` start, if they lie within the file and one behind the other, and where that is now.
+    /// The block where `bytes` bytes at `offset` start, if they lie within the file and one behind the other.
     #[inline(always)]
-    fn find_whole(&self, file: &BlockFile, offset: u64, bytes: usize) -> Option<(Block, Block)> {
+    fn find_whole(&self, file: &BlockFile, offset: u64, bytes: usize) -> Option<Block> {
         let end = offset.checked_add(bytes as u64)?;
         // Acquire pairs with the growth of the size: the bytes below it are there.
         if end > file.size.load(Ordering::Acquire) || bytes == 0 {
             return None;
         }
         if in_block(offset) + bytes <= BLOCK_BYTES {
-            let block = file.map.find_one(&self.nodes, offset / BLOCK)?;
-            return Some((block, self.pool.memory().locate_one(block)?));
+            return file.map.find_one(&self.nodes, offset / BLOCK);
         }
         let most = blocks_of(in_block(offset), bytes);
         match file.map.find(&self.nodes, offset / BLOCK, most) {
-            Found::Placed { block, blocks } if blocks >= most => {
-                let (place, there) = self.pool.memory().locate(block, most)?;
-                (there >= most).then_some((block, place))
-            }
+            Found::Placed { block, blocks } if blocks >= most => Some(block),
             _ => None,
         }
     }
@@ -322,10 +380,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         offset: u64,
         from: &[u8],
     ) -> Result<usize> {
+        let zeroed = Zeroed::default();
         let written = self.write_parts(asking, inode, file, offset, from, |offset, from| {
             self.settled_if_full(asking, inode, file, || {
                 let _inside = inode.enter_as(file, asking)?;
-                self.zero_gap(inode.ino, file, offset, true)?;
+                self.zero_gap(inode.ino, file, offset, Some(&zeroed))?;
                 let written = self.write_inside(asking, inode, file, offset, from)?;
                 let end = offset + written as u64;
                 if file.size.load(Ordering::Relaxed) < end {
@@ -472,12 +531,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let Some((place, blocks)) = memory.locate(block, blocks) else {
             let whole = from.get(..BLOCK_BYTES).filter(|_| in_block == 0).ok_or(Error::Away)?;
             let node = self.node_for(inode, at / BLOCK, asking);
-            memory.put(node, block, whole).ok_or(Error::Away)??;
+            memory
+                .put(node, block, whole)
+                .ok_or(Error::NoPlaces(block.member()))??;
             self.note_stored(inode, file, at, BLOCK);
             self.pool
                 .count(asking.slot.index(), asking.cpu, block, Direction::Write, BLOCK_BYTES);
             return Ok(BLOCK_BYTES);
         };
+        let blocks = memory.may_store(block, blocks);
+        if blocks == 0 {
+            return Err(Error::NoPlaces(block.member()));
+        }
         let now = &from[..bytes_of(blocks, in_block, from.len())];
         let stored = self.store(file, at, (place, in_block), now);
         memory.note_stored(block, blocks_of(in_block, now.len()));
@@ -502,7 +567,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let node = self.node_for(inode, at / BLOCK, asking);
         let taker = self.taker(asking, inode, node);
         let in_block = in_block(at);
-        if (at / BLOCK).is_multiple_of(RUN_BLOCKS) && in_block == 0 && most >= RUN_BLOCKS {
+        // A small cache has no room for a whole run at a time.
+        let may_be_run = most >= RUN_BLOCKS && self.pool.memory().fetch_max() >= RUN_BLOCKS;
+        if (at / BLOCK).is_multiple_of(RUN_BLOCKS) && in_block == 0 && may_be_run {
             let run_bytes = BLOCK_BYTES * 512;
             if from.len() >= run_bytes
                 && let Some(filled) = self.fill_run(asking, inode, file, node, taker, at, &from[..run_bytes])?
@@ -520,7 +587,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let memory = self.pool.memory();
         let blocks = memory.make(node, taken.first(), taken.blocks());
         if blocks == 0 {
-            return Err(Error::Away);
+            return Err(Error::NoPlaces(taken.first().member()));
         }
         taken.shorten(blocks);
         let block = taken.first();

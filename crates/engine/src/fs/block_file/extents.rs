@@ -7,6 +7,7 @@ use crate::log::{Change, Effect};
 use crate::pool::Direction;
 use crate::{BLOCK_BYTES, Block, Clock, Memory, NodeId};
 use homenode_shared::{BlockMap, Extent, Found, RUN_BLOCKS, Slot, Taker};
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -98,34 +99,40 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     }
 
     fn set_size(&self, closed: &Closed<'_>, file: &BlockFile, bytes: u64) -> Result<()> {
-        self.zero_gap(closed.ino, file, bytes, false)?;
+        self.zero_gap(closed.ino, file, bytes, None)?;
         self.tell_data(closed.ino, file, &[Change::Size { ino: closed.ino, bytes }]);
         file.size.store(bytes, Ordering::Release);
         Ok(())
     }
 
     /// Zeroes what the last block has behind the size, and the run that a cut could not split, up to `end`, when the size is about to grow over it.
-    /// Only a durable pool leaves bytes there. With the gate closed, or, `inside` it, by the one who extends the file.
-    pub(super) fn zero_gap(&self, ino: Ino, file: &BlockFile, end: u64, inside: bool) -> Result<()> {
+    /// Only a durable pool leaves bytes there. With the gate closed, or inside it, by the one who extends the file: goes on then where it came `so_far`.
+    pub(super) fn zero_gap(&self, ino: Ino, file: &BlockFile, end: u64, so_far: Option<&Zeroed>) -> Result<()> {
         let size = file.size.load(Ordering::Relaxed);
         if !self.is_durable() || end <= size || size.is_multiple_of(RUN_BLOCKS * BLOCK) {
             return Ok(());
         }
         self.check_writable()?;
         let (mut at, end) = (size, end.min(size.next_multiple_of(RUN_BLOCKS * BLOCK)));
+        if let Some(so_far) = so_far {
+            at = so_far.behind(size);
+        }
         while at < end
             && let first = at / BLOCK
             && let Found::Placed { block, blocks } = file.map.find(&self.nodes, first, end.div_ceil(BLOCK) - first)
         {
+            let blocks = so_far.map_or(blocks, |_| self.at_once(block, blocks));
             let behind = ((first + blocks) * BLOCK).min(end);
             let bytes = usize::try_from(behind - at).expect("a placed extent is mapped memory");
-            if inside {
-                self.zero_inside(self.pool.home(block.member()), block, in_block(at), bytes)?;
-            } else {
-                self.pool.memory().zero(block, in_block(at), bytes)?;
+            match so_far {
+                Some(_) => self.zero_inside(self.pool.home(block.member()), block, in_block(at), bytes)?,
+                None => self.pool.memory().zero(block, in_block(at), bytes)?,
             }
             self.note_dirty(ino, file, first..behind.div_ceil(BLOCK));
             at = behind;
+            if let Some(so_far) = so_far {
+                so_far.set(size, at);
+            }
         }
         Ok(())
     }
@@ -199,9 +206,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 if done == 0 {
                     self.reserve(asking, inode, file, operation, &range)?;
                 }
+                let so_far = Zeroed::default();
                 self.brought(asking, inode, file, &range, || {
                     let _inside = inode.enter(file, asking.slot);
-                    self.zero_step(asking, inode, file, &range, done)
+                    self.zero_step(asking, inode, file, &range, done, &so_far)
                 })?
             }
             Operation::CollapseRange | Operation::InsertRange => {
@@ -234,11 +242,14 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                 file.check_within(range.start, range.end - range.start)?;
                 self.punch_step(&closed, file, &range, done)?
             }
-            Operation::ZeroRangeKeepSize => self.brought(asking, inode, file, &range, || {
-                let _inside = inode.enter(file, asking.slot);
-                file.check_within(range.start, range.end - range.start)?;
-                self.zero_step(asking, inode, file, &range, done)
-            })?,
+            Operation::ZeroRangeKeepSize => {
+                let so_far = Zeroed::default();
+                self.brought(asking, inode, file, &range, || {
+                    let _inside = inode.enter(file, asking.slot);
+                    file.check_within(range.start, range.end - range.start)?;
+                    self.zero_step(asking, inode, file, &range, done, &so_far)
+                })?
+            }
             _ => return Err(Error::NotSupported),
         };
         inode.touch_modified(self.now_ns());
@@ -336,15 +347,19 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         file: &BlockFile,
         range: &Range<u64>,
         done: u64,
+        so_far: &Zeroed,
     ) -> Result<Option<u64>> {
         self.check_writable()?;
         let (mut part, next) = self.step(file, range, done, STEP_BLOCKS_ZEROED);
         part.end = self.zeroed_end(file, part.end);
-        let mut at = part.start;
+        let mut at = so_far.behind(part.start);
         while at < part.end {
             let first = at / BLOCK;
             let found = file.map.find(&self.nodes, first, part.end.div_ceil(BLOCK) - first);
-            let (Found::Placed { blocks, .. } | Found::Empty { blocks }) = found;
+            let blocks = match found {
+                Found::Placed { block, blocks } => self.at_once(block, blocks),
+                Found::Empty { blocks } => blocks,
+            };
             let behind = ((first + blocks) * BLOCK).min(part.end);
             if let Found::Placed { block, .. } = found {
                 let bytes = usize::try_from(behind - at).expect("a placed extent is mapped memory");
@@ -356,8 +371,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     .count(asking.slot.index(), asking.cpu, place, Direction::Write, bytes);
             }
             at = behind;
+            so_far.set(part.start, at);
         }
         Ok(next)
+    }
+
+    /// How many of some blocks are zeroed at a time: of a disk each by itself, as it may have to wait for the next one.
+    fn at_once(&self, block: Block, blocks: u64) -> u64 {
+        if self.pool.memory().is_cached(block.member()) {
+            1
+        } else {
+            blocks
+        }
     }
 
     /// Zeroes bytes of placed blocks inside the gate. What is in no whole block must be brought before.
@@ -370,6 +395,10 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let most = (end - at + inside).div_ceil(BLOCK_BYTES) as u64;
             let blocks = match memory.locate(first, most) {
                 Some((place, blocks)) => {
+                    let blocks = memory.may_store(first, blocks);
+                    if blocks == 0 {
+                        return Err(Error::NoPlaces(first.member()));
+                    }
                     let bytes = (blocks * BLOCK).min((end - at + inside) as u64);
                     let bytes = usize::try_from(bytes).expect("mapped memory") - inside;
                     let zeroed = memory.zero(place, inside, bytes);
@@ -378,7 +407,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
                     blocks
                 }
                 None if inside == 0 && end - at >= BLOCK_BYTES => {
-                    memory.put(node, first, &ZEROS).ok_or(Error::Away)??;
+                    memory
+                        .put(node, first, &ZEROS)
+                        .ok_or(Error::NoPlaces(first.member()))??;
                     1
                 }
                 None => return Err(Error::Away),
@@ -628,6 +659,29 @@ fn no_extents<'a>(closed: &Closed<'_>, range: &Range<u64>) -> Change<'a> {
         ino: closed.ino,
         at: range.start,
         blocks: range.end.saturating_sub(range.start),
+    }
+}
+
+/// How far zeroing came before it had to wait, from a byte of the file on: it goes on there, as what was zeroed first may be away again.
+#[derive(Debug, Default)]
+pub(super) struct Zeroed {
+    from: Cell<u64>,
+    behind: Cell<u64>,
+}
+
+impl Zeroed {
+    /// The byte behind the last that was zeroed from `from` on, or `from`.
+    fn behind(&self, from: u64) -> u64 {
+        if self.from.get() == from {
+            self.behind.get().max(from)
+        } else {
+            from
+        }
+    }
+
+    fn set(&self, from: u64, behind: u64) {
+        self.from.set(from);
+        self.behind.set(behind);
     }
 }
 

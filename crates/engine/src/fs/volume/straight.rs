@@ -98,7 +98,16 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let memory = self.pool.memory();
             let (block, blocks) = match file.map.find(&self.nodes, at / BLOCK, most) {
                 Found::Placed { block, blocks } => match memory.locate(block, blocks) {
-                    Some((place, blocks)) => (Some((block, place)), blocks),
+                    Some((place, blocks)) => {
+                        let blocks = match direction {
+                            Direction::Read => blocks,
+                            Direction::Write => memory.may_store(block, blocks),
+                        };
+                        if blocks == 0 {
+                            break;
+                        }
+                        (Some((block, place)), blocks)
+                    }
                     // The way for all requests brings it.
                     None => break,
                 },

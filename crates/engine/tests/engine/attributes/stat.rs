@@ -2,6 +2,7 @@
 
 use crate::support::{BLOCK, Caller, ManualClock, TestFs, TestMemory};
 use crate::support::{assert_empty, directory, empty_filesystem, filesystem, machine, new_file, of_mode, regular};
+use homenode_engine::cache::Cached;
 use homenode_engine::fs::{Attr, Error, Fs, Inode, NewInode, RenameMode, SetAttr, SetTime, XattrMode};
 use homenode_engine::pool::Machine;
 use std::sync::Arc;
@@ -258,7 +259,12 @@ fn inodes_are_limited() {
         files_max: 3,
         ..machine(1)
     };
-    let fs: TestFs = Fs::new(&small, TestMemory::default(), ManualClock::default(), directory(0o755));
+    let fs: TestFs = Fs::new(
+        &small,
+        Cached::without_cache(TestMemory::default()),
+        ManualClock::default(),
+        directory(0o755),
+    );
     let root = fs.root();
     fs.create(&root, b"a", regular(0o644)).expect("the second");
     fs.symlink(&root, b"b", b"target", 0, 0).expect("the third");

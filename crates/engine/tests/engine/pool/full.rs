@@ -112,8 +112,8 @@ fn blocks_granted_to_other_cpus_are_used_before_a_write_fails() {
 #[test]
 fn all_memory_of_starved_nodes_is_used() {
     let (fs, _) = filesystem(2, 3 * RUN);
-    fs.pool().memory().set_limit_blocks(MemberId(0), RUN);
-    fs.pool().memory().set_limit_blocks(MemberId(1), 2 * RUN);
+    fs.pool().memory().below().set_limit_blocks(MemberId(0), RUN);
+    fs.pool().memory().below().set_limit_blocks(MemberId(1), 2 * RUN);
     let callers: Vec<_> = (0..8).map(|cpu| Caller::on_cpu(&fs, cpu)).collect();
     let inode = new_file(&fs, "a");
     for caller in &callers {
@@ -121,7 +121,7 @@ fn all_memory_of_starved_nodes_is_used() {
     }
     assert_eq!(fill(&fs, &callers[5], &inode) + 8, 3 * RUN);
     fs.check_invariants();
-    fs.pool().memory().set_starved(MemberId(0), false);
+    fs.pool().memory().below().set_starved(MemberId(0), false);
     assert_eq!(fill(&fs, &callers[5], &inode), 2 * RUN, "the node has memory again");
     fs.check_invariants();
 }
@@ -153,7 +153,7 @@ fn nobody_is_refused_while_there_is_room() {
     let seed = seeded::seed();
     let (fs, _) = filesystem(1, BLOCKS);
     // The first threads take all there is, for as long as this lasts.
-    fs.pool().memory().set_populate_delay_ms(20);
+    fs.pool().memory().below().set_populate_delay_ms(20);
     let fs = Arc::new(fs);
     let job = |thread: u64| -> Box<dyn FnOnce() + Send> {
         let fs = Arc::clone(&fs);

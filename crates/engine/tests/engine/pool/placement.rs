@@ -168,7 +168,7 @@ fn a_member_is_a_candidate_again_only_when_enough_is_free() {
 #[test]
 fn a_starved_node_spills_until_it_has_memory_again() {
     let (fs, _) = filesystem(3, 3 * RUN);
-    let memory = fs.pool().memory();
+    let memory = fs.pool().memory().below();
     let caller = Caller::on_node(&fs, 1);
     let inode = new_file(&fs, "a");
     append(&fs, &caller, &inode, 1);
@@ -204,7 +204,7 @@ fn a_starved_node_spills_until_it_has_memory_again() {
 #[test]
 fn what_is_populated_on_a_starved_node_is_used_before_anything_spills() {
     let (fs, _) = filesystem(3, 8 * RUN);
-    fs.pool().memory().set_limit_blocks(MemberId(1), 2 * RUN);
+    fs.pool().memory().below().set_limit_blocks(MemberId(1), 2 * RUN);
     while fs.pool().populate_ahead(MemberId(1), 4 * RUN) == Ahead::More {}
     assert_eq!(fs.pool().populate_ahead(MemberId(1), 4 * RUN), Ahead::Starved);
     assert!(!status_of(&fs, 1).fat);
@@ -226,7 +226,7 @@ fn what_is_populated_on_a_starved_node_is_used_before_anything_spills() {
 #[test]
 fn everything_starved_is_a_full_pool_and_no_more() {
     let (fs, _) = filesystem(2, RUN);
-    let memory = fs.pool().memory();
+    let memory = fs.pool().memory().below();
     (0..2).for_each(|member| memory.set_starved(MemberId(member), true));
     let (caller, inode) = (Caller::on_node(&fs, 0), new_file(&fs, "a"));
     let one = [1; BLOCK as usize];
@@ -241,7 +241,11 @@ fn everything_starved_is_a_full_pool_and_no_more() {
 fn memory_is_populated_ahead_of_use_and_no_further() {
     let (fs, _) = filesystem(1, 5 * RUN + 7);
     let pool = fs.pool();
-    assert_eq!(pool.memory().populated_blocks(), 0, "not at once: that takes long");
+    assert_eq!(
+        pool.memory().below().populated_blocks(),
+        0,
+        "not at once: that takes long"
+    );
     assert_eq!(pool.populate_ahead(MemberId(0), 2 * RUN), Ahead::More);
     assert_eq!(pool.populate_ahead(MemberId(0), 2 * RUN), Ahead::Enough);
     assert_eq!(pool.populate_ahead(MemberId(0), 2 * RUN), Ahead::Enough);
@@ -261,10 +265,10 @@ fn only_what_a_first_write_does_not_cover_is_zeroed() {
     let (fs, _) = filesystem(1, 4 * RUN);
     let (caller, inode) = (Caller::on_node(&fs, 0), new_file(&fs, "a"));
     let zeroed = |offset: u64, bytes: usize| {
-        let before = fs.pool().memory().zeroed_bytes();
+        let before = fs.pool().memory().below().zeroed_bytes();
         let written = fs.write(&caller.asking(), &inode, offset, &vec![1; bytes], false);
         assert_eq!(written, Ok(bytes));
-        fs.pool().memory().zeroed_bytes() - before
+        fs.pool().memory().below().zeroed_bytes() - before
     };
     assert_eq!(zeroed(0, 100), 3996);
     assert_eq!(zeroed(50, 4000), 0, "overwritten");

@@ -1,7 +1,7 @@
 //! The files that all threads work on, and the stamps in them.
 
 use crate::support::pattern::Random;
-use crate::support::{Caller, TestFs, assert_empty, filesystem, new_file};
+use crate::support::{Bytes, Caller, TestFs, assert_empty, filesystem_on, new_file};
 use homenode_engine::fs::{Asking, Inode, SetAttr};
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ pub(crate) fn region(number: u64) -> Range<u64> {
 }
 
 impl World {
-    pub(crate) fn new() -> Self {
-        let (fs, _) = filesystem(NODES, MEMBER_BLOCKS);
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        let (fs, _) = filesystem_on(bytes, NODES, MEMBER_BLOCKS);
         let files: Vec<_> = (0..FILES).map(|file| new_file(&fs, &file.to_string())).collect();
         let set = SetAttr {
             size: Some(SIZE),

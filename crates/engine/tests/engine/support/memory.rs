@@ -3,9 +3,14 @@
 //! The fault model: [`Memory::populate`] may fail at any time, for as long as the test wants; accesses may panic, or fail, from one of them on. Memory
 //! that was just populated holds [`POISON`], so bytes that the engine forgot to zero are seen. An access outside of
 //! populated memory, or to a member that was taken away, panics: on real memory it would be a fault.
+//!
+//! Members may be disks, below a cache: then frames are memory, and a disk's bytes are reached by requests alone. Both hold [`POISON`] at first. Requests may be
+//! slow, hang until the test lets them go on, and fail: all, or those of some blocks; of one that fails a part was carried out.
 
-use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, Starved};
-use parking_lot::RwLock;
+use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId, Memory, MemoryError, Starved};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -33,7 +38,7 @@ type RunWords = OnceLock<Box<[AtomicU64]>>;
 /// The bytes of all members.
 #[derive(Debug, Default)]
 pub(crate) struct TestMemory {
-    members: RwLock<Vec<Option<Arc<Storage>>>>,
+    members: RwLock<BTreeMap<MemberId, Arc<Storage>>>,
     populated_blocks: AtomicU64,
     zeroed_bytes: AtomicU64,
     populate_delay_ms: AtomicU64,
@@ -44,29 +49,108 @@ pub(crate) struct TestMemory {
     faults: AtomicU64,
 }
 
+/// How requests of a disk fail.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trouble {
+    /// Blocks of which reads fail.
+    pub(crate) unread: Range<u64>,
+    /// Blocks of which writes fail.
+    pub(crate) unwritten: Range<u64>,
+    pub(crate) fails_flush: bool,
+    /// Time that each request takes.
+    pub(crate) delay: Duration,
+    /// Requests wait until this is so no more.
+    pub(crate) hangs: bool,
+}
+
+/// Disk of a test, behind its member's number.
+#[derive(Debug, Default)]
+struct Requests {
+    trouble: Mutex<Trouble>,
+    changed: Condvar,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    flushes: AtomicU64,
+    /// Blocks of each write.
+    written: Mutex<Vec<Range<u64>>>,
+}
+
+impl Requests {
+    /// Lets a request through, when it is its time; whether it may succeed.
+    fn admit(&self, fails: impl FnOnce(&Trouble) -> bool) -> bool {
+        let mut trouble = self.trouble.lock();
+        while trouble.hangs {
+            self.changed.wait(&mut trouble);
+        }
+        let (delay, fails) = (trouble.delay, fails(&trouble));
+        drop(trouble);
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        !fails
+    }
+}
+
 #[derive(Debug)]
 struct Storage {
     blocks: u64,
     runs: Box<[RunWords]>,
+    /// Of a disk.
+    requests: Option<Requests>,
     /// Blocks that the home node has memory for.
     limit_blocks: AtomicU64,
 }
 
 impl TestMemory {
     pub(crate) fn add(&self, member: MemberId, blocks: u64) {
-        let storage = Storage {
+        self.add_storage(member, blocks, None);
+    }
+
+    /// Adds memory that is all there.
+    pub(crate) fn add_frames(&self, member: MemberId, frames: u64) {
+        self.add_storage(member, frames, None).fill();
+    }
+
+    pub(crate) fn add_disk(&self, member: MemberId, blocks: u64) {
+        self.add_storage(member, blocks, Some(Requests::default())).fill();
+    }
+
+    fn add_storage(&self, member: MemberId, blocks: u64, requests: Option<Requests>) -> Arc<Storage> {
+        let storage = Arc::new(Storage {
             blocks,
             runs: (0..blocks.div_ceil(RUN)).map(|_| OnceLock::new()).collect(),
+            requests,
             limit_blocks: AtomicU64::new(blocks),
-        };
-        let mut members = self.members.write();
-        assert_eq!(members.len(), usize::from(member.0), "members are numbered in turn");
-        members.push(Some(Arc::new(storage)));
+        });
+        let other = self.members.write().insert(member, Arc::clone(&storage));
+        assert!(other.is_none(), "a number is used once");
+        storage
     }
 
     /// From now on an access to it is a fault.
     pub(crate) fn remove(&self, member: MemberId) {
-        self.members.write()[usize::from(member.0)] = None;
+        self.members.write().remove(&member).expect("it was there");
+    }
+
+    /// Changes how requests of a disk fail.
+    pub(crate) fn trouble(&self, disk: MemberId, change: impl FnOnce(&mut Trouble)) {
+        let storage = self.storage(disk);
+        let requests = storage.requests();
+        change(&mut requests.trouble.lock());
+        requests.changed.notify_all();
+    }
+
+    /// Blocks of the writes of a disk since the last time.
+    pub(crate) fn take_written(&self, disk: MemberId) -> Vec<Range<u64>> {
+        let storage = self.storage(disk);
+        std::mem::take(&mut storage.requests().written.lock())
+    }
+
+    /// Reads, writes and flushes of a disk so far.
+    pub(crate) fn requests(&self, disk: MemberId) -> [u64; 3] {
+        let storage = self.storage(disk);
+        let requests = storage.requests();
+        [&requests.reads, &requests.writes, &requests.flushes].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Whether populating fails from now on.
@@ -118,9 +202,14 @@ impl TestMemory {
         Err(MemoryError)
     }
 
+    /// A disk, or an error when it was taken away: by a thread that did not know that yet.
+    fn disk(&self, member: MemberId) -> Result<Arc<Storage>, MemoryError> {
+        self.members.read().get(&member).cloned().ok_or(MemoryError)
+    }
+
     fn storage(&self, member: MemberId) -> Arc<Storage> {
         let members = self.members.read();
-        let storage = members.get(usize::from(member.0)).and_then(Option::as_ref);
+        let storage = members.get(&member);
         Arc::clone(storage.unwrap_or_else(|| panic!("access to {member}, which has no memory")))
     }
 
@@ -134,11 +223,24 @@ impl TestMemory {
         mut each: impl FnMut(&AtomicU64, std::ops::Range<usize>, usize),
     ) {
         let storage = self.storage(block.member());
-        let start = block.index() as usize * BLOCK_BYTES + offset;
+        assert!(storage.requests.is_none(), "a disk is reached by requests");
+        storage.for_each_word(block.index(), offset, bytes, &mut each);
+    }
+}
+
+impl Storage {
+    fn for_each_word(
+        &self,
+        block: u64,
+        offset: usize,
+        bytes: usize,
+        each: &mut dyn FnMut(&AtomicU64, Range<usize>, usize),
+    ) {
+        let start = block as usize * BLOCK_BYTES + offset;
         let mut done = 0;
         while done < bytes {
             let at = start + done;
-            let run = storage.run(at as u64 / (RUN * BLOCK_BYTES as u64));
+            let run = self.run(at as u64 / (RUN * BLOCK_BYTES as u64));
             let end_of_run = run.len() * WORD;
             let mut in_run = at % (RUN as usize * BLOCK_BYTES);
             while done < bytes && in_run < end_of_run {
@@ -153,6 +255,35 @@ impl TestMemory {
 }
 
 impl Storage {
+    fn requests(&self) -> &Requests {
+        self.requests.as_ref().expect("it is a disk")
+    }
+
+    /// Populates all of it.
+    fn fill(&self) {
+        for (run, words) in (0..).zip(&self.runs) {
+            self.fill_run(words, RUN.min(self.blocks - run * RUN));
+        }
+    }
+
+    fn fill_run(&self, run: &RunWords, blocks: u64) {
+        let words = blocks as usize * WORDS_PER_BLOCK;
+        let fresh = (0..words).map(|_| AtomicU64::new(POISON)).collect();
+        assert!(run.set(fresh).is_ok(), "populated twice");
+    }
+
+    /// Copies a block to one of another storage.
+    fn copy_block(&self, from: u64, to: &Self, at: u64) {
+        for (from, to) in self.block(from).iter().zip(to.block(at)) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    fn block(&self, block: u64) -> &[AtomicU64] {
+        let first = (block % RUN) as usize * WORDS_PER_BLOCK;
+        &self.run(block / RUN)[first..first + WORDS_PER_BLOCK]
+    }
+
     fn run(&self, run: u64) -> &[AtomicU64] {
         let words = self.runs.get(run as usize).and_then(OnceLock::get);
         words.unwrap_or_else(|| {
@@ -212,6 +343,9 @@ impl Memory for TestMemory {
 
     fn populate(&self, member: MemberId, first: u64, blocks: u64) -> Result<(), Starved> {
         let storage = self.storage(member);
+        if storage.requests.is_some() {
+            return Ok(());
+        }
         assert!(first.is_multiple_of(RUN), "populating starts at a run");
         assert!(
             blocks == RUN || first + blocks == storage.blocks,
@@ -221,13 +355,58 @@ impl Memory for TestMemory {
             return Err(Starved);
         }
         std::thread::sleep(Duration::from_millis(self.populate_delay_ms.load(Ordering::Relaxed)));
-        let words = blocks as usize * WORDS_PER_BLOCK;
-        let fresh = (0..words).map(|_| AtomicU64::new(POISON)).collect();
-        let run = &storage.runs[(first / RUN) as usize];
-        assert!(run.set(fresh).is_ok(), "populated twice");
+        storage.fill_run(&storage.runs[(first / RUN) as usize], blocks);
         self.populated_blocks.fetch_add(blocks, Ordering::Relaxed);
         Ok(())
     }
+}
+
+impl Disks for TestMemory {
+    fn is_disk(&self, member: MemberId) -> bool {
+        self.storage(member).requests.is_some()
+    }
+
+    fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
+        self.access()?;
+        let disk = self.disk(first.member())?;
+        let blocks = first.index()..first.index() + frames.len() as u64;
+        disk.requests().reads.fetch_add(1, Ordering::Relaxed);
+        let is_read = disk.requests().admit(|trouble| overlap(&trouble.unread, &blocks));
+        let count = if is_read { frames.len() } else { frames.len() / 2 };
+        for (at, frame) in blocks.zip(&frames[..count]) {
+            disk.copy_block(at, &self.storage(frame.member()), frame.index());
+        }
+        if is_read { Ok(()) } else { Err(MemoryError) }
+    }
+
+    fn write(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError> {
+        self.access()?;
+        let disk = self.storage(first.member());
+        let blocks = first.index()..first.index() + frames.len() as u64;
+        disk.requests().writes.fetch_add(1, Ordering::Relaxed);
+        disk.requests().written.lock().push(blocks.clone());
+        let is_written = disk.requests().admit(|trouble| overlap(&trouble.unwritten, &blocks));
+        let count = if is_written { frames.len() } else { frames.len() / 2 };
+        for (at, frame) in blocks.zip(&frames[..count]) {
+            self.storage(frame.member()).copy_block(frame.index(), &disk, at);
+        }
+        if is_written { Ok(()) } else { Err(MemoryError) }
+    }
+
+    fn flush(&self, member: MemberId) -> Result<(), MemoryError> {
+        self.access()?;
+        let disk = self.disk(member)?;
+        disk.requests().flushes.fetch_add(1, Ordering::Relaxed);
+        if disk.requests().admit(|trouble| trouble.fails_flush) {
+            Ok(())
+        } else {
+            Err(MemoryError)
+        }
+    }
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 /// Replaces part of a word; a whole one in one go, so that a reader never sees half of it.

@@ -2,7 +2,8 @@
 
 use crate::file_model::model::Model;
 use crate::support::{
-    BLOCK, Caller, RUN, TestFs, add_member, assert_empty, filesystem, new_file, pattern, remove_member, seeded,
+    BLOCK, Bytes, Caller, DISKS, RUN, TestFs, add_member, assert_empty, filesystem_on, new_file, pattern,
+    remove_member, seeded,
 };
 use homenode_engine::NodeId;
 use homenode_engine::fs::{Error, Inode, Placement, SetAttr, Volume, VolumeError};
@@ -92,14 +93,26 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[test]
 fn volumes_agree_with_the_model() {
-    seeded::check(CASES, prop::collection::vec(step(), OPERATIONS), |steps| {
-        let mut run = Run::new();
+    agree(Bytes::Memory, CASES);
+}
+
+#[test]
+fn volumes_below_a_cache_agree_with_the_model() {
+    agree(DISKS, CASES / 3);
+}
+
+fn agree(bytes: Bytes, cases: u32) {
+    seeded::check(cases, prop::collection::vec(step(), OPERATIONS), |steps| {
+        let mut run = Run::new(bytes);
         for step in &steps {
             run.step(step);
         }
         run.finish();
         Ok(())
     });
+    if bytes != Bytes::Memory {
+        return;
+    }
     for outcome in [
         "short write",
         "write without space",
@@ -132,8 +145,8 @@ struct Run {
 }
 
 impl Run {
-    fn new() -> Self {
-        let (fs, _) = filesystem(NODES, MEMBER_BLOCKS);
+    fn new(bytes: Bytes) -> Self {
+        let (fs, _) = filesystem_on(bytes, NODES, MEMBER_BLOCKS);
         let callers = (0..u32::from(NODES) * 2).map(|cpu| Caller::on_cpu(&fs, cpu)).collect();
         let files = (0..FILES).map(|file| new_file(&fs, &format!("{file}"))).collect();
         let mut model = Model::new(VOLUMES + FILES, u64::from(NODES) * MEMBER_BLOCKS);

@@ -2,7 +2,9 @@
 //! byte that was not written for that place, and in the end the books agree.
 
 use crate::support::pattern::Random;
-use crate::support::{BLOCK, Caller, TestFs, assert_empty, filesystem, new_file, seeded, threads};
+use crate::support::{
+    BLOCK, Bytes, Caller, DISKS, TestFs, assert_empty, filesystem_on, new_file, seeded, tend, threads,
+};
 use homenode_engine::fs::{Placement, SetAttr, Volume, VolumeError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -23,14 +25,23 @@ type Job = Box<dyn FnOnce() -> u64 + Send>;
 
 #[test]
 fn nobody_reads_or_writes_beyond_a_size_that_changes() {
+    race(Bytes::Memory);
+}
+
+#[test]
+fn nobody_reads_or_writes_beyond_a_size_that_changes_below_a_cache() {
+    race(DISKS);
+}
+
+fn race(bytes: Bytes) {
     let seed = seeded::seed();
-    let (fs, _) = filesystem(2, 16 << 8);
+    let (fs, _) = filesystem_on(bytes, 2, 16 << 8);
     fs.create_volume("v", SIZE, Placement::Local).expect("it is new");
     let world = Arc::new(World {
         fs,
         end: Instant::now() + RUN_FOR,
     });
-    let works: [Work; 6] = [write, write, read, resize, discard, recycle];
+    let works: [Work; 7] = [write, write, read, resize, discard, recycle, keep];
     let job = |(number, work): (usize, Work)| -> Job {
         let world = Arc::clone(&world);
         let mut random = Random::new(seed ^ (number as u64) << 32);
@@ -50,6 +61,12 @@ fn nobody_reads_or_writes_beyond_a_size_that_changes() {
     fs.check_invariants();
     fs.remove_volume(&volume(&world)).expect("it is there");
     assert_empty(fs);
+}
+
+/// Tends the cache, where there is one.
+fn keep(world: &World, _: &Caller, _: &mut Random) -> bool {
+    tend(&world.fs);
+    true
 }
 
 fn volume(world: &World) -> Arc<Volume> {
@@ -155,7 +172,7 @@ fn recycle(world: &World, caller: &Caller, random: &mut Random) -> bool {
 #[test]
 fn a_write_beside_the_removal_of_a_fresh_volume_leaves_no_block() {
     let mut random = Random::new(seeded::seed());
-    let (fs, _) = filesystem(1, 16 << 8);
+    let (fs, _) = filesystem_on(Bytes::Memory, 1, 16 << 8);
     let fs = Arc::new(fs);
     let current: Arc<Mutex<Option<Arc<Volume>>>> = Arc::default();
     let writer = {

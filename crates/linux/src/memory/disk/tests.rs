@@ -82,7 +82,7 @@ fn check_against_model(path: &Path) {
     let mut in_frames: Vec<u64> = (0..BLOCKS).collect();
     for first in (0..BLOCKS).step_by(FRAMES_MAX) {
         let frames: Vec<Block> = (first..first + 256).map(frame).collect();
-        memory.write(block(first), &frames, false).unwrap();
+        memory.write(block(first), &frames).unwrap();
     }
     on_disk.copy_from_slice(&in_frames);
     for round in 0..500 {
@@ -105,7 +105,7 @@ fn check_against_model(path: &Path) {
                 in_frames[usize::try_from(*index).unwrap()] = seed;
                 on_disk[at] = seed;
             }
-            memory.write(block(first), &named, random.bool()).unwrap();
+            memory.write(block(first), &named).unwrap();
         } else {
             memory.read(block(first), &named).unwrap();
             for (at, index) in (place..).zip(&frames) {
@@ -174,7 +174,7 @@ fn cut_off(file: &Path, bytes: u64) {
 fn check_cut_off(path: &Path, file: &Path) {
     let memory = memory(path);
     let frames: Vec<Block> = (0..16).map(frame).collect();
-    memory.write(block(992), &frames, true).unwrap();
+    memory.write(block(992), &frames).unwrap();
     cut_off(file, 1000 * BLOCK_BYTES as u64);
     for (first, count) in [(992, 16), (999, 2), (1000, 1), (1500, 16)] {
         let read = memory.read(block(first), &frames[..count]);
@@ -184,7 +184,7 @@ fn check_cut_off(path: &Path, file: &Path) {
     // What is there goes on.
     memory.read(block(992), &frames[8..]).unwrap();
     assert_eq!(seed(&memory, 8), Some(0));
-    memory.write(block(992), &frames, true).unwrap();
+    memory.write(block(992), &frames).unwrap();
     assert_eq!(memory.errors(DISK), 4);
 }
 
@@ -201,7 +201,7 @@ fn blocks_that_a_disk_does_not_give_are_errors() {
     };
     let memory = memory(&disk.device);
     let frames: Vec<Block> = (0..16).map(frame).collect();
-    memory.write(block(992), &frames, true).unwrap();
+    memory.write(block(992), &frames).unwrap();
     cut_off(&disk.file(), 1000 * BLOCK_BYTES as u64);
     for (first, count) in [(992, 16), (999, 2), (1000, 1)] {
         assert_eq!(memory.read(block(first), &frames[..count]), Err(MemoryError));
@@ -217,14 +217,14 @@ fn a_disk_that_takes_no_more_fails_each_write_and_keeps_what_it_has() {
     };
     let memory = memory(&disk.device);
     let frames: Vec<Block> = (0..8).map(frame).collect();
-    memory.write(block(100), &frames[..4], true).unwrap();
+    memory.write(block(100), &frames[..4]).unwrap();
     disk.take_room();
     // Nothing of it has room: a loop device acknowledges a write of which a part has.
-    assert_eq!(memory.write(block(104), &frames, true), Err(MemoryError));
-    assert_eq!(memory.write(block(1000), &frames, false), Err(MemoryError));
+    assert_eq!(memory.write(block(104), &frames), Err(MemoryError));
+    assert_eq!(memory.write(block(1000), &frames), Err(MemoryError));
     assert_eq!(memory.errors(DISK), 2);
     // A write that failed was told of: it does not make flushes fail.
-    memory.write(block(100), &frames[..4], true).unwrap();
+    memory.write(block(100), &frames[..4]).unwrap();
     memory.read(block(100), &frames[4..]).unwrap();
     assert_eq!([4, 7].map(|index| seed(&memory, index)), [Some(0), Some(3)]);
     memory.flush(DISK).unwrap();
@@ -238,17 +238,16 @@ fn a_flush_that_failed_fails_for_ever() {
     file.file = OpenOptions::new().write(true).open("/dev/null").unwrap();
     let (memory, disk) = (memory(&path), DiskMember::new(file));
     let one = || Frames::<FRAMES_MAX>::of(&memory.table, &[frame(0)]);
-    disk.write(0, one(), false).unwrap();
-    disk.write(0, one(), true).unwrap_err();
+    disk.write(0, one()).unwrap();
+    disk.flush().unwrap_err();
     disk.flush().unwrap_err();
     let disk = DiskMember {
         file: open_elsewhere(&path),
         ..disk
     };
     disk.flush().unwrap_err();
-    disk.write(0, one(), true).unwrap_err();
-    disk.write(0, one(), false).unwrap();
-    assert_eq!(disk.errors(), 4);
+    disk.write(0, one()).unwrap();
+    assert_eq!(disk.errors(), 3);
 }
 
 /// The file by another name, which `path` does not lock.
@@ -267,8 +266,8 @@ fn requests_that_cannot_be_panic() {
         assert!(outcome.is_err(), "reached bytes outside its member");
     };
     panics(&|| memory.read(block(BLOCKS), &[frame(0)]));
-    panics(&|| memory.write(block(BLOCKS - 1), &[frame(0), frame(1)], false));
-    panics(&|| memory.write(block((1 << 48) - 1), &[frame(0)], false));
+    panics(&|| memory.write(block(BLOCKS - 1), &[frame(0), frame(1)]));
+    panics(&|| memory.write(block((1 << 48) - 1), &[frame(0)]));
     panics(&|| memory.read(block(0), &[frame(BLOCKS)]));
     panics(&|| memory.read(block(0), &[block(1)]));
     panics(&|| memory.read(block(0), &vec![frame(0); FRAMES_MAX + 1]));

@@ -1,0 +1,474 @@
+//! Disks below a cache that are slow, fail, or are gone for a while: nobody waits for ever, others go on, and nothing that was acknowledged is lost.
+//!
+//! The pool is durable. Its log and the files of callers on node 0 lie on disk 0; disk 1 has those of callers on node 1, and the trouble.
+
+use crate::support::{BLOCK, Caller, POISON, TestFs, Trouble, durable_on, new_file, pattern, tend};
+use homenode_engine::fs::{Error, Inode, Result};
+use homenode_engine::{MemberId, Memory, NodeId};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Frames on each of two nodes.
+const FRAMES: u32 = 64;
+/// Blocks of each disk.
+const BLOCKS: u64 = 4096;
+const ALL: Range<u64> = 0..BLOCKS;
+const NONE: Range<u64> = 0..0;
+const SOUND: MemberId = MemberId(0);
+const TROUBLED: MemberId = MemberId(1);
+/// Far more than anything takes that waits for no disk.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct World {
+    fs: TestFs,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        let fs = durable_on(FRAMES, 2, BLOCKS);
+        Arc::new(Self { fs })
+    }
+
+    fn trouble(&self, change: impl FnOnce(&mut Trouble)) {
+        self.fs.pool().memory().below().trouble(TROUBLED, change);
+    }
+
+    /// A file of so many blocks, each with its own bytes, on a node's disk.
+    fn file(&self, name: &str, node: u16, blocks: u64) -> Arc<Inode> {
+        let inode = new_file(&self.fs, name);
+        let caller = Caller::on_node(&self.fs, node);
+        for at in 0..blocks {
+            self.write(&caller, &inode, at, 0).expect("the disk works");
+        }
+        assert_eq!(self.fs.map(&inode), [(NodeId(node), blocks * BLOCK)]);
+        inode
+    }
+
+    fn write(&self, caller: &Caller, inode: &Inode, at: u64, version: u64) -> Result<usize> {
+        let bytes = bytes(inode, at, version);
+        self.fs.write(&caller.asking(), inode, at * BLOCK, &bytes, false)
+    }
+
+    fn read(&self, caller: &Caller, inode: &Inode, at: u64) -> Result<Vec<u8>> {
+        let mut read = vec![0xaa; BLOCK as usize];
+        let count = self.fs.read(&caller.asking(), inode, at * BLOCK, &mut read)?;
+        assert_eq!(count, read.len());
+        let poison = POISON.to_le_bytes();
+        let is_fresh = read.chunks_exact(8).any(|word| word == poison);
+        assert!(!is_fresh, "block {at} shows what nobody wrote");
+        Ok(read)
+    }
+
+    fn check(&self, inode: &Inode, blocks: Range<u64>, version: u64) {
+        let caller = Caller::on_node(&self.fs, 0);
+        for at in blocks {
+            let read = self.read(&caller, inode, at).expect("the disk works");
+            assert!(read == bytes(inode, at, version), "block {at} has other bytes");
+        }
+    }
+
+    fn sync(&self, inode: &Inode) -> Result<()> {
+        let slot = self.fs.slots().claim().expect("there are many");
+        self.fs.sync(&slot, inode)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        let slot = self.fs.slots().claim().expect("there are many");
+        self.fs.sync_all(&slot)
+    }
+
+    fn dirty(&self) -> u64 {
+        let status = self.fs.pool().memory().cache_status();
+        status.slices.iter().map(|slice| slice.dirty).sum()
+    }
+
+    /// Makes a file durable that lies on the troubled disk; where that was written.
+    fn places_of(&self, inode: &Inode) -> Vec<Range<u64>> {
+        let memory = self.fs.pool().memory().below();
+        self.sync_all().expect("both disks work");
+        for at in 0..self.fs.attr(inode).size / BLOCK {
+            self.write(&Caller::on_node(&self.fs, 1), inode, at, 0)
+                .expect("there is room");
+        }
+        memory.take_written(TROUBLED);
+        self.sync(inode).expect("the disk works");
+        memory.take_written(TROUBLED)
+    }
+
+    /// Has other blocks take all frames: those of a file that is larger than the cache.
+    fn evict(&self, other: &Inode, blocks: u64) {
+        assert!(blocks > 2 * u64::from(FRAMES));
+        // Twice: what is used once goes first.
+        (0..2).for_each(|_| self.check(other, 0..blocks, 0));
+    }
+}
+
+fn bytes(inode: &Inode, at: u64, version: u64) -> Vec<u8> {
+    pattern::bytes(inode.ino().0 << 40 | version << 32 | at, BLOCK as usize)
+}
+
+/// Runs `act` beside, and fails when it does not end.
+fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = channel();
+    thread::spawn(move || done.send(act()));
+    let result = is_done.recv_timeout(PATIENCE);
+    result.unwrap_or_else(|_| panic!("{what} does not end, or panicked"))
+}
+
+#[test]
+fn a_block_that_cannot_be_written_stays_dirty_and_is_told_until_it_is() {
+    let world = World::new();
+    let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 40));
+    world.sync_all().expect("both disks work");
+    let caller = Caller::on_node(&world.fs, 1);
+    world.trouble(|trouble| trouble.unwritten = ALL);
+    (0..20).for_each(|at| {
+        world.write(&caller, &file, at, 1).expect("it goes into frames");
+    });
+    for _ in 0..3 {
+        assert_eq!(world.sync(&file), Err(Error::Io));
+        assert_eq!(world.sync_all(), Err(Error::Io));
+        assert_eq!(world.sync(&other), Ok(()), "a file of the other disk");
+    }
+    assert!(!world.fs.has_failed(), "no store is lost: the log goes on");
+    // They are read from frames, whatever others read.
+    world.evict(&other, 300);
+    world.check(&file, 0..20, 1);
+    world.trouble(|trouble| trouble.unwritten = NONE);
+    assert_eq!(world.sync(&file), Ok(()));
+    assert_eq!(world.sync_all(), Ok(()));
+    assert_eq!(world.dirty(), 0);
+    world.evict(&other, 300);
+    world.check(&file, 0..20, 1);
+    world.check(&file, 20..40, 0);
+    world.fs.check_invariants();
+}
+
+#[test]
+fn only_the_blocks_that_fail_stay_dirty() {
+    let world = World::new();
+    let file = world.file("file", 1, 40);
+    let places = world.places_of(&file);
+    let longest = places.iter().max_by_key(|blocks| blocks.end - blocks.start);
+    let bad = longest
+        .map(|blocks| (blocks.start + blocks.end) / 2)
+        .expect("it has some");
+    world.trouble(|trouble| trouble.unwritten = bad..bad + 1);
+    let caller = Caller::on_node(&world.fs, 1);
+    (0..40).for_each(|at| {
+        world.write(&caller, &file, at, 1).expect("it goes into frames");
+    });
+    assert_eq!(world.dirty(), 40);
+    let mut syncs = 0;
+    while world.dirty() > 1 {
+        assert_eq!(world.sync(&file), Err(Error::Io));
+        syncs += 1;
+        assert!(syncs < 10, "{} blocks are dirty after {syncs} syncs", world.dirty());
+    }
+    assert_eq!(world.sync(&file), Err(Error::Io), "one is still not there");
+    world.trouble(|trouble| trouble.unwritten = NONE);
+    assert_eq!(world.sync(&file), Ok(()));
+    assert_eq!(world.dirty(), 0);
+}
+
+#[test]
+fn failures_at_others_blocks_are_not_told() {
+    let world = World::new();
+    // More than goes into the log.
+    let (bad, good) = (world.file("bad", 1, 16), world.file("good", 1, 16));
+    let places = world.places_of(&bad);
+    let bad_blocks = places.first().expect("it has some").clone();
+    world.trouble(|trouble| trouble.unwritten = bad_blocks);
+    let caller = Caller::on_node(&world.fs, 1);
+    (0..16).for_each(|at| {
+        world.write(&caller, &bad, at, 1).expect("it goes into frames");
+    });
+    let is_over = Arc::new(AtomicBool::new(false));
+    let syncer = {
+        let (world, bad, is_over) = (Arc::clone(&world), Arc::clone(&bad), Arc::clone(&is_over));
+        thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                assert_eq!(world.sync(&bad), Err(Error::Io));
+                assert!(world.fs.pool().memory().persist_all(TROUBLED).is_err());
+            }
+        })
+    };
+    for version in 1..200 {
+        (0..16).for_each(|at| {
+            world.write(&caller, &good, at, version).expect("there is room");
+        });
+        assert_eq!(world.sync(&good), Ok(()), "in round {version}");
+    }
+    is_over.store(true, Ordering::Relaxed);
+    syncer.join().expect("it is told each time");
+}
+
+#[test]
+fn with_all_frames_dirty_and_the_disk_gone_writers_are_told_and_others_go_on() {
+    let world = World::new();
+    let (other, file) = (world.file("other", 0, 600), world.file("file", 1, 600));
+    world.sync_all().expect("both disks work");
+    world.trouble(|trouble| (trouble.unwritten, trouble.unread) = (ALL, ALL));
+    // First writes, and overwrites of what is in frames, until nothing is taken any more.
+    let writers = (0..4_u64).map(|number| {
+        let (world, file) = (Arc::clone(&world), Arc::clone(&file));
+        thread::spawn(move || {
+            let caller = Caller::on_node(&world.fs, 1);
+            let new = new_file(&world.fs, &format!("new {number}"));
+            let mut kept = Vec::new();
+            for at in 0.. {
+                let began = Instant::now();
+                match world.write(&caller, &new, at, 1) {
+                    Ok(_) => kept.push(at),
+                    Err(error) => {
+                        assert_eq!(error, Error::Io);
+                        assert!(began.elapsed() < PATIENCE / 3, "told after {:?}", began.elapsed());
+                        break;
+                    }
+                }
+                if let Ok(count) = world.write(&caller, &file, 599 - at % 100, 0) {
+                    assert_eq!(count, BLOCK as usize);
+                }
+                assert!(at < 10_000, "it is taken for ever");
+            }
+            // A few go into the log, which lies on the other disk.
+            assert!(world.sync(&new) == Err(Error::Io) || kept.len() <= 8);
+            (new, kept)
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let written: Vec<(Arc<Inode>, Vec<u64>)> = in_time("a writer", || {
+        let joined = writers.into_iter().map(|writer| writer.join().expect("told, not more"));
+        joined.collect()
+    });
+    assert!(!world.fs.has_failed());
+    // Of the other disk all goes on: what is not in frames is read, and new bytes are written and made durable.
+    {
+        let (world, other) = (Arc::clone(&world), Arc::clone(&other));
+        in_time("the other disk", move || {
+            let caller = Caller::on_node(&world.fs, 0);
+            for round in 0..3 {
+                world.evict(&other, 600);
+                let new = new_file(&world.fs, &format!("beside {round}"));
+                for at in 0..300 {
+                    world.write(&caller, &new, at, 0).expect("its disk works");
+                }
+                assert_eq!(world.sync(&new), Ok(()));
+                world.check(&new, 0..300, 0);
+            }
+        });
+    }
+    world.trouble(|trouble| (trouble.unwritten, trouble.unread) = (NONE, NONE));
+    assert_eq!(world.sync_all(), Ok(()), "it is there again");
+    assert_eq!(world.dirty(), 0);
+    world.evict(&other, 600);
+    assert!(written.iter().any(|(_, kept)| kept.len() > 10), "hardly one was taken");
+    for (new, kept) in &written {
+        for at in kept {
+            world.check(new, *at..at + 1, 1);
+        }
+    }
+    world.check(&file, 0..600, 0);
+    world.fs.check_invariants();
+}
+
+#[test]
+fn those_who_store_write_back_before_nothing_may_become_dirty_any_more() {
+    let world = World {
+        fs: durable_on(FRAMES, 1, BLOCKS),
+    };
+    let (file, caller) = (new_file(&world.fs, "file"), Caller::on_node(&world.fs, 0));
+    // A quarter of the frames is the log's, and of the others three of four may be dirty.
+    let most = u64::from(FRAMES) * 9 / 16;
+    let writes = || world.fs.pool().memory().below().requests(SOUND)[1];
+    let before = writes();
+    let mut levels = (0..1000).map(|at| {
+        let dirty = world.dirty();
+        world.write(&caller, &file, at, 0).expect("the disk works");
+        (dirty, writes() > before)
+    });
+    let first = levels.find(|(_, is_written)| *is_written).expect("they do not fit").0;
+    assert!(
+        (most / 2 + 1..most - 4).contains(&first),
+        "{first} of {most} were dirty"
+    );
+    assert!(levels.all(|(dirty, _)| dirty <= most));
+    world.check(&file, 0..1000, 0);
+}
+
+#[test]
+fn a_read_that_fails_is_told_to_all_who_wait_and_shows_nothing() {
+    let world = World::new();
+    let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 40));
+    world.sync_all().expect("both disks work");
+    world.evict(&other, 300);
+    world.trouble(|trouble| (trouble.unread, trouble.delay) = (ALL, Duration::from_millis(300)));
+    let reads = || world.fs.pool().memory().below().requests(TROUBLED)[0];
+    let before = reads();
+    let readers = (0..8).map(|_| {
+        let (world, file) = (Arc::clone(&world), Arc::clone(&file));
+        thread::spawn(move || world.read(&Caller::on_node(&world.fs, 1), &file, 7).map(|_| ()))
+    });
+    let readers: Vec<_> = readers.collect();
+    let results: Vec<_> = readers.into_iter().map(|reader| reader.join().expect("told")).collect();
+    assert!(results.iter().all(|result| *result == Err(Error::Io)), "{results:?}");
+    let requests = reads() - before;
+    assert!(requests <= 3, "{requests} requests, one after the other");
+    world.trouble(|trouble| *trouble = Trouble::default());
+    world.check(&file, 0..40, 0);
+}
+
+#[test]
+fn a_disk_that_hangs_keeps_nobody_back_who_uses_others() {
+    type Job = fn(&World, &Inode, &Caller, usize);
+    let world = World::new();
+    let (other, file) = (world.file("other", 0, 600), world.file("file", 1, 600));
+    world.sync_all().expect("both disks work");
+    world.evict(&other, 600);
+    world.trouble(|trouble| trouble.hangs = true);
+    // One reads, two write more than there are frames, one syncs, one tends the cache.
+    let jobs: [Job; 5] = [
+        |world, file, caller, _| drop(world.read(caller, file, 3)),
+        |world, _, caller, number| write_new(world, caller, number),
+        |world, _, caller, number| write_new(world, caller, number),
+        |world, file, caller, _| {
+            world.write(caller, file, 590, 0).expect("a whole block is not read");
+            assert_eq!(world.sync(file), Ok(()));
+        },
+        |world, _, _, _| (0..100).for_each(|_| tend(&world.fs)),
+    ];
+    let threads = jobs.into_iter().enumerate().map(|(number, job)| {
+        let (world, file) = (Arc::clone(&world), Arc::clone(&file));
+        thread::spawn(move || job(&world, &file, &Caller::on_node(&world.fs, 1), number))
+    });
+    let threads: Vec<_> = threads.collect();
+    thread::sleep(Duration::from_millis(200));
+    let waiting = threads.iter().filter(|thread| !thread.is_finished()).count();
+    assert!(waiting >= 3, "{waiting} threads wait for the disk");
+    {
+        let (world, other) = (Arc::clone(&world), Arc::clone(&other));
+        in_time("the other disk", move || {
+            let caller = Caller::on_node(&world.fs, 0);
+            world.evict(&other, 600);
+            let new = new_file(&world.fs, "beside");
+            for at in 0..20 {
+                world.write(&caller, &new, at, 0).expect("its disk works");
+            }
+            world.evict(&other, 600);
+            world.check(&new, 0..20, 0);
+        });
+    }
+    world.trouble(|trouble| trouble.hangs = false);
+    for thread in threads {
+        in_time("a thread that the disk kept", move || {
+            thread.join().expect("the disk works");
+        });
+    }
+    assert_eq!(world.sync_all(), Ok(()));
+    world.check(&file, 0..600, 0);
+    world.fs.check_invariants();
+}
+
+fn write_new(world: &World, caller: &Caller, number: usize) {
+    let new = new_file(&world.fs, &format!("new {number}"));
+    for at in 0..400 {
+        world.write(caller, &new, at, 0).expect("it works in the end");
+    }
+    world.check(&new, 0..400, 0);
+}
+
+#[test]
+fn a_whole_block_is_written_while_it_is_read() {
+    let world = World::new();
+    let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 8));
+    world.sync_all().expect("both disks work");
+    world.evict(&other, 300);
+    world.trouble(|trouble| trouble.hangs = true);
+    let reader = {
+        let (world, file) = (Arc::clone(&world), Arc::clone(&file));
+        thread::spawn(move || {
+            let caller = Caller::on_node(&world.fs, 0);
+            let read = world.read(&caller, &file, 2).expect("the disk works");
+            assert!(read == bytes(&file, 2, 0) || read == bytes(&file, 2, 1));
+        })
+    };
+    thread::sleep(Duration::from_millis(50));
+    {
+        let (world, file) = (Arc::clone(&world), Arc::clone(&file));
+        in_time("the write", move || {
+            let caller = Caller::on_node(&world.fs, 1);
+            assert_eq!(world.write(&caller, &file, 2, 1), Ok(BLOCK as usize));
+            world.check(&file, 2..3, 1);
+        });
+    }
+    world.trouble(|trouble| trouble.hangs = false);
+    in_time("the reader", move || reader.join().expect("it reads one or the other"));
+    world.check(&file, 2..3, 1);
+    assert_eq!(world.sync(&file), Ok(()));
+    world.evict(&other, 300);
+    world.check(&file, 2..3, 1);
+    world.fs.check_invariants();
+}
+
+#[test]
+fn a_flush_that_fails_ends_the_log() {
+    let world = World::new();
+    let (other, file) = (world.file("other", 0, 4), world.file("file", 1, 40));
+    world.trouble(|trouble| trouble.fails_flush = true);
+    assert_eq!(world.sync(&file), Err(Error::Io));
+    assert!(world.fs.has_failed(), "what it had taken may be lost");
+    world.trouble(|trouble| trouble.fails_flush = false);
+    for file in [&file, &other] {
+        assert_eq!(world.sync(file), Err(Error::Io), "which of it is not known");
+    }
+    let caller = Caller::on_node(&world.fs, 0);
+    assert_eq!(world.write(&caller, &other, 0, 1), Err(Error::ReadOnly));
+    world.check(&other, 0..4, 0);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_keeps_nothing_back_when_it_is_removed() {
+    let world = World::new();
+    let (other, file) = (world.file("other", 0, 4), world.file("file", 1, 40));
+    world.trouble(|trouble| trouble.unwritten = ALL);
+    assert_eq!(world.sync_all(), Err(Error::Io));
+    world.fs.unlink(&world.fs.root(), b"file").expect("it is there");
+    world.fs.unpin(&file, 1);
+    drop(file);
+    assert_eq!(world.sync_all(), Ok(()), "nobody wants its bytes");
+    assert_eq!(world.dirty(), 0);
+    assert_eq!(world.sync(&other), Ok(()));
+    // Its blocks are given out again.
+    world.trouble(|trouble| trouble.unwritten = NONE);
+    let again = world.file("again", 1, BLOCKS - 600);
+    assert_eq!(world.sync(&again), Ok(()));
+    world.check(&again, 0..BLOCKS - 600, 0);
+    world.fs.check_invariants();
+}
+
+#[test]
+fn bytes_that_a_disk_does_not_take_are_drained_to_another() {
+    let world = World::new();
+    let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 300));
+    world.sync_all().expect("both disks work");
+    world.trouble(|trouble| trouble.unwritten = ALL);
+    let caller = Caller::on_node(&world.fs, 1);
+    for at in 0..20 {
+        world.write(&caller, &file, at * 7, 1).expect("it goes into frames");
+    }
+    assert_eq!(world.sync(&file), Err(Error::Io));
+    assert_eq!(world.fs.drain(TROUBLED, &mut |_, _| {}), Ok(300 * BLOCK));
+    assert_eq!(world.sync(&file), Ok(()), "it lies on the disk that works");
+    assert_eq!(world.sync_all(), Ok(()));
+    world.evict(&other, 300);
+    for at in 0..300 {
+        world.check(&file, at..at + 1, u64::from(at.is_multiple_of(7) && at < 140));
+    }
+    let requests = world.fs.pool().memory().below().requests(SOUND);
+    assert!(requests[1] > 0 && requests[2] > 0, "{requests:?}");
+    world.fs.check_invariants();
+}

@@ -98,7 +98,7 @@ impl<M: Disks> Cached<M> {
         let refused = self.below.begin_reads(disk.member, fetches);
         // Who sleeps waits for reads that are under way: there are more now.
         disk.ending.tell();
-        refused.into_iter().for_each(|fetch| self.end_fetch_of(fetch, false));
+        refused.iter().for_each(|fetch| cache.give_up(disk, fetch));
     }
 
     /// Tends a slice for once: reads ahead what is wanted, keeps frames free, and writes back. Waits up to `most` where there

@@ -300,6 +300,15 @@ impl Cache {
         self.end_run(disk, first, frames, is_read);
     }
 
+    /// Ends a fetch that has failed and that nobody asked for: whoever waits for its blocks reads them himself, and tells the error.
+    pub(super) fn give_up(&self, disk: &Disk, fetch: &Fetch) {
+        for (at, (frame, _)) in (fetch.first..).zip(&fetch.frames) {
+            disk.index.give_up(at, *frame);
+            self.give_back(*frame);
+        }
+        disk.ending.tell();
+    }
+
     /// Ends filling blocks from `first` on.
     pub(super) fn end_run(&self, disk: &Disk, first: u64, frames: &[(u32, bool)], is_read: bool) {
         if !is_read {

@@ -357,8 +357,11 @@ impl Cache {
 
     /// Gives a block that nobody can read a frame, with whatever is in it; false when that cannot be done at once.
     pub(super) fn make(&self, disk: &Disk, node: NodeId, at: u64) -> bool {
-        if disk.index.has_frame(at) {
-            return disk.index.warm(at).is_ok();
+        match disk.index.warm(at) {
+            Ok(_) => return true,
+            // Read ahead when it was another file's.
+            Err(Away::Filling) => disk.index.interrupt(at),
+            Err(Away::Absent) => {}
         }
         let frame = self.take_for_new(disk, node, disk.block(at));
         frame.is_some_and(|frame| self.fill_with(disk, at, frame, &|_| Ok(())) == Ok(true))

@@ -39,8 +39,9 @@ impl Disk {
 }
 
 impl<M: Disks> Cached<M> {
-    /// Reads those of `blocks` blocks from `first` on that have no frame, into frames on `node` if possible, and waits for those that others read.
-    /// Outside of slots.
+    /// Reads the first of `blocks` blocks from `first` on, and those behind it, up to one that has a frame or for which none is free; or waits for
+    /// whoever reads the first. Then it is the caller's turn to use them, before others take their frames: where many threads read more than fits, no one
+    /// would come any further else. Frames are on `node` if possible. Outside of slots.
     pub(super) fn fill(
         &self,
         (cache, disk): (&Cache, &Disk),
@@ -49,23 +50,13 @@ impl<M: Disks> Cached<M> {
         blocks: u64,
     ) -> Result<(), MemoryError> {
         let end = (first + blocks).min(disk.index.blocks());
-        let mut at = first;
         if end == first + 1 && !disk.index.has_frame(first) && self.fill_one((cache, disk), node, first)? {
             return Ok(());
         }
-        while at < end {
-            match self.begin_run((cache, disk), node, at, end, true)? {
-                frames if frames.is_empty() => {
-                    self.wait_for_others((cache, disk), at)?;
-                    at += 1;
-                }
-                frames => {
-                    self.read_run((cache, disk), at, &frames)?;
-                    at += frames.len() as u64;
-                }
-            }
+        match self.begin_run((cache, disk), node, first, end, true)? {
+            frames if frames.is_empty() => self.wait_for_others((cache, disk), first),
+            frames => self.read_run((cache, disk), first, &frames),
         }
-        Ok(())
     }
 
     /// [`Cached::fill`] of one block, which needs no memory; false when it has a frame by now.

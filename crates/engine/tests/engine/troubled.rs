@@ -301,6 +301,49 @@ fn those_who_store_write_back_before_nothing_may_become_dirty_any_more() {
 }
 
 #[test]
+fn readers_of_far_more_than_fits_come_further_with_each_read_of_the_disk() {
+    const READERS: u64 = 16;
+    const EACH: u64 = 200;
+    let world = Arc::new(World {
+        fs: durable_on(FRAMES, 1, 2 * BLOCKS),
+    });
+    let files: Vec<_> = (0..READERS)
+        .map(|number| world.file(&format!("{number}"), 0, EACH))
+        .collect();
+    world.sync_all().expect("the disk works");
+    world
+        .fs
+        .pool()
+        .memory()
+        .below()
+        .trouble(SOUND, |trouble| trouble.delay = Duration::from_micros(100));
+    let before = world.fs.pool().memory().below().requests(SOUND)[0];
+    in_time("a reader", {
+        let world = Arc::clone(&world);
+        move || {
+            thread::scope(|scope| {
+                for file in &files {
+                    scope.spawn(|| {
+                        let caller = Caller::on_node(&world.fs, 0);
+                        let mut read = vec![0; (EACH * BLOCK) as usize];
+                        let count = world.fs.read(&caller.asking(), file, 0, &mut read);
+                        assert_eq!(count, Ok(read.len()));
+                        let expected: Vec<u8> = (0..EACH).flat_map(|at| bytes(file, at, 0)).collect();
+                        assert!(read == expected);
+                    });
+                }
+            });
+        }
+    });
+    let reads = world.fs.pool().memory().below().requests(SOUND)[0] - before;
+    assert!(
+        reads <= 2 * READERS * EACH,
+        "{reads} reads of {} blocks",
+        READERS * EACH
+    );
+}
+
+#[test]
 fn a_read_that_fails_is_told_to_all_who_wait_and_shows_nothing() {
     let world = World::new();
     let (other, file) = (world.file("other", 0, 300), world.file("file", 1, 40));

@@ -269,10 +269,12 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         Ok(missing)
     }
 
+    /// Fetches some of what is missing, the first of it at least: the rest when that was used, lest it is gone again by then.
     fn fetch(&self, missing: &Missing) -> Result<()> {
-        let memory = self.pool.memory();
-        let mut stretches = missing.iter();
-        Ok(stretches.try_for_each(|(node, first, blocks)| memory.fetch(*node, *first, *blocks))?)
+        match missing.first() {
+            Some((node, first, blocks)) => Ok(self.pool.memory().fetch(*node, *first, *blocks)?),
+            None => Ok(()),
+        }
     }
 }
 

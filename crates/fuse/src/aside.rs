@@ -40,12 +40,13 @@ pub(crate) trait Errand: Send + Sized + 'static {
 /// Which thread carries a request out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
+    /// First: it has one thread alone.
     Short,
     Read,
     Long,
 }
 
-/// Work of one thread.
+/// Work of one thread, or of several that need not keep its order.
 #[derive(Debug)]
 pub(crate) struct Lane<E> {
     /// For the thread.
@@ -113,7 +114,7 @@ impl<E> Drop for Aside<E> {
     fn drop(&mut self) {
         for lane in self.lanes() {
             lane.lock().is_over = true;
-            lane.came.notify_one();
+            lane.came.notify_all();
         }
     }
 }

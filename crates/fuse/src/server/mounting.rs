@@ -48,6 +48,9 @@ fn need_descriptors(count: usize) -> Result<(), Error> {
     })
 }
 
+/// Threads of each lane that waits for frames, by the classic transport.
+const WAITERS: usize = 8;
+
 /// The threads of a mount, what they count, how requests travel, and what holds the bytes.
 pub(super) type Served = (Arc<Running>, Vec<Arc<Counters>>, Chosen, ChosenData);
 
@@ -102,8 +105,15 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         let aside = (!is_beside_rings && self.fs.is_durable())
             .then(Aside::new)
             .map(Arc::new);
-        let lanes: Vec<_> = aside.iter().flat_map(|aside| aside.lanes()).cloned().collect();
-        counters.extend(start_lanes(&service, &lanes, 0, &running)?);
+        if let Some(aside) = &aside {
+            let lanes = aside.lanes();
+            counters.extend(start_lanes(&service, lanes, 0, &running)?);
+            // The readers of the device wait for disks too, all but one: what that one sends aside would come last.
+            let others = if self.fs.reads_disks() { 1..WAITERS } else { 0..0 };
+            for number in others {
+                counters.extend(start_lanes(&service, &lanes[1..], number, &running)?);
+            }
+        }
         let workers = workers(&service, device, threads, is_beside_rings, aside.as_ref())?;
         drop(aside);
         counters.extend(workers.iter().map(|worker| Arc::clone(&worker.responder.counters)));

@@ -364,7 +364,11 @@ fn a_store_through_a_mapping_is_in_the_next_stat_whoever_asks_meanwhile() {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             // SAFETY: the descriptor is open.
             check(unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, Mapped::BYTES as i64) }.into()).unwrap();
-            assert_eq!(fs::metadata(&path).unwrap().blocks(), 0, "round {round}");
+            // For a moment tmpfs may tell what it had: who asked before has taken the page off the count, and not yet off the blocks.
+            let punched = Instant::now();
+            while fs::metadata(&path).unwrap().blocks() != 0 {
+                assert!(punched.elapsed() < Duration::from_secs(1), "round {round}");
+            }
             // In turns with the open file and without: the mapping alone keeps the writer.
             let file = (round % 2 == 0).then_some(file);
             map.store();

@@ -125,7 +125,9 @@ pub(crate) fn fate(mount: &MountEntry) -> String {
     match name {
         Some(name) if RESERVED.contains(&name.as_str()) => "what the pool of memory held is lost".to_owned(),
         Some(name) if matches!(known::find(&name), Ok(Some(_))) => {
-            format!("the pool {name} keeps what was written, and `homenode up {name} DIR` mounts it")
+            format!(
+                "the pool {name} keeps what was written (on disks what was synced), and `homenode up {name} DIR` mounts it"
+            )
         }
         _ => "what a pool of memory held is lost".to_owned(),
     }

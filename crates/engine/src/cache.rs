@@ -68,6 +68,8 @@ struct Cache {
     ghosts: AllGhosts,
     /// Frames for blocks: all but those of the log's end.
     frames: u64,
+    /// By slice, the others by their distance.
+    others: Box<[Box<[usize]>]>,
     /// Which slice takes the next block.
     placing: Mutex<Slices>,
     /// A frame's number is its slice's above so many bits, and below them its own in the slice.
@@ -113,6 +115,7 @@ impl<M> Cached<M> {
     pub fn new(below: M, slices: &[SliceOptions], distances: &[Vec<u32>]) -> Self {
         let frames: Vec<u64> = slices.iter().map(|slice| slice.frames.into()).collect();
         let placing = Slices::new(&frames, distances);
+        let others = (0..frames.len()).map(|slice| placing.nearest(slice).into()).collect();
         let largest = slices.iter().map(|slice| slice.frames).max().expect("there is a slice");
         assert!(largest <= slice_frames_max(slices.len()), "too many frames");
         let shift = u32::BITS - (largest.max(2) - 1).leading_zeros();
@@ -133,6 +136,7 @@ impl<M> Cached<M> {
             slices,
             ghosts: AllGhosts::new(all),
             frames: (all - tail.len()) as u64,
+            others,
             placing: Mutex::new(placing),
             shift,
             slots: Slots::new(SLOTS),

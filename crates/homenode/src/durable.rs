@@ -5,6 +5,7 @@ mod frames;
 mod given;
 
 pub use check::{Checked, check, repair};
+pub use frames::check_cache;
 pub use given::{Found, find_members};
 
 use crate::machine::Machine;
@@ -286,6 +287,14 @@ pub fn member_of(path: &Path) -> Result<Membership, Error> {
         name: superblock.name,
         member: superblock.own,
     })
+}
+
+/// Takes a file out of the pool that it is a member of, whose bytes on it are lost.
+///
+/// # Errors
+/// [`Error::MemberFile`] when it is in use, or cannot be written.
+pub fn wipe_member(path: &Path) -> Result<(), Error> {
+    Ok(MemberFile::open(path)?.wipe()?)
 }
 
 /// Opens a file that is to become a member.

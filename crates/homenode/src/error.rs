@@ -161,6 +161,20 @@ pub enum Error {
         /// Bytes that it was to give.
         bytes: u64,
     },
+    /// A cache is too small to be one, or larger than the memory.
+    #[error(
+        "a cache cannot have {bytes} B here: give it {} MiB at least (2 on each node with memory), and less than the memory ({} MiB)",
+        least_bytes >> 20,
+        most_bytes >> 20
+    )]
+    CacheSize {
+        /// Bytes that it was to have.
+        bytes: u64,
+        /// Fewest that it can have.
+        least_bytes: u64,
+        /// Memory of all nodes.
+        most_bytes: u64,
+    },
     /// A durable pool without members.
     #[error("a durable pool needs at least one file")]
     NoMembers,
@@ -173,7 +187,10 @@ pub enum Error {
         bytes: u64,
     },
     /// A file that is smaller than it must be.
-    #[error("{} has {bytes} B and needs {least_bytes} B: give a larger one (`truncate -s` sets a file's size)", path.display())]
+    #[error(
+        "{} has {bytes} B and needs {least_bytes} B: give a larger one (`truncate -s` sets a file's size); a member that was cut off lost what lay behind",
+        path.display()
+    )]
     SmallFile {
         /// The file.
         path: PathBuf,
@@ -282,7 +299,7 @@ impl Error {
             Self::NotOpenedFor { .. } => EBADF,
             Self::UnknownNode { .. } | Self::NoMemberOn { .. } | Self::Topology(_) => ENODEV,
             Self::OtherPool { .. } => EXDEV,
-            Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } => EINVAL,
+            Self::Size(_) | Self::NoNodes | Self::TooSmall { .. } | Self::CacheSize { .. } => EINVAL,
             Self::Memory(_) | Self::Starved { .. } | Self::CacheRoom { .. } => ENOMEM,
             Self::NotDrained(_) => EBUSY,
             Self::DurablePool

@@ -43,7 +43,9 @@ mod status;
 pub mod tasks;
 mod volume;
 
-pub use durable::{Checked, Found, Membership, NewFile, check, find_members, holds_data, member_of, repair};
+pub use durable::{
+    Checked, Found, Membership, NewFile, check, check_cache, find_members, holds_data, member_of, repair, wipe_member,
+};
 pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};
 pub use homenode_engine::cache::{CacheStatus, SliceStatus};

@@ -90,13 +90,24 @@ impl Slices {
     /// are too coarse. `has_free` tells whether a slice has frames without blocks. A slice without frames is named only if there is no other one.
     pub fn place(&mut self, asking: usize, blocks: u64, has_free: impl Fn(usize) -> bool) -> usize {
         let slice = self.choose(asking, has_free);
+        self.note_placed(asking, slice, blocks);
+        slice
+    }
+
+    /// Takes note of blocks that a node missed, and that a slice took.
+    pub fn note_placed(&mut self, asking: usize, slice: usize, blocks: u64) {
         self.slices[slice].came += blocks;
         self.slices[asking].missed += blocks;
         self.left = self.left.saturating_sub(blocks);
         if self.left == 0 {
             self.end_period();
         }
-        slice
+    }
+
+    /// The other slices by distance.
+    #[must_use]
+    pub fn nearest(&self, asking: usize) -> &[usize] {
+        &self.slices[asking].nearest
     }
 
     /// Takes note of blocks that a node missed while their ghosts were there.
@@ -110,7 +121,8 @@ impl Slices {
         self.slices[asking].may_take[from]
     }
 
-    fn choose(&self, asking: usize, has_free: impl Fn(usize) -> bool) -> usize {
+    /// [`Slices::place`] of blocks that may find no frame: it is told [afterwards](Slices::note_placed).
+    pub fn choose(&self, asking: usize, has_free: impl Fn(usize) -> bool) -> usize {
         let Slice { nearest, may_take, .. } = &self.slices[asking];
         let by_distance = || core::iter::once(asking).chain(nearest.iter().copied());
         if let Some(slice) = by_distance().find(|slice| has_free(*slice)) {

@@ -65,7 +65,7 @@ pub(crate) struct FilesArgs {
     /// Reach the files past the page cache, as disks are: they are `block` members, and cached in the pool's own memory.
     #[arg(long)]
     direct: bool,
-    /// Also take files and disks that hold other data, such as a filesystem or partitions, which is lost then.
+    /// Also take files and disks that hold other data, such as a filesystem or partitions or a pool that is not known here, which is lost then.
     #[arg(long, short)]
     force: bool,
 }
@@ -114,6 +114,9 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
             args.name
         );
     }
+    if let Some(bytes) = args.cache {
+        homenode::check_cache(bytes)?;
+    }
     let (members, bytes) = make(&args.name, &args.files)?;
     if let Err(failure) = note(&args.name, members, args.cache) {
         fail!(
@@ -137,6 +140,11 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
         let is_there = refuse_data(path, args.force)?;
         if !is_there {
             made.make(path, args.size)?;
+        } else if args.size.is_some() && is_disk(path) {
+            complain!(
+                "homenode: {} is a disk: all of it is taken, whatever --size says",
+                shown(path)
+            );
         }
     }
     let members = args
@@ -299,15 +307,19 @@ fn refuse_data(path: &Path, force: bool) -> Result<bool> {
     if is_open_to_others(path) {
         complain!("homenode: {}", open_to_others(path));
     }
-    // A member is refused later, by its pool.
-    if !force
-        && homenode::member_of(path).is_err()
-        && let Some(data) = homenode::holds_data(path)?
-    {
-        fail!(
-            "{} holds {data}: --force makes it a member all the same, and what it holds is lost",
-            shown(path)
-        );
+    match homenode::member_of(path) {
+        // Its pool may be in use, or have left it behind: refused later, or not.
+        Ok(found) if !force || known::has(found.uuid)? => {}
+        Ok(_) => homenode::wipe_member(path)?,
+        Err(_) if force => {}
+        Err(_) => {
+            if let Some(data) = homenode::holds_data(path)? {
+                fail!(
+                    "{} holds {data}: --force makes it a member all the same, and what it holds is lost",
+                    shown(path)
+                );
+            }
+        }
     }
     Ok(true)
 }
@@ -503,11 +515,18 @@ pub(crate) fn list(args: &ListArgs) -> Result<()> {
     if args.json {
         return crate::print_json(&pools);
     }
-    let mut text = format!("{:<20} {:>10}  {:<40} MEMBERS\n", "NAME", "SIZE", "STATE");
-    for pool in &pools {
+    let states: Vec<String> = pools.iter().map(Listed::state).collect();
+    let width = states
+        .iter()
+        .map(|state| state.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(11);
+    let mut text = format!("{:<20} {:>10}  {:<width$}  MEMBERS\n", "NAME", "SIZE", "STATE");
+    for (pool, state) in pools.iter().zip(states) {
         let size = pool.bytes.map_or("?".to_owned(), human_bytes);
-        let (state, members) = (pool.state(), named(&pool.members, &pool.kinds).join(" "));
-        let _ = writeln!(text, "{:<20} {size:>10}  {state:<40} {members}", pool.name);
+        let members = named(&pool.members, &pool.kinds).join(" ");
+        let _ = writeln!(text, "{:<20} {size:>10}  {state:<width$}  {members}", pool.name);
     }
     crate::print_text(&text)
 }

@@ -110,6 +110,14 @@ pub(crate) fn names() -> Result<Vec<PoolName>> {
     Ok(names)
 }
 
+/// Whether a pool is known, by any name.
+pub(crate) fn has(uuid: u128) -> Result<bool> {
+    let uuid = format!("{uuid:032x}");
+    // A file that cannot be understood says nothing.
+    let is_it = |name: &PoolName| matches!(find(name), Ok(Some(known)) if known.uuid == uuid);
+    Ok(names()?.iter().any(is_it))
+}
+
 /// Notes a pool, in place of what was noted under its name.
 pub(crate) fn put(name: &PoolName, known: &Known) -> Result<()> {
     let path = path_of(name);

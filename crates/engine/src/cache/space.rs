@@ -143,12 +143,10 @@ impl Slice {
 const _: () = assert!(Slice::TABLE_BYTES <= 32);
 
 impl Cache {
-    /// Slices, that of `node` first, or the first one where it has none.
-    fn nearest(&self, node: NodeId) -> impl Iterator<Item = &Slice> {
+    /// Numbers of the slices by their distance from `node`.
+    fn nearest(&self, node: NodeId) -> impl Iterator<Item = usize> {
         let own = self.number_of(node);
-        let slices = self.slices.iter().enumerate();
-        let others = slices.filter(move |(number, _)| *number != own).map(|(_, slice)| slice);
-        std::iter::once(&self.slices[own]).chain(others)
+        std::iter::once(own).chain(self.others[own].iter().copied())
     }
 
     pub(super) fn number_of(&self, node: NodeId) -> usize {
@@ -165,8 +163,26 @@ impl Cache {
         }
     }
 
-    /// Number of the slice that takes the next `blocks` blocks that `node` misses.
-    fn place(&self, node: NodeId, blocks: usize) -> usize {
+    /// Takes frames for blocks that `node` misses: of the slice whose turn it is, or else of the nearest one that has some. Gives what `take` does, and
+    /// notes how many that are.
+    fn take_by<T>(&self, node: NodeId, count: impl Fn(&T) -> usize, take: impl Fn(&Slice) -> Option<T>) -> Option<T> {
+        let chosen = self.choose(node);
+        let all = std::iter::once(chosen).chain(self.nearest(node));
+        let (number, taken) = all
+            .map(|number| (number, take(&self.slices[number])))
+            .find(|(_, taken)| taken.is_some())?;
+        let (slice, blocks) = (&self.slices[number], taken.as_ref().map_or(0, count) as u64);
+        if slice.node != node {
+            slice.stolen.fetch_add(blocks, Ordering::Relaxed);
+        }
+        if self.slices.len() > 1 {
+            self.placing.lock().note_placed(self.number_of(node), number, blocks);
+        }
+        taken
+    }
+
+    /// Number of the slice that takes the next blocks that `node` misses.
+    fn choose(&self, node: NodeId) -> usize {
         if self.slices.len() == 1 {
             return 0;
         }
@@ -175,7 +191,7 @@ impl Cache {
             let slice = &self.slices[number];
             slice.space.lock().free.len() > 2 * slice.kept_free()
         };
-        self.placing.lock().place(self.number_of(node), blocks as u64, has_free)
+        self.placing.lock().choose(self.number_of(node), has_free)
     }
 
     /// Notes that a block which `node` missed had been evicted lately.
@@ -197,20 +213,16 @@ impl Cache {
 
     /// A free frame for a block of a disk, on `node` if possible; `None` when none can be evicted at once.
     pub(super) fn take_at_once(&self, node: NodeId, block: Block) -> Option<u32> {
-        let chosen = &self.slices[self.place(node, 1)];
-        let found = std::iter::once(chosen).chain(self.nearest(node)).find_map(|slice| {
+        let take = |slice: &Slice| {
             let mut space = slice.space.lock();
             if space.free.is_empty() {
                 self.evict(slice, &mut space, BATCH);
             }
-            let frame = slice.first + space.free.pop()?;
-            Some((slice, frame))
-        });
-        let (slice, frame) = found?;
-        if slice.node != node {
-            slice.stolen.fetch_add(1, Ordering::Relaxed);
-        }
-        slice.owner(frame).block.store(block.to_raw(), Ordering::Relaxed);
+            Some(slice.first + space.free.pop()?)
+        };
+        let frame = self.take_by(node, |_| 1, take)?;
+        let owner = self.slice(frame).owner(frame);
+        owner.block.store(block.to_raw(), Ordering::Relaxed);
         Some(frame)
     }
 
@@ -218,30 +230,23 @@ impl Cache {
     /// do so as the blocks do.
     pub(super) fn take_some(&self, node: NodeId, first: Block, blocks: usize) -> Vec<u32> {
         let blocks = blocks.min(self.placed_max());
-        let chosen = &self.slices[self.place(node, blocks)];
-        for slice in std::iter::once(chosen).chain(self.nearest(node)) {
+        let take = |slice: &Slice| {
             let mut space = slice.space.lock();
             if space.free.len() < blocks {
                 let missing = blocks - space.free.len();
                 self.evict(slice, &mut space, missing.max(BATCH));
             }
             let kept = space.free.len().saturating_sub(blocks);
-            let mut frames: Vec<u32> = space.free.drain(kept..).map(|frame| slice.first + frame).collect();
-            drop(space);
-            if frames.is_empty() {
-                continue;
-            }
-            if slice.node != node {
-                slice.stolen.fetch_add(frames.len() as u64, Ordering::Relaxed);
-            }
-            frames.sort_unstable();
-            for (at, frame) in (0..).zip(&frames) {
-                let owner = slice.owner(*frame);
-                owner.block.store(first.plus(at).to_raw(), Ordering::Relaxed);
-            }
-            return frames;
+            let frames: Vec<u32> = space.free.drain(kept..).map(|frame| slice.first + frame).collect();
+            (!frames.is_empty()).then_some(frames)
+        };
+        let mut frames = self.take_by(node, Vec::len, take).unwrap_or_default();
+        frames.sort_unstable();
+        for (at, frame) in (0..).zip(&frames) {
+            let owner = self.slice(*frame).owner(*frame);
+            owner.block.store(first.plus(at).to_raw(), Ordering::Relaxed);
         }
-        Vec::new()
+        frames
     }
 
     /// [`Cache::take_at_once`] for bytes that are not the disk's.
@@ -458,7 +463,7 @@ impl<M: Disks> Cached<M> {
                 return None;
             }
             let mut found = 0;
-            for slice in cache.nearest(node) {
+            for slice in cache.nearest(node).map(|number| &cache.slices[number]) {
                 let mut space = slice.space.lock();
                 let missing = wanted.saturating_sub(found + space.free.len() as u64);
                 cache.evict(slice, &mut space, usize::try_from(missing).expect("at most all frames"));

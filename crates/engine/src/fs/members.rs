@@ -9,6 +9,9 @@ use crate::log::{Journal, MemberRecord};
 use crate::pool::PoolError;
 use crate::{BLOCK_BYTES, Block, Clock, MemberId, Memory, MemoryError, NodeId};
 
+/// Blocks at each end of a member that leaves which are filled with zeros: those that are looked at before a file becomes a member.
+const CLEARED_BLOCKS: u64 = 256;
+
 type Result<T> = std::result::Result<T, PoolError>;
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -81,6 +84,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             .map_err(|MemoryError| PoolError::Log)?;
         self.pool.remove(member)?;
         self.wipe(ends);
+        self.clear(ends);
         Ok(())
     }
 
@@ -91,6 +95,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let wiped = memory.zero(block, 0, BLOCK_BYTES);
             let _ = wiped.and_then(|()| memory.persist(block, 0, BLOCK_BYTES));
         }
+    }
+
+    /// Fills the ends of a file with zeros that was a member, so that nobody takes what is left there for other data.
+    fn clear(&self, [first, last]: [Block; 2]) {
+        let at = |index: u64| Block::new(first.member(), index);
+        let blocks = CLEARED_BLOCKS.min(last.index());
+        for index in (1..blocks).chain(last.index() - blocks..last.index()) {
+            // As far as that is possible.
+            let _ = self.pool.memory().zero(at(index), 0, BLOCK_BYTES);
+        }
+        let _ = self.pool.memory().persist_all(first.member());
     }
 
     /// Moves the log off members that drain, and gives blocks back that were freed on them. Without a log there is nothing to do.

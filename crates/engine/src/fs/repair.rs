@@ -316,7 +316,7 @@ fn salvaged<M: Memory>(
     let has_end = tables.end_snapshot();
     if !has_end {
         tell(format!(
-            "the snapshot ends behind {shown} groups, and what followed is lost"
+            "the snapshot ends behind {shown} groups, and what it said further on is lost"
         ));
     }
     let (met, _) = last_met(memory, superblock.tail, &is_within);

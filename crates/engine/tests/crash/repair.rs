@@ -485,7 +485,7 @@ fn what_is_whole_of_a_damaged_snapshot_is_kept() {
     bytes[second] ^= 1;
     let (told, memory) = mend(bytes).expect("some can be read");
     assert!(
-        told[0].contains("ends behind 1 groups, and what followed is lost"),
+        told[0].contains("ends behind 1 groups, and what it said further on is lost"),
         "{told:?}"
     );
     let kept = paths(&tree(memory.bytes()));

@@ -41,6 +41,7 @@ pub(super) fn add<'a>(
         return Ok(Vec::new());
     }
     let nodes: Vec<&Node> = machine.with_memory().collect();
+    cache.map_or(Ok(()), |bytes| check(&nodes, bytes))?;
     let sizes = sizes(&nodes, cache, |node| free_bytes(node).unwrap_or(u64::MAX));
     let homes = nodes.iter().map(|node| node.id);
     let frames = (FIRST..).zip(homes).zip(sizes).map(|((number, home), bytes)| Frames {
@@ -62,6 +63,27 @@ pub(super) fn add<'a>(
         ends.try_for_each(|end| end)
     })?;
     Ok(frames)
+}
+
+/// Whether the cache of a pool on this machine can have so many bytes, as far as that can be told beforehand.
+///
+/// # Errors
+/// [`Error::CacheSize`].
+pub fn check_cache(bytes: u64) -> Result<(), Error> {
+    check(&Machine::read(None)?.with_memory().collect::<Vec<_>>(), bytes)
+}
+
+fn check(nodes: &[&Node], bytes: u64) -> Result<(), Error> {
+    let least_bytes = MEMBER_BYTES_MIN * nodes.len() as u64;
+    let most_bytes = nodes.iter().map(|node| node.memory_bytes).sum();
+    if (least_bytes..=most_bytes).contains(&bytes) {
+        return Ok(());
+    }
+    Err(Error::CacheSize {
+        bytes,
+        least_bytes,
+        most_bytes,
+    })
 }
 
 fn populate(memory: &NodeMemory, frames: &Frames) -> Result<(), Error> {

@@ -4,7 +4,7 @@
 //! flushed: RWF_DSYNC makes the kernel flush a device twice. Flushes are made one at a time, each for all who asked before it began, so that no flush
 //! hides that the one before it failed: a disk tells of bytes that it lost only once.
 //!
-//! Cost: a system call for a request; neither memory nor a lock is taken for reads and writes.
+//! Cost: a system call for a read, one more for a write, which asks whether the file is whole; neither memory nor a lock is taken for reads and writes.
 
 use super::durable::{MemberFile, MemberFileError, identity};
 use super::table::Table;
@@ -12,12 +12,13 @@ use crate::driver::Reads;
 use homenode_engine::cache::Fetch;
 use homenode_engine::{BLOCK_BYTES, Block, Disks, MemberId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::fs::FileType;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Most frames of a request.
 const FRAMES_MAX: usize = <super::NodeMemory as Disks>::BLOCKS_MAX;
@@ -33,6 +34,8 @@ pub(super) struct DiskMember {
     begun: Mutex<Begun>,
     /// Requests that failed.
     errors: AtomicU64,
+    /// It is a file that somebody has cut off.
+    was_cut: AtomicBool,
 }
 
 impl DiskMember {
@@ -42,6 +45,7 @@ impl DiskMember {
             flushes: Flushes::default(),
             begun: Mutex::new(Begun::Unmade),
             errors: AtomicU64::new(0),
+            was_cut: AtomicBool::new(false),
         }
     }
 
@@ -145,14 +149,33 @@ impl DiskMember {
     /// # Panics
     /// When they are not all within the member.
     pub(super) fn write(&self, first: u64, from: Frames<'_>) -> io::Result<()> {
-        self.counted(self.transfer(Operation::Write, first, from))
+        let written = self
+            .check_whole()
+            .and_then(|()| self.transfer(Operation::Write, first, from));
+        self.counted(written)
     }
 
     /// Makes all durable that was written before. After a failure it fails for ever.
     pub(super) fn flush(&self) -> io::Result<()> {
         // The kernel asks nothing of a device without a volatile cache.
         let flush = || rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file.file));
-        self.counted(self.flushes.join(|| flush().map_err(io::Error::from)))
+        self.counted(self.flushes.join(|| {
+            self.check_whole()?;
+            Ok(flush()?)
+        }))
+    }
+
+    /// Refuses a file that was cut off, also when it has become longer again, with zeros in place of what was lost.
+    fn check_whole(&self) -> io::Result<()> {
+        let stat = rustix::fs::fstat(&self.file.file)?;
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let is_cut = is_file && stat.st_size.cast_unsigned() < self.file.blocks() * BLOCK_BYTES as u64;
+        // Relaxed: it only becomes true.
+        if is_cut || self.was_cut.load(Ordering::Relaxed) {
+            self.was_cut.store(true, Ordering::Relaxed);
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(())
     }
 
     fn counted(&self, done: io::Result<()>) -> io::Result<()> {

@@ -19,7 +19,7 @@ use crate::copy::WRITES_BACK;
 use crate::discover::{InUse, use_of_disk};
 use crate::topology::sysfs::Tree;
 use direct::{Aligned, Direct};
-use homenode_engine::log::{Superblock, UnusableSuperblock};
+use homenode_engine::log::{PoolName, Superblock, UnusableSuperblock};
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{BLOCK_BYTES, Block, MemberId, Memory, MemoryError, NodeId, Starved};
 use homenode_shared::{Guarded, is_lost};
@@ -128,7 +128,7 @@ pub enum MemberFileError {
     },
     /// It belongs to a pool, or did.
     #[error(
-        "{} is a member of pool {uuid:032x} already: if that pool is to go, remove the file first, or wipe the device (`wipefs -a`)",
+        "{} is a member of pool {name} ({uuid:032x}): once that pool is exported and not wanted any more, --force takes it",
         path.display()
     )]
     Taken {
@@ -136,6 +136,8 @@ pub enum MemberFileError {
         path: PathBuf,
         /// The pool.
         uuid: u128,
+        /// Its name.
+        name: PoolName,
     },
     /// Both of its superblocks are unusable.
     #[error("{} cannot be used: {source}", path.display())]
@@ -346,6 +348,15 @@ impl MemberFile {
         Superblock::newer(&copy(0)?, &copy(self.bytes - BLOCK_BYTES as u64)?).map_err(unusable)
     }
 
+    /// Takes it out of whatever pool it is a member of.
+    ///
+    /// # Errors
+    /// [`MemberFileError::Io`] when it cannot be written.
+    pub fn wipe(&self) -> Result<(), MemberFileError> {
+        self.wipe_ends()
+            .map_err(|error| self.failed("write zeros to the ends of", error))
+    }
+
     /// The home of the disk that the file lies on, or of the device that it is; `None` where there is no disk, or the machine does not tell.
     #[must_use]
     pub fn home(&self) -> Option<NodeId> {
@@ -379,13 +390,13 @@ impl MemberFile {
                 return Err(MemberFileError::Taken {
                     path: self.path.clone(),
                     uuid: superblock.uuid,
+                    name: superblock.name,
                 });
             }
             Err(error) => return Err(error),
         }
         if self.is_disk() {
-            let wiped = self.wipe_ends();
-            return wiped.map_err(|error| self.failed("write zeros to the ends of", error));
+            return self.wipe();
         }
         if self.device.is_some() {
             return Ok(());

@@ -215,6 +215,19 @@ fn a_pool_on_disks_is_repaired_taken_up_by_other_names_and_moved() {
     succeed(&mut pools.homenode("up tank mount --cache 64M"));
     assert_holds(&mount, 3);
     down(&mount);
+    // A disk that left holds nothing; one of a pool that is known here stays its own.
+    let make = |name: &str, options: &str| {
+        let mut make = pools.homenode(&format!("pool create {name} {options}"));
+        make.arg(&disks[0].0);
+        make
+    };
+    succeed(&mut make("other", ""));
+    let taken = "is a member of pool other (";
+    refused(&mut make("third", "--force"), &[taken]);
+    succeed(&mut pools.homenode("pool export other"));
+    refused(&mut make("third", ""), &[taken, "--force takes it"]);
+    succeed(&mut make("third", "--force"));
+    assert_eq!(pools.listed().len(), 2);
 }
 
 #[test]
@@ -295,7 +308,11 @@ fn meet(number: u64, path: &Path) {
         at = (at + 37 * 4096) % (MET_BYTES - read.len() - (1 << 20));
         match number {
             0 => file.set_len(MET_BYTES as u64 - at as u64 % MIB).unwrap(),
-            1 => drop(rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(at as u64)).unwrap()),
+            1 => {
+                let keep = rustix::fs::FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&file, keep, at as u64, 64 << 10).unwrap();
+                rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(at as u64)).unwrap();
+            }
             2..5 => file.write_all_at(&bytes[at + 512..at + 1024], at as u64 + 512).unwrap(),
             _ => {
                 file.read_exact_at(&mut read, at as u64).unwrap();
@@ -370,4 +387,9 @@ fn a_cache_is_for_durable_pools() {
     );
     fail(2, &mut pools.homenode("up tank mount --cache 25%"));
     fail(2, &mut pools.homenode("pool create tank a --cache 0"));
+    for bytes in ["1", "1000T"] {
+        let mut create = pools.homenode(&format!("pool create tank a --size 64M --direct --cache {bytes}"));
+        refused(&mut create, &["a cache cannot have", "MiB at least"]);
+        assert!(!pools.path("a").exists());
+    }
 }

@@ -59,7 +59,7 @@ impl MemberFile {
         stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice)
     }
 
-    /// Writes zeros over the ends that are looked at for other data, where they have any.
+    /// Writes zeros over the ends that are looked at for other data, where they have any, and over superblocks with them.
     pub(super) fn wipe_ends(&self) -> io::Result<()> {
         for is_last in [false, true] {
             let end = self.read_end(is_last)?;

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Whole programs on a mount whose files are the kernel's, beside tmpfs by default, tmpfs with huge=always, and a mount whose bytes are in
-the pool's blocks. docs/claims.md, files of the kernel.
+the pool's blocks; or with --disk a durable pool on a disk, cached, beside ext4 and xfs with their page cache. docs/claims.md, files of the kernel, and
+the cache of disks.
 
-bench-programs.py [--rounds N] [--case NAME]... [HOMENODE]
+bench-programs.py [--disk] [--rounds N] [--case NAME]... [HOMENODE]
 
-As root, with 12 GiB of memory to spare. Needs rsync, git, make, sqlite3, postgresql and rocksdb-tools. All contestants take turns in each
+As root, with 12 GiB of memory to spare. Needs rsync, git, make, sqlite3, postgresql, rocksdb-tools and fio. All contestants take turns in each
 round; a figure is the median of the rounds, a ratio the median of those within rounds, with the least and the greatest.
 """
 
@@ -234,6 +235,21 @@ class RocksDbRead(RocksDb):
     work = "readrandom"
 
 
+class FioVerify(Case):
+    """fio writes 128 MiB at random, 4 KiB at a time, syncs them, and reads them back against their checksums."""
+
+    unit, scale = "s", 1
+
+    def measure(self, directory):
+        return timed("fio", "--name=verify", f"--filename={directory}/fio", "--rw=randwrite", "--bs=4k", "--size=128M",
+                     "--ioengine=psync", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--end_fsync=1",
+                     "--randrepeat=0", stdin=subprocess.DEVNULL, cwd=directory)
+
+    def after(self, directory):
+        for path in [*directory.glob("fio"), *directory.glob("*.state")]:
+            path.unlink()
+
+
 CASES = {
     "ls-l": List(),
     "ls-l-cold": ListCold(),
@@ -246,6 +262,7 @@ CASES = {
     "pgbench": Pgbench(),
     "rocksdb-fill": RocksDb(),
     "rocksdb-read": RocksDbRead(),
+    "fio-verify": FioVerify(),
 }
 
 
@@ -270,6 +287,40 @@ def contestants(homenode, base):
             stack.callback(run, "umount", "--lazy", directory)
             found[name] = directory
         yield {name: found[name] for name in ["homenode", "tmpfs", "tmpfs-huge", "pool"]}
+
+
+@contextlib.contextmanager
+def contestants_on_disks(homenode, base):
+    """The same, each on a loop device of its own with direct I/O on a tmpfs."""
+    with contextlib.ExitStack() as stack:
+        before = SWITCH.read_text()
+        stack.callback(SWITCH.write_text, before)
+        SWITCH.write_text("1")
+        os.environ["HOMENODE_POOLS"] = str(base / "pools")
+        stack.callback(shutil.rmtree, base / "pools", True)
+        disks = base / "disks"
+        disks.mkdir()
+        run("mount", "-t", "tmpfs", "-o", "size=9G", "tmpfs", disks)
+        stack.callback(run, "umount", "--lazy", disks)
+        found = {}
+        for name in ["homenode", "ext4", "xfs"]:
+            file, directory = disks / name, base / name
+            directory.mkdir()
+            with file.open("wb") as made:
+                made.truncate(3 << 30)
+            disk = run("losetup", "--find", "--show", "--direct-io=on", file).strip()
+            stack.callback(run, "losetup", "--detach", disk)
+            if name == "homenode":
+                run(homenode, "pool", "create", "bench-programs", disk, "--cache", "1G")
+                run(homenode, "up", "bench-programs", directory, "--transport", "uring")
+                stack.callback(run, homenode, "down", directory)
+            else:
+                run(f"mkfs.{name}", "-q", disk)
+                run("mount", disk, directory)
+                stack.callback(run, "umount", directory)
+            directory.chmod(0o755)
+            found[name] = directory
+        yield found
 
 
 def measure(name, case, directories, rounds):
@@ -301,19 +352,21 @@ def measure(name, case, directories, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--disk", action="store_true", help="a cached pool on a disk beside ext4 and xfs")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--case", action="append", choices=CASES)
     parser.add_argument("homenode", nargs="?", default=REPOSITORY / "target/release/homenode")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("bench-programs: only root can mount: run it as root")
-    for program, package in [("rsync", "rsync"), ("git", "git"), ("make", "make"), ("sqlite3", "sqlite3"), ("db_bench", "rocksdb-tools")]:
+    for program, package in [("rsync", "rsync"), ("git", "git"), ("make", "make"), ("sqlite3", "sqlite3"), ("db_bench", "rocksdb-tools"), ("fio", "fio")]:
         if shutil.which(program) is None:
             sys.exit(f"bench-programs: {program} is missing: apt-get install {package}")
     base = pathlib.Path(tempfile.mkdtemp(prefix="homenode-bench-"))
     base.chmod(0o755)
     try:
-        with contestants(arguments.homenode, base) as directories:
+        stage = contestants_on_disks if arguments.disk else contestants
+        with stage(arguments.homenode, base) as directories:
             for name in arguments.case or CASES:
                 measure(name, CASES[name], directories, arguments.rounds)
     finally:

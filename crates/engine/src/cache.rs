@@ -225,6 +225,14 @@ impl Cache {
         Block::new(MemberId(first + slice), u64::from(frame & ((1 << self.shift) - 1)))
     }
 
+    /// The block in memory that a block of a disk is likely to be.
+    #[inline(always)]
+    fn guess(&self, disk: &Disk, at: u64) -> Option<Block> {
+        let frame = disk.index.guess(at)?;
+        let slice = self.slices.get((frame >> self.shift) as usize)?;
+        (frame & ((1 << self.shift) - 1) < slice.frames).then(|| self.block(frame))
+    }
+
     fn slice(&self, frame: u32) -> &Slice {
         &self.slices[(frame >> self.shift) as usize]
     }
@@ -458,6 +466,12 @@ impl<M: Disks> Memory for Cached<M> {
     fn inline_bytes_max(&self) -> usize {
         let own = if self.has_cache() { INLINE_BYTES_MAX } else { 0 };
         self.below.inline_bytes_max().max(own)
+    }
+
+    #[inline(always)]
+    fn guess(&self, at: Block) -> Option<Block> {
+        let (cache, disk) = self.disk(at.member())?;
+        cache.guess(disk, at.index())
     }
 
     #[inline(always)]

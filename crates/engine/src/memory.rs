@@ -128,6 +128,13 @@ pub trait Memory: Send + Sync + 'static {
         self.store_clean(to, offset, from)
     }
 
+    /// Where a block is likely to be that [`Memory::locate`] finds, told faster.
+    #[inline(always)]
+    fn guess(&self, at: Block) -> Option<Block> {
+        let _ = at;
+        None
+    }
+
     /// Where the bytes of a block are now, inside a slot and until that is left; `None` when they must be [fetched](Memory::fetch) first.
     #[inline(always)]
     fn locate_one(&self, at: Block) -> Option<Block> {

@@ -12,9 +12,12 @@
 //! reach it any more, but one that is filling its frame: that one finds the word changed, and keeps the frame. (4) A frame is stamped with the epoch *after* it
 //! became cool and while it is held, so that its stamp is not older than any thread that found it hot.
 
+mod guesses;
+
 use crate::Slots;
 use crate::slots::Inside;
 use crate::sync::{AtomicU16, AtomicU32, Backoff, Mutex, Ordering, fence};
+use guesses::Guesses;
 
 const HOT: u32 = 1 << 31;
 const DIRTY: u32 = 1 << 30;
@@ -32,6 +35,7 @@ pub struct FrameIndex {
     words: Box<[AtomicU32]>,
     /// For each [`GROUP`] blocks, at least as many as are dirty: counted before one becomes so, and until after it is so no more.
     dirty: Box<[AtomicU16]>,
+    guesses: Guesses,
 }
 
 /// A block has no frame that can be used now.
@@ -71,20 +75,23 @@ impl FrameIndex {
     /// Most frames that words can name: 1 TiB.
     pub const FRAMES_MAX: u32 = FRAME;
 
-    /// Words of `blocks` blocks without frames. Takes 4 bytes a block, of which memory is used where blocks were ever read or written.
+    /// Words of `blocks` blocks without frames. Takes a little more than 4 bytes a block, of which memory is used where blocks were ever read or written.
     #[must_use]
     pub fn new(blocks: u64) -> Self {
+        let guesses = Guesses::new(blocks);
         let blocks = usize::try_from(blocks).expect("a disk of less than 2^63 bytes");
         let groups = blocks.div_ceil(usize::try_from(GROUP).expect("few"));
         #[cfg(not(loom))]
         return Self {
             words: bytemuck::zeroed_slice_box(blocks),
             dirty: bytemuck::zeroed_slice_box(groups),
+            guesses,
         };
         #[cfg(loom)]
         Self {
             words: (0..blocks).map(|_| AtomicU32::new(ABSENT)).collect(),
             dirty: (0..groups).map(|_| AtomicU16::new(0)).collect(),
+            guesses,
         }
     }
 
@@ -106,6 +113,13 @@ impl FrameIndex {
         // Acquire pairs with the publication: the bytes are there.
         let word = self.word(at).load(Ordering::Acquire);
         (word & HOT != 0).then(|| frame(word))
+    }
+
+    /// The frame that a block is likely to have; none where that is anyone's guess. It may be no frame at all.
+    #[inline(always)]
+    #[must_use]
+    pub fn guess(&self, at: u64) -> Option<u32> {
+        self.guesses.get(at)
     }
 
     /// The frame of a block, hot or to be made so. Inside a slot.
@@ -195,6 +209,7 @@ impl FrameIndex {
     pub fn end_fill(&self, at: u64, frame: u32) -> bool {
         // Release: whoever sees it sees the bytes.
         let filling = FILLING | (frame + 1);
+        self.guesses.note(at, frame);
         self.word(at)
             .compare_exchange(filling, HOT | (frame + 1), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
@@ -205,6 +220,7 @@ impl FrameIndex {
     pub fn end_fill_dirty(&self, at: u64, frame: u32) -> bool {
         let filling = FILLING | (frame + 1);
         self.count(at);
+        self.guesses.note(at, frame);
         let is_there = self
             .word(at)
             .compare_exchange(filling, HOT | DIRTY | (frame + 1), Ordering::SeqCst, Ordering::Relaxed)

@@ -46,12 +46,15 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return false;
         };
         if self.is_cached {
+            let guess = self.announce_guess(block, offset, to.len(), false);
             let Some(place) = self.locate_whole(block, blocks_of(in_block(offset), to.len())) else {
                 return false;
             };
+            self.announce_unless(guess, place, offset, to.len(), false);
             block = place;
+        } else {
+            self.announce(block, offset, to.len(), false);
         }
-        self.announce(block, offset, to.len(), false);
         let turn = self.pool.count(slot.index(), cpu(), block, Direction::Read, to.len());
         inode.touch_accessed(turn.is_multiple_of(TURNS), || self.now_ns());
         self.pool.memory().load_located(block, in_block(offset), to).is_ok()
@@ -134,7 +137,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if self.check_writable().is_err() {
             return false;
         }
-        self.begin_write(slot, cpu(), inode, offset, from, block);
+        self.announce(block, offset, from.len(), true);
+        self.begin_write(slot, cpu(), inode, from, block);
         let is_stored = self.store(file, offset, (block, in_block(offset)), from).is_ok();
         self.note_stored(inode, file, offset, from.len() as u64);
         is_stored
@@ -157,6 +161,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             return false;
         }
         let (memory, blocks) = (self.pool.memory(), blocks_of(in_block(offset), from.len()));
+        let guess = self.announce_guess(block, offset, from.len(), true);
         let found = match blocks {
             1 => memory.spot(block),
             _ => self.locate_whole(block, blocks).map(|place| (place, None)),
@@ -165,7 +170,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if !spot.is_some_and(|spot| spot.is_ready()) && memory.may_store(block, blocks) < blocks {
             return false;
         }
-        self.begin_write(slot, cpu(), inode, offset, from, place);
+        self.announce_unless(guess, place, offset, from.len(), true);
+        self.begin_write(slot, cpu(), inode, from, place);
         // Behind the asking for the bytes: it waits for earlier stores.
         if let Some(spot) = spot.filter(|spot| !spot.is_ready()) {
             let Some(sure) = spot.make_ready() else { return false };
@@ -182,8 +188,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
     /// What comes before the bytes are stored.
     #[inline(always)]
-    fn begin_write(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, offset: u64, from: &[u8], block: Block) {
-        self.announce(block, offset, from.len(), true);
+    fn begin_write(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, from: &[u8], block: Block) {
         self.pool.count(slot.index(), cpu, block, Direction::Write, from.len());
         inode.touch_modified(self.now_ns());
     }
@@ -203,6 +208,23 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     fn announce(&self, block: Block, offset: u64, bytes: usize, to_write: bool) {
         if self.pool.memory().gains(bytes, to_write) {
             self.pool.memory().announce(block, in_block(offset), bytes, to_write);
+        }
+    }
+
+    /// Announces a small copy of a pool with a cache where its bytes are likely to be, while that is looked up.
+    #[inline(always)]
+    fn announce_guess(&self, block: Block, offset: u64, bytes: usize, to_write: bool) -> Option<Block> {
+        let memory = self.pool.memory();
+        let guess = memory.gains(bytes, to_write).then(|| memory.guess(block)).flatten()?;
+        memory.announce(guess, in_block(offset), bytes, to_write);
+        Some(guess)
+    }
+
+    /// Announces a copy that was not announced at its place already.
+    #[inline(always)]
+    fn announce_unless(&self, guess: Option<Block>, place: Block, offset: u64, bytes: usize, to_write: bool) {
+        if guess != Some(place) {
+            self.announce(place, offset, bytes, to_write);
         }
     }
 

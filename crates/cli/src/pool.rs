@@ -51,7 +51,7 @@ pub(crate) struct AddArgs {
     /// Reach the file past the page cache, as with `homenode pool create`.
     #[arg(long, requires = "path")]
     direct: bool,
-    /// Also take a file or a disk that holds other data, or is of a pool that is not known here, which is lost then.
+    /// Also take a file or a disk that holds other data, which is lost then.
     #[arg(long, short, requires = "path")]
     force: bool,
 }

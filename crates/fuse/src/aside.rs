@@ -1,7 +1,7 @@
 //! Threads beside those that take requests. What waits for the disk of a durable pool is carried out here, and those go on with what does not.
 //!
-//! There are three: one for fsyncs of few bytes, one for reads that wait for frames or for others' reads, one for all that may take long, so that the
-//! first do not wait for the others. An fsync takes along all
+//! There are three lanes: for fsyncs of few bytes, for reads that wait for frames or for others' reads, and for all that may take long, so that the
+//! first do not wait for the others. Each has a thread; by the classic transport the last two have several. An fsync takes along all
 //! others that have come: each is settled, and then the log is forced once for all. Users take turns: when all fsyncs of a user are settled and another
 //! has many, the log is forced for those that are settled so far. So a user who has one under way waits for a few of another's, not for all.
 
@@ -40,7 +40,6 @@ pub(crate) trait Errand: Send + Sized + 'static {
 /// Which thread carries a request out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// First: it has one thread alone.
     Short,
     Read,
     Long,
@@ -49,7 +48,7 @@ pub(crate) enum Way {
 /// Work of one thread, or of several that need not keep its order.
 #[derive(Debug)]
 pub(crate) struct Lane<E> {
-    /// For the thread.
+    /// For the names of its threads.
     pub(crate) name: &'static str,
     state: Mutex<State<E>>,
     came: Condvar,
@@ -104,7 +103,7 @@ impl<E: Errand> Aside<E> {
 }
 
 impl<E> Aside<E> {
-    /// Lanes that threads [`serve`](Lane::serve), one each.
+    /// Lanes that threads [`serve`](Lane::serve).
     pub(crate) fn lanes(&self) -> &[Arc<Lane<E>>; 3] {
         &self.0
     }

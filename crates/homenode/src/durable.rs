@@ -68,9 +68,12 @@ impl Pool {
         let memory = cached(&machine, memory, &frames);
         let taken = TakenRoom::begin(&files)?;
         let is_over = options.interrupted.clone().unwrap_or_default();
+        let takes = |found: &Superblock| options.takes_from.contains(&found.uuid);
+        // All, before any of them is written to.
+        files.iter().try_for_each(|file| file.check_free(takes))?;
         files
             .iter()
-            .try_for_each(|file| file.prepare(options.unwritten, &is_over, |_| false))?;
+            .try_for_each(|file| file.prepare(options.unwritten, &is_over, takes))?;
         let log = LogOptions {
             uuid: u128::from(random()?) << 64 | u128::from(random()?),
             name: options.name,
@@ -287,14 +290,6 @@ pub fn member_of(path: &Path) -> Result<Membership, Error> {
         name: superblock.name,
         member: superblock.own,
     })
-}
-
-/// Takes a file out of the pool that it is a member of, whose bytes on it are lost.
-///
-/// # Errors
-/// [`Error::MemberFile`] when it is in use, or cannot be written.
-pub fn wipe_member(path: &Path) -> Result<(), Error> {
-    Ok(MemberFile::open(path)?.wipe()?)
 }
 
 /// Opens a file that is to become a member.

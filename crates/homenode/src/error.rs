@@ -163,7 +163,7 @@ pub enum Error {
     },
     /// A cache is too small to be one, or larger than the memory.
     #[error(
-        "a cache cannot have {bytes} B here: give it {} MiB at least (2 on each node with memory), and less than the memory ({} MiB)",
+        "a cache cannot have {bytes} B here: give it (--cache) {} MiB at least, and at most the memory, {} MiB",
         least_bytes >> 20,
         most_bytes >> 20
     )]
@@ -188,7 +188,7 @@ pub enum Error {
     },
     /// A file that is smaller than it must be.
     #[error(
-        "{} has {bytes} B and needs {least_bytes} B: give a larger one (`truncate -s` sets a file's size); a member that was cut off lost what lay behind",
+        "{} has {bytes} B and needs {least_bytes} B: give a larger one (`truncate -s` sets a file's size); if somebody has cut a member off, what lay behind is lost",
         path.display()
     )]
     SmallFile {

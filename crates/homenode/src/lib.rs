@@ -44,7 +44,7 @@ pub mod tasks;
 mod volume;
 
 pub use durable::{
-    Checked, Found, Membership, NewFile, check, check_cache, find_members, holds_data, member_of, repair, wipe_member,
+    Checked, Found, Membership, NewFile, check, check_cache, find_members, holds_data, member_of, repair,
 };
 pub use error::{Error, PathProblem};
 pub use file::{Allocate, File};

@@ -56,6 +56,8 @@ pub struct PoolOptions {
     /// Memory of the cache that a durable pool has for its disks, in bytes, spread over the nodes by how much memory they have. `None`: a quarter of
     /// each node's memory, or half of what is free there if that is less. A pool without disks has no cache.
     pub cache: Option<u64>,
+    /// UUIDs of pools whose members may become members of a durable pool that is being made: what they hold is lost.
+    pub takes_from: Vec<u128>,
     /// Set while a durable pool is being made, the pool is given up soon, with an error.
     pub interrupted: Option<Arc<AtomicBool>>,
     /// Time between two commits of a durable pool, 1 to 300 s: as long may a power cut take back what was not synced. `None`: a second,

@@ -135,9 +135,15 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
 pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u64)> {
     refuse_reserved(name)?;
     let interrupt = Interrupt::new()?;
-    let mut made = Made::default();
+    let (mut made, mut takes_from) = (Made::default(), Vec::new());
     for path in &args.members {
         let is_there = refuse_data(path, args.force)?;
+        if let Ok(found) = homenode::member_of(path)
+            && args.force
+            && !known::has(found.uuid)?
+        {
+            takes_from.push(found.uuid);
+        }
         if !is_there {
             made.make(path, args.size)?;
         } else if args.size.is_some() && is_disk(path) {
@@ -157,6 +163,7 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
         unwritten: args.unwritten,
         direct: args.direct,
         cache: Some(CACHE_BYTES),
+        takes_from,
         interrupted: Some(Arc::clone(&interrupt.is_set)),
         ..PoolOptions::default()
     };
@@ -307,19 +314,15 @@ fn refuse_data(path: &Path, force: bool) -> Result<bool> {
     if is_open_to_others(path) {
         complain!("homenode: {}", open_to_others(path));
     }
-    match homenode::member_of(path) {
-        // Its pool may be in use, or have left it behind: refused later, or not.
-        Ok(found) if !force || known::has(found.uuid)? => {}
-        Ok(_) => homenode::wipe_member(path)?,
-        Err(_) if force => {}
-        Err(_) => {
-            if let Some(data) = homenode::holds_data(path)? {
-                fail!(
-                    "{} holds {data}: --force makes it a member all the same, and what it holds is lost",
-                    shown(path)
-                );
-            }
-        }
+    // A member is refused later, by its pool.
+    if !force
+        && homenode::member_of(path).is_err()
+        && let Some(data) = homenode::holds_data(path)?
+    {
+        fail!(
+            "{} holds {data}: --force makes it a member all the same, and what it holds is lost",
+            shown(path)
+        );
     }
     Ok(true)
 }

@@ -113,9 +113,12 @@ pub(crate) fn names() -> Result<Vec<PoolName>> {
 /// Whether a pool is known, by any name.
 pub(crate) fn has(uuid: u128) -> Result<bool> {
     let uuid = format!("{uuid:032x}");
-    // A file that cannot be understood says nothing.
-    let is_it = |name: &PoolName| matches!(find(name), Ok(Some(known)) if known.uuid == uuid);
-    Ok(names()?.iter().any(is_it))
+    for name in names()? {
+        if find(&name)?.is_some_and(|known| known.uuid == uuid) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Notes a pool, in place of what was noted under its name.

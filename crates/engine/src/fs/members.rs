@@ -97,7 +97,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// Fills the ends of a file with zeros that was a member, so that nobody takes what is left there for other data.
+    /// Fills both ends of a former member's file with zeros, so that nobody takes what is left there for other data.
     fn clear(&self, [first, last]: [Block; 2]) {
         let at = |index: u64| Block::new(first.member(), index);
         let blocks = CLEARED_BLOCKS.min(last.index());
@@ -105,7 +105,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             // As far as that is possible.
             let _ = self.pool.memory().zero(at(index), 0, BLOCK_BYTES);
         }
-        let _ = self.pool.memory().persist_all(first.member());
+        let memory = self.pool.memory();
+        let _ = memory.persist_all(first.member());
+        // What could not be written is not to be written later.
+        memory.forget(at(1), blocks - 1);
+        memory.forget(at(last.index() - blocks), blocks);
     }
 
     /// Moves the log off members that drain, and gives blocks back that were freed on them. Without a log there is nothing to do.

@@ -74,7 +74,7 @@ pub fn check_cache(bytes: u64) -> Result<(), Error> {
 }
 
 fn check(nodes: &[&Node], bytes: u64) -> Result<(), Error> {
-    let least_bytes = MEMBER_BYTES_MIN * nodes.len() as u64;
+    let least_bytes = MEMBER_BYTES_MIN;
     let most_bytes = nodes.iter().map(|node| node.memory_bytes).sum();
     if (least_bytes..=most_bytes).contains(&bytes) {
         return Ok(());

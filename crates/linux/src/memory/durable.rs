@@ -128,7 +128,7 @@ pub enum MemberFileError {
     },
     /// It belongs to a pool, or did.
     #[error(
-        "{} is a member of pool {name} ({uuid:032x}): once that pool is exported and not wanted any more, --force takes it",
+        "{} is a member of pool {name} ({uuid:032x}): once that pool is exported and not wanted any more, `homenode pool create --force` takes it",
         path.display()
     )]
     Taken {
@@ -348,15 +348,6 @@ impl MemberFile {
         Superblock::newer(&copy(0)?, &copy(self.bytes - BLOCK_BYTES as u64)?).map_err(unusable)
     }
 
-    /// Takes it out of whatever pool it is a member of.
-    ///
-    /// # Errors
-    /// [`MemberFileError::Io`] when it cannot be written.
-    pub fn wipe(&self) -> Result<(), MemberFileError> {
-        self.wipe_ends()
-            .map_err(|error| self.failed("write zeros to the ends of", error))
-    }
-
     /// The home of the disk that the file lies on, or of the device that it is; `None` where there is no disk, or the machine does not tell.
     #[must_use]
     pub fn home(&self) -> Option<NodeId> {
@@ -367,7 +358,27 @@ impl MemberFile {
         direct::home(if self.is_disk() { stat.st_rdev } else { stat.st_dev })
     }
 
-    /// Makes it ready to become a member: refuses one that belongs to a pool, unless that `was_left` in the file, and takes all of a file's room on
+    /// Refuses one that belongs to a pool, unless it `may_go`.
+    ///
+    /// # Errors
+    /// [`MemberFileError::Taken`], or why it cannot be read.
+    pub fn check_free(&self, may_go: impl Fn(&Superblock) -> bool) -> Result<(), MemberFileError> {
+        match self.superblock() {
+            Err(MemberFileError::Superblock {
+                source: UnusableSuperblock::NotOne,
+                ..
+            }) => Ok(()),
+            Ok(superblock) if may_go(&superblock) => Ok(()),
+            Ok(superblock) => Err(MemberFileError::Taken {
+                path: self.path.clone(),
+                uuid: superblock.uuid,
+                name: superblock.name,
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes it ready to become a member: refuses one that belongs to a pool, unless it `may_go`, and takes all of a file's room on
     /// the disk. Unless `unwritten`, zeros are written where nothing was yet: a filesystem notes the first write to each place, and an fsync would
     /// wait for that. It ends with [`io::ErrorKind::Interrupted`] soon after `is_over` was set. Of a disk only the ends are written, over what other
     /// programs would know it by.
@@ -378,27 +389,15 @@ impl MemberFile {
         &self,
         unwritten: bool,
         is_over: &AtomicBool,
-        was_left: impl Fn(&Superblock) -> bool,
+        may_go: impl Fn(&Superblock) -> bool,
     ) -> Result<(), MemberFileError> {
-        match self.superblock() {
-            Err(MemberFileError::Superblock {
-                source: UnusableSuperblock::NotOne,
-                ..
-            }) => {}
-            Ok(superblock) if was_left(&superblock) => {}
-            Ok(superblock) => {
-                return Err(MemberFileError::Taken {
-                    path: self.path.clone(),
-                    uuid: superblock.uuid,
-                    name: superblock.name,
-                });
-            }
-            Err(error) => return Err(error),
+        self.check_free(may_go)?;
+        let is_member = self.superblock().is_ok();
+        if self.device.is_none() && (self.is_disk() || is_member) {
+            let wiped = self.wipe_ends();
+            wiped.map_err(|error| self.failed("write zeros to the ends of", error))?;
         }
-        if self.is_disk() {
-            return self.wipe();
-        }
-        if self.device.is_some() {
+        if self.device.is_some() || self.is_disk() {
             return Ok(());
         }
         let stat = rustix::fs::fstat(&self.file).map_err(|errno| self.failed("look at", errno.into()))?;

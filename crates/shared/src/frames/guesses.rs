@@ -50,7 +50,7 @@ impl Guesses {
     pub(super) fn get(&self, at: u64) -> Option<u32> {
         let (run, nth) = self.of(at)?;
         let word = run.load(Ordering::Relaxed);
-        (word >= ENOUGH * VOTE).then_some((word + nth) & FRAME)
+        (word >= ENOUGH * VOTE).then_some(word.wrapping_add(nth) & FRAME)
     }
 }
 
@@ -70,6 +70,15 @@ mod tests {
         // Another place has most of them in the end.
         (64..128).for_each(|at| guesses.note(at, u32::try_from(at).unwrap() - 64));
         assert_eq!(guesses.get(65), Some(1));
+    }
+
+    #[test]
+    fn the_first_frames_in_the_middle_of_a_run_are_guessed_too() {
+        let guesses = Guesses::new(64);
+        (5..30).for_each(|at| guesses.note(at, u32::try_from(at).unwrap() - 5));
+        assert_eq!(guesses.get(5), Some(0));
+        // There is no such frame.
+        assert_eq!(guesses.get(4), Some(FRAME));
     }
 
     #[test]

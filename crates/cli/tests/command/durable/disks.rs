@@ -225,7 +225,14 @@ fn a_pool_on_disks_is_repaired_taken_up_by_other_names_and_moved() {
     let taken = "is a member of pool other (";
     refused(&mut make("third", "--force"), &[taken]);
     succeed(&mut pools.homenode("pool export other"));
-    refused(&mut make("third", ""), &[taken, "--force takes it"]);
+    refused(&mut make("third", ""), &[taken, "--force` takes it"]);
+    // Not when another one cannot be taken: nothing is written then.
+    refused(
+        make("third", "--force").arg("/dev/homenode-nowhere"),
+        &["there is no device"],
+    );
+    refused(make("third", "--force").arg(&three.0), &["is a member of pool tank ("]);
+    refused(&mut make("third", ""), &[taken]);
     succeed(&mut make("third", "--force"));
     assert_eq!(pools.listed().len(), 2);
 }

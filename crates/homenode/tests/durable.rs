@@ -734,6 +734,26 @@ fn many_threads_neither_block_each_other_for_ever_nor_lose_a_record() {
 }
 
 #[test]
+fn writes_are_whole_where_freed_blocks_wait_for_a_commit() {
+    let files = Files::new("waiting");
+    let member = files.member("a", MEMBER_BYTES);
+    let mut options = options();
+    options.commit_period = Some(std::time::Duration::from_secs(300));
+    let pool = Pool::create_on(std::slice::from_ref(&member), &options).unwrap();
+    let file = pool.create_file("file").unwrap();
+    // What each round frees is still held when the pool has nothing else left, most likely in the middle of a write.
+    let bytes = vec![7; (1 << 20) - 4096];
+    for round in 0..2 * MEMBER_BYTES / (8 << 20) {
+        file.set_len(0).unwrap();
+        for at in 0..8 {
+            let written = file.write_at(&bytes, at * bytes.len() as u64).unwrap();
+            assert_eq!(written, bytes.len(), "write {at} of round {round}");
+            file.sync().unwrap();
+        }
+    }
+}
+
+#[test]
 fn what_a_member_does_not_give_is_an_error_and_the_rest_goes_on() {
     const MEBIBYTE: u64 = 1 << 20;
     let files = Files::new("lost");

@@ -200,14 +200,18 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         match inode.bytes_for(Operation::Write)? {
             Bytes::Blocks(file) => {
                 let (effect, bytes) = self.effect_of_write(file, offset, from.len());
-                self.with_freed((asking.slot, asking.waits), effect, bytes, || {
-                    self.write_blocks(asking, inode, file, offset, from, kill_priv)
+                in_parts(offset, from, |offset, from| {
+                    self.with_freed((asking.slot, asking.waits), effect, bytes, || {
+                        self.write_blocks(asking, inode, file, offset, from, kill_priv)
+                    })
                 })
             }
             Bytes::Volume(file) => {
                 let (effect, bytes) = self.effect_of_write(file, offset, from.len());
-                self.with_freed((asking.slot, asking.waits), effect, bytes, || {
-                    self.write_blocks_within(asking, inode, file, offset, from)
+                in_parts(offset, from, |offset, from| {
+                    self.with_freed((asking.slot, asking.waits), effect, bytes, || {
+                        self.write_blocks_within(asking, inode, file, offset, from)
+                    })
                 })
             }
             Bytes::Kernel(file) => self.write_kernel(inode, kill_priv, || file.write(offset, from)),
@@ -407,3 +411,17 @@ impl<M: Memory, C: Clock> Fs<M, C> {
 
 /// Bytes copied at a time by copy_range.
 const STAGE_BYTES: usize = 2 << 20;
+
+/// Writes what `write` left of `from`, until that fails: so it meets the error, and what is freed then may be enough for the rest.
+fn in_parts(offset: u64, from: &[u8], write: impl Fn(u64, &[u8]) -> Result<usize>) -> Result<usize> {
+    let mut done = write(offset, from)?;
+    while done > 0 && done < from.len() {
+        match write(offset + done as u64, &from[done..]) {
+            Ok(count) if count > 0 => done += count,
+            // All of it is written again then, by a thread that waits.
+            Err(Error::Away) => return Err(Error::Away),
+            _ => break,
+        }
+    }
+    Ok(done)
+}

@@ -266,13 +266,17 @@ CASES = {
 }
 
 
+def switch_rings_on(stack):
+    """Until the end, when the switch is as it was."""
+    stack.callback(SWITCH.write_text, SWITCH.read_text())
+    SWITCH.write_text("1")
+
+
 @contextlib.contextmanager
 def contestants(homenode, base):
     """Directories by name, taken down at the end."""
     with contextlib.ExitStack() as stack:
-        before = SWITCH.read_text()
-        stack.callback(SWITCH.write_text, before)
-        SWITCH.write_text("1")
+        switch_rings_on(stack)
         found = {}
         for name, options in [("homenode", ["--data", "kernel"]), ("pool", ["--data", "pool"])]:
             directory = base / name
@@ -293,9 +297,7 @@ def contestants(homenode, base):
 def contestants_on_disks(homenode, base):
     """The same, each on a loop device of its own with direct I/O on a tmpfs."""
     with contextlib.ExitStack() as stack:
-        before = SWITCH.read_text()
-        stack.callback(SWITCH.write_text, before)
-        SWITCH.write_text("1")
+        switch_rings_on(stack)
         os.environ["HOMENODE_POOLS"] = str(base / "pools")
         stack.callback(shutil.rmtree, base / "pools", True)
         disks = base / "disks"

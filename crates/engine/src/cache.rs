@@ -68,7 +68,7 @@ struct Cache {
     ghosts: AllGhosts,
     /// Frames for blocks: all but those of the log's end.
     frames: u64,
-    /// By slice, the others by their distance.
+    /// The other slices of each slice, by their distance.
     others: Box<[Box<[usize]>]>,
     /// Which slice takes the next block.
     placing: Mutex<Slices>,

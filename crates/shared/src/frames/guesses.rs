@@ -14,7 +14,7 @@ const VOTES_MAX: u32 = u32::MAX / VOTE;
 /// Votes from which on a guess is good.
 const ENOUGH: u32 = 8;
 
-/// Of all blocks of a disk.
+/// Guesses for all blocks of a disk.
 #[derive(Debug)]
 pub(super) struct Guesses(Box<[AtomicU32]>);
 

@@ -127,7 +127,7 @@ fn format_in(kind: Kind, bytes: Vec<u8>, blocks: usize, segment_blocks: u32) -> 
 
 /// Opens the pool that these bytes are, under a witness: 1 is the one it was used under.
 pub(crate) fn open(kind: Kind, bytes: Vec<u8>, witness: u128) -> Result<(SimFs, SimMemory), OpenError> {
-    let superblock = newest_superblock(&bytes).expect("each member has a superblock");
+    let superblock = newest_superblock(&bytes).map_err(|why| OpenError::Log(format!("superblocks: {why:?}")))?;
     let memory = SimMemory::new(kind, bytes);
     let ticks = Ticks(Arc::new(AtomicI64::new(1 << 40)));
     let home = |_| NodeId(0);

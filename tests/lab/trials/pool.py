@@ -180,3 +180,18 @@ class Pool:
         """Bytes of the server's pages that begin with each prefix, by node: the kernel's word. Freed blocks keep theirs."""
         told = inside.witnessed(self.pid, list(prefixes))
         return {prefix: told.get(prefix, {}) for prefix in prefixes}
+
+
+class Tank(Pool):
+    """A durable pool on a disk, with a cache of so many bytes, mounted."""
+
+    def __init__(self, disk: Path, cache: int):
+        self.directory, self.cache = Path("/tmp/tank"), cache
+        self.directory.mkdir(exist_ok=True)
+        inside.run(BINARY, "pool", "create", "tank", disk)
+        self.up()
+
+    def up(self) -> None:
+        """Mounts it, the first time or anew."""
+        inside.run(BINARY, "up", "--transport", TRANSPORT, "--cache", self.cache, "tank", self.directory)
+        self.pid = self.status()["pid"]

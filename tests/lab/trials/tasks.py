@@ -15,7 +15,7 @@ from pathlib import Path
 
 from daemon import Daemon, affinity
 from inside import BINARY, run, wait
-from pool import MIB, Pool, homenode, on_node, run_trials, soon
+from pool import MIB, Pool, Tank, homenode, on_node, run_trials, soon
 from wiring import NODES, Load, threads
 
 FILE = 12 * MIB
@@ -43,17 +43,6 @@ def disks() -> list[Path]:
 def next_to(node: int) -> int:
     """The node on which a reader's file is."""
     return (node + 1) % len(NODES)
-
-
-class Tank(Pool):
-    """A durable pool on a disk, with a cache on each node, mounted."""
-
-    def __init__(self, disk: Path):
-        self.directory = Path("/tmp/tank")
-        self.directory.mkdir()
-        run(BINARY, "pool", "create", "tank", disk)
-        run(BINARY, "up", "--transport", "uring", "--cache", str(len(NODES) * MEMBER), "tank", self.directory)
-        self.pid = self.status()["pid"]
 
 
 class Reader(Load):
@@ -187,7 +176,7 @@ class Tasks(unittest.TestCase):
 
     def test_2_tasks_go_to_frames_of_the_cache(self):
         # The frames lie with who wrote the files; the disk is on one node.
-        self.go_to_their_buffers(Tank(disks()[1]), "cached", "cached-placed")
+        self.go_to_their_buffers(Tank(disks()[1], len(NODES) * MEMBER), "cached", "cached-placed")
 
     def test_2_tasks_go_to_files_of_the_kernel(self):
         # The server sees none of these reads: BPF programs do. It looks where files lie one part of its time in ten.

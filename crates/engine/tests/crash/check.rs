@@ -268,10 +268,10 @@ fn judge_bytes(run: &Run, ino: u64, bytes: &[u8], operations: std::ops::RangeInc
     if states.iter().any(|state| ***state == *bytes) {
         return Ok(());
     }
-    // A write that waits for frames is done in parts, and a commit may come between two of them.
+    // A write that waits for frames, or for blocks that a commit gives back, is done in parts, and a commit may come between two of them.
     let is_part = |pair: &[&Vec<u8>]| {
         let grows = pair[0].len() < bytes.len() && bytes.len() < pair[1].len();
-        run.kind.is_disk() && grows && bytes.len().is_multiple_of(BLOCK_BYTES)
+        grows && bytes.len().is_multiple_of(BLOCK_BYTES)
     };
     if !states.iter().any(|state| state.len() == bytes.len()) && !states.windows(2).any(is_part) {
         let sizes: Vec<usize> = states.iter().map(|state| state.len()).collect();

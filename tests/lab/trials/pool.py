@@ -188,7 +188,7 @@ class Tank(Pool):
     def __init__(self, disk: Path, cache: int):
         self.directory, self.cache = Path("/tmp/tank"), cache
         self.directory.mkdir(exist_ok=True)
-        inside.run(BINARY, "pool", "create", "tank", disk)
+        inside.run(BINARY, "pool", "create", "--force", "tank", disk)
         self.up()
 
     def up(self) -> None:

@@ -269,11 +269,13 @@ fn judge_bytes(run: &Run, ino: u64, bytes: &[u8], operations: std::ops::RangeInc
         return Ok(());
     }
     // A write that waits for frames, or for blocks that a commit gives back, is done in parts, and a commit may come between two of them.
-    let is_part = |pair: &[&Vec<u8>]| {
-        let grows = pair[0].len() < bytes.len() && bytes.len() < pair[1].len();
-        grows && bytes.len().is_multiple_of(BLOCK_BYTES)
+    let is_part = |nth: usize| {
+        let is_write = matches!(run.operations[nth], Operation::Write(..) | Operation::Append(..));
+        let [before, after] = [nth, nth + 1].map(|nth| run.trees[nth].bytes.get(&ino).map_or(0, |bytes| bytes.len()));
+        is_write && before < bytes.len() && bytes.len() < after && bytes.len().is_multiple_of(BLOCK_BYTES)
     };
-    if !states.iter().any(|state| state.len() == bytes.len()) && !states.windows(2).any(is_part) {
+    let (start, end) = (*operations.start(), *operations.end());
+    if !states.iter().any(|state| state.len() == bytes.len()) && !(start..end).any(is_part) {
         let sizes: Vec<usize> = states.iter().map(|state| state.len()).collect();
         return Err(format!(
             "inode {ino} has {} bytes, and had {sizes:?} after operations {operations:?}",

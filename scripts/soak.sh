@@ -293,7 +293,7 @@ else
     transports+=(uring)
 fi
 for transport in "${transports[@]}"; do
-    for kind in memory disk; do
+    for kind in disk memory; do
         soak "$transport" "$kind" $((seconds / ${#transports[@]} / 2))
     done
 done

@@ -16,7 +16,7 @@ class TrialTest(SceneTest):
         # Where scenes find these two as well.
         words = [HERE / "trials" / program, self.binary, self.witness, *map(json.dumps, words)]
         done = self.lab(
-            *("--show", HERE, *options, "--timeout", 900, "--", "env", *environment, "sh", "-c", script, "sh"), *words
+            *("--show", HERE, *options, "--timeout", 1500, "--", "env", *environment, "sh", "-c", script, "sh"), *words
         )
         self.assertEqual(done.returncode, 0, f"{program} in the guest:\n{done.stdout}\n{done.stderr}")
         self.assertRegex(done.stderr, r"Ran [1-9]\d* tests? in .*\n\nOK\n")

@@ -191,6 +191,7 @@ impl<M> Cached<M> {
             for at in [0, disk.index.blocks() - 1] {
                 cache.forget_frame(disk, at);
             }
+            disk.index.clear();
         }
     }
 

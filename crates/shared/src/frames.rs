@@ -95,6 +95,12 @@ impl FrameIndex {
         }
     }
 
+    /// Gives the memory of all words back: no block has a frame then. The disk is gone, and so are all frames but those that are being filled.
+    pub fn clear(&self) {
+        give_back(&self.words);
+        self.guesses.clear();
+    }
+
     /// How many blocks there are words for.
     #[must_use]
     pub fn blocks(&self) -> u64 {
@@ -460,6 +466,19 @@ fn kind(word: u32) -> Kind {
     }
 }
 
+/// Has the kernel take the whole pages of words of a heap's memory back, which read as zeros then. There are no pages in a model.
+fn give_back<T>(words: &[T]) {
+    const PAGE_BYTES: usize = 4096;
+    let bytes = words.as_ptr_range();
+    let first = bytes.start.addr().next_multiple_of(PAGE_BYTES);
+    let length = bytes.end.addr().saturating_sub(first) / PAGE_BYTES * PAGE_BYTES;
+    if length > 0 && cfg!(not(any(loom, miri))) {
+        let start = bytes.start.cast::<libc::c_void>().with_addr(first).cast_mut();
+        // SAFETY: whole pages within the words, of private memory. Zeros are words, and all threads reach words as atomics only.
+        unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
+    }
+}
+
 #[inline(always)]
 fn frame(word: u32) -> u32 {
     (word & FRAME).wrapping_sub(1)
@@ -560,6 +579,20 @@ mod tests {
         assert_eq!(index.forget(3), Forgotten::DirtyFrame(6));
         assert!(index.begin_fill(3, 6) && index.end_fill(3, 6));
         assert_eq!(index.forget(3), Forgotten::Frame(6));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri gives no memory back")]
+    fn clear_gives_the_memory_of_a_removed_disk_back() {
+        let index = FrameIndex::new(1 << 20);
+        for (frame, at) in (0..).zip((0..1 << 20).step_by(512)) {
+            assert!(index.begin_fill(at, frame) && index.end_fill(at, frame));
+        }
+        index.clear();
+        // The first and the last page may be others' as well.
+        assert!((1024..(1 << 20) - 1024).all(|at| index.find(at).is_none()));
+        assert!(index.begin_fill(5000, 6) && index.end_fill(5000, 6));
+        assert_eq!(index.find(5000), Some(6));
     }
 
     #[test]

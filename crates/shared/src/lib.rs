@@ -14,6 +14,7 @@ mod ring;
 mod slots;
 mod sync;
 mod tags;
+mod words;
 
 pub use block_map::{
     Allowance, Asker, BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS, Taker,
@@ -27,3 +28,6 @@ pub use remap::{Door, Map};
 pub use ring::{Receiver, Sender, ring};
 pub use slots::{Pass, Slot, SlotNumber, Slots};
 pub use tags::{TagSpace, Tags};
+pub use words::{Cut, Line, Seen};
+#[cfg(not(loom))]
+pub use words::Words;

@@ -24,6 +24,11 @@ impl Guesses {
         Self(bytemuck::zeroed_slice_box(runs))
     }
 
+    /// Gives their memory back.
+    pub(super) fn clear(&self) {
+        super::give_back(&self.0);
+    }
+
     #[inline(always)]
     fn of(&self, at: u64) -> Option<(&AtomicU32, u32)> {
         let run = self.0.get(usize::try_from(at / RUN).ok()?)?;

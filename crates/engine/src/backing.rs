@@ -7,6 +7,7 @@
 
 use crate::NodeId;
 use crate::fs::{Placement, Result, Whence};
+use homenode_shared::Words;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
@@ -146,6 +147,13 @@ pub trait BackingFile: Debug + Send + Sync {
     /// # Errors
     /// ENFILE when the process has no descriptor left.
     fn descriptor(&self) -> Result<OwnedFd>;
+
+    /// Makes the file hold so many lines of words, all of whose memory is there, and maps them for writing. The file is empty before, and is not resized
+    /// afterwards.
+    ///
+    /// # Errors
+    /// ENOSPC, ENOMEM; EOPNOTSUPP where files cannot be mapped.
+    fn words(&self, lines: u32) -> Result<Words>;
 
     /// Gives the file up, as dropping it does: no operation follows. Its bytes go with the kernel's last use of it.
     fn discard(&self);

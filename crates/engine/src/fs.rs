@@ -26,6 +26,7 @@ mod restore;
 mod snapshot;
 mod table;
 mod volume;
+mod words;
 mod xattr;
 
 pub use attr::{Attr, NewInode, RenameMode, SetAttr, SetTime, StatFs, Whence, XattrMode};
@@ -42,6 +43,7 @@ pub use repair::{Mended, Remedy, Repair};
 pub use restore::{OpenError, Replayed};
 pub use volume::{Stretch, VOLUME_BYTES_MAX, Volume, VolumeError, VolumeStatus};
 pub(crate) use volume::{check_name as check_volume_name, check_size as check_volume_size};
+pub use words::{WORDS_NAME, WORDS_XATTR};
 pub use xattr::{MAP_XATTR, POLICY_XATTR, map_value};
 
 use crate::log::{Attributes, Change, Journal};
@@ -62,6 +64,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use table::Table;
 use volume::Volumes;
+use words::AllWords;
 
 /// Threads that can work on one filesystem at a time.
 pub(crate) const SLOTS: usize = 4096;
@@ -140,6 +143,8 @@ pub struct Fs<M: Memory, C: Clock> {
     opens: AtomicU64,
     /// Held by the connection that registers backing files.
     passing: Mutex<Weak<()>>,
+    /// Words of files of the kernel.
+    words: AllWords,
 }
 
 impl<M: Memory, C: Clock> Fs<M, C> {
@@ -173,6 +178,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             growing: Growing::default(),
             opens: AtomicU64::new(0),
             passing: Mutex::default(),
+            words: AllWords::default(),
         };
         fs.nodes
             .set_allowance(Box::new(metadata::MapAllowance(Arc::clone(&fs.metadata))));

@@ -28,6 +28,6 @@ pub use remap::{Door, Map};
 pub use ring::{Receiver, Sender, ring};
 pub use slots::{Pass, Slot, SlotNumber, Slots};
 pub use tags::{TagSpace, Tags};
-pub use words::{Cut, Line, Seen};
 #[cfg(not(loom))]
 pub use words::Words;
+pub use words::{Cut, Line, Seen};

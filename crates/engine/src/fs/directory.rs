@@ -3,6 +3,7 @@
 //!
 //! An entry's key is 54 bits of hash, then 8 bits that tell names of equal hash apart. Cost: a tree of 32-byte entries.
 
+use super::words::WORDS_NAME;
 use super::{Error, Ino, Inode, Result};
 use parking_lot::RwLock;
 use siphasher::sip::SipHasher13;
@@ -148,7 +149,15 @@ pub(crate) fn first_key(name: &[u8]) -> u64 {
     (hasher.finish() >> 11 | 1 << 53) << 8
 }
 
-/// The checks every new name must pass.
+/// The checks that every new name must pass.
+pub(super) fn check_new_name(name: &[u8]) -> Result<()> {
+    match name.starts_with(WORDS_NAME) {
+        true => Err(Error::NotPermitted),
+        false => check_name(name),
+    }
+}
+
+/// The checks that every name must pass.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         _ if name.len() > NAME_BYTES_MAX => Err(Error::NameTooLong),

@@ -9,16 +9,19 @@ mod steering;
 
 use super::block_file::FILE_BYTES_MAX;
 use super::inode::Body;
+use super::words::FileLines;
 use super::{Attr, BlockFile, Error, Fs, Inode, Operation, Result, Whence};
 use crate::backing::{BackingFile, BackingStatus, Registration};
 
 use crate::pool::Pool;
 use crate::{BLOCK_BYTES, Clock, Memory, NodeId};
+use homenode_shared::Words;
 use parking_lot::Mutex;
 use promise::{Given, MARGIN_BLOCKS, Promise};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Pieces of 2 MiB with data that one step of freeing takes: a few milliseconds of pages of 4 KiB.
@@ -69,6 +72,10 @@ pub(super) struct KernelFile {
     is_growing: AtomicBool,
     /// Time of the last change of the backing file that was told to anybody.
     seen_ns: AtomicI64,
+    /// Words by which clients that copy see what becomes of it.
+    lines: FileLines,
+    /// Whose file of words it is.
+    words_reader: OnceLock<u32>,
 }
 
 pub(super) use huge::Growing;
@@ -90,7 +97,31 @@ impl KernelFile {
             placed: Mutex::default(),
             is_growing: AtomicBool::new(false),
             seen_ns: AtomicI64::new(i64::MIN),
+            lines: FileLines::default(),
+            words_reader: OnceLock::new(),
         }
+    }
+
+    /// Lines of clients that copy.
+    pub(super) fn lines(&self) -> &FileLines {
+        &self.lines
+    }
+
+    /// The user for whom it holds words, and who alone may read them.
+    pub(super) fn words_reader(&self) -> Option<u32> {
+        self.words_reader.get().copied()
+    }
+
+    /// Makes the file, which is new, hold so many lines of words for `user`.
+    pub(super) fn hold_words(&self, user: u32, lines: u32) -> Result<Words> {
+        let words = self.file.words(lines)?;
+        self.words_reader.set(user).map_err(|_| Error::Exists)?;
+        Ok(words)
+    }
+
+    /// Blocks of each range of blocks that take no room.
+    pub(super) fn holes(&self, ranges: &[Range<u64>]) -> Result<Vec<u64>> {
+        self.file.holes(ranges)
     }
 
     /// Notes an open that may write, and may map what it writes if it may read, too (`can_map`). Calls `forget` when the kernel may keep
@@ -129,6 +160,7 @@ impl KernelFile {
 
     /// What the backing file tells; zeros when it is gone.
     pub(super) fn status(&self) -> BackingStatus {
+        self.lines.raise_asks();
         let status = self.file.status().unwrap_or_default();
         // Relaxed: an answer beside a change tells of before or after.
         if self.seen_ns.load(Ordering::Relaxed) < status.ctime_ns {
@@ -232,6 +264,16 @@ impl KernelFile {
             self.file.set_size(size)?;
             return Ok(None);
         }
+        self.lines.cut(|| self.shorten_step(pool, &now, size, done))
+    }
+
+    fn shorten_step<M: Memory>(
+        &self,
+        pool: &Pool<M>,
+        now: &BackingStatus,
+        size: u64,
+        done: u64,
+    ) -> Result<Option<u64>> {
         let (steps, place) = (done >> PLACE_BITS, done & ((1 << PLACE_BITS) - 1));
         // No more steps than its blocks can need: its writers go on, and may put new bytes ahead of each.
         if now.blocks > STEP_BLOCKS && steps <= now.blocks.div_ceil(STEP_PIECES) {
@@ -249,6 +291,10 @@ impl KernelFile {
 
     /// Frees a range of bytes, or the start of one that takes long; gives the byte up to which it came.
     pub(super) fn punch_step<M: Memory>(&self, pool: &Pool<M>, range: &Range<u64>) -> Result<u64> {
+        self.lines.cut(|| self.punch_some(pool, range))
+    }
+
+    fn punch_some<M: Memory>(&self, pool: &Pool<M>, range: &Range<u64>) -> Result<u64> {
         let block = BLOCK_BYTES as u64;
         self.freeing(pool, || {
             let is_long = self.file.status()?.blocks > STEP_BLOCKS;

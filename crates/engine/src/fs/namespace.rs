@@ -3,7 +3,7 @@
 use super::acl::{ACCESS, Acl, DEFAULT};
 use super::attr::{DIRECTORY, PERMISSIONS, REGULAR, SET_GID, SYMLINK, TYPE_MASK};
 use super::commit::{Changes, Held};
-use super::directory::{Directory, Place, check_name};
+use super::directory::{Directory, Place, check_new_name};
 use super::inode::Body;
 use super::kernel_file::PreparedFile;
 use super::metadata::ROOT;
@@ -63,7 +63,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         new: NewInode,
         prepared: Option<PreparedFile>,
     ) -> Result<Arc<Inode>> {
-        check_name(name)?;
+        check_new_name(name)?;
         let body = match new.mode & TYPE_MASK {
             REGULAR | 0 => self.new_file(prepared)?,
             DIRECTORY => Body::Directory(Box::new(Directory::new(dir.ino))),
@@ -78,7 +78,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// # Errors
     /// As [`Fs::create`]; [`Error::NameTooLong`] for the target.
     pub fn symlink(&self, dir: &Arc<Inode>, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Arc<Inode>> {
-        check_name(name)?;
+        check_new_name(name)?;
         if target.len() > TARGET_BYTES_MAX {
             return Err(Error::NameTooLong);
         }
@@ -122,8 +122,8 @@ impl<M: Memory, C: Clock> Fs<M, C> {
     /// [`Error::NoMetadata`] too, when the inode is another's and half of the limit is taken.
     pub fn link_as(&self, user: u32, inode: &Arc<Inode>, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
         let _room = self.admit(true)?;
-        check_name(name)?;
-        if inode.is_directory() {
+        check_new_name(name)?;
+        if inode.is_directory() || inode.words_reader().is_some() {
             return Err(Error::NotPermitted);
         }
         let mut held = self.hold_new_name(dir, name)?;

@@ -77,6 +77,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         if is_last && let Some(file) = inode.blocks() {
             self.settle(inode, file, true);
         }
+        if is_last && let Some(file) = inode.kernel_file() {
+            file.lines().clear();
+        }
     }
 
     /// Opens of one inode.

@@ -1,7 +1,7 @@
 //! rename, in its three modes.
 
 use super::commit::Held;
-use super::directory::{Entries, Place, check_name};
+use super::directory::{Entries, Place, check_new_name};
 use super::namespace::mark_removed;
 use super::{Error, Fs, Inode, RenameMode, Result};
 use crate::log::Change;
@@ -66,7 +66,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         };
         let log = self.journal.as_ref().filter(|_| may_need());
         let _naming = log.map(|journal| journal.naming.read());
-        check_name(new_name)?;
+        check_new_name(new_name)?;
         // The shape of the tree changes under this lock only; renames within one directory leave it.
         let shape = (from.ino != to.ino).then(|| self.renaming.lock());
         let mut pair = self.lock_pair(from, to)?;

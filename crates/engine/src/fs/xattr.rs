@@ -148,8 +148,11 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             }
         };
         self.commit(held, self.now_ns(), changes.as_slice())?;
-        if let (POLICY_XATTR, Some(file)) = (name, inode.kernel_file()) {
-            self.place(inode, file);
+        match (name, inode.kernel_file()) {
+            (POLICY_XATTR, Some(file)) => self.place(inode, file),
+            // The next write takes it away.
+            (CAPABILITY, Some(file)) => file.lines().raise_asks(),
+            _ => {}
         }
         Ok(())
     }

@@ -53,6 +53,9 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
 
     pub(super) fn set_attr(&self, input: &SetAttrIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.inode()?;
+        if inode.words_reader().is_some() {
+            return Err(Errno(libc::EPERM));
+        }
         let mut changes = changes(input);
         let names_nothing = input.valid & !(set_attr::FH | set_attr::LOCK_OWNER) == 0;
         if names_nothing {

@@ -5,7 +5,7 @@
 use super::{Call, Errno};
 use crate::host::Host;
 use crate::wire::{CreateIn, LinkIn, MkDirIn, MkNodIn, Rename2In, Reply};
-use homenode_engine::fs::{Error, Inode, NewInode, RenameMode};
+use homenode_engine::fs::{Error, Ino, Inode, NewInode, RenameMode, WORDS_NAME};
 use homenode_engine::{Clock, Memory};
 use std::sync::Arc;
 
@@ -13,11 +13,26 @@ const PERMISSION_BITS: u32 = 0o7777;
 
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn lookup(&self, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        if let Some(user) = name.strip_prefix(WORDS_NAME)
+            && self.header.nodeid == Ino::ROOT.0
+        {
+            return self.look_up_words(user, reply);
+        }
         match self.fs().lookup(&self.inode()?, name) {
             Ok(inode) => Ok(reply.put(self.lasting_entry(&inode)?)?),
             Err(Error::NotFound) => Ok(reply.put(self.no_entry())?),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// A user's file of words, for nobody else. The kernel keeps neither the name nor that there is none: another file may have it next time.
+    fn look_up_words(&self, user: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
+        if user != self.header.uid.to_string().as_bytes() {
+            return Err(Errno(libc::ENOENT));
+        }
+        let mut entry = self.entry(&self.fs().words_file(self.header.uid)?)?;
+        (entry.entry_valid, entry.entry_valid_nsec) = (0, 0);
+        Ok(reply.put(entry)?)
     }
 
     pub(super) fn make_node(&self, input: &MkNodIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {

@@ -19,6 +19,11 @@ const WRITES: u64 = 2;
 impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn open(&self, input: &OpenIn, reply: &mut Reply<'_>) -> Result<(), Errno> {
         let inode = self.inode()?;
+        if let Some(reader) = inode.words_reader()
+            && (![0, reader].contains(&self.header.uid) || input.flags & (O_ACCMODE | O_TRUNC) != O_RDONLY)
+        {
+            return Err(Errno(libc::EACCES));
+        }
         if input.flags & O_TRUNC != 0 {
             self.shrink(&inode, 0)?;
             let set = SetAttr {

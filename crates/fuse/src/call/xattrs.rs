@@ -4,7 +4,7 @@ use super::{Call, Errno};
 use crate::host::Host;
 use crate::wire::flags::set_xattr;
 use crate::wire::{GetXattrIn, GetXattrOut, Reply, SetXattrIn, Zeros};
-use homenode_engine::fs::{Error, MAP_XATTR, XattrMode, map_value};
+use homenode_engine::fs::{Error, MAP_XATTR, WORDS_XATTR, XattrMode, map_value};
 use homenode_engine::{Clock, Memory};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -34,6 +34,12 @@ impl<M: Memory, C: Clock, H: Host> Call<'_, M, C, H> {
     pub(super) fn get_xattr(&self, input: &GetXattrIn, name: &[u8], reply: &mut Reply<'_>) -> Result<(), Errno> {
         if name == MAP_XATTR {
             return self.get_map(input, reply);
+        }
+        if let Some(offset) = name.strip_prefix(WORDS_XATTR) {
+            let offset = std::str::from_utf8(offset).ok().and_then(|offset| offset.parse().ok());
+            let offset = offset.ok_or(Errno(libc::ENODATA))?;
+            let value = self.fs().words_value(&*self.inode()?, self.header.uid, offset)?;
+            return answer(input, &value, reply);
         }
         match self.fs().xattr(&*self.inode()?, name) {
             Ok(value) => answer(input, &value, reply),

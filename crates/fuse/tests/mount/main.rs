@@ -9,3 +9,4 @@ mod life;
 mod names;
 mod open;
 mod support;
+mod words;

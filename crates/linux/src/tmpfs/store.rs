@@ -12,6 +12,7 @@ use crate::steer;
 use homenode_engine::NodeId;
 use homenode_engine::backing::{BackingFile, BackingStatus, BackingStore};
 use homenode_engine::fs::{Error, Placement, Result, Whence};
+use homenode_shared::Words;
 use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, Timespec, Timestamps, UTIME_OMIT, fallocate, fstatvfs,
@@ -316,6 +317,13 @@ impl BackingFile for TmpfsFile {
     fn descriptor(&self) -> Result<OwnedFd> {
         // The kernel opens the file anew for each open; one that writes would make every file look written.
         Ok(self.open_for(OFlags::RDONLY)?.file)
+    }
+
+    fn words(&self, lines: u32) -> Result<Words> {
+        let (file, bytes) = (self.open()?, u64::from(lines) * Words::LINE_BYTES as u64);
+        ftruncate(&file, bytes).map_err(error)?;
+        self.allocate(0, bytes)?;
+        Words::map(file.as_fd(), lines as usize, true).map_err(|failure| error_of(&failure))
     }
 
     fn discard(&self) {

@@ -137,7 +137,11 @@ fn write_before_truncation_is_cut_off_by_it() {
         let size = world.inode.lock().size;
         world.extend();
         if was_written && size == 1 {
-            assert_eq!(world.read_by_kernel(), Some(0), "bytes come back that a truncation has taken");
+            assert_eq!(
+                world.read_by_kernel(),
+                Some(0),
+                "bytes come back that a truncation has taken"
+            );
         }
         client.join().expect("it does not panic");
         // It came before or after.
@@ -212,7 +216,10 @@ fn bytes_change_only_with_the_time() {
         let bytes = world.read_by_kernel();
         client.join().expect("it does not panic");
         let (time_after, bytes_after) = (world.stat(), world.read_by_kernel());
-        assert!(bytes == bytes_after || time != time_after, "bytes changed and the time did not");
+        assert!(
+            bytes == bytes_after || time != time_after,
+            "bytes changed and the time did not"
+        );
     });
 }
 

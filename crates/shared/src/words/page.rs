@@ -36,7 +36,16 @@ impl Words {
         };
         let bytes = count * Self::LINE_BYTES;
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -77,7 +86,13 @@ mod tests {
     fn clients_see_the_servers_words() {
         let path = std::env::temp_dir().join(format!("homenode-words-{}", std::process::id()));
         std::fs::write(&path, [0; 4 * Words::LINE_BYTES]).expect("there is room");
-        let open = |writes: bool| File::options().read(true).write(writes).open(&path).expect("it was made");
+        let open = |writes: bool| {
+            File::options()
+                .read(true)
+                .write(writes)
+                .open(&path)
+                .expect("it was made")
+        };
         let server = Words::map(open(true).as_fd(), 4, true).expect("it can be mapped");
         let client = Words::map(open(false).as_fd(), 4, false).expect("it can be mapped");
         std::fs::remove_file(&path).expect("it was made");

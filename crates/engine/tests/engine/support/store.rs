@@ -6,6 +6,7 @@ use crate::file_model::model::{File, Model};
 use homenode_engine::NodeId;
 use homenode_engine::backing::{BackingFile, BackingStatus, BackingStore, Registration};
 use homenode_engine::fs::{Error, Placement, Result, Whence, fallocate_mode};
+use homenode_shared::Words;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -310,6 +311,10 @@ impl BackingFile for TestFile {
 
     fn descriptor(&self) -> Result<OwnedFd> {
         Ok(std::fs::File::open("/dev/null").expect("every machine has it").into())
+    }
+
+    fn words(&self, _lines: u32) -> Result<Words> {
+        Err(Error::NotSupported)
     }
 
     fn discard(&self) {

@@ -1,0 +1,251 @@
+//! Words of files of the kernel, by which programs copy through mappings: a file of them for each user, and a line for each file that a user asks about.
+//!
+//! Invariants: a file with a line is cut with each of its lines odd; attributes are read for an answer after each of its lines was raised; a line goes
+//! to another file only when no open keeps its file. Users' files of words are not in any directory, cannot be written or resized, and live as long as
+//! the filesystem. Choice: docs/decisions/020-words.md.
+
+use super::attr::REGULAR;
+use super::kernel_file::KernelFile;
+use super::{Error, Fs, Ino, Inode, NewInode, Result};
+use crate::{BLOCK_BYTES, Clock, Memory};
+use homenode_shared::{Line, Words};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Name of an extended attribute that tells what a client needs to copy from and to a file near an offset in bytes, which follows. Not listed.
+pub const WORDS_XATTR: &[u8] = b"user.homenode.words.";
+/// Name, in the root, of a user's file of words; the user's number follows. Not listed.
+pub const WORDS_NAME: &[u8] = b".homenode.words.";
+
+/// Files of a user that have a line at a time.
+const LINES: u32 = 4096;
+/// Users with a file of words.
+const USERS_MAX: usize = 32;
+/// Pieces of a file that an answer tells about, and their size: 64 MiB in all.
+const PIECES: u64 = 1024;
+const PIECE_BYTES: u64 = 64 << 10;
+const WINDOW_BYTES: u64 = PIECES * PIECE_BYTES;
+
+/// The words of all users.
+#[derive(Debug, Default)]
+pub(super) struct AllWords(Mutex<BTreeMap<u32, Arc<UserWords>>>);
+
+/// A user's words.
+#[derive(Debug)]
+struct UserWords {
+    words: Words,
+    /// The file that they lie in.
+    ino: Ino,
+    lines: Mutex<Lines>,
+}
+
+/// Lines that no file has.
+#[derive(Debug, Default)]
+struct Lines {
+    given_back: Vec<u32>,
+    never_used: u32,
+}
+
+/// A line of a user's words that belongs to a file. Dropping it gives the line back.
+#[derive(Debug)]
+struct FileLine {
+    user: u32,
+    words: Arc<UserWords>,
+    number: u32,
+}
+
+/// The lines of a file, one for each user who has asked.
+#[derive(Debug, Default)]
+pub(super) struct FileLines {
+    /// Held while bytes go, and while it is told what is there.
+    cutting: Mutex<()>,
+    lines: RwLock<Vec<FileLine>>,
+}
+
+impl UserWords {
+    /// Whether no file has a line.
+    fn is_unused(&self) -> bool {
+        let lines = self.lines.lock();
+        lines.given_back.len() == lines.never_used as usize
+    }
+
+    fn take_line(self: &Arc<Self>, user: u32) -> Option<FileLine> {
+        let mut lines = self.lines.lock();
+        let number = lines.given_back.pop().or_else(|| {
+            let next = lines.never_used;
+            lines.never_used += u32::from(next < LINES);
+            (next < LINES).then_some(next)
+        })?;
+        Some(FileLine {
+            user,
+            words: Arc::clone(self),
+            number,
+        })
+    }
+}
+
+impl FileLine {
+    fn line(&self) -> &Line {
+        let line = self.words.words.line(self.number as usize);
+        line.expect("number < LINES: `take_line` checks it")
+    }
+}
+
+impl Drop for FileLine {
+    fn drop(&mut self) {
+        // Before another file can have it.
+        self.line().pass_on();
+        self.words.lines.lock().given_back.push(self.number);
+    }
+}
+
+impl FileLines {
+    /// Runs `cut`, which takes bytes of the file away, while clients see that bytes go.
+    pub(super) fn cut<R>(&self, cut: impl FnOnce() -> R) -> R {
+        let _alone = self.cutting.lock();
+        let lines = self.lines.read();
+        let _cuts: Vec<_> = lines.iter().map(|line| line.line().cut()).collect();
+        cut()
+    }
+
+    /// Tells clients that attributes are read for an answer, or were set.
+    pub(super) fn raise_asks(&self) {
+        // Recursive: whoever cuts asks as well.
+        self.lines
+            .read_recursive()
+            .iter()
+            .for_each(|line| line.line().raise_asks());
+    }
+
+    /// Gives all lines back: the file is not open any more.
+    pub(super) fn clear(&self) {
+        if !self.lines.read().is_empty() {
+            self.lines.write().clear();
+        }
+    }
+
+    /// Runs `tell` with the number of a user's line and what it counts, while no bytes go; gives the file a line if it has none.
+    fn with_line<R>(&self, user: u32, words: &Arc<UserWords>, tell: impl FnOnce(u32, u64) -> Result<R>) -> Result<R> {
+        let _no_cut = self.cutting.lock();
+        let mut lines = self.lines.write();
+        if !lines.iter().any(|line| line.user == user) {
+            lines.push(words.take_line(user).ok_or(Error::NoSpace)?);
+        }
+        let line = lines.iter().find(|line| line.user == user).expect("it was added above");
+        let (number, seen) = (line.number, line.line().look());
+        drop(lines);
+        tell(number, seen.expect("no bytes go while `cutting` is held").cuts)
+    }
+}
+
+impl KernelFile {
+    /// A bit for each of [`PIECES`] pieces around `offset`: set if the piece has data from end to end, as far as the file of `size` bytes goes. Lowest bit first.
+    fn dense_pieces(&self, offset: u64, size: u64) -> Result<[u64; PIECES as usize / 64]> {
+        let blocks = |at: u64| at.div_ceil(BLOCK_BYTES as u64);
+        let (start, end) = (
+            offset / WINDOW_BYTES * WINDOW_BYTES,
+            size.min(offset / WINDOW_BYTES * WINDOW_BYTES + WINDOW_BYTES),
+        );
+        let pieces: Vec<_> = (start..end)
+            .step_by(PIECE_BYTES as usize)
+            .map(|at| blocks(at)..blocks(end.min(at + PIECE_BYTES)))
+            .collect();
+        let mut bits = [0; PIECES as usize / 64];
+        // The kernel counts all of them about as fast as one.
+        let whole = blocks(start)..blocks(end.max(start));
+        let is_whole = self.holes(&[whole])? == [0];
+        let holes = if is_whole {
+            vec![0; pieces.len()]
+        } else {
+            self.holes(&pieces)?
+        };
+        for (nth, _) in holes.iter().enumerate().filter(|(_, holes)| **holes == 0) {
+            bits[nth / 64] |= 1 << (nth % 64);
+        }
+        Ok(bits)
+    }
+}
+
+impl<M: Memory, C: Clock> Fs<M, C> {
+    /// A user's file of words, which is made if there is none.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where files are not the kernel's, and when all users' files are given; those of making a file.
+    pub fn words_file(&self, user: u32) -> Result<Arc<Inode>> {
+        let words = self.words_of(user)?;
+        self.table.find(words.ino).ok_or(Error::NotFound)
+    }
+
+    fn words_of(&self, user: u32) -> Result<Arc<UserWords>> {
+        let mut all = self.words.0.lock();
+        if let Some(words) = all.get(&user) {
+            return Ok(Arc::clone(words));
+        }
+        if self.pool.store().is_none() {
+            return Err(Error::NotFound);
+        }
+        if all.len() >= USERS_MAX {
+            // A client that has mapped it learns from the next answer that there is another.
+            let unused = all.iter().find(|(_, words)| words.is_unused()).map(|(user, _)| *user);
+            let words = unused.and_then(|user| all.remove(&user)).ok_or(Error::NoSpace)?;
+            if let Some(inode) = self.table.find(words.ino) {
+                self.unpin(&inode, 1);
+            }
+        }
+        let new = NewInode {
+            mode: REGULAR | 0o444,
+            umask: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+        };
+        // Its pin is never taken back.
+        let inode = self.tmpfile(&self.root(), new)?;
+        let file = inode.kernel_file().ok_or(Error::NotFound)?;
+        let made = file.hold_words(user, LINES);
+        let words = Arc::new(UserWords {
+            words: made.inspect_err(|_| self.unpin(&inode, 1))?,
+            ino: inode.ino(),
+            lines: Mutex::default(),
+        });
+        all.insert(user, Arc::clone(&words));
+        Ok(words)
+    }
+
+    /// The value of [`WORDS_XATTR`] for `user` around a byte of a file. Decimal numbers with blanks between: the user, the inode of the user's file of words, the line, its
+    /// count of cuts, the file's size in bytes, and the first of 1,024 pieces of 64 KiB. Then sixteen hexadecimal numbers, whose bits, lowest first, are set for pieces
+    /// that have data throughout.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`] for what is not a file of the kernel, or not open; [`Error::NoSpace`] when all lines are given.
+    pub fn words_value(&self, inode: &Inode, user: u32, offset: u64) -> Result<Vec<u8>> {
+        let file = inode.kernel_file().filter(|file| file.words_reader().is_none());
+        let file = file.ok_or(Error::NoAttribute)?;
+        let words = self.words_of(user)?;
+        let value = file.lines().with_line(user, &words, |number, cuts| {
+            let size = file.status().size;
+            let first = offset / WINDOW_BYTES * PIECES;
+            let mut value = format!("{user} {} {number} {cuts} {size} {first}", words.ino.0);
+            for bits in file.dense_pieces(offset, size)? {
+                write!(value, " {bits:x}").expect("a string takes all");
+            }
+            Ok(value.into_bytes())
+        });
+        // A release that came before has given no line back, and one that comes now does.
+        if self.opens(inode).all == 0 {
+            file.lines().clear();
+            return Err(Error::NoAttribute);
+        }
+        value
+    }
+}
+
+impl Inode {
+    /// The user who alone, but for root, may open the inode, and only to read: it is the user's file of words.
+    #[must_use]
+    pub fn words_reader(&self) -> Option<u32> {
+        self.kernel_file().and_then(KernelFile::words_reader)
+    }
+}

@@ -5,6 +5,7 @@
 mod barrier;
 mod block_map;
 mod bucket;
+mod copy;
 mod fault;
 mod frames;
 mod freeze;
@@ -20,6 +21,7 @@ pub use block_map::{
     Allowance, Asker, BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS, Taker,
 };
 pub use bucket::Bucket;
+pub use copy::{end_copy, try_copy};
 pub use fault::{Guarded, is_lost};
 pub use frames::{Away, Cooled, Epochs, Forgotten, FrameIndex};
 pub use freeze::Freeze;

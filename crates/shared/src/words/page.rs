@@ -68,6 +68,16 @@ impl Words {
     }
 }
 
+impl Words {
+    /// Returns the lines, which stay mapped as long as the process lives.
+    #[must_use]
+    pub fn leak(self) -> &'static [Line] {
+        let words = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the mapping stays, and has so many lines: see `line`.
+        unsafe { std::slice::from_raw_parts(words.lines.as_ptr(), words.count) }
+    }
+}
+
 impl Drop for Words {
     fn drop(&mut self) {
         // SAFETY: its own mapping; lines that were borrowed from it are gone.

@@ -25,8 +25,10 @@ const LINES: u32 = 4096;
 const USERS_MAX: usize = 32;
 /// Pieces of a file that an answer tells about, and their size: 64 MiB in all.
 const PIECES: u64 = 1024;
+const BIT_WORDS: usize = 16;
 const PIECE_BYTES: u64 = 64 << 10;
 const WINDOW_BYTES: u64 = PIECES * PIECE_BYTES;
+const _: () = assert!(PIECES == BIT_WORDS as u64 * 64, "a bit for each piece");
 
 /// The words of all users.
 #[derive(Debug, Default)]
@@ -142,17 +144,17 @@ impl FileLines {
 
 impl KernelFile {
     /// A bit for each of [`PIECES`] pieces around `offset`: set if the piece has data from end to end, as far as the file of `size` bytes goes. Lowest bit first.
-    fn dense_pieces(&self, offset: u64, size: u64) -> Result<[u64; PIECES as usize / 64]> {
+    fn dense_pieces(&self, offset: u64, size: u64) -> Result<[u64; BIT_WORDS]> {
         let blocks = |at: u64| at.div_ceil(BLOCK_BYTES as u64);
         let (start, end) = (
             offset / WINDOW_BYTES * WINDOW_BYTES,
             size.min(offset / WINDOW_BYTES * WINDOW_BYTES + WINDOW_BYTES),
         );
-        let pieces: Vec<_> = (start..end)
-            .step_by(PIECE_BYTES as usize)
+        let pieces: Vec<_> = (0..end.saturating_sub(start).div_ceil(PIECE_BYTES))
+            .map(|nth| start + nth * PIECE_BYTES)
             .map(|at| blocks(at)..blocks(end.min(at + PIECE_BYTES)))
             .collect();
-        let mut bits = [0; PIECES as usize / 64];
+        let mut bits = [0; BIT_WORDS];
         // The kernel counts all of them about as fast as one.
         let whole = blocks(start)..blocks(end.max(start));
         let is_whole = self.holes(&[whole])? == [0];

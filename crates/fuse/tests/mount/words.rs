@@ -90,7 +90,8 @@ fn words_change_with_what_takes_bytes_away_and_what_shows_attributes() {
         ))
         .0
     );
-    assert_eq!(changes(line, || drop(file.metadata().unwrap())), (false, true));
+    let stat = || assert!(file.metadata().unwrap().is_file());
+    assert_eq!(changes(line, stat), (false, true));
     let mode = || fs::set_permissions(&path, Permissions::from_mode(0o4755)).unwrap();
     assert_eq!(changes(line, mode), (false, true));
     // CAP_NET_RAW, effective and permitted (VFS_CAP_REVISION_2).

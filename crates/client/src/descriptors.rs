@@ -1,0 +1,207 @@
+//! What makes, closes and changes descriptors in the C library: they are unknown afterwards.
+//!
+//! Calls of the C library within itself do not come here. So its functions that close a descriptor inside (fclose(3), closedir(3)) are here as well, and
+//! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
+
+use crate::files::{forget, forget_all, is_on, replaced};
+use crate::real::real;
+use libc::{DIR, FILE, mode_t};
+use std::ffi::{c_char, c_int, c_long, c_uint};
+
+/// A new descriptor, of which nothing is known.
+fn new(fd: c_int) -> c_int {
+    forget(fd);
+    fd
+}
+
+/// Functions that open a path: their arguments behind the name are numbers, which C passes in the same way whether they are variable or not.
+macro_rules! open {
+    ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        #[doc = concat!(stringify!($name), ": open(2) or a relative of it.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            new(real!($name($($argument => $kind),*) -> c_int))
+        }
+    )*};
+}
+
+open! {
+    open(path: *const c_char, flags: c_int, mode: mode_t);
+    open64(path: *const c_char, flags: c_int, mode: mode_t);
+    openat(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t);
+    openat64(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t);
+    __open_2(path: *const c_char, flags: c_int);
+    __open64_2(path: *const c_char, flags: c_int);
+    __openat_2(directory: c_int, path: *const c_char, flags: c_int);
+    __openat64_2(directory: c_int, path: *const c_char, flags: c_int);
+    creat(path: *const c_char, mode: mode_t);
+    creat64(path: *const c_char, mode: mode_t);
+    mkstemp(path: *mut c_char);
+    mkstemp64(path: *mut c_char);
+    mkostemp(path: *mut c_char, flags: c_int);
+    mkostemp64(path: *mut c_char, flags: c_int);
+    dup(fd: c_int);
+}
+
+/// Functions that open a stream.
+macro_rules! open_stream {
+    ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        #[doc = concat!(stringify!($name), ": fopen(3) or a relative of it.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> *mut FILE {
+            let stream = real!($name($($argument => $kind),*) -> *mut FILE);
+            if !stream.is_null() {
+                // SAFETY: the stream that was just opened.
+                forget(unsafe { libc::fileno(stream) });
+            }
+            stream
+        }
+    )*};
+}
+
+open_stream! {
+    fopen(path: *const c_char, mode: *const c_char);
+    fopen64(path: *const c_char, mode: *const c_char);
+    tmpfile();
+    tmpfile64();
+}
+
+/// Functions that open a stream anew, and close what it had.
+macro_rules! reopen_stream {
+    ($($name:ident)*) => {$(
+        #[doc = concat!(stringify!($name), ": freopen(3).")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+            // SAFETY: the caller gives a stream.
+            let before = unsafe { libc::fileno(stream) };
+            let result = replaced(before, before, || {
+                real!($name(path => *const c_char, mode => *const c_char, stream => *mut FILE) -> *mut FILE)
+            });
+            if !result.is_null() {
+                // SAFETY: the stream that was just opened.
+                forget(unsafe { libc::fileno(result) });
+            }
+            result
+        }
+    )*};
+}
+
+reopen_stream! { freopen freopen64 }
+
+/// close(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    replaced(fd, fd, || real!(close(fd => c_int) -> c_int))
+}
+
+/// close_range(2). With CLOSE_RANGE_CLOEXEC nothing is closed yet, and unknown is no harm.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
+    replaced(
+        number(first),
+        number(last),
+        || real!(close_range(first => c_uint, last => c_uint, flags => c_int) -> c_int),
+    )
+}
+
+/// closefrom(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    replaced(first.max(0), c_int::MAX, || real!(closefrom(first => c_int)));
+}
+
+/// fclose(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
+    // SAFETY: the caller gives a stream.
+    let fd = unsafe { libc::fileno(stream) };
+    replaced(fd, fd, || real!(fclose(stream => *mut FILE) -> c_int))
+}
+
+/// pclose(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pclose(stream: *mut FILE) -> c_int {
+    // SAFETY: the caller gives a stream.
+    let fd = unsafe { libc::fileno(stream) };
+    replaced(fd, fd, || real!(pclose(stream => *mut FILE) -> c_int))
+}
+
+/// closedir(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closedir(directory: *mut DIR) -> c_int {
+    // SAFETY: the caller gives an open directory.
+    let fd = unsafe { libc::dirfd(directory) };
+    replaced(fd, fd, || real!(closedir(directory => *mut DIR) -> c_int))
+}
+
+/// dup2(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+    replaced(to, to, || real!(dup2(from => c_int, to => c_int) -> c_int))
+}
+
+/// dup3(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    replaced(
+        to,
+        to,
+        || real!(dup3(from => c_int, to => c_int, flags => c_int) -> c_int),
+    )
+}
+
+/// fcntl(2): its argument is a number or a pointer.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    let result = real!(fcntl64(fd => c_int, command => c_int, argument => usize) -> c_int);
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => new(result),
+        // The flags are the open file's, which other descriptors may have as well.
+        libc::F_SETFL => {
+            forget_all();
+            result
+        }
+        _ => result,
+    }
+}
+
+/// [`fcntl64`] by its other name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { fcntl64(fd, command, argument) }
+}
+
+/// syscall(2), by which some programs close and duplicate descriptors.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    let call = || {
+        real!(syscall(
+            number => c_long,
+            a => usize,
+            b => usize,
+            c => usize,
+            d => usize,
+            e => usize,
+            f => usize
+        ) -> c_long)
+    };
+    let fd = |value: usize| c_int::try_from(value & 0xFFFF_FFFF).unwrap_or(c_int::MAX);
+    if !is_on() {
+        return call();
+    }
+    match number {
+        libc::SYS_close => replaced(fd(a), fd(a), call),
+        libc::SYS_close_range => replaced(fd(a), fd(b), call),
+        libc::SYS_dup3 => replaced(fd(b), fd(b), call),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => replaced(fd(b), fd(b), call),
+        libc::SYS_fcntl if fd(b) == libc::F_SETFL => {
+            let result = call();
+            forget_all();
+            result
+        }
+        _ => call(),
+    }
+}

@@ -1,0 +1,226 @@
+//! What is known of each descriptor: a mapping, that there is none, or how often it was used.
+//!
+//! A descriptor is learned when it has been used some times, so that short-lived ones cost nothing. Whatever closes or replaces it makes it unknown, before
+//! and after. A state changes from one to the next by an exchange, so a descriptor that was closed meanwhile gets no mapping.
+
+use crate::mapped::Mapped;
+use crate::pages;
+use crate::real::KeptErrno;
+use crate::threads;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+
+/// Descriptors that can have a mapping: those below.
+const DESCRIPTORS: usize = 1 << 16;
+/// Uses before a descriptor is learned.
+const USES: usize = 3;
+const LEARNING: usize = USES + 1;
+const CLOSING: usize = USES + 2;
+/// System calls for good: until it is closed.
+const OTHER: usize = USES + 3;
+/// Below all addresses of mappings.
+const STATES: usize = 4096;
+
+/// The state of a descriptor: uses up to [`USES`], one of the states above, or the address of a [`Mapped`].
+pub(crate) struct Descriptor(AtomicUsize);
+
+static ALL: [Descriptor; DESCRIPTORS] = [const { Descriptor(AtomicUsize::new(0)) }; DESCRIPTORS];
+/// Whether anything is to be done here: the process was started by `homenode run`.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Descriptors that were ever learned lie below this one.
+static LEARNED: AtomicI32 = AtomicI32::new(0);
+/// Held by who learns a descriptor, or takes mappings out of use.
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// Mappings that no descriptor has any more, and that wait until no thread copies through them.
+static LEAVING: AtomicPtr<Mapped> = AtomicPtr::new(std::ptr::null_mut());
+
+impl Descriptor {
+    /// Its mapping. Only a look: [`threads::enter`] makes it stay.
+    #[inline]
+    pub(crate) fn mapped(&self) -> Option<&Mapped> {
+        let state = self.0.load(Ordering::Acquire);
+        if state < STATES {
+            return None;
+        }
+        // SAFETY: a mapping's own memory is never given back, and is a mapping's again if it is reused; `has` tells whether it is still this one's.
+        Some(unsafe { &*std::ptr::with_exposed_provenance::<Mapped>(state) })
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, mapped: &Mapped) -> bool {
+        self.0.load(Ordering::Acquire) == std::ptr::from_ref(mapped).addr()
+    }
+
+    fn change(&self, from: usize, to: usize) -> bool {
+        self.0
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Changes the state, and takes the mapping that it had out of use.
+    fn set(&self, state: usize) {
+        let before = self.0.swap(state, Ordering::SeqCst);
+        if before >= STATES {
+            leave(std::ptr::with_exposed_provenance_mut(before));
+        }
+    }
+}
+
+pub(crate) fn start() {
+    IS_ON.store(true, Ordering::Relaxed);
+}
+
+#[inline]
+pub(crate) fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// A descriptor that may have a mapping.
+#[inline]
+pub(crate) fn find(fd: c_int) -> Option<&'static Descriptor> {
+    let descriptor = ALL.get(usize::try_from(fd).ok()?)?;
+    match descriptor.0.load(Ordering::Relaxed) {
+        OTHER => None,
+        state if state >= STATES => Some(descriptor),
+        state => first_uses(descriptor, fd, state),
+    }
+}
+
+/// Counts a use, and learns the descriptor with the last one. None yet.
+#[cold]
+fn first_uses(descriptor: &'static Descriptor, fd: c_int, state: usize) -> Option<&'static Descriptor> {
+    match state {
+        _ if !is_on() => {}
+        USES => learn(descriptor, fd, 0),
+        uses if uses < USES => {
+            descriptor.change(uses, uses + 1);
+        }
+        _ => {}
+    }
+    None
+}
+
+/// Finds out what a descriptor is, and maps what is around `offset`, unless somebody else is about such a thing.
+fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
+    let Some(_busy) = Busy::new() else { return };
+    let _errno = KeptErrno::new();
+    if !descriptor.change(USES, LEARNING) {
+        return;
+    }
+    LEARNED.fetch_max(fd + 1, Ordering::Relaxed);
+    let mapped = pages::open(fd, offset).and_then(|file| Mapped::new(fd, &file, offset));
+    let state = mapped.map_or(OTHER, |mapped| std::ptr::from_ref(mapped).expose_provenance());
+    if !descriptor.change(LEARNING, state)
+        && let Some(mapped) = mapped
+    {
+        // Closed meanwhile.
+        leave(std::ptr::from_ref(mapped).cast_mut());
+    }
+    free_leaving();
+}
+
+/// Maps another part of a file: what its mapping has is not what is used.
+pub(crate) fn learn_again(descriptor: &Descriptor, mapped: &Mapped, fd: c_int, offset: u64) {
+    if descriptor.change(std::ptr::from_ref(mapped).addr(), USES) {
+        leave(std::ptr::from_ref(mapped).cast_mut());
+        learn(descriptor, fd, offset);
+    }
+}
+
+/// Runs `close`, which closes or replaces descriptors from `first` to `last`: they are unknown then.
+pub(crate) fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
+    let range = usize::try_from(first).unwrap_or(0)..usize::try_from(last).map_or(0, |last| last + 1).min(DESCRIPTORS);
+    let all = ALL.get(range).unwrap_or(&[]);
+    if !is_on() || all.iter().all(|descriptor| descriptor.0.load(Ordering::Relaxed) == 0) {
+        return close();
+    }
+    all.iter().for_each(|descriptor| descriptor.set(CLOSING));
+    let result = close();
+    let _errno = KeptErrno::new();
+    all.iter().for_each(|descriptor| {
+        // Another thread may have the number by now, for another file.
+        descriptor.change(CLOSING, 0);
+    });
+    free_leaving_if_any();
+    result
+}
+
+/// Makes a descriptor unknown: it is new, or the flags of its file have changed.
+pub(crate) fn forget(fd: c_int) {
+    let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
+    if let Some(descriptor) = descriptor
+        && descriptor.0.load(Ordering::Relaxed) != 0
+    {
+        let _errno = KeptErrno::new();
+        descriptor.set(0);
+        free_leaving_if_any();
+    }
+}
+
+/// Makes all descriptors unknown.
+pub(crate) fn forget_all() {
+    (0..LEARNED.load(Ordering::Relaxed)).for_each(forget);
+}
+
+/// Puts a mapping that no descriptor has any more with those that wait.
+fn leave(mapped: *mut Mapped) {
+    // SAFETY: a mapping's own memory is never given back, and this one is in no list.
+    let next = unsafe { &(*mapped).next };
+    let mut first = LEAVING.load(Ordering::Relaxed);
+    loop {
+        next.store(first, Ordering::Relaxed);
+        // Release: whoever takes the list sees what is behind it.
+        match LEAVING.compare_exchange_weak(first, mapped, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(other) => first = other,
+        }
+    }
+}
+
+fn free_leaving_if_any() {
+    if !LEAVING.load(Ordering::Relaxed).is_null()
+        && let Some(_busy) = Busy::new()
+    {
+        free_leaving();
+    }
+}
+
+/// Unmaps what nobody copies through. While [`BUSY`] is held.
+fn free_leaving() {
+    let mut next = LEAVING.swap(std::ptr::null_mut(), Ordering::Acquire);
+    // After they were taken from their descriptors: who copies through them has noted it by then, and others find that they are gone.
+    let is_seen = !next.is_null() && threads::pass_barrier();
+    while !next.is_null() {
+        let current = next;
+        // SAFETY: a mapping's own memory is never given back.
+        let mapped = unsafe { &*current };
+        next = mapped.next.load(Ordering::Relaxed);
+        if is_seen && !threads::is_used(mapped) {
+            mapped.free();
+        } else {
+            leave(current);
+        }
+    }
+}
+
+/// [`BUSY`], held until dropped.
+struct Busy;
+
+impl Busy {
+    fn new() -> Option<Self> {
+        // Acquire and release: what the last holder did.
+        let taken = BUSY.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then_some(Self)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.store(false, Ordering::Release);
+    }
+}
+
+/// In the child of a fork(2): a thread that is not there may have held it.
+pub(crate) fn after_fork() {
+    BUSY.store(false, Ordering::Relaxed);
+}

@@ -1,0 +1,552 @@
+//! A mapping of a part of a file, what is known of the file, and the copies from and to it.
+//!
+//! Invariants: while the line's `cuts` is the one under which a mapping knows its file, the file is not smaller than the size that is known, and pieces that are known as
+//! dense have no holes. Whatever is known was told by the server, or is what a system call of this process has read or written. One thread at a time
+//! changes what is known; others read it meanwhile, and a change of `cuts` makes them look again. Docs: docs/decisions/020-words.md.
+
+use crate::pages::{self, File, PIECE_BYTES, PIECES, Told};
+use crate::signals;
+use homenode_shared::{Line, Seen, try_copy};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Bits for pieces of a mapping.
+const BITS: u64 = 4096;
+/// Largest part of a file that is mapped at a time, and room that is mapped for a file to grow.
+const WINDOW_BYTES_MAX: u64 = 64 << 30;
+const GROWTH_BYTES: u64 = 64 << 20;
+/// Address space that all mappings of a process take.
+const ALL_BYTES_MAX: u64 = 16 << 40;
+/// Misses before the server is asked again, at first and at most.
+const PATIENCE: u32 = 2;
+const PATIENCE_MAX: u32 = 1 << 12;
+
+/// A mapping. Its own memory is never given back, and becomes another mapping's.
+#[repr(C, align(64))]
+pub(crate) struct Mapped {
+    line: AtomicPtr<Line>,
+    base: AtomicPtr<u8>,
+    /// The part of the file that is mapped.
+    start: AtomicU64,
+    bytes: AtomicU64,
+    can_write: AtomicBool,
+    /// Pieces here are so many times twice the server's.
+    shift: AtomicU32,
+
+    /// The count under which the rest is known.
+    cuts: AtomicU64,
+    size: AtomicU64,
+    /// Bit for each piece of the mapping: it has no hole.
+    dense: [AtomicU64; (BITS / 64) as usize],
+    /// When a system call has read and written last, in ticks of the kernel's clock, and the other word of the line before that write.
+    read_tick: AtomicU64,
+    write_tick: AtomicU64,
+    asks: AtomicU64,
+    /// Tick in which the server was asked after a cut.
+    ask_tick: AtomicU64,
+    /// System calls since something was learned for which a copy would have done if more were known, and how many are let pass.
+    misses: AtomicU32,
+    patience: AtomicU32,
+    /// Held by who changes what is known.
+    is_changing: AtomicBool,
+    /// The next in a list.
+    pub(crate) next: AtomicPtr<Self>,
+}
+
+/// Mappings that are nobody's.
+static FREE: AtomicPtr<Mapped> = AtomicPtr::new(std::ptr::null_mut());
+/// Address space that mappings take.
+static ALL_BYTES: AtomicU64 = AtomicU64::new(0);
+/// Bytes of memory for new mappings, and those that are used.
+const CHUNK_BYTES: usize = 64 << 10;
+static CHUNK: AtomicPtr<Mapped> = AtomicPtr::new(std::ptr::null_mut());
+static CHUNK_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes that are to be copied, in the file.
+#[derive(Clone, Copy)]
+pub(crate) struct Range {
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Range {
+    fn end(self) -> u64 {
+        self.offset + self.bytes
+    }
+
+    /// What a call returns that has read or written all of it.
+    #[expect(clippy::cast_possible_truncation, reason = "it came from a size_t, below 2^30")]
+    pub(crate) fn done(self) -> isize {
+        self.bytes as isize
+    }
+}
+
+/// The caller's memory.
+pub(crate) trait Buffers {
+    /// Copies all of it from (or to) memory at `at`; false when a page could not be had.
+    ///
+    /// # Safety
+    /// As [`try_copy`].
+    unsafe fn copy(&self, at: *mut u8) -> bool;
+}
+
+/// Bytes of a file behind each other in one buffer.
+pub(crate) struct To(pub(crate) *mut u8, pub(crate) usize);
+pub(crate) struct From(pub(crate) *const u8, pub(crate) usize);
+/// In several.
+pub(crate) struct ToMany<'a>(pub(crate) &'a [libc::iovec]);
+pub(crate) struct FromMany<'a>(pub(crate) &'a [libc::iovec]);
+
+impl Buffers for To {
+    #[inline]
+    unsafe fn copy(&self, at: *mut u8) -> bool {
+        // SAFETY: the caller's.
+        unsafe { try_copy(self.0, at, self.1) }
+    }
+}
+
+impl Buffers for From {
+    #[inline]
+    unsafe fn copy(&self, at: *mut u8) -> bool {
+        // SAFETY: the caller's.
+        unsafe { try_copy(at, self.0, self.1) }
+    }
+}
+
+fn copy_each(buffers: &[libc::iovec], mut at: *mut u8, copy: impl Fn(*mut u8, &libc::iovec) -> bool) -> bool {
+    buffers.iter().all(|buffer| {
+        let is_copied = copy(at, buffer);
+        at = at.wrapping_add(buffer.iov_len);
+        is_copied
+    })
+}
+
+impl Buffers for ToMany<'_> {
+    unsafe fn copy(&self, at: *mut u8) -> bool {
+        // SAFETY: the caller's.
+        copy_each(self.0, at, |at, to| unsafe {
+            try_copy(to.iov_base.cast(), at, to.iov_len)
+        })
+    }
+}
+
+impl Buffers for FromMany<'_> {
+    unsafe fn copy(&self, at: *mut u8) -> bool {
+        // SAFETY: the caller's.
+        copy_each(self.0, at, |at, from| unsafe {
+            try_copy(at, from.iov_base.cast(), from.iov_len)
+        })
+    }
+}
+
+/// What a call needs to know after the system call that took the place of a copy.
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    seen: Option<Seen>,
+    tick: u64,
+}
+
+impl Mapped {
+    /// Maps what lies around `offset` of a file that was just learned. By one thread at a time.
+    pub(crate) fn new(fd: c_int, file: &File, offset: u64) -> Option<&'static Self> {
+        if !signals::catch_faults() {
+            return None;
+        }
+        let (start, bytes) = window(file.told.size, offset)?;
+        let protection = match file.can_write {
+            true => libc::PROT_READ | libc::PROT_WRITE,
+            false => libc::PROT_READ,
+        };
+        let length = usize::try_from(bytes).ok()?;
+        let at = i64::try_from(start).ok()?;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, at) };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        let Some(mapped) = Self::take() else {
+            // SAFETY: the mapping from above.
+            unsafe { libc::munmap(base, length) };
+            return None;
+        };
+        ALL_BYTES.fetch_add(bytes, Ordering::Relaxed);
+        // Relaxed, all of these: the descriptor's state shows them.
+        let line = std::ptr::from_ref(file.line).cast_mut();
+        mapped.line.store(line, Ordering::Relaxed);
+        mapped.base.store(base.cast(), Ordering::Relaxed);
+        mapped.start.store(start, Ordering::Relaxed);
+        mapped.bytes.store(bytes, Ordering::Relaxed);
+        mapped.can_write.store(file.can_write, Ordering::Relaxed);
+        let pieces = bytes.div_ceil(PIECE_BYTES);
+        let shift = (0..).find(|shift| pieces.div_ceil(1 << shift) <= BITS)?;
+        mapped.shift.store(shift, Ordering::Relaxed);
+        mapped.read_tick.store(0, Ordering::Relaxed);
+        mapped.write_tick.store(0, Ordering::Relaxed);
+        mapped.misses.store(0, Ordering::Relaxed);
+        mapped.patience.store(PATIENCE, Ordering::Relaxed);
+        mapped.is_changing.store(false, Ordering::Relaxed);
+        // Not what is told.
+        mapped.cuts.store(u64::MAX, Ordering::Relaxed);
+        mapped.note(&file.told);
+        Some(mapped)
+    }
+
+    /// Unmaps it, when nobody copies through it.
+    pub(crate) fn free(&'static self) {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        // SAFETY: its own mapping, that nobody uses any more.
+        unsafe {
+            libc::munmap(
+                self.base.load(Ordering::Relaxed).cast(),
+                usize::try_from(bytes).unwrap_or(0),
+            )
+        };
+        ALL_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+        self.next.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+        FREE.store(std::ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Memory for one. By one thread at a time.
+    fn take() -> Option<&'static Self> {
+        let free = FREE.load(Ordering::Relaxed);
+        if !free.is_null() {
+            // SAFETY: what is in the list is never given back.
+            let free = unsafe { &*free };
+            FREE.store(free.next.load(Ordering::Relaxed), Ordering::Relaxed);
+            return Some(free);
+        }
+        let used = CHUNK_USED.load(Ordering::Relaxed);
+        let chunk = CHUNK.load(Ordering::Relaxed);
+        if !chunk.is_null() && used < CHUNK_BYTES / size_of::<Self>() {
+            CHUNK_USED.store(used + 1, Ordering::Relaxed);
+            // SAFETY: it lies in the chunk, of which nothing is given back; zeros are one.
+            return unsafe { chunk.wrapping_add(used).as_ref() };
+        }
+        let (both, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let chunk = unsafe { libc::mmap(std::ptr::null_mut(), CHUNK_BYTES, both, flags, -1, 0) };
+        if chunk == libc::MAP_FAILED {
+            return None;
+        }
+        CHUNK.store(chunk.cast(), Ordering::Relaxed);
+        CHUNK_USED.store(0, Ordering::Relaxed);
+        Self::take()
+    }
+
+    fn line(&self) -> &'static Line {
+        // SAFETY: pages of words stay mapped, and `new` has set it.
+        unsafe { &*self.line.load(Ordering::Relaxed) }
+    }
+
+    /// The first byte in memory of a range that is mapped; `None` if it is not.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a mapping is no larger than a usize")]
+    fn address(&self, range: Range) -> Option<*mut u8> {
+        let start = self.start.load(Ordering::Relaxed);
+        let within = range.offset.wrapping_sub(start);
+        let end = within.checked_add(range.bytes)?;
+        // A byte beyond the mapping's end, or one before its start, is a large number.
+        (range.offset >= start && end <= self.bytes.load(Ordering::Relaxed))
+            .then(|| self.base.load(Ordering::Relaxed).wrapping_add(within as usize))
+    }
+
+    /// Copies from the file; what is to be told to [`Mapped::after_read`] when that is not possible.
+    ///
+    /// # Safety
+    /// The buffers can be written to, `range.bytes` in all.
+    #[inline]
+    pub(crate) unsafe fn read(&self, range: Range, to: &impl Buffers) -> Result<(), Before> {
+        let (line, tick) = (self.line(), tick());
+        let before = Before {
+            seen: line.look(),
+            tick,
+        };
+        let seen = before
+            .seen
+            .filter(|seen| seen.cuts == self.cuts.load(Ordering::Acquire))
+            .ok_or(before)?;
+        let at = self.address(range).ok_or(before)?;
+        // Acquire: pieces that are known below it.
+        let is_known = range.end() <= self.size.load(Ordering::Acquire) && self.is_dense(range);
+        if !is_known || self.read_tick.load(Ordering::Relaxed) != tick {
+            return Err(before);
+        }
+        // SAFETY: the range is mapped as long as the caller is inside; the buffers are the caller's.
+        if unsafe { to.copy(at) } && line.is_read_since(seen) {
+            Ok(())
+        } else {
+            Err(before)
+        }
+    }
+
+    /// Copies to the file; what is to be told to [`Mapped::after_write`] when that is not possible.
+    ///
+    /// # Safety
+    /// The buffers can be read, `range.bytes` in all.
+    #[inline]
+    pub(crate) unsafe fn write(&self, range: Range, from: &impl Buffers) -> Result<(), Before> {
+        let (line, tick) = (self.line(), tick());
+        let before = Before {
+            seen: line.look(),
+            tick,
+        };
+        let seen = before
+            .seen
+            .filter(|seen| seen.cuts == self.cuts.load(Ordering::Acquire))
+            .ok_or(before)?;
+        let at = self.address(range).ok_or(before)?;
+        let is_known = range.end() <= self.size.load(Ordering::Acquire) && self.can_write.load(Ordering::Relaxed);
+        // Acquire: the system call of another thread came before.
+        let is_stamped =
+            self.write_tick.load(Ordering::Acquire) == tick && self.asks.load(Ordering::Relaxed) == seen.asks;
+        if !is_known || !is_stamped {
+            return Err(before);
+        }
+        // SAFETY: the range is mapped as long as the caller is inside; the buffers are the caller's.
+        if unsafe { from.copy(at) } && line.is_written_since(seen) {
+            Ok(())
+        } else {
+            Err(before)
+        }
+    }
+
+    /// Learns from a read that the system has carried out, of `read` bytes. True if another part of the file should be mapped.
+    pub(crate) fn after_read(&self, fd: c_int, range: Range, before: Before, read: isize) -> bool {
+        if read < 0 {
+            return false;
+        }
+        self.read_tick.store(before.tick, Ordering::Relaxed);
+        let is_whole = u64::try_from(read) == Ok(range.bytes);
+        let is_missed = is_whole && (range.end() > self.size.load(Ordering::Relaxed) || !self.is_dense(range));
+        self.look_again(fd, range, before, is_missed)
+    }
+
+    /// Learns from a write that the system has carried out, of `written` bytes. True if another part of the file should be mapped.
+    pub(crate) fn after_write(&self, fd: c_int, range: Range, before: Before, written: isize) -> bool {
+        let Ok(written) = u64::try_from(written) else {
+            return false;
+        };
+        if written == 0 || !self.can_write.load(Ordering::Relaxed) {
+            return false;
+        }
+        if let Some(seen) = before.seen {
+            self.asks.store(seen.asks, Ordering::Relaxed);
+            // Release: with the word above, and after the system call.
+            self.write_tick.store(before.tick, Ordering::Release);
+        }
+        let range = Range {
+            bytes: written,
+            ..range
+        };
+        self.note_written(before, range);
+        let is_missed = range.end() > self.size.load(Ordering::Relaxed);
+        self.look_again(fd, range, before, is_missed)
+    }
+
+    /// Asks the server after bytes went, and when enough was missed. True if what is missed is not mapped.
+    fn look_again(&self, fd: c_int, range: Range, before: Before, is_missed: bool) -> bool {
+        // Too late to be wrong: what is told now is true now.
+        let is_cut = before
+            .seen
+            .is_some_and(|seen| seen.cuts != self.cuts.load(Ordering::Relaxed));
+        let is_outside = self.address(range).is_none();
+        if !is_cut && !is_missed && !is_outside {
+            return false;
+        }
+        let misses = self.misses.fetch_add(1, Ordering::Relaxed) + 1;
+        let patience = self.patience.load(Ordering::Relaxed);
+        // Others may cut the file all the time.
+        let is_due = is_cut && self.ask_tick.swap(before.tick, Ordering::Relaxed) != before.tick;
+        if !is_due && (is_cut || misses < patience) {
+            return false;
+        }
+        self.misses.store(0, Ordering::Relaxed);
+        if is_outside {
+            self.patience.store((patience * 2).min(PATIENCE_MAX), Ordering::Relaxed);
+            return window(range.end(), range.offset).is_some();
+        }
+        let Some(told) = pages::ask(fd, range.offset) else {
+            return false;
+        };
+        self.note(&told);
+        let is_known = range.end() <= self.size.load(Ordering::Relaxed) && self.is_dense(range);
+        let patience = if is_known {
+            PATIENCE
+        } else {
+            (patience * 2).min(PATIENCE_MAX)
+        };
+        self.patience.store(patience, Ordering::Relaxed);
+        false
+    }
+
+    /// The numbers of the pieces that a range lies in.
+    #[inline]
+    fn pieces(&self, start: u64, end: u64) -> std::ops::Range<u64> {
+        let (first, shift) = (self.start.load(Ordering::Relaxed), self.shift.load(Ordering::Relaxed));
+        let bits = PIECE_BYTES.trailing_zeros() + shift;
+        (start - first) >> bits..((end - first + (1 << bits) - 1) >> bits).min(BITS)
+    }
+
+    /// Whether a range that is mapped has no hole, as far as is known.
+    #[inline]
+    fn is_dense(&self, range: Range) -> bool {
+        if self.address(range).is_none() {
+            return false;
+        }
+        // Relaxed: the size that was loaded before, or a later count of cuts, shows them.
+        self.pieces(range.offset, range.end())
+            .all(|piece| self.dense[(piece / 64) as usize].load(Ordering::Relaxed) >> (piece % 64) & 1 == 1)
+    }
+
+    fn set_dense(&self, piece: u64, is_dense: bool) {
+        let word = &self.dense[(piece / 64) as usize];
+        match is_dense {
+            true => word.fetch_or(1 << (piece % 64), Ordering::Relaxed),
+            false => word.fetch_and(!(1 << (piece % 64)), Ordering::Relaxed),
+        };
+    }
+
+    /// Takes over what the server tells.
+    fn note(&self, told: &Told) {
+        let Some(_changing) = Changing::new(self) else { return };
+        let known = self.cuts.load(Ordering::Relaxed);
+        if known != u64::MAX && told.cuts < known {
+            return;
+        }
+        if told.cuts != known {
+            // Nobody believes what is below until the count is there.
+            self.cuts.store(u64::MAX, Ordering::SeqCst);
+            self.dense.iter().for_each(|word| word.store(0, Ordering::SeqCst));
+            self.size.store(0, Ordering::SeqCst);
+        }
+        let (start, bytes) = (self.start.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        let size = self.size.load(Ordering::Relaxed);
+        if told.size > size && size > start && size < start + bytes {
+            // It may have grown with a hole.
+            self.set_dense(self.pieces(size, size + 1).start, false);
+        }
+        let shift = self.shift.load(Ordering::Relaxed);
+        let piece_bytes = PIECE_BYTES << shift;
+        let (from, until) = (told.first * PIECE_BYTES, (told.first + PIECES) * PIECE_BYTES);
+        let end = told.size.min(start + bytes);
+        for piece in self.pieces(start, end.max(start)) {
+            let (first, last) = (
+                start + piece * piece_bytes,
+                (start + (piece + 1) * piece_bytes).min(end),
+            );
+            if first < from || last > until {
+                continue;
+            }
+            let mut parts = (first - from) / PIECE_BYTES..(last - from).div_ceil(PIECE_BYTES);
+            if parts.all(|part| told.dense[(part / 64) as usize] >> (part % 64) & 1 == 1) {
+                self.set_dense(piece, true);
+            }
+        }
+        // Release, both: with the pieces above.
+        self.size
+            .store(told.size.max(self.size.load(Ordering::Relaxed)), Ordering::Release);
+        self.cuts.store(told.cuts, Ordering::Release);
+    }
+
+    /// Notes what a system call has written, if no bytes went since before.
+    fn note_written(&self, before: Before, range: Range) {
+        let size = self.size.load(Ordering::Relaxed);
+        if range.end() <= size {
+            return;
+        }
+        let Some(_changing) = Changing::new(self) else { return };
+        let size = self.size.load(Ordering::Relaxed);
+        let is_known = before.seen.is_some_and(|seen| {
+            // Another cut, from here on, changes the count once more.
+            seen.cuts == self.cuts.load(Ordering::Relaxed) && self.line().is_read_since(seen)
+        });
+        let start = self.start.load(Ordering::Relaxed);
+        if !is_known || range.end() <= size || self.address(range).is_none() || size < start {
+            return;
+        }
+        // From where on everything is written, if not all of it is.
+        let (written, end) = (if range.offset > size { range.offset } else { size }, range.end());
+        let bits = PIECE_BYTES.trailing_zeros() + self.shift.load(Ordering::Relaxed);
+        if range.offset > size && size < start + self.bytes.load(Ordering::Relaxed) {
+            self.set_dense(self.pieces(size, size + 1).start, false);
+        }
+        for piece in self.pieces(written, end) {
+            if start + (piece << bits) >= written {
+                self.set_dense(piece, true);
+            }
+        }
+        // Release: with the pieces above.
+        self.size.store(end, Ordering::Release);
+    }
+}
+
+/// The right to change what is known of a file.
+struct Changing<'a>(&'a Mapped);
+
+impl<'a> Changing<'a> {
+    fn new(mapped: &'a Mapped) -> Option<Self> {
+        // Acquire and release: what the last one has changed.
+        let taken = mapped
+            .is_changing
+            .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then_some(Self(mapped))
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.is_changing.store(false, Ordering::Release);
+    }
+}
+
+/// The part of a file of `size` bytes that is to be mapped for uses around `offset`: its first byte and its length; `None` when the process has no address space for it.
+fn window(size: u64, offset: u64) -> Option<(u64, u64)> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: there is room for a limit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } != 0 {
+        return None;
+    }
+    let (all, most) = match limit.rlim_cur {
+        libc::RLIM_INFINITY => (ALL_BYTES_MAX, WINDOW_BYTES_MAX),
+        limit => (limit / 4, (limit / 16).min(WINDOW_BYTES_MAX)),
+    };
+    let most = most / (2 * PIECE_BYTES) * (2 * PIECE_BYTES);
+    let whole = size
+        .max(offset.saturating_add(1))
+        .checked_add(GROWTH_BYTES)?
+        .checked_next_multiple_of(GROWTH_BYTES)?;
+    // Around the offset, if not all of it.
+    let start = if whole <= most {
+        0
+    } else {
+        offset.saturating_sub(most / 2) / PIECE_BYTES * PIECE_BYTES
+    };
+    let bytes = (whole - start).min(most);
+    let has_room = ALL_BYTES.load(Ordering::Relaxed).saturating_add(bytes) <= all;
+    (bytes > 0 && has_room).then_some((start, bytes))
+}
+
+/// The kernel's clock of ticks, by which it stamps files.
+#[inline]
+fn tick() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: there is room for a time.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) };
+    // Only that two are equal counts.
+    (now.tv_sec as u64) << 30 | now.tv_nsec as u64
+}
+
+/// The range of a call at an offset, if it can be a copy at all.
+#[inline]
+pub(crate) fn range(offset: i64, bytes: usize) -> Option<Range> {
+    let offset = u64::try_from(offset).ok()?;
+    let bytes = u64::try_from(bytes).ok()?;
+    // What is longer the kernel cuts; what comes near the largest offset is not worth a thought.
+    (bytes > 0 && bytes < 1 << 30 && offset < 1 << 62).then_some(Range { offset, bytes })
+}

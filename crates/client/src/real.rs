@@ -1,0 +1,86 @@
+//! The C library's own functions, behind the ones of the same names here.
+
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function that is looked up when it is called first.
+pub(crate) struct Real {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Real {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self {
+            name,
+            found: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// Its address. Ends the process if the C library has no such function: nothing can have called it then.
+    #[inline]
+    pub(crate) fn address(&self) -> *mut c_void {
+        // Relaxed: whoever looks it up finds the same.
+        let found = self.found.load(Ordering::Relaxed);
+        if found.is_null() { self.look_up() } else { found }
+    }
+
+    #[cold]
+    fn look_up(&self) -> *mut c_void {
+        // SAFETY: a string that ends in NUL.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if found.is_null() {
+            std::process::abort();
+        }
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Calls the C library's function of a name, with the types of the arguments and of the result.
+macro_rules! real {
+    ($name:ident($($argument:expr => $kind:ty),*) $(-> $result:ty)?) => {{
+        static REAL: $crate::real::Real = $crate::real::Real::new(unsafe {
+            // SAFETY: it ends in NUL, and has none inside.
+            std::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
+        });
+        // SAFETY: the C library's function of that name has this type.
+        let function = unsafe {
+            std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($kind),*) $(-> $result)?>(REAL.address())
+        };
+        // SAFETY: the caller's.
+        unsafe { function($($argument),*) }
+    }};
+}
+
+pub(crate) use real;
+
+/// This thread's errno.
+pub(crate) fn errno() -> i32 {
+    // SAFETY: it has no conditions.
+    let at = unsafe { libc::__errno_location() };
+    // SAFETY: it points to this thread's errno.
+    unsafe { *at }
+}
+
+pub(crate) fn set_errno(errno: i32) {
+    // SAFETY: it has no conditions.
+    let at = unsafe { libc::__errno_location() };
+    // SAFETY: it points to this thread's errno.
+    unsafe { *at = errno };
+}
+
+/// errno as it was, when dropped: what is done beside a call of the program's shall not change it.
+pub(crate) struct KeptErrno(i32);
+
+impl KeptErrno {
+    pub(crate) fn new() -> Self {
+        Self(errno())
+    }
+}
+
+impl Drop for KeptErrno {
+    fn drop(&mut self) {
+        set_errno(self.0);
+    }
+}

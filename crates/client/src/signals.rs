@@ -1,0 +1,290 @@
+//! SIGBUS: the library's own for copies, and the program's for all else.
+//!
+//! A copy that meets a page which the file does not have any more, or for which there is no room, ends by this handler, and becomes the system call. The program sees its
+//! own action for the signal, which is called for what is not a copy. A thread that has the signal blocked would be killed by such a page, so it is never blocked while
+//! the handler is there: the program's masks are told as it has set them where it asks in the same call only.
+
+use crate::real::real;
+use homenode_shared::end_copy;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+type Handler = extern "C" fn(c_int);
+type Action = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// Places for actions of the program's, taken in turn. One is written while nobody reads it, as no more changes than these come in the time of one look.
+const PLACES: usize = 64;
+
+/// The program's action for the signal.
+struct Programs {
+    /// The number of changes: the last one's place counts.
+    changes: AtomicUsize,
+    places: [UnsafeCell<MaybeUninit<libc::sigaction>>; PLACES],
+    next: AtomicUsize,
+}
+
+// SAFETY: see `PLACES`.
+unsafe impl Sync for Programs {}
+
+static PROGRAMS: Programs = Programs {
+    changes: AtomicUsize::new(0),
+    places: [const { UnsafeCell::new(MaybeUninit::zeroed()) }; PLACES],
+    next: AtomicUsize::new(1),
+};
+static IS_CAUGHT: AtomicBool = AtomicBool::new(false);
+
+impl Programs {
+    fn action(&self) -> libc::sigaction {
+        let place = self.places[self.changes.load(Ordering::Acquire) % PLACES].get();
+        // SAFETY: nobody writes to it now.
+        let action = unsafe { *place };
+        // SAFETY: all bits are a sigaction, zeros as well.
+        unsafe { action.assume_init() }
+    }
+
+    fn set(&self, action: &libc::sigaction) {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: nobody reads it now.
+        unsafe { *self.places[number % PLACES].get() = MaybeUninit::new(*action) };
+        // Release: with what was written.
+        self.changes.store(number, Ordering::Release);
+    }
+}
+
+/// Catches faults of copies from now on. False if that cannot be. By one thread at a time.
+pub(crate) fn catch_faults() -> bool {
+    if IS_CAUGHT.load(Ordering::Relaxed) {
+        return true;
+    }
+    // SAFETY: all zero bits are a sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_bus_error as Action as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+    let mut before = MaybeUninit::<libc::sigaction>::zeroed();
+    let done = real!(sigaction(libc::SIGBUS => c_int, &raw const action => *const libc::sigaction, before.as_mut_ptr() => *mut libc::sigaction) -> c_int);
+    if done != 0 {
+        return false;
+    }
+    // SAFETY: the call has filled it.
+    PROGRAMS.set(unsafe { before.assume_init_ref() });
+    IS_CAUGHT.store(true, Ordering::Release);
+    let_faults_through();
+    true
+}
+
+/// Unblocks the signal in this thread.
+pub(crate) fn let_faults_through() {
+    if !IS_CAUGHT.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut mask = empty_mask();
+    // SAFETY: a mask, and a signal's number.
+    unsafe { libc::sigaddset(&raw mut mask, libc::SIGBUS) };
+    let none = std::ptr::null_mut();
+    real!(pthread_sigmask(libc::SIG_UNBLOCK => c_int, &raw const mask => *const libc::sigset_t, none => *mut libc::sigset_t) -> c_int);
+}
+
+fn empty_mask() -> libc::sigset_t {
+    let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: there is room for a mask.
+    unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
+    // SAFETY: the call has filled it.
+    unsafe { mask.assume_init() }
+}
+
+extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives a siginfo_t to an action with SA_SIGINFO, for the time of the call.
+    let is_fault = unsafe { (*info).si_code } > 0;
+    // SAFETY: likewise a context.
+    if is_fault && end_copy(unsafe { &mut *context.cast() }) {
+        return;
+    }
+    let programs = PROGRAMS.action();
+    match programs.sa_sigaction {
+        libc::SIG_IGN if !is_fault => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The signal comes again when this returns: the fault by itself, what was sent by the call below.
+            // SAFETY: all zero bits are a sigaction, of the default action.
+            let action: libc::sigaction = unsafe { std::mem::zeroed() };
+            let none = std::ptr::null_mut();
+            real!(sigaction(signal => c_int, &raw const action => *const libc::sigaction, none => *mut libc::sigaction) -> c_int);
+            if !is_fault {
+                // SAFETY: takes a number.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        handler => call(&programs, handler, signal, info, context),
+    }
+}
+
+/// Calls the program's handler, with its mask.
+fn call(programs: &libc::sigaction, handler: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // Without the signal itself, as a copy in the handler may need it: the handler may meet itself.
+    let (mask, mut before) = (without_bus(programs.sa_mask), empty_mask());
+    let how = libc::SIG_BLOCK;
+    real!(pthread_sigmask(how => c_int, &raw const mask => *const libc::sigset_t, &raw mut before => *mut libc::sigset_t) -> c_int);
+    if programs.sa_flags & libc::SA_RESETHAND != 0 {
+        // SAFETY: all zero bits are a sigaction, of the default action.
+        PROGRAMS.set(&unsafe { std::mem::zeroed() });
+    }
+    if programs.sa_flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: the program gave it with SA_SIGINFO.
+        let handler = unsafe { std::mem::transmute::<usize, Action>(handler) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: the program gave it without SA_SIGINFO.
+        let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
+        handler(signal);
+    }
+    let none = std::ptr::null_mut();
+    real!(pthread_sigmask(libc::SIG_SETMASK => c_int, &raw const before => *const libc::sigset_t, none => *mut libc::sigset_t) -> c_int);
+}
+
+/// A mask of the program's, but for the signal.
+fn without_bus(mut mask: libc::sigset_t) -> libc::sigset_t {
+    if IS_CAUGHT.load(Ordering::Relaxed) {
+        // SAFETY: a mask, and a signal's number.
+        unsafe { libc::sigdelset(&raw mut mask, libc::SIGBUS) };
+    }
+    mask
+}
+
+/// A pointer to a mask of the program's, or to `place`, which gets it without the signal.
+fn checked(mask: *const libc::sigset_t, place: &mut MaybeUninit<libc::sigset_t>) -> *const libc::sigset_t {
+    if mask.is_null() || !crate::files::is_on() {
+        return mask;
+    }
+    // SAFETY: the caller of the C function gives a mask.
+    std::ptr::from_mut(place.write(without_bus(unsafe { *mask })))
+}
+
+/// sigaction(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    if !crate::files::is_on() {
+        return real!(sigaction(signal => c_int, new => *const libc::sigaction, old => *mut libc::sigaction) -> c_int);
+    }
+    // SAFETY: the caller gives none or one.
+    let wanted = unsafe { new.as_ref() };
+    if signal == libc::SIGBUS && IS_CAUGHT.load(Ordering::Acquire) {
+        let before = PROGRAMS.action();
+        if let Some(wanted) = wanted {
+            PROGRAMS.set(wanted);
+        }
+        if !old.is_null() {
+            // SAFETY: the caller gives room for one.
+            unsafe { old.write(before) };
+        }
+        return 0;
+    }
+    let changed = wanted.map(|wanted| libc::sigaction {
+        sa_mask: without_bus(wanted.sa_mask),
+        ..*wanted
+    });
+    let new = changed.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    real!(sigaction(signal => c_int, new => *const libc::sigaction, old => *mut libc::sigaction) -> c_int)
+}
+
+/// signal(3), as the C library has it: the handler stays, and interrupted calls go on.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
+    if number != libc::SIGBUS || !IS_CAUGHT.load(Ordering::Acquire) {
+        return real!(signal(number => c_int, handler => usize) -> usize);
+    }
+    let before = PROGRAMS.action();
+    // SAFETY: all zero bits are a sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = libc::SA_RESTART;
+    PROGRAMS.set(&action);
+    before.sa_sigaction
+}
+
+/// sigprocmask(2).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigprocmask(how: c_int, new: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
+    let mut place = MaybeUninit::uninit();
+    let new = if how == libc::SIG_UNBLOCK {
+        new
+    } else {
+        checked(new, &mut place)
+    };
+    real!(sigprocmask(how => c_int, new => *const libc::sigset_t, old => *mut libc::sigset_t) -> c_int)
+}
+
+/// pthread_sigmask(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_sigmask(how: c_int, new: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
+    let mut place = MaybeUninit::uninit();
+    let new = if how == libc::SIG_UNBLOCK {
+        new
+    } else {
+        checked(new, &mut place)
+    };
+    real!(pthread_sigmask(how => c_int, new => *const libc::sigset_t, old => *mut libc::sigset_t) -> c_int)
+}
+
+/// sigsuspend(2): handlers run with its mask.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
+    let mut place = MaybeUninit::uninit();
+    let mask = checked(mask, &mut place);
+    real!(sigsuspend(mask => *const libc::sigset_t) -> c_int)
+}
+
+/// ppoll(2): likewise.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ppoll(
+    polled: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: *const libc::timespec,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    let mut place = MaybeUninit::uninit();
+    let mask = checked(mask, &mut place);
+    real!(ppoll(polled => *mut libc::pollfd, count => libc::nfds_t, timeout => *const libc::timespec, mask => *const libc::sigset_t) -> c_int)
+}
+
+/// pselect(2): likewise.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut libc::fd_set,
+    write: *mut libc::fd_set,
+    except: *mut libc::fd_set,
+    timeout: *const libc::timespec,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    let mut place = MaybeUninit::uninit();
+    let mask = checked(mask, &mut place);
+    real!(pselect(
+        count => c_int,
+        read => *mut libc::fd_set,
+        write => *mut libc::fd_set,
+        except => *mut libc::fd_set,
+        timeout => *const libc::timespec,
+        mask => *const libc::sigset_t
+    ) -> c_int)
+}
+
+/// epoll_pwait(2): likewise.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    count: c_int,
+    timeout: c_int,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    let mut place = MaybeUninit::uninit();
+    let mask = checked(mask, &mut place);
+    real!(epoll_pwait(
+        epoll => c_int,
+        events => *mut libc::epoll_event,
+        count => c_int,
+        timeout => c_int,
+        mask => *const libc::sigset_t
+    ) -> c_int)
+}

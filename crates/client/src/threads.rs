@@ -1,0 +1,213 @@
+//! Which mappings threads copy through, so that none is unmapped under them.
+//!
+//! Hazard pointers: a thread notes the mapping in its slot, and looks again whether the descriptor still has it. Whoever takes a mapping from a descriptor
+//! has all threads pass a barrier (membarrier(2)) and then looks at the slots, so a thread pays no fence. A slot belongs to a thread by its number, and goes
+//! to another when that thread is gone. Handlers of signals may interrupt a copy and copy themselves: a slot notes several.
+
+use crate::files::Descriptor;
+use crate::mapped::Mapped;
+use crate::real::KeptErrno;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, compiler_fence};
+
+/// Threads that copy at a time; others make system calls.
+const SLOTS: usize = 1024;
+/// Copies that interrupt each other in a thread.
+const DEPTH: usize = 4;
+
+#[repr(align(128))]
+struct Slot {
+    /// The thread's number, 0 if it is nobody's.
+    owner: AtomicI32,
+    using: [Use; DEPTH],
+}
+
+/// A copy that is under way.
+struct Use {
+    /// Address of the mapping, 0 for none.
+    mapped: AtomicUsize,
+    /// An address on the stack of the function that copies.
+    frame: AtomicUsize,
+}
+
+static ALL: [Slot; SLOTS] = [const {
+    Slot {
+        owner: AtomicI32::new(0),
+        using: [const {
+            Use {
+                mapped: AtomicUsize::new(0),
+                frame: AtomicUsize::new(0),
+            }
+        }; DEPTH],
+    }
+}; SLOTS];
+/// Slots that were ever taken lie below this number.
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Whether threads can be made to pass a barrier.
+static HAS_BARRIER: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The number of this thread's slot, and 1; 0 for none.
+    static OWN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A thread copies through a mapping until this is dropped.
+pub(crate) struct Inside<'a> {
+    mapped: &'a Mapped,
+    using: &'static Use,
+}
+
+impl Inside<'_> {
+    pub(crate) fn mapped(&self) -> &Mapped {
+        self.mapped
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: the copy comes before it.
+        self.using.mapped.store(0, Ordering::Release);
+    }
+}
+
+/// Notes that this thread is about to copy through the mapping that a descriptor has; `None` if it has none, or the thread cannot.
+#[inline]
+pub(crate) fn enter(descriptor: &Descriptor) -> Option<Inside<'_>> {
+    let mapped = descriptor.mapped()?;
+    let using = free_use(own_slot()?)?;
+    using.mapped.store(std::ptr::from_ref(mapped).addr(), Ordering::Relaxed);
+    // Before the look below, as `is_used` sees it: that has every thread pass a barrier after the descriptor has lost the mapping.
+    compiler_fence(Ordering::SeqCst);
+    let inside = Inside { mapped, using };
+    descriptor.has(mapped).then_some(inside)
+}
+
+#[inline]
+fn own_slot() -> Option<&'static Slot> {
+    match OWN.get() {
+        0 => take_slot(),
+        number => Some(&ALL[number - 1]),
+    }
+}
+
+#[cold]
+fn take_slot() -> Option<&'static Slot> {
+    let _errno = KeptErrno::new();
+    // SAFETY: it has no conditions.
+    let thread = unsafe { libc::gettid() };
+    let take = |number: usize, before: i32| {
+        let taken = ALL[number]
+            .owner
+            .compare_exchange(before, thread, Ordering::AcqRel, Ordering::Relaxed);
+        taken.is_ok()
+    };
+    let free = (0..SLOTS).find(|number| ALL[*number].owner.load(Ordering::Relaxed) == 0 && take(*number, 0));
+    // SAFETY: it has no conditions.
+    let process = unsafe { libc::getpid() };
+    let is_gone = |thread: i32| {
+        // SAFETY: takes numbers.
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+        sent < 0 && crate::real::errno() == libc::ESRCH
+    };
+    let number = free.or_else(|| {
+        (0..SLOTS).find(|number| {
+            let owner = ALL[*number].owner.load(Ordering::Relaxed);
+            is_gone(owner) && take(*number, owner)
+        })
+    })?;
+    // A thread that has ended copies no more, wherever it left.
+    ALL[number]
+        .using
+        .iter()
+        .for_each(|using| using.mapped.store(0, Ordering::Release));
+    TAKEN.fetch_max(number + 1, Ordering::AcqRel);
+    crate::signals::let_faults_through();
+    OWN.set(number + 1);
+    Some(&ALL[number])
+}
+
+/// A place to note a copy in that no copy has which this one interrupts.
+#[inline]
+fn free_use(slot: &'static Slot) -> Option<&'static Use> {
+    let frame = 0_u8;
+    let frame = std::ptr::from_ref(&frame).addr();
+    let free = |using: &Use| using.mapped.load(Ordering::Relaxed) == 0;
+    let using = match free(&slot.using[0]) {
+        true => &slot.using[0],
+        false => interrupted(slot, frame)?,
+    };
+    using.frame.store(frame, Ordering::Relaxed);
+    Some(using)
+}
+
+/// [`free_use`] in a handler that has interrupted a copy, or after one that was left by siglongjmp(3).
+#[cold]
+fn interrupted(slot: &'static Slot, frame: usize) -> Option<&'static Use> {
+    let _errno = KeptErrno::new();
+    let mut stack = libc::stack_t {
+        ss_sp: std::ptr::null_mut(),
+        ss_flags: 0,
+        ss_size: 0,
+    };
+    // SAFETY: asks only, into a stack_t.
+    let asked = unsafe { libc::sigaltstack(std::ptr::null(), &raw mut stack) };
+    let is_same_stack = asked == 0 && stack.ss_flags & libc::SS_ONSTACK == 0;
+    for using in &slot.using {
+        let is_left = using.mapped.load(Ordering::Relaxed) != 0 && using.frame.load(Ordering::Relaxed) <= frame;
+        // The stack grows down, so a frame below this one, or in its place, has been left.
+        if is_same_stack && is_left {
+            using.mapped.store(0, Ordering::Release);
+        }
+    }
+    slot.using
+        .iter()
+        .find(|using| using.mapped.load(Ordering::Relaxed) == 0)
+}
+
+/// Whether some thread may be copying through a mapping that no descriptor has any more.
+pub(crate) fn is_used(mapped: &Mapped) -> bool {
+    let address = std::ptr::from_ref(mapped).addr();
+    let slots = &ALL[..TAKEN.load(Ordering::Acquire)];
+    // Acquire: what that thread has copied comes before the mapping goes.
+    let has = |slot: &Slot| {
+        slot.using
+            .iter()
+            .any(|using| using.mapped.load(Ordering::Acquire) == address)
+    };
+    slots.iter().any(has)
+}
+
+/// Has all threads of the process pass a barrier. False if that cannot be done.
+pub(crate) fn pass_barrier() -> bool {
+    HAS_BARRIER.load(Ordering::Relaxed) && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: takes numbers.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Once, before there are other threads.
+pub(crate) fn start() {
+    HAS_BARRIER.store(
+        membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED),
+        Ordering::Relaxed,
+    );
+}
+
+/// In the child of a fork(2), which has this thread alone.
+pub(crate) fn after_fork() {
+    let own = OWN.get();
+    for (number, slot) in ALL.iter().enumerate().take(TAKEN.load(Ordering::Relaxed)) {
+        if number + 1 == own {
+            // SAFETY: it has no conditions.
+            slot.owner.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+        } else {
+            slot.using
+                .iter()
+                .for_each(|using| using.mapped.store(0, Ordering::Relaxed));
+            slot.owner.store(0, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! A copy that may meet a page which cannot be had: it ends early, where a signal would end the program.
+//!
+//! One routine an architecture, as the kernel's own copies from and to user space: the handler of SIGBUS finds the interrupted instruction within the routine,
+//! and goes on at its end, which returns how many bytes are left. Cost: nothing but the copy.
+
+use std::arch::global_asm;
+
+// Registers: to, from, bytes. Returns the bytes that were not copied.
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".globl homenode_copy, homenode_copy_end",
+    ".hidden homenode_copy, homenode_copy_end",
+    ".type homenode_copy,@function",
+    "homenode_copy:",
+    "mov rcx, rdx",
+    // Interrupted, it has counted down what it has copied.
+    "rep movsb",
+    "homenode_copy_end:",
+    "mov rax, rcx",
+    "ret",
+    ".size homenode_copy, . - homenode_copy",
+);
+
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".globl homenode_copy, homenode_copy_end",
+    ".hidden homenode_copy, homenode_copy_end",
+    ".type homenode_copy,%function",
+    "homenode_copy:",
+    "subs x3, x2, #64",
+    "b.lo 2f",
+    "1:",
+    "ldp q0, q1, [x1]",
+    "ldp q2, q3, [x1, #32]",
+    "stp q0, q1, [x0]",
+    "stp q2, q3, [x0, #32]",
+    "add x1, x1, #64",
+    "add x0, x0, #64",
+    "sub x2, x2, #64",
+    "subs x3, x3, #64",
+    "b.hs 1b",
+    "2:",
+    "cbz x2, homenode_copy_end",
+    "ldrb w4, [x1], #1",
+    "strb w4, [x0], #1",
+    "sub x2, x2, #1",
+    "b 2b",
+    "homenode_copy_end:",
+    "mov x0, x2",
+    "ret",
+    ".size homenode_copy, . - homenode_copy",
+);
+
+unsafe extern "C" {
+    fn homenode_copy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
+    fn homenode_copy_end();
+}
+
+/// Copies bytes between a mapping of a file and memory of the caller, both of which others may change meanwhile. False if a page could not be had, in a
+/// process whose handler of SIGBUS calls [`end_copy`]: some of the bytes are copied then.
+///
+/// # Safety
+/// `from` can be read and `to` be written for `bytes` bytes, but for pages that a file does not have. They do not overlap.
+#[inline]
+#[must_use]
+pub unsafe fn try_copy(to: *mut u8, from: *const u8, bytes: usize) -> bool {
+    // SAFETY: the caller's. The routine is one call of the C ABI, which touches no memory but these bytes.
+    unsafe { homenode_copy(to, from, bytes) == 0 }
+}
+
+/// Ends a copy that a signal has interrupted: the thread goes on at the routine's end. False if the signal came from elsewhere. Called in a handler.
+#[must_use]
+pub fn end_copy(context: &mut libc::ucontext_t) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let counter = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+    #[cfg(target_arch = "aarch64")]
+    let counter = &mut context.uc_mcontext.pc;
+    let (start, end) = (
+        homenode_copy as *const () as usize,
+        homenode_copy_end as *const () as usize,
+    );
+    let is_inside = usize::try_from(*counter).is_ok_and(|counter| (start..end).contains(&counter));
+    if is_inside {
+        *counter = end as _;
+    }
+    is_inside
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    extern "C" fn on_bus_error(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the kernel gives a context to an action with SA_SIGINFO, for the time of the call.
+        assert!(end_copy(unsafe { &mut *context.cast() }));
+    }
+
+    /// In a process of its own: the action for a signal is everybody's.
+    #[test]
+    fn copy_beyond_the_end_of_a_file_ends_early() {
+        const CHILD: &str = "HOMENODE_TEST_COPY";
+        if std::env::var_os(CHILD).is_none() {
+            let own = std::env::current_exe().expect("a test has a file");
+            let test = "copy::tests::copy_beyond_the_end_of_a_file_ends_early";
+            let mut child = std::process::Command::new(own);
+            let status = child.args([test, "--exact"]).env(CHILD, "1").status();
+            assert!(status.expect("it starts").success());
+            return;
+        }
+        // SAFETY: all zero bits are a sigaction.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = on_bus_error as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+        // SAFETY: it points to a sigaction.
+        assert_eq!(
+            unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) },
+            0
+        );
+        let path = std::env::temp_dir().join(format!("homenode-copy-{}", std::process::id()));
+        std::fs::write(&path, vec![7; 8192]).expect("there is room");
+        let file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .expect("it was made");
+        std::fs::remove_file(&path).expect("it was made");
+        let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping, of nothing that is used.
+        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 16384, both, shared, file.as_raw_fd(), 0) };
+        assert_ne!(mapped, libc::MAP_FAILED);
+        let mapped = mapped.cast::<u8>();
+        let mut bytes = vec![1_u8; 16384];
+        for count in [0, 1, 63, 64, 65, 4000, 8192] {
+            bytes.fill(1);
+            // SAFETY: both are as long.
+            assert!(unsafe { try_copy(bytes.as_mut_ptr(), mapped, count) });
+            assert!(bytes[..count].iter().all(|byte| *byte == 7) && bytes[count..].iter().all(|byte| *byte == 1));
+        }
+        bytes.fill(1);
+        // SAFETY: both are as long, but for pages that the file does not have.
+        assert!(!unsafe { try_copy(bytes.as_mut_ptr(), mapped, 8193) });
+        assert!(bytes[..8192].iter().all(|byte| *byte == 7) && bytes[8192] == 1);
+        // SAFETY: as above.
+        assert!(!unsafe { try_copy(mapped.wrapping_add(8190), bytes.as_ptr(), 100) });
+        // SAFETY: it lies in the mapping, in a page that the file has.
+        assert_eq!(unsafe { mapped.add(8191).read_volatile() }, 7);
+    }
+}

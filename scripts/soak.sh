@@ -252,9 +252,9 @@ soak() {
     [ "$threads_max" -le $((threads + 16)) ] || fail "the server had $threads_max threads"
 
     rm -rf "${mount:?}"/*
-    # A pool on a disk keeps its log.
+    # A pool on a disk keeps its log, which is rewritten when it is a sixteenth of the pool and some segments long.
     local attempt report='' log_kib_max=0
-    [ "$kind" = memory ] || log_kib_max=65536
+    [ "$kind" = memory ] || log_kib_max=73728
     for ((attempt = 0; attempt < 100; attempt++)); do
         report=$("$homenode" status --json "$mount")
         [ "$(jq '.used_bytes + .reserved_bytes' <<<"$report")" -gt $((log_kib_max * 1024)) ] || break

@@ -35,6 +35,7 @@ mod mount_helper;
 mod mountinfo;
 mod pool;
 mod progress;
+mod run;
 mod serve;
 mod status;
 mod steer;
@@ -68,6 +69,7 @@ enum Verb {
     Pool(pool::PoolCommand),
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
+    Run(run::RunArgs),
     Steer(steer::SteerArgs),
     Topology(topology::Args),
     #[command(subcommand)]
@@ -127,6 +129,7 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::File(command) => file::run(command),
         Verb::Pool(command) => pool::run(command),
         Verb::Volume(command) => volume::run(command),
+        Verb::Run(args) => run::run(args),
         Verb::Steer(args) => steer::run(args),
         Verb::Topology(args) => topology::run(args).map_err(boxed),
         Verb::Affinity(command) => affinity::run(command),

@@ -6,6 +6,7 @@
 use crate::mapped::Mapped;
 use crate::pages;
 use crate::real::KeptErrno;
+use crate::signals::Quiet;
 use crate::threads;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -102,8 +103,8 @@ fn first_uses(descriptor: &'static Descriptor, fd: c_int, state: usize) -> Optio
 
 /// Finds out what a descriptor is, and maps what is around `offset`, unless somebody else is about such a thing.
 fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
-    let Some(_busy) = Busy::new() else { return };
     let _errno = KeptErrno::new();
+    let Some(_busy) = Busy::new() else { return };
     if !descriptor.change(USES, LEARNING) {
         return;
     }
@@ -203,14 +204,17 @@ fn free_leaving() {
     }
 }
 
-/// [`BUSY`], held until dropped.
-struct Busy;
+/// [`BUSY`], held until dropped. No handler comes in between: the thread would not come back from one that jumps.
+struct Busy {
+    _quiet: Quiet,
+}
 
 impl Busy {
     fn new() -> Option<Self> {
+        let quiet = Quiet::new();
         // Acquire and release: what the last holder did.
         let taken = BUSY.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then_some(Self)
+        taken.is_ok().then_some(Self { _quiet: quiet })
     }
 }
 

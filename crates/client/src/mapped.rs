@@ -5,7 +5,7 @@
 //! changes what is known; others read it meanwhile, and a change of `cuts` makes them look again. Docs: docs/decisions/020-words.md.
 
 use crate::pages::{self, File, PIECE_BYTES, PIECES, Told};
-use crate::signals;
+use crate::signals::{self, Quiet};
 use homenode_shared::{Line, Seen, try_copy};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -483,22 +483,26 @@ impl Mapped {
     }
 }
 
-/// The right to change what is known of a file.
-struct Changing<'a>(&'a Mapped);
+/// The right to change what is known of a file. No handler comes in between.
+struct Changing<'a> {
+    mapped: &'a Mapped,
+    _quiet: Quiet,
+}
 
 impl<'a> Changing<'a> {
     fn new(mapped: &'a Mapped) -> Option<Self> {
+        let quiet = Quiet::new();
         // Acquire and release: what the last one has changed.
         let taken = mapped
             .is_changing
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then_some(Self(mapped))
+        taken.is_ok().then_some(Self { mapped, _quiet: quiet })
     }
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        self.0.is_changing.store(false, Ordering::Release);
+        self.mapped.is_changing.store(false, Ordering::Release);
     }
 }
 

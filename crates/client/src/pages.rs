@@ -61,6 +61,14 @@ static PAGES: [Page; PAGES_MAX] = [const {
     }
 }; PAGES_MAX];
 
+/// The one device whose files are looked at, 0 for all.
+static ONLY: AtomicU64 = AtomicU64::new(0);
+
+/// Leaves files of other devices to system calls.
+pub(crate) fn only(device: u64) {
+    ONLY.store(device, Ordering::Relaxed);
+}
+
 /// Looks at an open file; `None` if it is to be left to system calls.
 pub(crate) fn open(fd: c_int, offset: u64) -> Option<File> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
@@ -71,6 +79,9 @@ pub(crate) fn open(fd: c_int, offset: u64) -> Option<File> {
     }
     // SAFETY: the call has filled it.
     let status = unsafe { status.assume_init() };
+    if ![0, status.st_dev].contains(&ONLY.load(Ordering::Relaxed)) {
+        return None;
+    }
     let mut system = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: there is room for a statfs.
     if status.st_mode & libc::S_IFMT != libc::S_IFREG || unsafe { libc::fstatfs(fd, system.as_mut_ptr()) } != 0 {

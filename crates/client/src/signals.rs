@@ -70,7 +70,6 @@ pub(crate) fn catch_faults() -> bool {
     // SAFETY: the call has filled it.
     PROGRAMS.set(unsafe { before.assume_init_ref() });
     IS_CAUGHT.store(true, Ordering::Release);
-    let_faults_through();
     true
 }
 
@@ -84,6 +83,27 @@ pub(crate) fn let_faults_through() {
     unsafe { libc::sigaddset(&raw mut mask, libc::SIGBUS) };
     let none = std::ptr::null_mut();
     real!(pthread_sigmask(libc::SIG_UNBLOCK => c_int, &raw const mask => *const libc::sigset_t, none => *mut libc::sigset_t) -> c_int);
+}
+
+/// No handler runs in this thread until it is dropped: one might jump out of what is done meanwhile.
+pub(crate) struct Quiet(libc::sigset_t);
+
+impl Quiet {
+    pub(crate) fn new() -> Self {
+        let (mut all, mut before) = (empty_mask(), empty_mask());
+        // SAFETY: a mask.
+        unsafe { libc::sigfillset(&raw mut all) };
+        let how = libc::SIG_SETMASK;
+        real!(pthread_sigmask(how => c_int, &raw const all => *const libc::sigset_t, &raw mut before => *mut libc::sigset_t) -> c_int);
+        Self(before)
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let (how, none) = (libc::SIG_SETMASK, std::ptr::null_mut());
+        real!(pthread_sigmask(how => c_int, &raw const self.0 => *const libc::sigset_t, none => *mut libc::sigset_t) -> c_int);
+    }
 }
 
 fn empty_mask() -> libc::sigset_t {

@@ -1,22 +1,36 @@
 //! Beginning and end of a process, and fork(2).
 
-use crate::{files, statistics, threads};
-use std::ffi::CStr;
+use crate::real::real;
+use crate::{files, pages, statistics, threads};
+use std::ffi::{CStr, c_int};
 
 /// Set by `homenode run`: the library does nothing without it.
 const RUN: &CStr = c"HOMENODE_RUN";
 /// Its value for `--stats`.
 const STATS: &[u8] = b"stats";
+/// The device of the one pool that it is for, as `major:minor`.
+const DEVICE: &CStr = c"HOMENODE_RUN_DEVICE";
+
+/// A variable of the environment.
+fn variable(name: &CStr) -> Option<&'static [u8]> {
+    // SAFETY: a string that ends in NUL; nobody changes the environment before main().
+    let value = unsafe { libc::getenv(name.as_ptr()) };
+    // SAFETY: a string that ends in NUL, of the environment.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_bytes())
+}
+
+fn device(text: &[u8]) -> Option<u64> {
+    let (major, minor) = std::str::from_utf8(text).ok()?.split_once(':')?;
+    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
+}
 
 extern "C" fn start() {
-    // SAFETY: a string that ends in NUL; nobody changes the environment before main().
-    let value = unsafe { libc::getenv(RUN.as_ptr()) };
-    if value.is_null() {
-        return;
-    }
-    // SAFETY: a string that ends in NUL, of the environment.
-    if unsafe { CStr::from_ptr(value) }.to_bytes() == STATS {
+    let Some(value) = variable(RUN) else { return };
+    if value == STATS {
         statistics::start();
+    }
+    if let Some(device) = variable(DEVICE).and_then(device) {
+        pages::only(device);
     }
     threads::start();
     // SAFETY: functions that may be called in a child.
@@ -27,10 +41,25 @@ extern "C" fn start() {
 extern "C" fn after_fork() {
     files::after_fork();
     threads::after_fork();
+    statistics::begin();
 }
 
 extern "C" fn end() {
     statistics::tell();
+}
+
+/// _exit(2): by it children of a fork(2) end, which run no other end.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _exit(status: c_int) -> ! {
+    statistics::tell();
+    real!(_exit(status => c_int) -> !)
+}
+
+/// [`_exit`] by its other name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: the caller's.
+    unsafe { _exit(status) }
 }
 
 #[used]

@@ -1,0 +1,114 @@
+//! `homenode run`: a command whose reads and writes on mounted pools are copies, by a library that is preloaded into it.
+
+mod program;
+
+use crate::failure::{Failure, Result, fail};
+use crate::mountinfo::{locate, shown};
+use program::{Fit, look_at};
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The library's file.
+const LIBRARY: &str = "libhomenode.so";
+/// What the library looks for: without it, it does nothing.
+const RUN: &str = "HOMENODE_RUN";
+/// The one pool that it is for, by its device.
+const DEVICE: &str = "HOMENODE_RUN_DEVICE";
+/// The dynamic linker's list of libraries.
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Run a command whose reads and writes at an offset, on mounted pools, are copies by its own threads.
+///
+/// It is for programs that use pread(2) and pwrite(2) on files that they have opened for both: databases, fio, channels of the JVM. All other calls, and all
+/// other files, are as ever. Files have to be the kernel's (`homenode status` says: data kernel), as they are on pools of memory. Programs that are linked statically, run with another user's rights, or use
+/// another C library than glibc run unchanged.
+#[derive(clap::Args, Debug)]
+pub(crate) struct RunArgs {
+    /// Only on the pool that is mounted here, not on all.
+    #[arg(long, value_name = "DIR")]
+    pool: Option<PathBuf>,
+    /// Tell on standard error why a program runs unchanged, and at the end of each process how many of its calls were copies.
+    #[arg(long)]
+    stats: bool,
+    /// The command and its arguments.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: &RunArgs) -> Result<()> {
+    let (program, words) = args.command.split_first().expect("clap requires one");
+    let mut command = Command::new(program);
+    command.args(words);
+    let device = args.pool.as_deref().map(device_of).transpose()?;
+    match look_at(program) {
+        Some(Fit::Unfit(reason)) if args.stats => {
+            complain!("homenode run: {} runs unchanged: {reason}", shown(Path::new(program)))
+        }
+        Some(Fit::Unfit(_)) => {}
+        // What cannot be looked at can perhaps be run; if not, that is told below.
+        Some(Fit::Fits) | None => preload(&mut command, &library()?, args.stats, device),
+    }
+    let error = command.exec();
+    let name = shown(Path::new(program));
+    match error.kind() {
+        ErrorKind::NotFound => fail!("cannot run {name}: there is no such command, or not what its first line names"),
+        _ => Err(Failure::new(format!("cannot run {name}: {error}"))),
+    }
+}
+
+fn preload(command: &mut Command, library: &Path, stats: bool, device: Option<String>) {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    command.env(PRELOAD, list).env(RUN, if stats { "stats" } else { "on" });
+    match device {
+        Some(device) => command.env(DEVICE, device),
+        None => command.env_remove(DEVICE),
+    };
+}
+
+/// The device of the pool that is mounted on a directory, as the library compares it.
+fn device_of(directory: &Path) -> Result<String> {
+    let located = locate(directory).map_err(|error| Failure::new(format!("{}: {error}", shown(directory))))?;
+    if !located.mount.is_homenode() {
+        fail!(
+            "{} is not on a pool: `homenode status` lists those that are mounted",
+            shown(directory)
+        );
+    }
+    let device = located.mount.device;
+    Ok(format!("{}:{}", device.major, device.minor))
+}
+
+/// The library's file: beside this command, as Cargo builds it, or where `make install` puts it.
+fn library() -> Result<PathBuf> {
+    let own = std::env::current_exe()
+        .map_err(|error| Failure::new(format!("cannot tell where this command lies: {error}")))?;
+    let directory = own.parent().unwrap_or(Path::new("/"));
+    let places = [directory.join(LIBRARY), directory.join("../lib/homenode").join(LIBRARY)];
+    let found = places.iter().find(|place| place.is_file());
+    let found = found.and_then(|place| place.canonicalize().ok());
+    found.filter(|place| can_be_listed(place.as_os_str())).ok_or_else(|| {
+        let [beside, installed] = &places;
+        Failure::new(format!(
+            "cannot find {LIBRARY}: neither {} nor {} is there; `make install` or `cargo build --package homenode-client` makes it",
+            shown(beside),
+            shown(installed)
+        ))
+    })
+}
+
+/// Whether the dynamic linker takes the path for one: it separates paths by colons and blanks.
+fn can_be_listed(path: &OsStr) -> bool {
+    !path.as_encoded_bytes().iter().any(|byte| matches!(byte, b':' | b' '))
+}

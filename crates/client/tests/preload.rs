@@ -1,0 +1,411 @@
+//! Programs with the library preloaded, on a real mount, beside programs without it. Needs root and /dev/fuse.
+//!
+//! A test runs its own executable again as the program, which [`program`] is.
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
+
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "it calls the C library as programs do: with numbers, and buffers with their lengths"
+)]
+mod program;
+
+use homenode::{Data, Mount, MountOptions, Pool, PoolOptions, Size};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// A mount whose files' bytes the kernel holds.
+struct Mounted {
+    _pool: Pool,
+    mount: Option<Mount>,
+    directory: tempfile::TempDir,
+    /// For programs.
+    built: tempfile::TempDir,
+}
+
+impl Mounted {
+    fn new() -> Option<Self> {
+        // SAFETY: takes nothing.
+        if unsafe { libc::geteuid() } != 0 || !Path::new("/dev/fuse").exists() {
+            let _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root and /dev/fuse");
+            return None;
+        }
+        let pool = Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(256 << 20))).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        let mut options = MountOptions::default();
+        options.data = Data::Kernel;
+        let mount = pool.mount_with(directory.path(), &options).unwrap();
+        Some(Self {
+            _pool: pool,
+            mount: Some(mount),
+            directory,
+            built: tempfile::tempdir().unwrap(),
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        drop(self.mount.take());
+    }
+}
+
+/// The library: Cargo does not build it for tests, which cannot link it.
+fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "homenode-client"])
+            .status();
+        assert!(built.unwrap().success());
+        let own = std::env::current_exe().unwrap();
+        own.parent().and_then(Path::parent).unwrap().join("libhomenode.so")
+    })
+}
+
+/// A program at work.
+struct Program {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Program {
+    /// Runs a part of [`program`] on a file, with the library or without it.
+    fn start(part: &str, file: &Path, is_preloaded: bool) -> Self {
+        Self::start_with(part, file, is_preloaded, |_| ())
+    }
+
+    fn start_with(part: &str, file: &Path, is_preloaded: bool, change: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([program::NAME, "--exact", "--nocapture", "--test-threads=1"]);
+        command.env(program::PART, part).env(program::FILE, file);
+        change(&mut command);
+        Self::of(&mut command, is_preloaded)
+    }
+
+    fn of(command: &mut Command, is_preloaded: bool) -> Self {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if is_preloaded {
+            command.env("LD_PRELOAD", library()).env("HOMENODE_RUN", "stats");
+        }
+        let mut child = command.spawn().unwrap();
+        let (to, from) = (
+            child.stdin.take().unwrap(),
+            BufReader::new(child.stdout.take().unwrap()),
+        );
+        Self { child, to, from }
+    }
+
+    /// Sends a command; gives the answer.
+    fn ask(&mut self, command: &str) -> String {
+        writeln!(self.to, "{command}").unwrap();
+        self.answer()
+    }
+
+    fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            if self.from.read_line(&mut line).unwrap() == 0 {
+                let mut said = String::new();
+                self.child.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
+                panic!("the program has ended, {:?}: {said}", self.child.wait());
+            }
+            // The test harness of the program writes lines of its own.
+            if let Some((_, answer)) = line.split_once("= ") {
+                return answer.trim().to_owned();
+            }
+        }
+    }
+
+    /// Waits for its good end; gives its numbers of copies and of system calls on files of the pool.
+    fn end(mut self) -> (u64, u64) {
+        drop(self.to);
+        // Its test harness has something to say, and needs somebody who listens.
+        std::io::copy(&mut self.from, &mut std::io::sink()).unwrap();
+        let output = self.child.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{}: {said}", output.status);
+        let Some((_, told)) = said.split_once("homenode run: process ") else {
+            return (0, 0);
+        };
+        let numbers: Vec<u64> = told
+            .split(|byte: char| !byte.is_ascii_digit())
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        (numbers[1], numbers[3])
+    }
+}
+
+/// The bytes of a file as a slow, obvious model.
+struct Model(Vec<u8>);
+
+impl Model {
+    fn write(&mut self, at: usize, bytes: usize, value: u8) {
+        self.0.resize(self.0.len().max(at + bytes), 0);
+        self.0[at..at + bytes].fill(value);
+    }
+
+    /// What the program answers to a read.
+    fn read(&self, at: usize, bytes: usize) -> String {
+        let end = self.0.len().min(at + bytes);
+        program::digest(self.0.get(at..end).unwrap_or(&[]))
+    }
+}
+
+fn punch(file: &File, at: usize, bytes: usize) {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: takes numbers, and an open descriptor.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, bytes as i64) };
+    assert_eq!(done, 0);
+}
+
+/// A program with the library and plain processes take turns; a model knows the result.
+#[test]
+fn every_answer_is_the_one_of_the_system_calls() {
+    let Some(mounted) = Mounted::new() else { return };
+    let (path, seed) = (mounted.path("file"), fastrand::u64(..));
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    fs::write(&path, vec![1; 300_000]).unwrap();
+    let mut model = Model(vec![1; 300_000]);
+    let plain = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mut clients = [
+        Program::start("commands", &path, true),
+        Program::start("commands", &path, true),
+    ];
+    for round in 0..6000 {
+        let (at, bytes) = (random.usize(..400_000), random.usize(1..9000));
+        let value = random.u8(1..);
+        let client = &mut clients[random.usize(..2)];
+        // Files that are cut all the time are hardly ever copied from.
+        let is_calm = round / 500 % 2 == 0 && random.u32(..20) > 0;
+        match random.u32(if is_calm { 2..40 } else { 0..40 }) {
+            7 if is_calm => {}
+            0 => {
+                let size = random.usize(..350_000);
+                plain.set_len(size as u64).unwrap();
+                model.0.resize(size, 0);
+            }
+            1 => {
+                punch(&plain, at, bytes);
+                let end = model.0.len().min(at + bytes);
+                if at < end {
+                    model.0[at..end].fill(0);
+                }
+            }
+            2..6 => {
+                plain.write_all_at(&vec![value; bytes], at as u64).unwrap();
+                model.write(at, bytes, value);
+            }
+            6 => assert_eq!(client.ask("size"), model.0.len().to_string(), "round {round}"),
+            7 => {
+                let size = random.usize(..350_000);
+                client.ask(&format!("truncate {size}"));
+                model.0.resize(size, 0);
+            }
+            8..20 => {
+                assert_eq!(
+                    client.ask(&format!("write {at} {bytes} {value}")),
+                    bytes.to_string(),
+                    "round {round}"
+                );
+                model.write(at, bytes, value);
+            }
+            _ => {
+                let answer = client.ask(&format!("read {at} {bytes}"));
+                assert_eq!(answer, model.read(at, bytes), "round {round}: {bytes} at {at}");
+            }
+        }
+        let mut seen = vec![0; bytes];
+        let read = plain.read_at(&mut seen, at as u64).unwrap();
+        assert_eq!(program::digest(&seen[..read]), model.read(at, bytes), "round {round}");
+    }
+    for client in clients {
+        let (fast, slow) = client.end();
+        assert!(fast > 300, "{fast} copies, {slow} system calls");
+    }
+}
+
+/// Programs read and write as fast as they can, beside one that cuts the file and lets it grow. Nothing is seen that nobody has written.
+#[test]
+fn no_byte_comes_from_nowhere() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 300_000]).unwrap();
+    let plain = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mut clients: Vec<_> = (0..2).map(|_| Program::start("race", &path, true)).collect();
+    let mut random = fastrand::Rng::new();
+    for client in &mut clients {
+        client.ask("begin");
+    }
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        plain.set_len(random.u64(..300_000)).unwrap();
+        punch(&plain, random.usize(..300_000), 5000);
+        plain.write_all_at(&[b'b'; 4096], random.u64(..300_000)).unwrap();
+    }
+    for mut client in clients {
+        assert_eq!(client.ask("end"), "0 odd");
+        let (fast, _) = client.end();
+        assert!(fast > 100, "{fast} copies");
+    }
+}
+
+#[test]
+fn descriptors_that_are_closed_and_opened_again_are_other_files() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 10_000]).unwrap();
+    fs::write(mounted.path("file.other"), vec![b'b'; 10_000]).unwrap();
+    let mut client = Program::start("descriptors", &path, true);
+    assert_eq!(client.answer(), "done");
+    assert!(client.end().0 > 100);
+}
+
+#[test]
+fn signals_are_the_programs_own() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 100_000]).unwrap();
+    let mut client = Program::start("signals", &path, true);
+    assert_eq!(client.answer(), "done");
+    assert!(client.end().0 > 100);
+}
+
+/// Handlers that leave copies in the middle.
+#[test]
+fn jumps_out_of_copies_do_not_end_them() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 100_000]).unwrap();
+    let program = mounted.built.path().join("jumps");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/jumps.c");
+    let built = Command::new("cc")
+        .args(["-O2", "-Wall", "-Werror", "-o"])
+        .args([&program, &source])
+        .status();
+    assert!(built.unwrap().success());
+    let mut client = Program::of(Command::new(program).arg(&path), true);
+    assert_eq!(client.answer(), "done");
+    assert!(client.end().0 > 1500);
+}
+
+#[test]
+fn threads_that_close_what_others_read_and_forks_harm_nobody() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 1 << 20]).unwrap();
+    let mut client = Program::start("threads", &path, true);
+    assert_eq!(client.answer(), "done");
+    client.end();
+}
+
+/// Reading a hole through a mapping would allocate it.
+#[test]
+fn reading_holes_takes_no_room() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    let file = File::create(&path).unwrap();
+    file.set_len(128 << 20).unwrap();
+    file.write_all_at(&[1; 4096], 64 << 20).unwrap();
+    let blocks = file.metadata().unwrap().blocks();
+    let mut client = Program::start("commands", &path, true);
+    for round in 0..2000 {
+        let at = round * 61_440;
+        client.ask(&format!("read {at} 4096"));
+        client.ask(&format!("read {} 4096", 64 << 20));
+    }
+    assert_eq!(file.metadata().unwrap().blocks(), blocks);
+    client.end();
+}
+
+/// Times are right to a tick of the kernel's clock (10 ms at most), each look shows a new one after a write, and set-uid goes with a write.
+#[test]
+fn times_and_set_uid_follow_writes() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 100_000]).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    let mut client = Program::start_with("commands", &path, true, |command| {
+        use std::os::unix::process::CommandExt;
+        command.uid(65534).gid(65534);
+    });
+    let time = || {
+        let status = fs::metadata(&path).unwrap();
+        (status.mtime(), status.mtime_nsec())
+    };
+    for round in 0..300 {
+        let before = time();
+        std::thread::sleep(Duration::from_millis(11));
+        // The first is a system call, the others are copies.
+        (0..20).for_each(|_| drop(client.ask("write 100 50 7")));
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap();
+        let (seconds, nanoseconds) = time();
+        assert!((seconds, nanoseconds) > before, "round {round}");
+        let late = now.saturating_sub(Duration::new(
+            seconds.try_into().unwrap(),
+            nanoseconds.try_into().unwrap(),
+        ));
+        // The commands themselves take some milliseconds on a busy machine.
+        assert!(late < Duration::from_secs(1), "round {round}: {late:?} late");
+        if round % 10 == 0 {
+            fs::set_permissions(&path, Permissions::from_mode(0o4666)).unwrap();
+            client.ask("write 100 50 7");
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o666, "round {round}");
+        }
+    }
+    let (fast, _) = client.end();
+    assert!(fast > 1000, "{fast} copies");
+}
+
+/// With little address space a part of the file is mapped, or nothing.
+#[test]
+fn little_address_space_is_enough() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 100 << 20]).unwrap();
+    let limited = |bytes: u64| {
+        let mut client = Program::start_with("commands", &path, true, |command| {
+            use std::os::unix::process::CommandExt;
+            let limit = libc::rlimit {
+                rlim_cur: bytes,
+                rlim_max: bytes,
+            };
+            let set = move || {
+                // SAFETY: takes a limit.
+                match unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            };
+            // SAFETY: it calls what may be called after fork(2).
+            unsafe { command.pre_exec(set) };
+        });
+        for at in [0, 1, 90, 91, 92, 93, 94, 95, 96, 50, 0].into_iter().cycle().take(2000) {
+            assert_eq!(
+                client.ask(&format!("read {} 4096", at << 20)),
+                program::digest(&[b'a'; 4096])
+            );
+        }
+        client.end().0
+    };
+    assert!(limited(1 << 30) > 100);
+    limited(256 << 20);
+}

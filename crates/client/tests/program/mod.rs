@@ -1,0 +1,403 @@
+//! The program that tests run with the library preloaded. It uses the C library as programs do, and knows nothing of the library.
+
+use std::ffi::{CString, c_int};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, Write};
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+pub(crate) const NAME: &str = "program::program";
+pub(crate) const PART: &str = "HOMENODE_TEST_PART";
+pub(crate) const FILE: &str = "HOMENODE_TEST_FILE";
+
+/// Tells bytes from others: their number, and a sum in which each place counts differently.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    let sum = bytes
+        .iter()
+        .fold(7_u64, |sum, byte| sum.wrapping_mul(1_000_003) ^ u64::from(*byte));
+    format!("{} {sum:x}", bytes.len())
+}
+
+/// Does its part, if this process was started for one.
+#[test]
+fn program() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let path = PathBuf::from(std::env::var_os(FILE).unwrap());
+    match &*part {
+        "commands" => commands(&path),
+        "race" => race(&path),
+        "descriptors" => descriptors(&path),
+        "signals" => signals(&path),
+        "threads" => threads(&path),
+        other => panic!("no part {other}"),
+    }
+}
+
+fn say(answer: &str) {
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "= {answer}").unwrap();
+    output.flush().unwrap();
+}
+
+fn open(path: &Path) -> File {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.unwrap_or_else(|_| File::open(path).unwrap())
+}
+
+fn pread(fd: c_int, bytes: usize, at: usize) -> Result<Vec<u8>, i32> {
+    let mut buffer = vec![0xEE; bytes];
+    // SAFETY: a buffer with its length.
+    let read = unsafe { libc::pread64(fd, buffer.as_mut_ptr().cast(), bytes, at as i64) };
+    buffer.truncate(usize::try_from(read).map_err(|_| errno())?);
+    Ok(buffer)
+}
+
+fn pwrite(fd: c_int, bytes: &[u8], at: usize) -> Result<usize, i32> {
+    // SAFETY: a buffer with its length.
+    let written = unsafe { libc::pwrite64(fd, bytes.as_ptr().cast(), bytes.len(), at as i64) };
+    usize::try_from(written).map_err(|_| errno())
+}
+
+fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+/// Carries out what it is told.
+fn commands(path: &Path) {
+    let file = open(path);
+    let fd = file.as_raw_fd();
+    for line in std::io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |nth: usize| words[nth].parse::<usize>().unwrap();
+        say(&match words[0] {
+            "read" => {
+                let (at, bytes) = (number(1), number(2));
+                match at % 3 {
+                    0 => digest(&pread(fd, bytes, at).unwrap()),
+                    // In three pieces.
+                    _ => digest(&readv(fd, bytes, at)),
+                }
+            }
+            "write" => {
+                let (at, bytes) = (number(1), vec![u8::try_from(number(3)).unwrap(); number(2)]);
+                match at % 3 {
+                    0 => pwrite(fd, &bytes, at).unwrap().to_string(),
+                    _ => writev(fd, &bytes, at).to_string(),
+                }
+            }
+            "truncate" => {
+                file.set_len(number(1) as u64).unwrap();
+                String::new()
+            }
+            "size" => file.metadata().unwrap().len().to_string(),
+            other => panic!("no command {other}"),
+        });
+    }
+}
+
+fn pieces(buffer: *mut u8, bytes: usize) -> [libc::iovec; 3] {
+    let cuts = [0, bytes / 3, bytes / 2, bytes];
+    std::array::from_fn(|nth| libc::iovec {
+        iov_base: buffer.wrapping_add(cuts[nth]).cast(),
+        iov_len: cuts[nth + 1] - cuts[nth],
+    })
+}
+
+fn readv(fd: c_int, bytes: usize, at: usize) -> Vec<u8> {
+    let mut buffer = vec![0xEE; bytes];
+    let pieces = pieces(buffer.as_mut_ptr(), bytes);
+    // SAFETY: three pieces of the buffer.
+    let read = unsafe { libc::preadv64(fd, pieces.as_ptr(), 3, at as i64) };
+    buffer.truncate(read.try_into().unwrap());
+    buffer
+}
+
+fn writev(fd: c_int, bytes: &[u8], at: usize) -> isize {
+    let pieces = pieces(bytes.as_ptr().cast_mut(), bytes.len());
+    // SAFETY: three pieces of the buffer.
+    unsafe { libc::pwritev64(fd, pieces.as_ptr(), 3, at as i64) }
+}
+
+/// Reads and writes at random until it is told to end; counts bytes that nobody writes.
+fn race(path: &Path) {
+    static ENDS: AtomicBool = AtomicBool::new(false);
+    let file = open(path);
+    let lines = &mut std::io::stdin().lines();
+    lines.next().unwrap().unwrap();
+    say("begun");
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let (mut random, mut odd, mut round) = (fastrand::Rng::new(), 0, 0_u64);
+            while !ENDS.load(Ordering::Relaxed) {
+                let at = random.usize(..300_000);
+                if round % 2 == 0 {
+                    let read = pread(file.as_raw_fd(), 8192, at).unwrap();
+                    odd += u64::from(read.iter().any(|byte| !matches!(byte, 0 | b'a' | b'b' | b'c')));
+                } else {
+                    assert_eq!(pwrite(file.as_raw_fd(), &[b'c'; 4096], at), Ok(4096));
+                }
+                round += 1;
+            }
+            odd
+        });
+        lines.next().unwrap().unwrap();
+        ENDS.store(true, Ordering::Relaxed);
+        say(&format!("{} odd", work.join().unwrap()));
+    });
+}
+
+/// Uses a descriptor often enough for it to be mapped, and sees what is in the file.
+fn use_as(fd: c_int, byte: u8) {
+    for _ in 0..50 {
+        assert_eq!(pread(fd, 100, 50), Ok(vec![byte; 100]), "descriptor {fd}");
+    }
+}
+
+/// Each way to close, replace and duplicate descriptors.
+fn descriptors(path: &Path) {
+    let other = path.with_extension("other");
+    let open_as = |path: &Path, wanted: c_int| {
+        let fd = open(path).into_raw_fd();
+        assert_eq!(fd, wanted, "the lowest number that is free");
+    };
+    let first = open(path).into_raw_fd();
+    let close_by: [(&str, &dyn Fn()); 6] = [
+        ("close", &|| assert_eq!(unsafe { libc::close(first) }, 0)),
+        ("close_range", &|| {
+            assert_eq!(
+                unsafe { libc::close_range(first.cast_unsigned(), first.cast_unsigned(), 0) },
+                0
+            );
+        }),
+        ("syscall", &|| {
+            assert_eq!(unsafe { libc::syscall(libc::SYS_close, first) }, 0)
+        }),
+        ("fclose", &|| {
+            // SAFETY: a descriptor that is the stream's from now on.
+            let stream = unsafe { libc::fdopen(first, c"r+".as_ptr()) };
+            // SAFETY: the stream that was just made.
+            assert_eq!(unsafe { libc::fclose(stream) }, 0);
+        }),
+        ("closefrom", &|| unsafe { closefrom(first) }),
+        ("drop", &|| {
+            drop(unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(first) })
+        }),
+    ];
+    for (how, close) in close_by {
+        use_as(first, b'a');
+        close();
+        open_as(&other, first);
+        use_as(first, b'b');
+        close();
+        // Not a file at all: made past all that opens files.
+        let mut ends = [0; 2];
+        // SAFETY: room for two.
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        assert_eq!(ends[0], first, "{how}");
+        assert_eq!(pread(first, 100, 50), Err(libc::ESPIPE), "{how}");
+        // SAFETY: both are this function's.
+        unsafe { libc::close(ends[1]) };
+        unsafe { libc::close(first) };
+        open_as(path, first);
+    }
+    use_as(first, b'a');
+    let second = open(&other).into_raw_fd();
+    use_as(second, b'b');
+    // SAFETY: takes numbers.
+    assert_eq!(unsafe { libc::dup2(second, first) }, first);
+    use_as(first, b'b');
+    // SAFETY: takes numbers.
+    let third = unsafe { libc::fcntl(second, libc::F_DUPFD, 20) };
+    use_as(third, b'b');
+    // Another flag of the open file, by another of its descriptors.
+    assert_eq!(pwrite(third, &[b'b'; 10], 0), Ok(10));
+    // SAFETY: takes numbers.
+    assert_eq!(unsafe { libc::fcntl(first, libc::F_SETFL, libc::O_APPEND) }, 0);
+    (0..20).for_each(|_| assert_eq!(pwrite(third, b"z", 0), Ok(1)));
+    assert_eq!(pread(second, 1, 0), Ok(vec![b'b']), "it was appended");
+    assert_eq!(pread(second, 30, 10_000), Ok(vec![b'z'; 20]));
+    // What cannot be written, read, or is not open.
+    let reader = File::open(path).unwrap();
+    use_as(reader.as_raw_fd(), b'a');
+    assert_eq!(pwrite(reader.as_raw_fd(), b"z", 0), Err(libc::EBADF));
+    let writer = OpenOptions::new().write(true).open(path).unwrap();
+    (0..20).for_each(|_| assert_eq!(pread(writer.as_raw_fd(), 1, 0), Err(libc::EBADF)));
+    assert_eq!(pread(999, 1, 0), Err(libc::EBADF));
+    assert_eq!(pread(-1, 1, 0), Err(libc::EBADF));
+    // SAFETY: no bytes are read.
+    assert_eq!(
+        unsafe { libc::pread64(reader.as_raw_fd(), std::ptr::null_mut(), 0, 0) },
+        0
+    );
+    // SAFETY: a buffer of one byte, and an offset that is none.
+    assert_eq!(
+        unsafe { libc::pread64(reader.as_raw_fd(), [0_u8].as_mut_ptr().cast(), 1, -1) },
+        -1
+    );
+    assert_eq!(errno(), libc::EINVAL);
+    // Mapped by another name of the same file: rename and removal change nothing.
+    std::fs::rename(path, path.with_extension("renamed")).unwrap();
+    use_as(reader.as_raw_fd(), b'a');
+    std::fs::remove_file(path.with_extension("renamed")).unwrap();
+    use_as(reader.as_raw_fd(), b'a');
+    say("done");
+}
+
+unsafe extern "C" {
+    fn closefrom(first: c_int);
+}
+
+static CAUGHT: AtomicUsize = AtomicUsize::new(0);
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// The program's own handler: gives a page of zeros where its own mapping has none.
+extern "C" fn on_bus_error(_: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    CAUGHT.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: an action with SA_SIGINFO gets one.
+    let address = unsafe { (*info).si_addr() } as usize;
+    let page = address / 4096 * 4096;
+    assert!(page >= MAPPED.load(Ordering::Relaxed));
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: a page of the program's own mapping.
+    unsafe { libc::mmap(page as *mut _, 4096, libc::PROT_READ, flags, -1, 0) };
+}
+
+fn signals(path: &Path) {
+    let file = open(path);
+    let fd = file.as_raw_fd();
+    (0..50).for_each(|_| assert_eq!(pread(fd, 100, 90_000), Ok(vec![b'a'; 100])));
+    // Everything is blocked: a page that is gone must not kill.
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: room for a mask.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: a mask.
+    assert_eq!(
+        unsafe { libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut()) },
+        0
+    );
+    // SAFETY: likewise.
+    assert_eq!(
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()) },
+        0
+    );
+    // Cut by a process without the library, as often as it can.
+    let cut = |size: u64| {
+        let status = std::process::Command::new("truncate")
+            .env_remove("LD_PRELOAD")
+            .args(["-s", &size.to_string()])
+            .arg(path)
+            .status();
+        assert!(status.unwrap().success());
+    };
+    for _ in 0..5 {
+        cut(50_000);
+        assert_eq!(pread(fd, 100, 90_000), Ok(vec![]));
+        assert_eq!(pread(fd, 100, 49_990).unwrap().len(), 10);
+        cut(100_000);
+        assert_eq!(pread(fd, 100, 90_000), Ok(vec![0; 100]));
+        (0..50).for_each(|_| assert_eq!(pwrite(fd, &[b'a'; 100], 90_000), Ok(100)));
+    }
+    // SAFETY: a mask.
+    assert_eq!(
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, all.as_ptr(), std::ptr::null_mut()) },
+        0
+    );
+
+    // The program's own action is its own, and is told as it was set.
+    // SAFETY: all zero bits are a sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_bus_error as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    // SAFETY: a sigaction.
+    assert_eq!(
+        unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) },
+        0
+    );
+    // SAFETY: all zero bits are a sigaction.
+    let mut told: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: room for a sigaction.
+    assert_eq!(
+        unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut told) },
+        0
+    );
+    assert_eq!(told.sa_sigaction, action.sa_sigaction);
+    let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping.
+    let own = unsafe { libc::mmap(std::ptr::null_mut(), 200_704, both, shared, fd, 0) };
+    assert_ne!(own, libc::MAP_FAILED);
+    MAPPED.store(own as usize, Ordering::Relaxed);
+    // SAFETY: within the mapping, beyond the file: the handler makes it readable.
+    assert_eq!(unsafe { own.cast::<u8>().add(150_000).read_volatile() }, 0);
+    assert_eq!(CAUGHT.load(Ordering::Relaxed), 1);
+    // Into such a page: the program's handler is not asked for a copy, and what the system call says counts.
+    // SAFETY: within the mapping.
+    let gone = unsafe { own.cast::<u8>().add(180_000) };
+    // SAFETY: within the mapping.
+    let read = unsafe { libc::pread64(fd, gone.cast(), 100, 0) };
+    assert_eq!((read, errno()), (-1, libc::EFAULT));
+    assert_eq!(CAUGHT.load(Ordering::Relaxed), 1);
+    say("done");
+}
+
+/// Some threads read by descriptors that another one closes and opens, and that forks meanwhile.
+fn threads(path: &Path) {
+    static ENDS: AtomicBool = AtomicBool::new(false);
+    let name = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+    let fds: Vec<c_int> = (0..4).map(|_| open(path).into_raw_fd()).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut random = fastrand::Rng::new();
+                while !ENDS.load(Ordering::Relaxed) {
+                    let fd = fds[random.usize(..4)];
+                    match pread(fd, 4096, random.usize(..250) * 4096) {
+                        Ok(read) => assert!(read.is_empty() || read == [b'a'; 4096]),
+                        Err(errno) => assert_eq!(errno, libc::EBADF),
+                    }
+                    if random.u32(..4) == 0 {
+                        let _ = pwrite(fd, &[b'a'; 4096], random.usize(..250) * 4096);
+                    }
+                }
+            });
+        }
+        for round in 0..400 {
+            let fd = fds[round % 4];
+            // SAFETY: this thread alone closes and opens.
+            unsafe { libc::close(fd) };
+            // SAFETY: a string that ends in NUL.
+            let opened = unsafe { libc::open(name.as_ptr(), libc::O_RDWR) };
+            if opened != fd {
+                // SAFETY: takes numbers.
+                unsafe { libc::dup2(opened, fd) };
+                // SAFETY: it was opened above.
+                unsafe { libc::close(opened) };
+            }
+            (0..10).for_each(|_| assert_eq!(pread(fd, 10, 5).unwrap(), [b'a'; 10]));
+            if round % 20 == 0 {
+                // SAFETY: the child calls what may be called in one.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    let mut bytes = [0_u8; 4096];
+                    let mut good = true;
+                    for _ in 0..50 {
+                        // SAFETY: a buffer with its length.
+                        good &= unsafe { libc::pread64(fd, bytes.as_mut_ptr().cast(), 4096, 8192) } == 4096;
+                        good &= bytes == [b'a'; 4096];
+                        // SAFETY: a buffer with its length.
+                        good &= unsafe { libc::pwrite64(fd, bytes.as_ptr().cast(), 4096, 8192) } == 4096;
+                    }
+                    // SAFETY: ends the child at once.
+                    unsafe { libc::_exit(i32::from(!good)) };
+                }
+                let mut status = 0;
+                // SAFETY: room for a status.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0);
+            }
+        }
+        ENDS.store(true, Ordering::Relaxed);
+    });
+    say("done");
+}

@@ -52,7 +52,7 @@ soak: setup
 build:
 ifndef HOMENODE_BINARY
 	@scripts/setup.sh
-	@cargo build --release -p homenode-cli
+	@cargo build --release -p homenode-cli -p homenode-client
 endif
 
 install: build

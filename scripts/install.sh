@@ -16,8 +16,11 @@ case $prefix in
     ;;
 esac
 binary=${HOMENODE_BINARY:-${CARGO_TARGET_DIR:-target}/release/homenode}
+# Cargo puts it beside the command.
+library=$(dirname "$binary")/libhomenode.so
 
 bin=$prefix/bin
+lib=$prefix/lib/homenode
 man=$prefix/share/man
 units=$prefix/lib/systemd/system
 bash=$prefix/share/bash-completion/completions
@@ -47,9 +50,15 @@ install_all() {
     trap 'rm -rf "$generated"' EXIT
     "$binary" generate "$generated"
     put 755 "$binary" "$bin/homenode"
-    # Whoever has a Rust toolchain has it; without it the command is only larger.
+    if [ -e "$library" ]; then
+        put 644 "$library" "$lib/libhomenode.so"
+    else
+        echo "install: there is no $library: \`homenode run\` will not work (cargo build --release -p homenode-client)" >&2
+    fi
+    # Whoever has a Rust toolchain has it; without it the files are only larger.
     if command -v strip >/dev/null; then
         strip --strip-unneeded "$destination$bin/homenode"
+        [ ! -e "$destination$lib/libhomenode.so" ] || strip --strip-unneeded "$destination$lib/libhomenode.so"
     fi
     mkdir -p "$destination$sbin"
     for helper in $helpers; do
@@ -71,7 +80,8 @@ install_all() {
 }
 
 uninstall_all() {
-    rm -f "$destination$bin/homenode"
+    rm -f "$destination$bin/homenode" "$destination$lib/libhomenode.so"
+    [ ! -d "$destination$lib" ] || rmdir --ignore-fail-on-non-empty "$destination$lib"
     rm -f "$destination$man"/man1/homenode.1 "$destination$man"/man1/homenode-*.1 "$destination$man"/man8/mount.homenode.8 \
         "$destination$man"/man8/mount.fuse.homenode.8 "$destination$man"/man8/mkfs.homenode.8 "$destination$man"/man8/fsck.homenode.8
     rm -f "$destination$bash/homenode" "$destination$zsh/_homenode" "$destination$fish/homenode.fish"

@@ -15,6 +15,7 @@ fail() {
 # A file that every installation has, below its prefix.
 files='
 bin/homenode
+lib/homenode/libhomenode.so
 lib/systemd/system/homenode@.service
 lib/systemd/system/homenode-durable@.service
 lib/systemd/system/homenode-affinity.service
@@ -110,6 +111,7 @@ test_package_at_work() {
         homenode up /srv/pool --size-per-node 16M --per-node
         homenode status /srv/pool
         echo content >/srv/pool/node0/file
+        homenode run --stats -- true 2>&1 | grep -q 'homenode run: process' || fail "the library of homenode run is not loaded"
         [ "$(homenode file map /srv/pool/node0/file | cut -d' ' -f1,2)" = "node 0" ] || fail "the file is not on node 0"
         homenode down /srv/pool
         [ -z "$(mounted)" ] || fail "still mounted: $(mounted)"

@@ -58,6 +58,7 @@ CUSTOM_LIBFUZZER_PATH=/nonexistent/libfuzzer.a CARGO_TARGET_DIR="$target" cargo 
 
 step "build"
 cargo build --workspace --examples --bins
+cargo build --package homenode-client
 
 step "the library's examples"
 "$target/debug/examples/placement"
@@ -101,6 +102,9 @@ HOMENODE_TEST_DATA=pool cargo test --workspace --test faults
 if [ "$transport" = uring ]; then
     mounted classic pool
     mounted classic auto
+    step "programs at work on a mount, their reads and writes as copies"
+    runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
+    env "$runner=$(realpath "$target")/debug/homenode run --" HOMENODE_TEST_DATA=auto cargo test --package homenode-cli --test exercise
     step "tests, a mount's through rings"
 else
     echo "SKIPPED: tests of a mount through rings: $no_rings"

@@ -23,7 +23,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// Run a command whose reads and writes at an offset, on mounted pools, are copies by its own threads.
 ///
 /// It is for programs that use pread(2) and pwrite(2) on files that they have opened for both: databases, fio, channels of the JVM. All other calls, and all
-/// other files, are as ever. Files have to be the kernel's (`homenode status` says: data kernel), as they are on pools of memory. Programs that are linked statically, run with another user's rights, or use
+/// other files, are as ever. Files have to be the kernel's (`homenode status` says: data kernel), as they are on pools of memory, and are not on durable ones. Programs that are linked statically, run with another user's rights, or use
 /// another C library than glibc run unchanged.
 #[derive(clap::Args, Debug)]
 pub(crate) struct RunArgs {
@@ -83,6 +83,14 @@ fn device_of(directory: &Path) -> Result<String> {
     if !located.mount.is_homenode() {
         fail!(
             "{} is not on a pool: `homenode status` lists those that are mounted",
+            shown(directory)
+        );
+    }
+    // Durable pools have none, nor have kernels that pass nothing through.
+    let words = format!(".homenode.words.{}", rustix::process::geteuid().as_raw());
+    if !located.mount.mount_point.join(words).exists() {
+        complain!(
+            "homenode run: the kernel does not hold the bytes of {}: reads and writes there are system calls",
             shown(directory)
         );
     }

@@ -20,6 +20,7 @@ mod metadata;
 mod mount;
 mod output;
 mod populated;
+mod preload;
 mod private_tmpfs;
 mod report;
 mod required;
@@ -64,6 +65,11 @@ enum Bench {
     Cache(cache::Arguments),
     /// Durable pools: appends, replaced files and SQLite against ext4 and xfs, and how long a pool takes to come back; needs root.
     Durable(durable::DurableArguments),
+    /// Programs under `homenode run`: fio and a bare loop, against tmpfs, tmpfs with huge pages, and the mount itself.
+    Preload(Arguments),
+    /// The loop of `preload`, in a process of its own.
+    #[command(hide = true)]
+    PreloadLoop(preload::LoopArguments),
     /// Fills a pool for `durable`, and is killed.
     #[command(hide = true)]
     FillPool(durable::restart::Arguments),
@@ -88,6 +94,8 @@ fn main() -> ExitCode {
         Bench::Upload(arguments) => affinity::play::run(&arguments),
         Bench::Cache(arguments) => cache::run(&arguments),
         Bench::Durable(arguments) => durable::run(&arguments),
+        Bench::Preload(arguments) => preload::run(&arguments),
+        Bench::PreloadLoop(arguments) => preload::run_loop(&arguments),
         Bench::FillPool(arguments) => durable::restart::fill(&arguments),
         Bench::OpenPool(arguments) => durable::restart::open(&arguments),
         Bench::ServeMount(arguments) => mount::serve::run(&arguments),

@@ -77,7 +77,8 @@ fn library() -> &'static Path {
 /// A program at work.
 struct Program {
     child: Child,
-    to: ChildStdin,
+    /// Its standard input, until it is to end.
+    to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
 }
 
@@ -104,16 +105,13 @@ impl Program {
             command.env("LD_PRELOAD", library()).env("HOMENODE_RUN", "stats");
         }
         let mut child = command.spawn().unwrap();
-        let (to, from) = (
-            child.stdin.take().unwrap(),
-            BufReader::new(child.stdout.take().unwrap()),
-        );
+        let (to, from) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, to, from }
     }
 
     /// Sends a command; gives the answer.
     fn ask(&mut self, command: &str) -> String {
-        writeln!(self.to, "{command}").unwrap();
+        writeln!(self.to.as_ref().expect("`end` alone takes it"), "{command}").unwrap();
         self.answer()
     }
 
@@ -134,12 +132,13 @@ impl Program {
 
     /// Waits for its good end; gives its numbers of copies and of system calls on files of the pool.
     fn end(mut self) -> (u64, u64) {
-        drop(self.to);
+        drop(self.to.take());
         // Its test harness has something to say, and needs somebody who listens.
         std::io::copy(&mut self.from, &mut std::io::sink()).unwrap();
-        let output = self.child.wait_with_output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{}: {said}", output.status);
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {said}");
         let Some((_, told)) = said.split_once("homenode run: process ") else {
             return (0, 0);
         };
@@ -148,6 +147,14 @@ impl Program {
             .filter_map(|word| word.parse().ok())
             .collect();
         (numbers[1], numbers[3])
+    }
+}
+
+impl Drop for Program {
+    /// After a test that has failed: no program outlives it.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

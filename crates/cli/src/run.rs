@@ -48,13 +48,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let mut command = Command::new(program);
     command.args(words);
     let device = args.pool.as_deref().map(device_of).transpose()?;
-    match look_at(program) {
-        Some(Fit::Unfit(reason)) if args.stats => {
-            complain!("homenode run: {} runs unchanged: {reason}", shown(Path::new(program)))
-        }
-        Some(Fit::Unfit(_)) => {}
-        // What cannot be looked at can perhaps be run; if not, that is told below.
-        Some(Fit::Fits) | None => preload(&mut command, &library()?, args.stats, device),
+    let fit = look_at(program);
+    if let (Some(Fit::Unfit(reason) | Fit::Other(reason)), true) = (&fit, args.stats) {
+        complain!("homenode run: {} runs unchanged: {reason}", shown(Path::new(program)));
+    }
+    // What cannot be looked at can perhaps be run; if not, that is told below.
+    if !matches!(fit, Some(Fit::Other(_))) {
+        preload(&mut command, &library()?, args.stats, device);
     }
     let error = command.exec();
     let name = shown(Path::new(program));

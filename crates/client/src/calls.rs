@@ -4,7 +4,7 @@ use crate::files::{self, Descriptor};
 use crate::mapped::{Before, Buffers, From, FromMany, Mapped, Range, To, ToMany, range};
 use crate::real::{KeptErrno, real};
 use crate::statistics::{Outcome, count};
-use crate::threads;
+use crate::threads::{self, Inside};
 use libc::{iovec, off64_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
 
@@ -46,11 +46,29 @@ fn write(fd: c_int, range: Option<Range>, from: &impl Buffers, system: impl FnOn
                 count(Outcome::Fast);
                 return range.done();
             }
+            Err(before) if before.is_copied && stamp(fd, &inside, range) => {
+                return after(descriptor, fd, range, Some(before), range.done(), Mapped::after_write);
+            }
             Err(before) => Some(before),
         },
         None => None,
     };
     after(descriptor, fd, range, before, system(), Mapped::after_write)
+}
+
+/// Has the kernel stamp a file that was copied to, by a write of one byte of the file in its own place. A write of the caller's bytes would be one more, after what others
+/// have written there meanwhile.
+#[cold]
+fn stamp(fd: c_int, inside: &Inside<'_>, range: Range) -> bool {
+    let Some(byte) = inside.mapped().address(range) else {
+        return false;
+    };
+    let Ok(offset) = off64_t::try_from(range.offset) else {
+        return false;
+    };
+    let _errno = KeptErrno::new();
+    let (from, bytes) = (byte.cast_const().cast(), 1);
+    real!(pwrite64(fd => c_int, from => *const c_void, bytes => size_t, offset => off64_t) -> ssize_t) == 1
 }
 
 /// Learns from what the system has done, and returns that.
@@ -65,12 +83,15 @@ fn after(
 ) -> ssize_t {
     count(Outcome::Slow);
     let _errno = KeptErrno::new();
-    if let Some(before) = before
-        && let Some(inside) = threads::enter(descriptor)
-        && learn(inside.mapped(), fd, range, before, done)
-    {
-        files::learn_again(descriptor, inside.mapped(), fd, range.offset);
+    let again = before.and_then(|before| {
+        let inside = threads::enter(descriptor)?;
+        let mapped = inside.mapped();
+        learn(mapped, fd, range, before, done).then(|| std::ptr::from_ref(mapped).addr())
+    });
+    if let Some(mapped) = again {
+        files::learn_again(descriptor, mapped, fd, range.offset);
     }
+    files::free_leaving_if_any();
     done
 }
 

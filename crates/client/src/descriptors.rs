@@ -3,10 +3,13 @@
 //! Calls of the C library within itself do not come here. So its functions that close a descriptor inside (fclose(3), closedir(3)) are here as well, and
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
 
-use crate::files::{forget, forget_all, is_on, replaced};
+use crate::files::{forget, forget_all, is_on, replaced, stop};
 use crate::real::real;
 use libc::{DIR, FILE, mode_t};
 use std::ffi::{c_char, c_int, c_long, c_uint};
+
+/// Flags with which a file is not copied from and to.
+const OTHERS: usize = (libc::O_APPEND | libc::O_DIRECT) as usize;
 
 /// A new descriptor, of which nothing is known.
 fn new(fd: c_int) -> c_int {
@@ -88,10 +91,41 @@ macro_rules! reopen_stream {
 
 reopen_stream! { freopen freopen64 }
 
-/// close(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
-    replaced(fd, fd, || real!(close(fd => c_int) -> c_int))
+/// Functions that close or replace a descriptor.
+macro_rules! replace {
+    ($($name:ident($($argument:ident: $kind:ty),*) = $fd:expr;)*) => {$(
+        #[doc = concat!(stringify!($name), ": close(2), dup2(2) or a relative of them.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            replaced($fd, $fd, || real!($name($($argument => $kind),*) -> c_int))
+        }
+    )*};
+}
+
+replace! {
+    close(fd: c_int) = fd;
+    __close(fd: c_int) = fd;
+    dup2(from: c_int, to: c_int) = to;
+    __dup2(from: c_int, to: c_int) = to;
+    dup3(from: c_int, to: c_int, flags: c_int) = to;
+}
+
+/// Functions that put something else in the place of the standard streams' descriptors.
+macro_rules! replace_standard {
+    ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        #[doc = concat!(stringify!($name), ": replaces descriptors 0 to 2.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            let result = real!($name($($argument => $kind),*) -> c_int);
+            (0..3).for_each(forget);
+            result
+        }
+    )*};
+}
+
+replace_standard! {
+    daemon(stays: c_int, keeps: c_int);
+    login_tty(fd: c_int);
 }
 
 /// close_range(2). With CLOSE_RANGE_CLOEXEC nothing is closed yet, and unknown is no harm.
@@ -111,21 +145,20 @@ unsafe extern "C" fn closefrom(first: c_int) {
     replaced(first.max(0), c_int::MAX, || real!(closefrom(first => c_int)));
 }
 
-/// fclose(3).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
-    // SAFETY: the caller gives a stream.
-    let fd = unsafe { libc::fileno(stream) };
-    replaced(fd, fd, || real!(fclose(stream => *mut FILE) -> c_int))
+/// Functions that close a stream.
+macro_rules! close_stream {
+    ($($name:ident)*) => {$(
+        #[doc = concat!(stringify!($name), ": fclose(3) or a relative of it.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(stream: *mut FILE) -> c_int {
+            // SAFETY: the caller gives a stream.
+            let fd = unsafe { libc::fileno(stream) };
+            replaced(fd, fd, || real!($name(stream => *mut FILE) -> c_int))
+        }
+    )*};
 }
 
-/// pclose(3).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pclose(stream: *mut FILE) -> c_int {
-    // SAFETY: the caller gives a stream.
-    let fd = unsafe { libc::fileno(stream) };
-    replaced(fd, fd, || real!(pclose(stream => *mut FILE) -> c_int))
-}
+close_stream! { fclose _IO_fclose pclose }
 
 /// closedir(3).
 #[unsafe(no_mangle)]
@@ -135,22 +168,6 @@ unsafe extern "C" fn closedir(directory: *mut DIR) -> c_int {
     replaced(fd, fd, || real!(closedir(directory => *mut DIR) -> c_int))
 }
 
-/// dup2(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    replaced(to, to, || real!(dup2(from => c_int, to => c_int) -> c_int))
-}
-
-/// dup3(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    replaced(
-        to,
-        to,
-        || real!(dup3(from => c_int, to => c_int, flags => c_int) -> c_int),
-    )
-}
-
 /// fcntl(2): its argument is a number or a pointer.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
@@ -158,12 +175,19 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => new(result),
         // The flags are the open file's, which other descriptors may have as well.
-        libc::F_SETFL => {
+        libc::F_SETFL if argument & OTHERS != 0 => {
             forget_all();
             result
         }
         _ => result,
     }
+}
+
+/// [`fcntl64`] by another name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { fcntl64(fd, command, argument) }
 }
 
 /// [`fcntl64`] by its other name.
@@ -197,11 +221,40 @@ unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: us
         libc::SYS_dup3 => replaced(fd(b), fd(b), call),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => replaced(fd(b), fd(b), call),
-        libc::SYS_fcntl if fd(b) == libc::F_SETFL => {
+        libc::SYS_fcntl if fd(b) == libc::F_SETFL && c & OTHERS != 0 => {
             let result = call();
             forget_all();
             result
         }
         _ => call(),
     }
+}
+
+/// Functions that set a limit of the process: one on the size of files holds for each write.
+macro_rules! limit {
+    ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
+        #[doc = concat!(stringify!($name), ": setrlimit(2) or a relative of it.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            let result = real!($name($($argument => $kind),*) -> c_int);
+            if is_on() {
+                forget_all();
+            }
+            result
+        }
+    )*};
+}
+
+limit! {
+    setrlimit(resource: c_int, limit: *const libc::rlimit);
+    setrlimit64(resource: c_int, limit: *const libc::rlimit64);
+    prlimit(process: libc::pid_t, resource: c_int, new: *const libc::rlimit, old: *mut libc::rlimit);
+    prlimit64(process: libc::pid_t, resource: c_int, new: *const libc::rlimit64, old: *mut libc::rlimit64);
+}
+
+/// mlockall(2): keeps all mappings in memory, holes of files and all. From then on nothing is mapped.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    stop();
+    real!(mlockall(flags => c_int) -> c_int)
 }

@@ -71,6 +71,12 @@ pub(crate) fn start() {
     IS_ON.store(true, Ordering::Relaxed);
 }
 
+/// Unmaps everything, and maps nothing any more.
+pub(crate) fn stop() {
+    IS_ON.store(false, Ordering::SeqCst);
+    forget_all();
+}
+
 #[inline]
 pub(crate) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
@@ -101,40 +107,58 @@ fn first_uses(descriptor: &'static Descriptor, fd: c_int, state: usize) -> Optio
     None
 }
 
-/// Finds out what a descriptor is, and maps what is around `offset`, unless somebody else is about such a thing.
+/// Finds out what a descriptor is, and maps what is around `offset`. Where somebody else is about such a thing, it is done with a later use.
 fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
     let _errno = KeptErrno::new();
-    let Some(_busy) = Busy::new() else { return };
-    if !descriptor.change(USES, LEARNING) {
-        return;
-    }
     LEARNED.fetch_max(fd + 1, Ordering::Relaxed);
-    let mapped = pages::open(fd, offset).and_then(|file| Mapped::new(fd, &file, offset));
-    let state = mapped.map_or(OTHER, |mapped| std::ptr::from_ref(mapped).expose_provenance());
-    if !descriptor.change(LEARNING, state)
-        && let Some(mapped) = mapped
+    // The server is asked with nothing held, and handlers may run: it may take long.
+    let found = pages::look(fd).filter(|_| threads::has_barrier());
+    let asked = found.and_then(|found| pages::ask_first(fd, &found, offset));
     {
-        // Closed meanwhile.
-        leave(std::ptr::from_ref(mapped).cast_mut());
+        let Some(_busy) = Busy::new() else { return };
+        if !descriptor.change(USES, LEARNING) {
+            return;
+        }
+        // Another file may have the number since.
+        let is_same = pages::look(fd) == found;
+        let file = asked.as_ref().filter(|_| is_same).and_then(pages::file);
+        let mapped = file.and_then(|file| Mapped::new(fd, &file, offset));
+        let state = match mapped {
+            Some(mapped) => std::ptr::from_ref(mapped).expose_provenance(),
+            None if is_same => OTHER,
+            None => 0,
+        };
+        if !descriptor.change(LEARNING, state)
+            && let Some(mapped) = mapped
+        {
+            // Closed meanwhile.
+            leave(std::ptr::from_ref(mapped).cast_mut());
+        }
     }
-    free_leaving();
+    free_leaving_if_any();
 }
 
-/// Maps another part of a file: what its mapping has is not what is used.
-pub(crate) fn learn_again(descriptor: &Descriptor, mapped: &Mapped, fd: c_int, offset: u64) {
-    if descriptor.change(std::ptr::from_ref(mapped).addr(), USES) {
-        leave(std::ptr::from_ref(mapped).cast_mut());
+/// Maps another part of a file, or what the server tells of it now: the mapping at this address is not what is needed.
+pub(crate) fn learn_again(descriptor: &Descriptor, mapped: usize, fd: c_int, offset: u64) {
+    if descriptor.change(mapped, USES) {
+        leave(std::ptr::with_exposed_provenance_mut(mapped));
         learn(descriptor, fd, offset);
     }
 }
 
 /// Runs `close`, which closes or replaces descriptors from `first` to `last`: they are unknown then.
 pub(crate) fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
-    let range = usize::try_from(first).unwrap_or(0)..usize::try_from(last).map_or(0, |last| last + 1).min(DESCRIPTORS);
-    let all = ALL.get(range).unwrap_or(&[]);
-    if !is_on() || all.iter().all(|descriptor| descriptor.0.load(Ordering::Relaxed) == 0) {
+    if !is_on() || first < 0 {
         return close();
     }
+    // Of many, those that were ever used.
+    let last = if first == last {
+        last
+    } else {
+        last.min(LEARNED.load(Ordering::Relaxed))
+    };
+    let range = usize::try_from(first).unwrap_or(0)..usize::try_from(last).map_or(0, |last| last + 1).min(DESCRIPTORS);
+    let all = ALL.get(range).unwrap_or(&[]);
     all.iter().for_each(|descriptor| descriptor.set(CLOSING));
     let result = close();
     let _errno = KeptErrno::new();
@@ -178,7 +202,7 @@ fn leave(mapped: *mut Mapped) {
     }
 }
 
-fn free_leaving_if_any() {
+pub(crate) fn free_leaving_if_any() {
     if !LEAVING.load(Ordering::Relaxed).is_null()
         && let Some(_busy) = Busy::new()
     {
@@ -214,7 +238,7 @@ impl Busy {
         let quiet = Quiet::new();
         // Acquire and release: what the last holder did.
         let taken = BUSY.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then_some(Self { _quiet: quiet })
+        taken.is_ok().then(|| Self { _quiet: quiet })
     }
 }
 

@@ -4,9 +4,9 @@
 //! dense have no holes. Whatever is known was told by the server, or is what a system call of this process has read or written. One thread at a time
 //! changes what is known; others read it meanwhile, and a change of `cuts` makes them look again. Docs: docs/decisions/020-words.md.
 
-use crate::pages::{self, File, PIECE_BYTES, PIECES, Told};
-use crate::signals::{self, Quiet};
-use homenode_shared::{Line, Seen, try_copy};
+use crate::pages::{self, File, Told};
+use crate::signals::Quiet;
+use homenode_shared::{Line, PIECE_BYTES, PIECES, Seen, try_copy};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -24,7 +24,13 @@ const PATIENCE_MAX: u32 = 1 << 12;
 /// A mapping. Its own memory is never given back, and becomes another mapping's.
 #[repr(C, align(64))]
 pub(crate) struct Mapped {
+    /// One of all mappings of the process.
+    number: AtomicU64,
     line: AtomicPtr<Line>,
+    /// Its page's place, and which line of which page it is.
+    place: AtomicUsize,
+    page: AtomicU64,
+    line_number: AtomicU64,
     base: AtomicPtr<u8>,
     /// The part of the file that is mapped.
     start: AtomicU64,
@@ -142,16 +148,17 @@ impl Buffers for FromMany<'_> {
 /// What a call needs to know after the system call that took the place of a copy.
 #[derive(Clone, Copy)]
 pub(crate) struct Before {
+    /// Which mapping it was: its memory may be another file's by now.
+    number: u64,
     seen: Option<Seen>,
     tick: u64,
+    /// All bytes were copied and none went; only a time is to be stamped.
+    pub(crate) is_copied: bool,
 }
 
 impl Mapped {
     /// Maps what lies around `offset` of a file that was just learned. By one thread at a time.
     pub(crate) fn new(fd: c_int, file: &File, offset: u64) -> Option<&'static Self> {
-        if !signals::catch_faults() {
-            return None;
-        }
         let (start, bytes) = window(file.told.size, offset)?;
         let protection = match file.can_write {
             true => libc::PROT_READ | libc::PROT_WRITE,
@@ -171,8 +178,17 @@ impl Mapped {
         };
         ALL_BYTES.fetch_add(bytes, Ordering::Relaxed);
         // Relaxed, all of these: the descriptor's state shows them.
-        let line = std::ptr::from_ref(file.line).cast_mut();
-        mapped.line.store(line, Ordering::Relaxed);
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        mapped
+            .number
+            .store(LAST.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        mapped
+            .line
+            .store(std::ptr::from_ref(file.line).cast_mut(), Ordering::Relaxed);
+        mapped.place.store(file.place, Ordering::Relaxed);
+        mapped.page.store(file.told.page, Ordering::Relaxed);
+        mapped.line_number.store(file.told.line, Ordering::Relaxed);
+        pages::keep(file.place);
         mapped.base.store(base.cast(), Ordering::Relaxed);
         mapped.start.store(start, Ordering::Relaxed);
         mapped.bytes.store(bytes, Ordering::Relaxed);
@@ -202,6 +218,7 @@ impl Mapped {
             )
         };
         ALL_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+        pages::let_go(self.place.load(Ordering::Relaxed));
         self.next.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
         FREE.store(std::ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
     }
@@ -244,7 +261,7 @@ impl Mapped {
     /// The first byte in memory of a range that is mapped; `None` if it is not.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "a mapping is no larger than a usize")]
-    fn address(&self, range: Range) -> Option<*mut u8> {
+    pub(crate) fn address(&self, range: Range) -> Option<*mut u8> {
         let start = self.start.load(Ordering::Relaxed);
         let within = range.offset.wrapping_sub(start);
         let end = within.checked_add(range.bytes)?;
@@ -261,8 +278,10 @@ impl Mapped {
     pub(crate) unsafe fn read(&self, range: Range, to: &impl Buffers) -> Result<(), Before> {
         let (line, tick) = (self.line(), tick());
         let before = Before {
+            number: self.number.load(Ordering::Relaxed),
             seen: line.look(),
             tick,
+            is_copied: false,
         };
         let seen = before
             .seen
@@ -290,8 +309,10 @@ impl Mapped {
     pub(crate) unsafe fn write(&self, range: Range, from: &impl Buffers) -> Result<(), Before> {
         let (line, tick) = (self.line(), tick());
         let before = Before {
+            number: self.number.load(Ordering::Relaxed),
             seen: line.look(),
             tick,
+            is_copied: false,
         };
         let seen = before
             .seen
@@ -306,16 +327,19 @@ impl Mapped {
             return Err(before);
         }
         // SAFETY: the range is mapped as long as the caller is inside; the buffers are the caller's.
-        if unsafe { from.copy(at) } && line.is_written_since(seen) {
-            Ok(())
-        } else {
-            Err(before)
+        let is_copied = unsafe { from.copy(at) };
+        if is_copied && line.is_written_since(seen) {
+            return Ok(());
         }
+        Err(Before {
+            is_copied: is_copied && line.is_read_since(seen),
+            ..before
+        })
     }
 
     /// Learns from a read that the system has carried out, of `read` bytes. True if another part of the file should be mapped.
     pub(crate) fn after_read(&self, fd: c_int, range: Range, before: Before, read: isize) -> bool {
-        if read < 0 {
+        if read < 0 || before.number != self.number.load(Ordering::Relaxed) {
             return false;
         }
         self.read_tick.store(before.tick, Ordering::Relaxed);
@@ -329,7 +353,10 @@ impl Mapped {
         let Ok(written) = u64::try_from(written) else {
             return false;
         };
-        if written == 0 || !self.can_write.load(Ordering::Relaxed) {
+        if written == 0
+            || before.number != self.number.load(Ordering::Relaxed)
+            || !self.can_write.load(Ordering::Relaxed)
+        {
             return false;
         }
         if let Some(seen) = before.seen {
@@ -437,7 +464,8 @@ impl Mapped {
                 start + piece * piece_bytes,
                 (start + (piece + 1) * piece_bytes).min(end),
             );
-            if first < from || last > until {
+            // Beyond a size that is older than what is known, another thread may have left a hole.
+            if first < from || last > until || told.size < size && start + (piece + 1) * piece_bytes > told.size {
                 continue;
             }
             let mut parts = (first - from) / PIECE_BYTES..(last - from).div_ceil(PIECE_BYTES);
@@ -496,7 +524,7 @@ impl<'a> Changing<'a> {
         let taken = mapped
             .is_changing
             .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok().then_some(Self { mapped, _quiet: quiet })
+        taken.is_ok().then(|| Self { mapped, _quiet: quiet })
     }
 }
 
@@ -518,7 +546,8 @@ fn window(size: u64, offset: u64) -> Option<(u64, u64)> {
     }
     let (all, most) = match limit.rlim_cur {
         libc::RLIM_INFINITY => (ALL_BYTES_MAX, WINDOW_BYTES_MAX),
-        limit => (limit / 4, (limit / 16).min(WINDOW_BYTES_MAX)),
+        // What the program itself wants comes first.
+        limit => (limit / 16, (limit / 64).min(WINDOW_BYTES_MAX)),
     };
     let most = most / (2 * PIECE_BYTES) * (2 * PIECE_BYTES);
     let whole = size

@@ -1,23 +1,17 @@
 //! What the server tells of a file, and the pages of words.
 //!
-//! A page of words is mapped when the first file has a line in it, and stays mapped. It is found by the mount's directory, which /proc/self/mountinfo names; a process that
+//! A page of words is mapped as long as a file that is mapped has a line in it. It is found by the mount's directory, which /proc/self/mountinfo names; a process that
 //! cannot reach either makes system calls.
 
-use homenode_shared::{Line, Words};
+use homenode_shared::{LINES, Line, PIECE_WORDS, Words};
 use std::ffi::{CStr, c_int};
 use std::io::Write;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Pages of words that a process can have: one for each mount, and each user that the process is.
 const PAGES_MAX: usize = 16;
-/// Lines of a page.
-const LINES: usize = 4096;
-/// Pieces that an answer tells about, and their size.
-pub(crate) const PIECES: u64 = 1024;
-const BIT_WORDS: usize = 16;
-pub(crate) const PIECE_BYTES: u64 = 64 << 10;
 /// statfs(2)'s type of a FUSE mount.
 const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 /// Longest path of a mount's directory.
@@ -26,16 +20,34 @@ const PATH_BYTES_MAX: usize = 4096;
 /// What is known of a file that can be copied from and to.
 pub(crate) struct File {
     pub(crate) line: &'static Line,
+    /// Where its page is: see [`keep`].
+    pub(crate) place: usize,
     pub(crate) can_write: bool,
     pub(crate) told: Told,
+}
+
+/// What a descriptor is, as the kernel tells without the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    device: u64,
+    inode: u64,
+    can_write: bool,
+}
+
+/// What the server has told of a descriptor first, and the page, if that is not mapped yet.
+pub(crate) struct Asked {
+    found: Found,
+    told: Told,
+    page: Option<OwnedFd>,
 }
 
 /// The server's answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Told {
     user: u64,
-    page: u64,
-    line: u64,
+    /// The inode of the page, and the line in it.
+    pub(crate) page: u64,
+    pub(crate) line: u64,
     /// The count of the line under which the rest is true.
     pub(crate) cuts: u64,
     /// In bytes.
@@ -43,7 +55,7 @@ pub(crate) struct Told {
     /// The first piece that is told about.
     pub(crate) first: u64,
     /// A bit for each piece, lowest first: it has no hole.
-    pub(crate) dense: [u64; BIT_WORDS],
+    pub(crate) dense: [u64; PIECE_WORDS],
 }
 
 /// A page that is mapped, if it has lines. Not an `OnceLock`: a fork(2) in the middle would leave the child waiting.
@@ -51,6 +63,8 @@ struct Page {
     device: AtomicU64,
     inode: AtomicU64,
     lines: AtomicPtr<Line>,
+    /// Mappings of files with a line in it. Without any it is unmapped, as it would keep the mount busy.
+    users: AtomicUsize,
 }
 
 static PAGES: [Page; PAGES_MAX] = [const {
@@ -58,6 +72,7 @@ static PAGES: [Page; PAGES_MAX] = [const {
         device: AtomicU64::new(0),
         inode: AtomicU64::new(0),
         lines: AtomicPtr::new(std::ptr::null_mut()),
+        users: AtomicUsize::new(0),
     }
 }; PAGES_MAX];
 
@@ -69,26 +84,22 @@ pub(crate) fn only(device: u64) {
     ONLY.store(device, Ordering::Relaxed);
 }
 
-/// Looks at an open file; `None` if it is to be left to system calls.
-pub(crate) fn open(fd: c_int, offset: u64) -> Option<File> {
-    let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: there is room for a stat.
-    let done = unsafe { libc::fstat(fd, status.as_mut_ptr()) };
-    if done != 0 {
+/// Looks at a descriptor; `None` if it is to be left to system calls. Does not ask the server.
+pub(crate) fn look(fd: c_int) -> Option<Found> {
+    let mut status = MaybeUninit::<libc::statx>::uninit();
+    let (flags, wanted) = (
+        libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC,
+        libc::STATX_TYPE | libc::STATX_INO,
+    );
+    // SAFETY: an empty string, and room for a statx.
+    if unsafe { libc::statx(fd, c"".as_ptr(), flags, wanted, status.as_mut_ptr()) } != 0 {
         return None;
     }
     // SAFETY: the call has filled it.
     let status = unsafe { status.assume_init() };
-    if ![0, status.st_dev].contains(&ONLY.load(Ordering::Relaxed)) {
-        return None;
-    }
-    let mut system = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: there is room for a statfs.
-    if status.st_mode & libc::S_IFMT != libc::S_IFREG || unsafe { libc::fstatfs(fd, system.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    // SAFETY: the call has filled it.
-    if unsafe { system.assume_init() }.f_type != FUSE_SUPER_MAGIC {
+    let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
+    let is_wanted = [0, device].contains(&ONLY.load(Ordering::Relaxed));
+    if u32::from(status.stx_mode) & libc::S_IFMT != libc::S_IFREG || !is_wanted {
         return None;
     }
     // SAFETY: takes numbers.
@@ -99,12 +110,101 @@ pub(crate) fn open(fd: c_int, offset: u64) -> Option<File> {
     if flags < 0 || flags & others != 0 || access == libc::O_WRONLY {
         return None;
     }
-    let told = ask(fd, offset)?;
-    Some(File {
-        line: line(status.st_dev, &told)?,
-        can_write: access == libc::O_RDWR,
-        told,
+    Some(Found {
+        device,
+        inode: status.stx_ino,
+        can_write: access == libc::O_RDWR && has_no_limit(),
     })
+}
+
+/// Whether files may be as large as they can. A limit holds for writes below a file's end, too.
+fn has_no_limit() -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: there is room for a limit.
+    let done = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    done == 0 && limit.rlim_cur == libc::RLIM_INFINITY
+}
+
+/// Asks about a descriptor that nothing is known of.
+pub(crate) fn ask_first(fd: c_int, found: &Found, offset: u64) -> Option<Asked> {
+    let mut system = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: there is room for a statfs.
+    if unsafe { libc::fstatfs(fd, system.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: the call has filled it.
+    if unsafe { system.assume_init() }.f_type != FUSE_SUPER_MAGIC {
+        return None;
+    }
+    let told = ask(fd, offset)?;
+    // Others may map or unmap it meanwhile: then it is done with a later use.
+    let page = match PAGES.iter().any(|page| page.is(found.device, &told)) {
+        true => None,
+        false => Some(open_page(found.device, &told)?),
+    };
+    Some(Asked {
+        found: *found,
+        told,
+        page,
+    })
+}
+
+/// What is known of a file that was asked about. By one thread at a time.
+pub(crate) fn file(asked: &Asked) -> Option<File> {
+    let number = usize::try_from(asked.told.line)
+        .ok()
+        .filter(|line| *line < LINES as usize)?;
+    let has = |page: &Page| page.is(asked.found.device, &asked.told);
+    let place = PAGES.iter().position(has).or_else(|| map_page(asked))?;
+    // SAFETY: so many lines are mapped there until the last mapping of a file lets go.
+    let line = unsafe { PAGES[place].lines.load(Ordering::Relaxed).wrapping_add(number).as_ref() }?;
+    Some(File {
+        line,
+        place,
+        can_write: asked.found.can_write,
+        told: asked.told,
+    })
+}
+
+/// Maps a page of words; gives its place. By one thread at a time.
+fn map_page(asked: &Asked) -> Option<usize> {
+    let place = PAGES
+        .iter()
+        .position(|page| page.lines.load(Ordering::Relaxed).is_null())?;
+    let file = asked.page.as_ref()?;
+    let words = Words::map(file.as_fd(), LINES as usize, false).ok()?;
+    let page = &PAGES[place];
+    // Relaxed, all of these: `BUSY` orders them.
+    page.device.store(asked.found.device, Ordering::Relaxed);
+    page.inode.store(asked.told.page, Ordering::Relaxed);
+    page.users.store(0, Ordering::Relaxed);
+    page.lines.store(words.leak().as_ptr().cast_mut(), Ordering::Relaxed);
+    Some(place)
+}
+
+impl Page {
+    fn is(&self, device: u64, told: &Told) -> bool {
+        let is_mapped = !self.lines.load(Ordering::Relaxed).is_null();
+        is_mapped && (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed)) == (device, told.page)
+    }
+}
+
+/// One more mapping of a file uses the page at a place. By one thread at a time.
+pub(crate) fn keep(place: usize) {
+    PAGES[place].users.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A mapping of a file uses the page at a place no more, which goes with the last one. By one thread at a time.
+pub(crate) fn let_go(place: usize) {
+    let page = &PAGES[place];
+    if page.users.fetch_sub(1, Ordering::Relaxed) == 1 {
+        let lines = page.lines.swap(std::ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: mapped by `map_page`, and nobody has a line in it any more.
+        unsafe { libc::munmap(lines.cast(), LINES as usize * Words::LINE_BYTES) };
+    }
 }
 
 /// Asks the server about a file, and its bytes around `offset`.
@@ -124,7 +224,7 @@ pub(crate) fn ask(fd: c_int, offset: u64) -> Option<Told> {
         cuts: number()?,
         size: number()?,
         first: number()?,
-        dense: [0; BIT_WORDS],
+        dense: [0; PIECE_WORDS],
     };
     for bits in &mut told.dense {
         *bits = u64::from_str_radix(words.next()?, 16).ok()?;
@@ -132,47 +232,17 @@ pub(crate) fn ask(fd: c_int, offset: u64) -> Option<Told> {
     Some(told)
 }
 
-/// The line of an answer about a file on `device`, whose page is mapped if it is not yet. By one thread at a time.
-fn line(device: u64, told: &Told) -> Option<&'static Line> {
-    let number = usize::try_from(told.line).ok().filter(|line| *line < LINES)?;
-    for page in &PAGES {
-        // Relaxed: one thread is here at a time, behind a lock.
-        let mut lines = page.lines.load(Ordering::Relaxed);
-        if lines.is_null() {
-            lines = map(device, told)?.leak().as_ptr().cast_mut();
-            page.device.store(device, Ordering::Relaxed);
-            page.inode.store(told.page, Ordering::Relaxed);
-            page.lines.store(lines, Ordering::Relaxed);
-        }
-        if (page.device.load(Ordering::Relaxed), page.inode.load(Ordering::Relaxed)) == (device, told.page) {
-            // SAFETY: so many lines are mapped there for good.
-            return unsafe { lines.wrapping_add(number).as_ref() };
-        }
-    }
-    None
-}
-
-fn map(device: u64, told: &Told) -> Option<Words> {
+/// Opens the page of words of an answer about a file on `device`.
+fn open_page(device: u64, told: &Told) -> Option<OwnedFd> {
     let mut path = [0_u8; PATH_BYTES_MAX + 64];
     let length = directory_of(device, &mut path[..PATH_BYTES_MAX])?;
     write!(&mut path[length..PATH_BYTES_MAX + 63], "/.homenode.words.{}", told.user).ok()?;
     let file = open_to_read(CStr::from_bytes_until_nul(&path).ok()?)?;
-    let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: there is room for a stat.
-    if unsafe { libc::fstat(file.as_raw_fd(), status.as_mut_ptr()) } != 0 {
-        return None;
-    }
-    // SAFETY: the call has filled it.
-    let status = unsafe { status.assume_init() };
-    if (status.st_dev, status.st_ino) != (device, told.page) {
-        return None;
-    }
-    // SAFETY: it is open as long as `file` lives.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(file.as_raw_fd()) };
-    Words::map(borrowed, LINES, false).ok()
+    let found = look(file.as_raw_fd())?;
+    ((found.device, found.inode) == (device, told.page)).then_some(file)
 }
 
-/// Opens a file past the functions here.
+/// Opens a file.
 fn open_to_read(path: &CStr) -> Option<OwnedFd> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a string that ends in NUL, and numbers.
@@ -182,7 +252,7 @@ fn open_to_read(path: &CStr) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Writes the directory on which a device's root is mounted; returns the path's length.
+/// Writes the directory on which the root of a device is mounted, if root has mounted it as a pool; returns the path's length. Anybody else's mount may tell anything.
 fn directory_of(device: u64, path: &mut [u8]) -> Option<usize> {
     let mut wanted = [0_u8; 32];
     write!(&mut wanted[..], "{}:{}", libc::major(device), libc::minor(device)).ok()?;
@@ -210,8 +280,21 @@ fn directory_of(device: u64, path: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// The directory in a line of mountinfo, if that is a mount of a device's root.
+/// The directory in a line of mountinfo, if that is root's mount of a device's root as a pool.
 fn directory_in(line: &[u8], device: &[u8], path: &mut [u8]) -> Option<usize> {
+    let mut kind = line
+        .windows(3)
+        .position(|part| part == b" - ")
+        .map(|at| line[at + 3..].split(|byte| *byte == b' '))?;
+    // Type, source, options.
+    let is_pool = kind.next()? == b"fuse.homenode"
+        && kind
+            .nth(1)?
+            .split(|byte| *byte == b',')
+            .any(|option| option == b"user_id=0");
+    if !is_pool {
+        return None;
+    }
     // Number, parent, device, root, directory.
     let mut fields = line.split(|byte| *byte == b' ').skip(2);
     if fields.next()? != device || fields.next()? != b"/" {

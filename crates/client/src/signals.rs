@@ -188,7 +188,7 @@ unsafe extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: 
     }
     // SAFETY: the caller gives none or one.
     let wanted = unsafe { new.as_ref() };
-    if signal == libc::SIGBUS && IS_CAUGHT.load(Ordering::Acquire) {
+    if is_ours(signal) {
         let before = PROGRAMS.action();
         if let Some(wanted) = wanted {
             PROGRAMS.set(wanted);
@@ -207,19 +207,90 @@ unsafe extern "C" fn sigaction(signal: c_int, new: *const libc::sigaction, old: 
     real!(sigaction(signal => c_int, new => *const libc::sigaction, old => *mut libc::sigaction) -> c_int)
 }
 
-/// signal(3), as the C library has it: the handler stays, and interrupted calls go on.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
-    if number != libc::SIGBUS || !IS_CAUGHT.load(Ordering::Acquire) {
-        return real!(signal(number => c_int, handler => usize) -> usize);
-    }
+/// Sets the program's action for the signal to a handler with flags; gives the handler before.
+fn set_handler(handler: usize, flags: c_int) -> usize {
     let before = PROGRAMS.action();
     // SAFETY: all zero bits are a sigaction.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
-    action.sa_flags = libc::SA_RESTART;
+    action.sa_flags = flags;
     PROGRAMS.set(&action);
     before.sa_sigaction
+}
+
+fn is_ours(number: c_int) -> bool {
+    number == libc::SIGBUS && IS_CAUGHT.load(Ordering::Acquire)
+}
+
+/// Functions that set a handler, which stays or goes with its first call.
+macro_rules! signal {
+    ($($name:ident = $flags:expr;)*) => {$(
+        #[doc = concat!(stringify!($name), ": signal(3) or a relative of it.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(number: c_int, handler: usize) -> usize {
+            if is_ours(number) && handler != SIG_HOLD {
+                return set_handler(handler, $flags);
+            }
+            real!($name(number => c_int, handler => usize) -> usize)
+        }
+    )*};
+}
+
+/// sigset(3)'s handler that is none: the signal is to be blocked.
+const SIG_HOLD: usize = 2;
+const ONCE: c_int = libc::SA_RESETHAND | libc::SA_NODEFER;
+
+signal! {
+    signal = libc::SA_RESTART;
+    bsd_signal = libc::SA_RESTART;
+    ssignal = libc::SA_RESTART;
+    sysv_signal = ONCE;
+    __sysv_signal = ONCE;
+    sigset = 0;
+}
+
+/// Functions of one signal: it is not blocked, and not ignored but by the program.
+macro_rules! of_one {
+    ($($name:ident = $act:expr;)*) => {$(
+        #[doc = concat!(stringify!($name), "(3).")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(number: c_int) -> c_int {
+            if is_ours(number) {
+                let act: fn() = $act;
+                act();
+                return 0;
+            }
+            real!($name(number => c_int) -> c_int)
+        }
+    )*};
+}
+
+of_one! {
+    sighold = || ();
+    sigignore = || {
+        set_handler(libc::SIG_IGN, 0);
+    };
+}
+
+/// Functions of masks of the first 32 signals.
+macro_rules! of_few {
+    ($($name:ident)*) => {$(
+        #[doc = concat!(stringify!($name), "(3).")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(mask: c_int) -> c_int {
+            let ours = if IS_CAUGHT.load(Ordering::Relaxed) { 1 << (libc::SIGBUS - 1) } else { 0 };
+            real!($name(mask & !ours => c_int) -> c_int)
+        }
+    )*};
+}
+
+of_few! { sigblock sigsetmask }
+
+/// [`sigaction`] by another name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { sigaction(signal, new, old) }
 }
 
 /// sigprocmask(2).
@@ -267,6 +338,26 @@ unsafe extern "C" fn ppoll(
     real!(ppoll(polled => *mut libc::pollfd, count => libc::nfds_t, timeout => *const libc::timespec, mask => *const libc::sigset_t) -> c_int)
 }
 
+/// [`ppoll`] of a program that was built with checks of lengths.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __ppoll_chk(
+    polled: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: *const libc::timespec,
+    mask: *const libc::sigset_t,
+    room: usize,
+) -> c_int {
+    let mut place = MaybeUninit::uninit();
+    let mask = checked(mask, &mut place);
+    real!(__ppoll_chk(
+        polled => *mut libc::pollfd,
+        count => libc::nfds_t,
+        timeout => *const libc::timespec,
+        mask => *const libc::sigset_t,
+        room => usize
+    ) -> c_int)
+}
+
 /// pselect(2): likewise.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pselect(
@@ -305,6 +396,26 @@ unsafe extern "C" fn epoll_pwait(
         events => *mut libc::epoll_event,
         count => c_int,
         timeout => c_int,
+        mask => *const libc::sigset_t
+    ) -> c_int)
+}
+
+/// epoll_pwait2(2): likewise.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn epoll_pwait2(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    count: c_int,
+    timeout: *const libc::timespec,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    let mut place = MaybeUninit::uninit();
+    let mask = checked(mask, &mut place);
+    real!(epoll_pwait2(
+        epoll => c_int,
+        events => *mut libc::epoll_event,
+        count => c_int,
+        timeout => *const libc::timespec,
         mask => *const libc::sigset_t
     ) -> c_int)
 }

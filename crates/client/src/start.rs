@@ -1,7 +1,7 @@
 //! Beginning and end of a process, and fork(2).
 
 use crate::real::real;
-use crate::{files, pages, statistics, threads};
+use crate::{files, pages, signals, statistics, threads};
 use std::ffi::{CStr, c_int};
 
 /// Set by `homenode run`: the library does nothing without it.
@@ -31,6 +31,9 @@ extern "C" fn start() {
     }
     if let Some(device) = variable(DEVICE).and_then(device) {
         pages::only(device);
+    }
+    if !signals::catch_faults() {
+        return;
     }
     threads::start();
     // SAFETY: functions that may be called in a child.

@@ -180,7 +180,12 @@ pub(crate) fn is_used(mapped: &Mapped) -> bool {
 
 /// Has all threads of the process pass a barrier. False if that cannot be done.
 pub(crate) fn pass_barrier() -> bool {
-    HAS_BARRIER.load(Ordering::Relaxed) && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+    has_barrier() && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+}
+
+/// Without it nothing could ever be unmapped.
+pub(crate) fn has_barrier() -> bool {
+    HAS_BARRIER.load(Ordering::Relaxed)
 }
 
 fn membarrier(command: libc::c_int) -> bool {

@@ -291,7 +291,9 @@ fn signals_are_the_programs_own() {
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
     let mut client = Program::start("signals", &path, true);
     assert_eq!(client.answer(), "done");
-    assert!(client.end().0 > 100);
+    let (fast, slow) = client.end();
+    // Most of it is within a tick of a cut.
+    assert!(fast > 10, "{fast} copies, {slow} system calls");
 }
 
 /// Handlers that leave copies in the middle.
@@ -320,6 +322,48 @@ fn threads_that_close_what_others_read_and_forks_harm_nobody() {
     let mut client = Program::start("threads", &path, true);
     assert_eq!(client.answer(), "done");
     client.end();
+}
+
+#[test]
+fn threads_that_are_learned_at_once_have_their_own_files() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, b"").unwrap();
+    let mut client = Program::start("learners", &path, true);
+    assert_eq!(client.answer(), "done");
+    assert!(client.end().0 > 1000);
+}
+
+#[test]
+fn limits_of_the_process_hold() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 10_000]).unwrap();
+    let mut client = Program::start("limits", &path, true);
+    assert_eq!(client.answer(), "done");
+    assert!(client.end().0 > 50);
+}
+
+/// A program that has closed its files keeps nothing of the mount.
+#[test]
+fn mount_is_not_busy_after_close() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 10_000]).unwrap();
+    let mut client = Program::start("commands", &path, true);
+    (0..50).for_each(|_| drop(client.ask("read 0 100")));
+    let unmount = || {
+        Command::new("umount")
+            .arg(mounted.directory.path())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap()
+            .success()
+    };
+    assert!(!unmount(), "the file is open");
+    client.ask("close");
+    assert!(unmount());
+    assert!(client.end().0 > 20);
 }
 
 /// Reading a hole through a mapping would allocate it.
@@ -405,7 +449,7 @@ fn little_address_space_is_enough() {
             // SAFETY: it calls what may be called after fork(2).
             unsafe { command.pre_exec(set) };
         });
-        for at in [0, 1, 90, 91, 92, 93, 94, 95, 96, 50, 0].into_iter().cycle().take(2000) {
+        for at in [50, 51, 52, 53].into_iter().cycle().take(2000) {
             assert_eq!(
                 client.ask(&format!("read {} 4096", at << 20)),
                 program::digest(&[b'a'; 4096])

@@ -32,4 +32,4 @@ pub use slots::{Pass, Slot, SlotNumber, Slots};
 pub use tags::{TagSpace, Tags};
 #[cfg(not(loom))]
 pub use words::Words;
-pub use words::{Cut, Line, Seen};
+pub use words::{Cut, LINES, Line, PIECE_BYTES, PIECE_WORDS, PIECES, Seen};

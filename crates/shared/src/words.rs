@@ -16,6 +16,16 @@ pub use page::Words;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
+/// Lines of a user's file of words.
+pub const LINES: u32 = 4096;
+/// Pieces of a file that an answer about it tells of, a bit for each, and their size.
+pub const PIECES: u64 = 1024;
+/// See [`PIECES`].
+pub const PIECE_BYTES: u64 = 64 << 10;
+/// Numbers of 64 bits that [`PIECES`] take.
+pub const PIECE_WORDS: usize = 16;
+const _: () = assert!(PIECES == PIECE_WORDS as u64 * 64, "a bit for each piece");
+
 /// The words of one file.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]

@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Fit {
     /// It is dynamically linked, to glibc.
     Fits,
-    /// Why not.
+    /// Why not: the dynamic linker, if there is one, does not look for it. Programs that it starts may.
     Unfit(String),
+    /// Why not: another dynamic linker would stumble over it.
+    Other(String),
 }
 
 /// Scripts that name scripts: as many as the kernel takes.
@@ -110,7 +112,7 @@ fn fit(file: &File, header: &[u8]) -> Fit {
             .to_owned();
         return match linker.starts_with("ld-linux") {
             true => Fit::Fits,
-            false => Fit::Unfit(format!("its C library is not glibc: it is linked by {linker}")),
+            false => Fit::Other(format!("its C library is not glibc: it is linked by {linker}")),
         };
     }
     unfit("it is linked statically")
@@ -150,7 +152,7 @@ mod tests {
             .expect("glibc's");
         other[at..at + 8].copy_from_slice(b"ld-musl-");
         fs::write(path("other"), &other).expect("there is room");
-        assert!(matches!(look("other"), Some(Fit::Unfit(reason)) if reason.contains("ld-musl")));
+        assert!(matches!(look("other"), Some(Fit::Other(reason)) if reason.contains("ld-musl")));
         bytes[interp] = 0;
         fs::write(path("static"), &bytes).expect("there is room");
         assert!(matches!(look("static"), Some(Fit::Unfit(reason)) if reason.contains("statically")));

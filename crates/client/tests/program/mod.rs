@@ -30,6 +30,8 @@ fn program() {
         "descriptors" => descriptors(&path),
         "signals" => signals(&path),
         "threads" => threads(&path),
+        "learners" => learners(&path),
+        "limits" => limits(&path),
         other => panic!("no part {other}"),
     }
 }
@@ -65,8 +67,8 @@ fn errno() -> i32 {
 
 /// Carries out what it is told.
 fn commands(path: &Path) {
-    let file = open(path);
-    let fd = file.as_raw_fd();
+    let mut files = vec![open(path)];
+    let fd = files[0].as_raw_fd();
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<_> = line.split(' ').collect();
@@ -88,10 +90,14 @@ fn commands(path: &Path) {
                 }
             }
             "truncate" => {
-                file.set_len(number(1) as u64).unwrap();
+                files[0].set_len(number(1) as u64).unwrap();
                 String::new()
             }
-            "size" => file.metadata().unwrap().len().to_string(),
+            "size" => files[0].metadata().unwrap().len().to_string(),
+            "close" => {
+                files.clear();
+                String::new()
+            }
             other => panic!("no command {other}"),
         });
     }
@@ -399,5 +405,52 @@ fn threads(path: &Path) {
         }
         ENDS.store(true, Ordering::Relaxed);
     });
+    say("done");
+}
+
+/// Many threads, each with a file of its own, come to be mapped at the same time, again and again.
+fn learners(path: &Path) {
+    std::thread::scope(|scope| {
+        for byte in 0..32_u8 {
+            scope.spawn(move || {
+                for round in 0..30 {
+                    let own = path.with_extension((usize::from(byte) + 32 * (round % 3)).to_string());
+                    std::fs::write(&own, vec![byte; 20_000]).unwrap();
+                    let file = open(&own);
+                    for at in 0..40 {
+                        assert_eq!(pread(file.as_raw_fd(), 100, at * 400), Ok(vec![byte; 100]));
+                        assert_eq!(pwrite(file.as_raw_fd(), &[byte; 50], at * 400), Ok(50));
+                    }
+                }
+            });
+        }
+    });
+    say("done");
+}
+
+/// Limits of the process that system calls look at.
+fn limits(path: &Path) {
+    let file = open(path);
+    let fd = file.as_raw_fd();
+    use_as(fd, b'a');
+    (0..20).for_each(|_| assert_eq!(pwrite(fd, b"a", 5000), Ok(1)));
+    // SAFETY: a signal and no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let limit = libc::rlimit {
+        rlim_cur: 4000,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: a limit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+    for _ in 0..20 {
+        assert_eq!(pwrite(fd, b"a", 5000), Err(libc::EFBIG));
+        assert_eq!(pwrite(fd, b"aa", 3999), Ok(1));
+        assert_eq!(pwrite(fd, b"a", 3000), Ok(1));
+    }
+    use_as(fd, b'a');
+    // SAFETY: takes a number.
+    if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } == 0 {
+        use_as(fd, b'a');
+    }
     say("done");
 }

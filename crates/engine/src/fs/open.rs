@@ -78,7 +78,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             self.settle(inode, file, true);
         }
         if is_last && let Some(file) = inode.kernel_file() {
-            file.lines().clear();
+            file.lines().clear_unless(|| self.opens(inode).all > 0);
         }
     }
 

@@ -4,31 +4,27 @@
 //! to another file only when no open keeps its file. Users' files of words are not in any directory, cannot be written or resized, and live as long as
 //! the filesystem. Choice: docs/decisions/020-words.md.
 
+use super::acl::ACCESS;
 use super::attr::REGULAR;
 use super::kernel_file::KernelFile;
-use super::{Error, Fs, Ino, Inode, NewInode, Result};
+use super::{Error, Fs, Ino, Inode, NewInode, Result, SetAttr};
 use crate::{BLOCK_BYTES, Clock, Memory};
-use homenode_shared::{Line, Words};
+use homenode_shared::{LINES, Line, PIECE_BYTES, PIECE_WORDS, PIECES, Words};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Name of an extended attribute that tells what a client needs to copy from and to a file near an offset in bytes, which follows. Not listed.
 pub const WORDS_XATTR: &[u8] = b"user.homenode.words.";
 /// Name, in the root, of a user's file of words; the user's number follows. Not listed.
 pub const WORDS_NAME: &[u8] = b".homenode.words.";
 
-/// Files of a user that have a line at a time.
-const LINES: u32 = 4096;
 /// Users with a file of words.
 const USERS_MAX: usize = 32;
-/// Pieces of a file that an answer tells about, and their size: 64 MiB in all.
-const PIECES: u64 = 1024;
-const BIT_WORDS: usize = 16;
-const PIECE_BYTES: u64 = 64 << 10;
+/// Bytes that an answer tells about.
 const WINDOW_BYTES: u64 = PIECES * PIECE_BYTES;
-const _: () = assert!(PIECES == BIT_WORDS as u64 * 64, "a bit for each piece");
 
 /// The words of all users.
 #[derive(Debug, Default)]
@@ -121,10 +117,14 @@ impl FileLines {
             .for_each(|line| line.line().raise_asks());
     }
 
-    /// Gives all lines back: the file is not open any more.
-    pub(super) fn clear(&self) {
-        if !self.lines.read().is_empty() {
-            self.lines.write().clear();
+    /// Gives all lines back if the file is not open: whoever opens it again may have got one meanwhile.
+    pub(super) fn clear_unless(&self, is_open: impl FnOnce() -> bool) {
+        if self.lines.read().is_empty() {
+            return;
+        }
+        let mut lines = self.lines.write();
+        if !is_open() {
+            lines.clear();
         }
     }
 
@@ -144,17 +144,15 @@ impl FileLines {
 
 impl KernelFile {
     /// A bit for each of [`PIECES`] pieces around `offset`: set if the piece has data from end to end, as far as the file of `size` bytes goes. Lowest bit first.
-    fn dense_pieces(&self, offset: u64, size: u64) -> Result<[u64; BIT_WORDS]> {
+    fn dense_pieces(&self, offset: u64, size: u64) -> Result<[u64; PIECE_WORDS]> {
         let blocks = |at: u64| at.div_ceil(BLOCK_BYTES as u64);
-        let (start, end) = (
-            offset / WINDOW_BYTES * WINDOW_BYTES,
-            size.min(offset / WINDOW_BYTES * WINDOW_BYTES + WINDOW_BYTES),
-        );
+        let start = offset / WINDOW_BYTES * WINDOW_BYTES;
+        let end = size.min(start.saturating_add(WINDOW_BYTES));
         let pieces: Vec<_> = (0..end.saturating_sub(start).div_ceil(PIECE_BYTES))
             .map(|nth| start + nth * PIECE_BYTES)
             .map(|at| blocks(at)..blocks(end.min(at + PIECE_BYTES)))
             .collect();
-        let mut bits = [0; BIT_WORDS];
+        let mut bits = [0; PIECE_WORDS];
         // The kernel counts all of them about as fast as one.
         let whole = blocks(start)..blocks(end.max(start));
         let is_whole = self.holes(&[whole])? == [0];
@@ -193,7 +191,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             let unused = all.iter().find(|(_, words)| words.is_unused()).map(|(user, _)| *user);
             let words = unused.and_then(|user| all.remove(&user)).ok_or(Error::NoSpace)?;
             if let Some(inode) = self.table.find(words.ino) {
-                self.unpin(&inode, 1);
+                self.unpin_words(&inode);
             }
         }
         let new = NewInode {
@@ -203,17 +201,36 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             gid: 0,
             rdev: 0,
         };
-        // Its pin is never taken back.
         let inode = self.tmpfile(&self.root(), new)?;
-        let file = inode.kernel_file().ok_or(Error::NotFound)?;
-        let made = file.hold_words(user, LINES);
+        // It is not one of those whose blocks are about to be free. Relaxed: a figure.
+        self.unlinked.fetch_sub(1, Ordering::Relaxed);
+        let made = self.hold_words(&inode, user);
         let words = Arc::new(UserWords {
-            words: made.inspect_err(|_| self.unpin(&inode, 1))?,
+            words: made.inspect_err(|_| self.unpin_words(&inode))?,
             ino: inode.ino(),
             lines: Mutex::default(),
         });
         all.insert(user, Arc::clone(&words));
         Ok(words)
+    }
+
+    /// Makes a new file a user's file of words, whatever the root's default access list says.
+    fn hold_words(&self, inode: &Inode, user: u32) -> Result<Words> {
+        match self.remove_xattr(inode, ACCESS) {
+            Ok(()) | Err(Error::NoAttribute) => {}
+            Err(error) => return Err(error),
+        }
+        let set = SetAttr {
+            mode: Some(0o444),
+            ..SetAttr::default()
+        };
+        self.set_attr(inode, &set)?;
+        inode.kernel_file().ok_or(Error::NotFound)?.hold_words(user, LINES)
+    }
+
+    fn unpin_words(&self, inode: &Arc<Inode>) {
+        self.unlinked.fetch_add(1, Ordering::Relaxed);
+        self.unpin(inode, 1);
     }
 
     /// The value of [`WORDS_XATTR`] for `user` around a byte of a file. Decimal numbers with blanks between: the user, the inode of the user's file of words, the line, its
@@ -236,11 +253,9 @@ impl<M: Memory, C: Clock> Fs<M, C> {
             Ok(value.into_bytes())
         });
         // A release that came before has given no line back, and one that comes now does.
-        if self.opens(inode).all == 0 {
-            file.lines().clear();
-            return Err(Error::NoAttribute);
-        }
-        value
+        let is_open = || self.opens(inode).all > 0;
+        file.lines().clear_unless(is_open);
+        if is_open() { value } else { Err(Error::NoAttribute) }
     }
 }
 

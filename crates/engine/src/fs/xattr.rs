@@ -6,6 +6,7 @@ use super::commit::{Changes, Held};
 use super::inode::State;
 use super::metadata::ROOT;
 use super::placement::Placement;
+use super::words::WORDS_XATTR;
 use super::{Error, Fs, Ino, Inode, Operation, Result, XattrMode};
 use crate::log::{Attributes, Change, Effect};
 use crate::{Clock, Memory, NodeId};
@@ -108,7 +109,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         // Lists are stored in our own order of bytes.
         let list;
         let changes = match name {
-            MAP_XATTR => return Err(Error::NotPermitted),
+            _ if name == MAP_XATTR || name.starts_with(WORDS_XATTR) => return Err(Error::NotPermitted),
             POLICY_XATTR => {
                 check_mode(attributes.placement.is_some(), mode)?;
                 attributes.placement = Some(self.parse_placement(value)?);
@@ -166,7 +167,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         let (held, ino) = (Held::state_of(inode), inode.ino);
         let state = held.only();
         let change = match name {
-            MAP_XATTR => return Err(Error::NotPermitted),
+            _ if name == MAP_XATTR || name.starts_with(WORDS_XATTR) => return Err(Error::NotPermitted),
             POLICY_XATTR => {
                 let mut attributes = inode.attributes(state);
                 attributes.placement.take().ok_or(Error::NoAttribute)?;

@@ -53,6 +53,14 @@ impl Words {
         Ok(Self { lines, count })
     }
 
+    /// Returns the lines, which stay mapped: munmap(2) of all of them is the caller's.
+    #[must_use]
+    pub fn leak(self) -> &'static [Line] {
+        let words = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the mapping stays, and has so many lines: see `line`.
+        unsafe { std::slice::from_raw_parts(words.lines.as_ptr(), words.count) }
+    }
+
     /// Returns the line of a number; `None` beyond the last.
     #[inline]
     #[must_use]
@@ -65,16 +73,6 @@ impl Words {
         // SAFETY: pages begin at multiples of a line's size; any bits are two counts, which all processes change as atomics only; the mapping lives as long
         // as `self`.
         Some(unsafe { line.as_ref() })
-    }
-}
-
-impl Words {
-    /// Returns the lines, which stay mapped as long as the process lives.
-    #[must_use]
-    pub fn leak(self) -> &'static [Line] {
-        let words = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the mapping stays, and has so many lines: see `line`.
-        unsafe { std::slice::from_raw_parts(words.lines.as_ptr(), words.count) }
     }
 }
 

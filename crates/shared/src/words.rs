@@ -96,8 +96,21 @@ impl Line {
     #[must_use]
     pub fn is_written_since(&self, seen: Seen) -> bool {
         // The stores come before the loads below: see `cut` and `raise_asks`.
-        fence(Ordering::SeqCst);
+        full_fence();
         self.cuts.load(Ordering::Relaxed) == seen.cuts && self.asks.load(Ordering::Relaxed) == seen.asks
+    }
+}
+
+/// A full fence, as `fence(Ordering::SeqCst)`.
+#[inline]
+fn full_fence() {
+    #[cfg(not(all(target_arch = "x86_64", not(any(loom, miri)))))]
+    fence(Ordering::SeqCst);
+    // The compiler's fence is MFENCE, which takes twice as long.
+    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+    // SAFETY: it changes nothing on the stack.
+    unsafe {
+        std::arch::asm!("lock or dword ptr [rsp], 0");
     }
 }
 

@@ -14,6 +14,7 @@ mod command {
     mod members;
     mod mount_helper;
     mod mounting;
+    mod running;
     mod sockets;
     mod up_and_down;
     mod volumes;

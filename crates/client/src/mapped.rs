@@ -1,7 +1,7 @@
 //! A mapping of a part of a file, what is known of the file, and the copies from and to it.
 //!
 //! Invariants: while the line's `cuts` is the one under which a mapping knows its file, the file is not smaller than the size that is known, and pieces that are known as
-//! dense have no holes. Whatever is known was told by the server, or is what a system call of this process has read or written. One thread at a time
+//! dense have no holes. Whatever is known was told by the server, or is what a system call of this process has written at the file's end. One thread at a time
 //! changes what is known; others read it meanwhile, and a change of `cuts` makes them look again. Docs: docs/decisions/020-words.md.
 
 use crate::pages::{self, File, Told};
@@ -17,6 +17,8 @@ const WINDOW_BYTES_MAX: u64 = 64 << 30;
 const GROWTH_BYTES: u64 = 64 << 20;
 /// Address space that all mappings of a process take.
 const ALL_BYTES_MAX: u64 = 16 << 40;
+/// Mappings of a process: a quarter of what the kernel lets it have by default.
+const COUNT_MAX: u64 = 1 << 14;
 /// Misses before the server is asked again, at first and at most.
 const PATIENCE: u32 = 2;
 const PATIENCE_MAX: u32 = 1 << 12;
@@ -63,6 +65,7 @@ pub(crate) struct Mapped {
 static FREE: AtomicPtr<Mapped> = AtomicPtr::new(std::ptr::null_mut());
 /// Address space that mappings take.
 static ALL_BYTES: AtomicU64 = AtomicU64::new(0);
+static COUNT: AtomicU64 = AtomicU64::new(0);
 /// Bytes of memory for new mappings, and those that are used.
 const CHUNK_BYTES: usize = 64 << 10;
 static CHUNK: AtomicPtr<Mapped> = AtomicPtr::new(std::ptr::null_mut());
@@ -177,6 +180,7 @@ impl Mapped {
             return None;
         };
         ALL_BYTES.fetch_add(bytes, Ordering::Relaxed);
+        COUNT.fetch_add(1, Ordering::Relaxed);
         // Relaxed, all of these: the descriptor's state shows them.
         static LAST: AtomicU64 = AtomicU64::new(0);
         mapped
@@ -218,6 +222,7 @@ impl Mapped {
             )
         };
         ALL_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+        COUNT.fetch_sub(1, Ordering::Relaxed);
         pages::let_go(self.place.load(Ordering::Relaxed));
         self.next.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
         FREE.store(std::ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
@@ -561,7 +566,7 @@ fn window(size: u64, offset: u64) -> Option<(u64, u64)> {
         offset.saturating_sub(most / 2) / PIECE_BYTES * PIECE_BYTES
     };
     let bytes = (whole - start).min(most);
-    let has_room = ALL_BYTES.load(Ordering::Relaxed).saturating_add(bytes) <= all;
+    let has_room = ALL_BYTES.load(Ordering::Relaxed).saturating_add(bytes) <= all && COUNT.load(Ordering::Relaxed) < COUNT_MAX;
     (bytes > 0 && has_room).then_some((start, bytes))
 }
 

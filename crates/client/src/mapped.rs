@@ -7,7 +7,7 @@
 use crate::pages::{self, File, Told};
 use crate::signals::Quiet;
 use homenode_shared::{Line, PIECE_BYTES, PIECES, Seen, try_copy};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Bits for pieces of a mapping.
@@ -168,12 +168,7 @@ impl Mapped {
             false => libc::PROT_READ,
         };
         let length = usize::try_from(bytes).ok()?;
-        let at = i64::try_from(start).ok()?;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, at) };
-        if base == libc::MAP_FAILED {
-            return None;
-        }
+        let base = map(fd, start, length, protection)?;
         let Some(mapped) = Self::take() else {
             // SAFETY: the mapping from above.
             unsafe { libc::munmap(base, length) };
@@ -539,6 +534,40 @@ impl Drop for Changing<'_> {
     }
 }
 
+/// Maps a part of a file where its huge pages can be mapped as such: they begin at multiples of 2 MiB, in the file and in memory.
+fn map(fd: c_int, start: u64, length: usize, protection: c_int) -> Option<*mut c_void> {
+    const HUGE_BYTES: usize = 2 << 20;
+    let (none, flags) = (
+        std::ptr::null_mut(),
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    );
+    let reserved_bytes = length.checked_add(HUGE_BYTES)?;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let reserved = unsafe { libc::mmap(none, reserved_bytes, libc::PROT_NONE, flags, -1, 0) };
+    if reserved == libc::MAP_FAILED {
+        return None;
+    }
+    let within = usize::try_from(start).ok()? % HUGE_BYTES;
+    let before = (within + HUGE_BYTES - reserved.addr() % HUGE_BYTES) % HUGE_BYTES;
+    let base = reserved.wrapping_byte_add(before);
+    let (at, flags) = (i64::try_from(start).ok()?, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: it takes the place of a part of what was reserved.
+    if unsafe { libc::mmap(base, length, protection, flags, fd, at) } == libc::MAP_FAILED {
+        // SAFETY: what was reserved.
+        unsafe { libc::munmap(reserved, reserved_bytes) };
+        return None;
+    }
+    if before > 0 {
+        // SAFETY: what was reserved before it.
+        unsafe { libc::munmap(reserved, before) };
+    }
+    if before < HUGE_BYTES {
+        // SAFETY: what was reserved behind it.
+        unsafe { libc::munmap(base.wrapping_byte_add(length), HUGE_BYTES - before) };
+    }
+    Some(base)
+}
+
 /// The part of a file of `size` bytes that is to be mapped for uses around `offset`: its first byte and its length; `None` when the process has no address space for it.
 fn window(size: u64, offset: u64) -> Option<(u64, u64)> {
     let mut limit = libc::rlimit {
@@ -566,7 +595,8 @@ fn window(size: u64, offset: u64) -> Option<(u64, u64)> {
         offset.saturating_sub(most / 2) / PIECE_BYTES * PIECE_BYTES
     };
     let bytes = (whole - start).min(most);
-    let has_room = ALL_BYTES.load(Ordering::Relaxed).saturating_add(bytes) <= all && COUNT.load(Ordering::Relaxed) < COUNT_MAX;
+    let has_room =
+        ALL_BYTES.load(Ordering::Relaxed).saturating_add(bytes) <= all && COUNT.load(Ordering::Relaxed) < COUNT_MAX;
     (bytes > 0 && has_room).then_some((start, bytes))
 }
 

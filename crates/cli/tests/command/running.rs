@@ -10,7 +10,9 @@ use std::sync::OnceLock;
 fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let built = Command::new(env!("CARGO")).args(["build", "--quiet", "--package", "homenode-client"]).status();
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--package", "homenode-client"])
+            .status();
         assert!(built.unwrap().success());
         Path::new(BINARY).with_file_name("libhomenode.so")
     })
@@ -20,10 +22,22 @@ fn library() -> &'static Path {
 fn commands_that_are_not_there_and_directories_that_are_no_pools_are_refused() {
     library();
     fail(2, &mut homenode(["run"]));
-    refused(&mut homenode(["run", "--", "no-such-command"]), &["cannot run no-such-command", "no such command"]);
-    refused(&mut homenode(["run", "--", "/etc/passwd"]), &["cannot run /etc/passwd", "Permission denied"]);
-    refused(&mut homenode(["run", "--pool", "/", "--", "true"]), &["/ is not on a pool", "homenode status"]);
-    refused(&mut homenode(["run", "--pool", "/nonexistent", "--", "true"]), &["/nonexistent", "No such file"]);
+    refused(
+        &mut homenode(["run", "--", "no-such-command"]),
+        &["cannot run no-such-command", "no such command"],
+    );
+    refused(
+        &mut homenode(["run", "--", "/etc/passwd"]),
+        &["cannot run /etc/passwd", "Permission denied"],
+    );
+    refused(
+        &mut homenode(["run", "--pool", "/", "--", "true"]),
+        &["/ is not on a pool", "homenode status"],
+    );
+    refused(
+        &mut homenode(["run", "--pool", "/nonexistent", "--", "true"]),
+        &["/nonexistent", "No such file"],
+    );
 }
 
 #[test]
@@ -41,14 +55,22 @@ fn command_keeps_its_arguments_streams_and_exit_code() {
 fn stats_tell_each_process_and_why_a_program_runs_unchanged() {
     library();
     let scratch = Scratch::new("run-stats");
-    let output = homenode(["run", "--stats", "--", "sh", "-c", "true; true | cat"]).output().unwrap();
+    let output = homenode(["run", "--stats", "--", "sh", "-c", "true; true | cat"])
+        .output()
+        .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && said.contains("0 of 0 reads and writes at an offset were copies"), "{said}");
+    assert!(
+        output.status.success() && said.contains("0 of 0 reads and writes at an offset were copies"),
+        "{said}"
+    );
     let script = scratch.path().join("script");
     fs::write(&script, "echo").unwrap();
     let said = homenode(["run", "--stats", "--"]).arg(&script).output().unwrap().stderr;
     let said = String::from_utf8(said).unwrap();
-    assert!(said.contains("runs unchanged: it is no ELF program") && said.contains("Permission denied"), "{said}");
+    assert!(
+        said.contains("runs unchanged: it is no ELF program") && said.contains("Permission denied"),
+        "{said}"
+    );
 }
 
 /// The server dies at once; what a program has open goes on, as it does without `run`.
@@ -64,14 +86,40 @@ fn programs_outlive_a_server_that_is_killed() {
         assert!(String::from_utf8_lossy(&up.stderr).contains("kernel"), "{up:?}");
         return;
     }
-    let status: serde_json::Value = serde_json::from_slice(&homenode(["status", "--json"]).arg(&mount).output().unwrap().stdout).unwrap();
+    let status: serde_json::Value =
+        serde_json::from_slice(&homenode(["status", "--json"]).arg(&mount).output().unwrap().stdout).unwrap();
     let server = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
     // fio opens its file, and reads what it has written again and again: before and after.
-    let mut fio = homenode(["run", "--", "fio", "--name=run", "--rw=randrw", "--bs=4k", "--size=4M", "--ioengine=psync"]);
-    fio.args(["--fallocate=none", "--time_based", "--runtime=3", "--verify=crc32c", "--verify_fatal=1", "--output-format=terse"]);
-    let fio = fio.arg(format!("--directory={}", mount.display())).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut fio = homenode([
+        "run",
+        "--",
+        "fio",
+        "--name=run",
+        "--rw=randrw",
+        "--bs=4k",
+        "--size=4M",
+        "--ioengine=psync",
+    ]);
+    fio.args([
+        "--fallocate=none",
+        "--time_based",
+        "--runtime=3",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--output-format=terse",
+    ]);
+    let fio = fio
+        .arg(format!("--directory={}", mount.display()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     std::thread::sleep(std::time::Duration::from_millis(1500));
-    rustix::process::kill_process(rustix::process::Pid::from_raw(server).unwrap(), rustix::process::Signal::KILL).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(server).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
     let output = fio.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }

@@ -136,10 +136,8 @@ mod tests {
         action.sa_sigaction = on_bus_error as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
         // SAFETY: it points to a sigaction.
-        assert_eq!(
-            unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) },
-            0
-        );
+        let done = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
+        assert_eq!(done, 0);
         let path = std::env::temp_dir().join(format!("homenode-copy-{}", std::process::id()));
         std::fs::write(&path, vec![7; 8192]).expect("there is room");
         let file = std::fs::File::options()
@@ -169,6 +167,6 @@ mod tests {
         // SAFETY: as above.
         assert!(!unsafe { try_copy(mapped.wrapping_add(8190), bytes.as_ptr(), 100) });
         // SAFETY: it lies in the mapping, in a page that the file has.
-        assert_eq!(unsafe { mapped.add(8191).read_volatile() }, 7);
+        assert_eq!(unsafe { mapped.wrapping_add(8191).read_volatile() }, 7);
     }
 }

@@ -122,7 +122,10 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
         // Another file may have the number since.
         let is_same = pages::look(fd) == found;
         let file = asked.as_ref().filter(|_| is_same).and_then(pages::file);
-        let mapped = file.and_then(|file| Mapped::new(fd, &file, offset));
+        let mapped = file.as_ref().and_then(|file| Mapped::new(fd, file, offset));
+        if let (Some(file), None) = (&file, mapped) {
+            pages::let_go(file.place);
+        }
         let state = match mapped {
             Some(mapped) => std::ptr::from_ref(mapped).expose_provenance(),
             None if is_same => OTHER,

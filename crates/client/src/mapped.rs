@@ -187,7 +187,6 @@ impl Mapped {
         mapped.place.store(file.place, Ordering::Relaxed);
         mapped.page.store(file.told.page, Ordering::Relaxed);
         mapped.line_number.store(file.told.line, Ordering::Relaxed);
-        pages::keep(file.place);
         mapped.base.store(base.cast(), Ordering::Relaxed);
         mapped.start.store(start, Ordering::Relaxed);
         mapped.bytes.store(bytes, Ordering::Relaxed);

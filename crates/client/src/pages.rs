@@ -20,7 +20,7 @@ const PATH_BYTES_MAX: usize = 4096;
 /// What is known of a file that can be copied from and to.
 pub(crate) struct File {
     pub(crate) line: &'static Line,
-    /// Where its page is: see [`keep`].
+    /// Where its page is: see [`let_go`].
     pub(crate) place: usize,
     pub(crate) can_write: bool,
     pub(crate) told: Told,
@@ -152,7 +152,7 @@ pub(crate) fn ask_first(fd: c_int, found: &Found, offset: u64) -> Option<Asked> 
     })
 }
 
-/// What is known of a file that was asked about. By one thread at a time.
+/// What is known of a file that was asked about; its page stays until [`let_go`]. By one thread at a time.
 pub(crate) fn file(asked: &Asked) -> Option<File> {
     let number = usize::try_from(asked.told.line)
         .ok()
@@ -161,6 +161,7 @@ pub(crate) fn file(asked: &Asked) -> Option<File> {
     let place = PAGES.iter().position(has).or_else(|| map_page(asked))?;
     // SAFETY: so many lines are mapped there until the last mapping of a file lets go.
     let line = unsafe { PAGES[place].lines.load(Ordering::Relaxed).wrapping_add(number).as_ref() }?;
+    PAGES[place].users.fetch_add(1, Ordering::Relaxed);
     Some(File {
         line,
         place,
@@ -192,12 +193,7 @@ impl Page {
     }
 }
 
-/// One more mapping of a file uses the page at a place. By one thread at a time.
-pub(crate) fn keep(place: usize) {
-    PAGES[place].users.fetch_add(1, Ordering::Relaxed);
-}
-
-/// A mapping of a file uses the page at a place no more, which goes with the last one. By one thread at a time.
+/// Takes back one use of the page at a place, which is unmapped with the last one. By one thread at a time.
 pub(crate) fn let_go(place: usize) {
     let page = &PAGES[place];
     if page.users.fetch_sub(1, Ordering::Relaxed) == 1 {

@@ -8,7 +8,7 @@ use crate::files::Descriptor;
 use crate::mapped::Mapped;
 use crate::real::KeptErrno;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicUsize, Ordering, compiler_fence};
 
 /// Threads that copy at a time; others make system calls.
 const SLOTS: usize = 1024;
@@ -43,6 +43,8 @@ static ALL: [Slot; SLOTS] = [const {
 }; SLOTS];
 /// Slots that were ever taken lie below this number.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Second in which slots of threads that are gone were looked for.
+static LOOKED: AtomicI64 = AtomicI64::new(i64::MIN);
 /// Whether threads can be made to pass a barrier.
 static HAS_BARRIER: AtomicBool = AtomicBool::new(false);
 
@@ -102,6 +104,11 @@ fn take_slot() -> Option<&'static Slot> {
             .compare_exchange(before, thread, Ordering::AcqRel, Ordering::Relaxed);
         taken.is_ok()
     };
+    let now = second();
+    // Where there are more threads than slots, each call comes here: one look for those that are gone in a second has to do.
+    if TAKEN.load(Ordering::Relaxed) == SLOTS && LOOKED.load(Ordering::Relaxed) == now {
+        return None;
+    }
     let free = (0..SLOTS).find(|number| ALL[*number].owner.load(Ordering::Relaxed) == 0 && take(*number, 0));
     // SAFETY: it has no conditions.
     let process = unsafe { libc::getpid() };
@@ -111,6 +118,7 @@ fn take_slot() -> Option<&'static Slot> {
         sent < 0 && crate::real::errno() == libc::ESRCH
     };
     let number = free.or_else(|| {
+        LOOKED.store(now, Ordering::Relaxed);
         (0..SLOTS).find(|number| {
             let owner = ALL[*number].owner.load(Ordering::Relaxed);
             is_gone(owner) && take(*number, owner)
@@ -125,6 +133,13 @@ fn take_slot() -> Option<&'static Slot> {
     crate::signals::let_faults_through();
     OWN.set(number + 1);
     Some(&ALL[number])
+}
+
+fn second() -> i64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: there is room for a time.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec
 }
 
 /// A place to note a copy in that no copy has which this one interrupts.

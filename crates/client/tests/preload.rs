@@ -335,6 +335,16 @@ fn threads_that_are_learned_at_once_have_their_own_files() {
 }
 
 #[test]
+fn more_threads_than_can_copy_make_system_calls() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 10_000]).unwrap();
+    let mut client = Program::start("crowd", &path, true);
+    assert_eq!(client.answer(), "done");
+    assert!(client.end().1 > 40_000, "system calls");
+}
+
+#[test]
 fn limits_of_the_process_hold() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");

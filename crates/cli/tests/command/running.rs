@@ -108,6 +108,8 @@ fn programs_outlive_a_server_that_is_killed() {
         "--verify_fatal=1",
         "--output-format=terse",
     ]);
+    // fio keeps a record of what it has verified where it runs.
+    fio.current_dir(scratch.path());
     let fio = fio
         .arg(format!("--directory={}", mount.display()))
         .stdout(Stdio::piped())

@@ -32,6 +32,7 @@ fn program() {
         "threads" => threads(&path),
         "learners" => learners(&path),
         "limits" => limits(&path),
+        "crowd" => crowd(&path),
         other => panic!("no part {other}"),
     }
 }
@@ -452,5 +453,43 @@ fn limits(path: &Path) {
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } == 0 {
         use_as(fd, b'a');
     }
+    say("done");
+}
+
+/// More threads than can copy at a time: the others make system calls, and no more than one each.
+fn crowd(path: &Path) {
+    const THREADS: usize = 1100;
+    static READY: AtomicUsize = AtomicUsize::new(0);
+    static ENDS: AtomicBool = AtomicBool::new(false);
+    let file = open(path);
+    let fd = file.as_raw_fd();
+    use_as(fd, b'a');
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let thread = std::thread::Builder::new().stack_size(64 << 10);
+            let wait = move || {
+                assert_eq!(pread(fd, 10, 0), Ok(vec![b'a'; 10]));
+                READY.fetch_add(1, Ordering::Relaxed);
+                while !ENDS.load(Ordering::Relaxed) {
+                    std::thread::park_timeout(std::time::Duration::from_millis(500));
+                }
+            };
+            thread.spawn_scoped(scope, wait).unwrap();
+        }
+        while READY.load(Ordering::Relaxed) < THREADS {
+            std::thread::yield_now();
+        }
+        let late = scope.spawn(move || {
+            let start = std::time::Instant::now();
+            for _ in 0..50_000 {
+                assert_eq!(pread(fd, 10, 0).unwrap().len(), 10);
+            }
+            start.elapsed()
+        });
+        let elapsed = late.join().unwrap();
+        ENDS.store(true, Ordering::Relaxed);
+        // A look at all threads takes a tenth of a millisecond and more: with one in each call it is five seconds.
+        assert!(elapsed < std::time::Duration::from_secs(3), "{elapsed:?}");
+    });
     say("done");
 }

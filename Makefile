@@ -31,12 +31,13 @@ test: setup
 	@scripts/test.sh
 
 bench: setup
-	@cargo build --release -p homenode-bench -p homenode-cli
+	@cargo build --release -p homenode-bench -p homenode-cli -p homenode-client
 	@$(bench) fs --json $(CARGO_TARGET_DIR)/bench-fs.json
 	@$(bench) metadata --json $(CARGO_TARGET_DIR)/bench-metadata.json
 	@$(bench) mount --json $(CARGO_TARGET_DIR)/bench-mount.json
 	@$(bench) blk --json $(CARGO_TARGET_DIR)/bench-blk.json --figure $(CARGO_TARGET_DIR)/bench-blk.svg
 	@$(bench) cache --json $(CARGO_TARGET_DIR)/bench-cache.json
+	@$(bench) preload --json $(CARGO_TARGET_DIR)/bench-preload.json
 	@$(bench) affinity --only daemon --json $(CARGO_TARGET_DIR)/bench-affinity.json
 
 fuzz: setup

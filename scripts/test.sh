@@ -73,8 +73,9 @@ step "benches, small: they work; their numbers mean nothing here"
 if [ "$(id -u)" -eq 0 ]; then
     "$target/debug/homenode-bench" affinity --smoke --only daemon
     "$target/debug/homenode-bench" durable --smoke --directory "$target"
+    "$target/debug/homenode-bench" preload --smoke
 else
-    echo "SKIPPED: what core affinity's daemon costs, and durable pools beside ext4 and xfs: only root may run these"
+    echo "SKIPPED: what core affinity's daemon costs, durable pools beside ext4 and xfs, programs under homenode run: only root may run these"
 fi
 
 step "package: installed, used and removed"
@@ -99,12 +100,12 @@ mounted() {
 mounted "$transport" pool
 step "faults of a mount, data pool"
 HOMENODE_TEST_DATA=pool cargo test --workspace --test faults
+step "programs at work on a mount, their reads and writes as copies"
+runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
+env "$runner=$(realpath "$target")/debug/homenode run --" HOMENODE_TEST_DATA=auto cargo test --package homenode-cli --test exercise
 if [ "$transport" = uring ]; then
     mounted classic pool
     mounted classic auto
-    step "programs at work on a mount, their reads and writes as copies"
-    runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
-    env "$runner=$(realpath "$target")/debug/homenode run --" HOMENODE_TEST_DATA=auto cargo test --package homenode-cli --test exercise
     step "tests, a mount's through rings"
 else
     echo "SKIPPED: tests of a mount through rings: $no_rings"

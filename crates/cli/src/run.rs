@@ -13,9 +13,9 @@ use std::process::Command;
 
 /// The library's file.
 const LIBRARY: &str = "libhomenode.so";
-/// What the library looks for: without it, it does nothing.
+/// Variable that turns the library on.
 const RUN: &str = "HOMENODE_RUN";
-/// The one pool that it is for, by its device.
+/// Variable that names the device of the only pool to use.
 const DEVICE: &str = "HOMENODE_RUN_DEVICE";
 /// The dynamic linker's list of libraries.
 const PRELOAD: &str = "LD_PRELOAD";

@@ -1,4 +1,4 @@
-//! What makes, closes and changes descriptors in the C library: they are unknown afterwards.
+//! Functions of the C library that make, close and change descriptors, of which nothing is known afterwards.
 //!
 //! Calls of the C library within itself do not come here. So its functions that close a descriptor inside (fclose(3), closedir(3)) are here as well, and
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.

@@ -1,4 +1,4 @@
-//! What is known of each descriptor: a mapping, that there is none, or how often it was used.
+//! State of each descriptor: a mapping, that there is none, or how often it was used.
 //!
 //! A descriptor is learned when it has been used some times, so that short-lived ones cost nothing. Whatever closes or replaces it makes it unknown, before
 //! and after. A state changes from one to the next by an exchange, so a descriptor that was closed meanwhile gets no mapping.

@@ -26,7 +26,7 @@ const PATIENCE_MAX: u32 = 1 << 12;
 /// A mapping. Its own memory is never given back, and becomes another mapping's.
 #[repr(C, align(64))]
 pub(crate) struct Mapped {
-    /// One of all mappings of the process.
+    /// Number that no other mapping of the process has had.
     number: AtomicU64,
     line: AtomicPtr<Line>,
     /// Its page's place, and which line of which page it is.
@@ -83,7 +83,7 @@ impl Range {
         self.offset + self.bytes
     }
 
-    /// What a call returns that has read or written all of it.
+    /// Result of a call that has read or written the whole range.
     #[expect(clippy::cast_possible_truncation, reason = "it came from a size_t, below 2^30")]
     pub(crate) fn done(self) -> isize {
         self.bytes as isize
@@ -148,7 +148,7 @@ impl Buffers for FromMany<'_> {
     }
 }
 
-/// What a call needs to know after the system call that took the place of a copy.
+/// State before a system call that takes the place of a copy, to learn from that call afterwards.
 #[derive(Clone, Copy)]
 pub(crate) struct Before {
     /// Which mapping it was: its memory may be another file's by now.

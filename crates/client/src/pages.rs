@@ -1,4 +1,4 @@
-//! What the server tells of a file, and the pages of words.
+//! Answers of the server about a file, and the pages of words.
 //!
 //! A page of words is mapped as long as a file that is mapped has a line in it. It is found by the mount's directory, which /proc/self/mountinfo names; a process that
 //! cannot reach either makes system calls.
@@ -17,7 +17,7 @@ const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
 /// Longest path of a mount's directory.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// What is known of a file that can be copied from and to.
+/// A file that can be copied from and to.
 pub(crate) struct File {
     pub(crate) line: &'static Line,
     /// Where its page is: see [`let_go`].
@@ -26,7 +26,7 @@ pub(crate) struct File {
     pub(crate) told: Told,
 }
 
-/// What a descriptor is, as the kernel tells without the server.
+/// File behind a descriptor, as the kernel tells without the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     device: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Found {
     can_write: bool,
 }
 
-/// What the server has told of a descriptor first, and the page, if that is not mapped yet.
+/// Answer to the first question about a descriptor, and the page, if that is not mapped yet.
 pub(crate) struct Asked {
     found: Found,
     told: Told,
@@ -152,7 +152,7 @@ pub(crate) fn ask_first(fd: c_int, found: &Found, offset: u64) -> Option<Asked> 
     })
 }
 
-/// What is known of a file that was asked about; its page stays until [`let_go`]. By one thread at a time.
+/// Returns a file that was asked about; its page stays until [`let_go`]. By one thread at a time.
 pub(crate) fn file(asked: &Asked) -> Option<File> {
     let number = usize::try_from(asked.told.line)
         .ok()

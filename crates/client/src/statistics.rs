@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// What became of a call at an offset.
+/// Outcome of a call at an offset.
 #[derive(Clone, Copy)]
 pub(crate) enum Outcome {
     /// A copy.
@@ -15,7 +15,7 @@ pub(crate) enum Outcome {
 }
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
-/// Whose counts they are.
+/// Process that has counted.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 

@@ -1,4 +1,4 @@
-//! Which mappings threads copy through, so that none is unmapped under them.
+//! Mappings that threads copy through, so that none is unmapped under them.
 //!
 //! Hazard pointers: a thread notes the mapping in its slot, and looks again whether the descriptor still has it. Whoever takes a mapping from a descriptor
 //! has all threads pass a barrier (membarrier(2)) and then looks at the slots, so a thread pays no fence. A slot belongs to a thread by its number, and goes

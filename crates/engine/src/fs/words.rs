@@ -1,8 +1,8 @@
 //! Words of files of the kernel, by which programs copy through mappings: a file of them for each user, and a line for each file that a user asks about.
 //!
 //! Invariants: a file with a line is cut with each of its lines odd; attributes are read for an answer after each of its lines was raised; a line goes
-//! to another file only when no open keeps its file. Users' files of words are not in any directory, cannot be written or resized, and live as long as
-//! the filesystem. Choice: docs/decisions/020-words.md.
+//! to another file only when no open keeps its file. Users' files of words are not in any directory, cannot be written or resized, and live until
+//! another user needs the place of one without files. Choice: docs/decisions/020-words.md.
 
 use super::acl::ACCESS;
 use super::attr::REGULAR;

@@ -504,9 +504,8 @@ fn kill_writers(kind: Kind) {
             note(&mut told, &line);
         }
         child.kill().unwrap();
-        // The last line may be cut off.
-        let rest: Vec<String> = lines.map_while(Result::ok).collect();
-        rest.iter().rev().skip(1).rev().for_each(|line| note(&mut told, line));
+        // Each line is one write to the pipe, so none is cut off.
+        lines.map_while(Result::ok).for_each(|line| note(&mut told, &line));
         child.wait().unwrap();
         let pool = Pool::open_on(std::slice::from_ref(&member), &kind.options()).unwrap();
         synced = told[THREADS].max(synced);

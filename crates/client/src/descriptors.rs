@@ -3,8 +3,8 @@
 //! Calls of the C library within itself do not come here. So its functions that close a descriptor inside (fclose(3), closedir(3)) are here as well, and
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
 
-use crate::files::{forget, forget_all, is_on, replaced, stop};
 use crate::real::real;
+use homenode_mapped::{forget, forget_all, is_on, replaced, stop};
 use libc::{DIR, FILE, mode_t};
 use std::ffi::{c_char, c_int, c_long, c_uint};
 

@@ -10,11 +10,6 @@
 
 mod calls;
 mod descriptors;
-mod files;
-mod mapped;
-mod pages;
 mod real;
 mod signals;
 mod start;
-mod statistics;
-mod threads;

@@ -54,33 +54,3 @@ macro_rules! real {
 }
 
 pub(crate) use real;
-
-/// This thread's errno.
-pub(crate) fn errno() -> i32 {
-    // SAFETY: it has no conditions.
-    let at = unsafe { libc::__errno_location() };
-    // SAFETY: it points to this thread's errno.
-    unsafe { *at }
-}
-
-pub(crate) fn set_errno(errno: i32) {
-    // SAFETY: it has no conditions.
-    let at = unsafe { libc::__errno_location() };
-    // SAFETY: it points to this thread's errno.
-    unsafe { *at = errno };
-}
-
-/// errno as it was, when dropped: what is done beside a call of the program's shall not change it.
-pub(crate) struct KeptErrno(i32);
-
-impl KeptErrno {
-    pub(crate) fn new() -> Self {
-        Self(errno())
-    }
-}
-
-impl Drop for KeptErrno {
-    fn drop(&mut self) {
-        set_errno(self.0);
-    }
-}

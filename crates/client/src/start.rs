@@ -1,7 +1,7 @@
 //! Beginning and end of a process, and fork(2).
 
 use crate::real::real;
-use crate::{files, pages, signals, statistics, threads};
+use homenode_mapped::statistics;
 use std::ffi::{CStr, c_int};
 
 /// Set by `homenode run`: the library does nothing without it.
@@ -30,21 +30,9 @@ extern "C" fn start() {
         statistics::start();
     }
     if let Some(device) = variable(DEVICE).and_then(device) {
-        pages::only(device);
+        homenode_mapped::only(device);
     }
-    if !signals::catch_faults() {
-        return;
-    }
-    threads::start();
-    // SAFETY: functions that may be called in a child.
-    unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
-    files::start();
-}
-
-extern "C" fn after_fork() {
-    files::after_fork();
-    threads::after_fork();
-    statistics::begin();
+    homenode_mapped::start_all();
 }
 
 extern "C" fn end() {

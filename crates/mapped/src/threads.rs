@@ -4,11 +4,11 @@
 //! has all threads pass a barrier (membarrier(2)) and then looks at the slots, so a thread pays no fence. A slot belongs to a thread by its number, and goes
 //! to another when that thread is gone. Handlers of signals may interrupt a copy and copy themselves: a slot notes several.
 
+use crate::errno::KeptErrno;
 use crate::files::Descriptor;
 use crate::mapped::Mapped;
-use crate::real::KeptErrno;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering, compiler_fence};
 
 /// Threads that copy at a time; others make system calls.
 const SLOTS: usize = 1024;
@@ -45,8 +45,6 @@ static ALL: [Slot; SLOTS] = [const {
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// Second in which slots of threads that are gone were looked for.
 static LOOKED: AtomicI64 = AtomicI64::new(i64::MIN);
-/// Whether threads can be made to pass a barrier.
-static HAS_BARRIER: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The number of this thread's slot, and 1; 0 for none.
@@ -115,7 +113,7 @@ fn take_slot() -> Option<&'static Slot> {
     let is_gone = |thread: i32| {
         // SAFETY: takes numbers.
         let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
-        sent < 0 && crate::real::errno() == libc::ESRCH
+        sent < 0 && crate::errno::errno() == libc::ESRCH
     };
     let number = free.or_else(|| {
         LOOKED.store(now, Ordering::Relaxed);
@@ -130,7 +128,7 @@ fn take_slot() -> Option<&'static Slot> {
         .iter()
         .for_each(|using| using.mapped.store(0, Ordering::Release));
     TAKEN.fetch_max(number + 1, Ordering::AcqRel);
-    crate::signals::let_faults_through();
+    crate::faults::let_through();
     OWN.set(number + 1);
     Some(&ALL[number])
 }
@@ -195,12 +193,7 @@ pub(crate) fn is_used(mapped: &Mapped) -> bool {
 
 /// Has all threads of the process pass a barrier. False if that cannot be done.
 pub(crate) fn pass_barrier() -> bool {
-    has_barrier() && membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
-}
-
-/// Without it nothing could ever be unmapped.
-pub(crate) fn has_barrier() -> bool {
-    HAS_BARRIER.load(Ordering::Relaxed)
+    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
 }
 
 fn membarrier(command: libc::c_int) -> bool {
@@ -208,12 +201,9 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Once, before there are other threads.
-pub(crate) fn start() {
-    HAS_BARRIER.store(
-        membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED),
-        Ordering::Relaxed,
-    );
+/// Gets the process ready for [`pass_barrier`]. False if that cannot be: nothing could ever be unmapped.
+pub(crate) fn start() -> bool {
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
 }
 
 /// In the child of a fork(2), which has this thread alone.

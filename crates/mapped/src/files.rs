@@ -3,11 +3,10 @@
 //! A descriptor is learned when it has been used some times, so that short-lived ones cost nothing. Whatever closes or replaces it makes it unknown, before
 //! and after. A state changes from one to the next by an exchange, so a descriptor that was closed meanwhile gets no mapping.
 
+use crate::errno::KeptErrno;
+use crate::faults::{self, Quiet};
 use crate::mapped::Mapped;
-use crate::pages;
-use crate::real::KeptErrno;
-use crate::signals::Quiet;
-use crate::threads;
+use crate::{pages, statistics, threads};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
@@ -26,8 +25,10 @@ const STATES: usize = 4096;
 pub(crate) struct Descriptor(AtomicUsize);
 
 static ALL: [Descriptor; DESCRIPTORS] = [const { Descriptor(AtomicUsize::new(0)) }; DESCRIPTORS];
-/// Whether anything is to be done here: the process was started by `homenode run`.
+/// Whether anything may be mapped.
 static IS_ON: AtomicBool = AtomicBool::new(false);
+/// Whether descriptors are learned by their use; otherwise only what is opened here.
+static LEARNS_ALL: AtomicBool = AtomicBool::new(false);
 /// Descriptors that were ever learned lie below this one.
 static LEARNED: AtomicI32 = AtomicI32::new(0);
 /// Held by who learns a descriptor, or takes mappings out of use.
@@ -67,18 +68,47 @@ impl Descriptor {
     }
 }
 
-pub(crate) fn start() {
+/// Gets the process ready. False if it cannot be, or another thread is about it.
+fn start() -> bool {
+    static IS_BEGUN: AtomicBool = AtomicBool::new(false);
+    if is_on() || IS_BEGUN.swap(true, Ordering::Relaxed) {
+        return is_on();
+    }
+    if !faults::catch() || !threads::start() {
+        return false;
+    }
+    // SAFETY: functions that may be called in a child.
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     IS_ON.store(true, Ordering::Relaxed);
+    true
+}
+
+/// From now on each descriptor is learned that is used often enough.
+pub fn start_all() {
+    let is_on = start();
+    LEARNS_ALL.store(is_on, Ordering::Relaxed);
+}
+
+/// Learns a descriptor that was just opened, at once or with its next use. Where that cannot be, calls on it are system calls.
+pub fn learn_now(fd: c_int) {
+    let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
+    if let Some(descriptor) = descriptor
+        && descriptor.change(0, USES)
+        && start()
+    {
+        learn(descriptor, fd, 0);
+    }
 }
 
 /// Unmaps everything, and maps nothing any more.
-pub(crate) fn stop() {
+pub fn stop() {
     IS_ON.store(false, Ordering::SeqCst);
     forget_all();
 }
 
+/// Whether anything may be mapped: otherwise nothing that the program does matters.
 #[inline]
-pub(crate) fn is_on() -> bool {
+pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
@@ -93,13 +123,19 @@ pub(crate) fn find(fd: c_int) -> Option<&'static Descriptor> {
     }
 }
 
+/// Whether a call on a descriptor may be a copy. Counts a use of it.
+#[inline]
+pub fn has(fd: c_int) -> bool {
+    find(fd).is_some()
+}
+
 /// Counts a use, and learns the descriptor with the last one. None yet.
 #[cold]
 fn first_uses(descriptor: &'static Descriptor, fd: c_int, state: usize) -> Option<&'static Descriptor> {
     match state {
         _ if !is_on() => {}
         USES => learn(descriptor, fd, 0),
-        uses if uses < USES => {
+        uses if uses < USES && LEARNS_ALL.load(Ordering::Relaxed) => {
             descriptor.change(uses, uses + 1);
         }
         _ => {}
@@ -112,7 +148,7 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
     let _errno = KeptErrno::new();
     LEARNED.fetch_max(fd + 1, Ordering::Relaxed);
     // The server is asked with nothing held, and handlers may run: it may take long.
-    let found = pages::look(fd).filter(|_| threads::has_barrier());
+    let found = pages::look(fd);
     let asked = found.and_then(|found| pages::ask_first(fd, &found, offset));
     {
         let Some(_busy) = Busy::new() else { return };
@@ -150,7 +186,7 @@ pub(crate) fn learn_again(descriptor: &Descriptor, mapped: usize, fd: c_int, off
 }
 
 /// Runs `close`, which closes or replaces descriptors from `first` to `last`: they are unknown then.
-pub(crate) fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
+pub fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) -> R {
     if !is_on() || first < 0 {
         return close();
     }
@@ -174,7 +210,7 @@ pub(crate) fn replaced<R>(first: c_int, last: c_int, close: impl FnOnce() -> R) 
 }
 
 /// Makes a descriptor unknown: it is new, or the flags of its file have changed.
-pub(crate) fn forget(fd: c_int) {
+pub fn forget(fd: c_int) {
     let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
     if let Some(descriptor) = descriptor
         && descriptor.0.load(Ordering::Relaxed) != 0
@@ -186,7 +222,7 @@ pub(crate) fn forget(fd: c_int) {
 }
 
 /// Makes all descriptors unknown.
-pub(crate) fn forget_all() {
+pub fn forget_all() {
     (0..LEARNED.load(Ordering::Relaxed)).for_each(forget);
 }
 
@@ -252,6 +288,8 @@ impl Drop for Busy {
 }
 
 /// In the child of a fork(2): a thread that is not there may have held it.
-pub(crate) fn after_fork() {
+extern "C" fn after_fork() {
     BUSY.store(false, Ordering::Relaxed);
+    threads::after_fork();
+    statistics::begin();
 }

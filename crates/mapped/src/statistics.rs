@@ -20,7 +20,7 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 /// Counts from now on.
-pub(crate) fn start() {
+pub fn start() {
     begin();
     IS_ON.store(true, Ordering::Relaxed);
 }
@@ -34,7 +34,7 @@ pub(crate) fn count(outcome: Outcome) {
 }
 
 /// Writes what was counted to standard error, at the process's end. In the child of a vfork(2) there is nothing to tell: what it counts is its parent's.
-pub(crate) fn tell() {
+pub fn tell() {
     // SAFETY: it has no conditions.
     let process = unsafe { libc::getpid() };
     if !IS_ON.load(Ordering::Relaxed) || PROCESS.load(Ordering::Relaxed) != process {

@@ -4,8 +4,8 @@
 //! dense have no holes. Whatever is known was told by the server, or is what a system call of this process has written at the file's end. One thread at a time
 //! changes what is known; others read it meanwhile, and a change of `cuts` makes them look again. Docs: docs/decisions/020-words.md.
 
+use crate::faults::Quiet;
 use crate::pages::{self, File, Told};
-use crate::signals::Quiet;
 use homenode_shared::{Line, PIECE_BYTES, PIECES, Seen, try_copy};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -72,8 +72,8 @@ static CHUNK: AtomicPtr<Mapped> = AtomicPtr::new(std::ptr::null_mut());
 static CHUNK_USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes that are to be copied, in the file.
-#[derive(Clone, Copy)]
-pub(crate) struct Range {
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
@@ -85,13 +85,13 @@ impl Range {
 
     /// Result of a call that has read or written the whole range.
     #[expect(clippy::cast_possible_truncation, reason = "it came from a size_t, below 2^30")]
-    pub(crate) fn done(self) -> isize {
+    pub fn done(self) -> isize {
         self.bytes as isize
     }
 }
 
 /// The caller's memory.
-pub(crate) trait Buffers {
+pub trait Buffers {
     /// Copies all of it from (or to) memory at `at`; false when a page could not be had.
     ///
     /// # Safety
@@ -99,12 +99,18 @@ pub(crate) trait Buffers {
     unsafe fn copy(&self, at: *mut u8) -> bool;
 }
 
-/// Bytes of a file behind each other in one buffer.
-pub(crate) struct To(pub(crate) *mut u8, pub(crate) usize);
-pub(crate) struct From(pub(crate) *const u8, pub(crate) usize);
-/// In several.
-pub(crate) struct ToMany<'a>(pub(crate) &'a [libc::iovec]);
-pub(crate) struct FromMany<'a>(pub(crate) &'a [libc::iovec]);
+/// A buffer of so many bytes, to which they are read.
+#[derive(Debug)]
+pub struct To(pub *mut u8, pub usize);
+/// A buffer of so many bytes, from which they are written.
+#[derive(Debug)]
+pub struct From(pub *const u8, pub usize);
+/// Several buffers, to which bytes are read.
+#[derive(Debug)]
+pub struct ToMany<'a>(pub &'a [libc::iovec]);
+/// Several buffers, from which bytes are written.
+#[derive(Debug)]
+pub struct FromMany<'a>(pub &'a [libc::iovec]);
 
 impl Buffers for To {
     #[inline]
@@ -611,7 +617,7 @@ fn tick() -> u64 {
 
 /// The range of a call at an offset, if it can be a copy at all.
 #[inline]
-pub(crate) fn range(offset: i64, bytes: usize) -> Option<Range> {
+pub fn range(offset: i64, bytes: usize) -> Option<Range> {
     let offset = u64::try_from(offset).ok()?;
     let bytes = u64::try_from(bytes).ok()?;
     // What is longer the kernel cuts; what comes near the largest offset is not worth a thought.

@@ -80,7 +80,7 @@ static PAGES: [Page; PAGES_MAX] = [const {
 static ONLY: AtomicU64 = AtomicU64::new(0);
 
 /// Leaves files of other devices to system calls.
-pub(crate) fn only(device: u64) {
+pub fn only(device: u64) {
     ONLY.store(device, Ordering::Relaxed);
 }
 

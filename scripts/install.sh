@@ -52,6 +52,9 @@ install_all() {
     put 755 "$binary" "$bin/homenode"
     if [ -e "$library" ]; then
         put 644 "$library" "$lib/libhomenode.so"
+        put 644 crates/client/include/homenode.h "$prefix/include/homenode.h"
+        sed "s|^prefix=/usr$|prefix=$prefix|" packaging/homenode.pc >"$generated/homenode.pc"
+        put 644 "$generated/homenode.pc" "$prefix/share/pkgconfig/homenode.pc"
     else
         echo "install: there is no $library: \`homenode run\` will not work (cargo build --release -p homenode-client)" >&2
     fi
@@ -80,7 +83,8 @@ install_all() {
 }
 
 uninstall_all() {
-    rm -f "$destination$bin/homenode" "$destination$lib/libhomenode.so"
+    rm -f "$destination$bin/homenode" "$destination$lib/libhomenode.so" "$destination$prefix/include/homenode.h" \
+        "$destination$prefix/share/pkgconfig/homenode.pc"
     [ ! -d "$destination$lib" ] || rmdir --ignore-fail-on-non-empty "$destination$lib"
     rm -f "$destination$man"/man1/homenode.1 "$destination$man"/man1/homenode-*.1 "$destination$man"/man8/mount.homenode.8 \
         "$destination$man"/man8/mount.fuse.homenode.8 "$destination$man"/man8/mkfs.homenode.8 "$destination$man"/man8/fsck.homenode.8

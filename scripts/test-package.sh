@@ -16,6 +16,8 @@ fail() {
 files='
 bin/homenode
 lib/homenode/libhomenode.so
+include/homenode.h
+share/pkgconfig/homenode.pc
 lib/systemd/system/homenode@.service
 lib/systemd/system/homenode-durable@.service
 lib/systemd/system/homenode-affinity.service
@@ -46,6 +48,12 @@ test_make_install() {
     if command -v strip >/dev/null && command -v nm >/dev/null; then
         [ -z "$(nm "$work/stage/usr/local/bin/homenode" 2>/dev/null)" ] || fail "the installed command has its symbols"
     fi
+    flags=$(PKG_CONFIG_SYSROOT_DIR=$work/stage PKG_CONFIG_PATH=$work/stage/usr/local/share/pkgconfig pkg-config --cflags --libs homenode)
+    # The word splitting of $flags is meant.
+    # shellcheck disable=SC2086
+    cc -Wall -Wextra -Werror crates/client/examples/records.c $flags -o "$work/records"
+    LD_LIBRARY_PATH=$work/stage/usr/local/lib/homenode "$work/records" "$work/file" | grep -q '^4096000 bytes$' ||
+        fail "a C program that uses the library does not work"
     if PREFIX=relative/path DESTDIR=$work/relative/ scripts/install.sh install 2>"$work/said"; then
         fail "a relative PREFIX is taken"
     fi

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 const VECTOR_MAX: usize = 64;
 
 /// The buffers of a call, and their bytes; `None` for what the system has to look at.
-fn buffers<'a>(vector: *const iovec, count: c_int, offset: off64_t) -> Option<(&'a [iovec], Range)> {
+pub(crate) fn buffers<'a>(vector: *const iovec, count: c_int, offset: off64_t) -> Option<(&'a [iovec], Range)> {
     let count = usize::try_from(count)
         .ok()
         .filter(|count| (1..=VECTOR_MAX).contains(count))?;

@@ -8,6 +8,7 @@
 //! function may be called in a signal handler, as those that it stands for. Where a lock is taken by somebody else, the system call is made. A mapping is unmapped when no thread copies through it. Nothing is
 //! shared with other processes but words that only the server writes. Choice: docs/decisions/020-words.md.
 
+pub mod abi;
 mod calls;
 mod descriptors;
 mod real;

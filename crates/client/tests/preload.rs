@@ -470,3 +470,50 @@ fn little_address_space_is_enough() {
     assert!(limited(1 << 30) > 100);
     limited(256 << 20);
 }
+
+/// A C program that links the library, its calls counted by an outside judge.
+#[test]
+fn c_program_reads_and_writes_by_copies() {
+    let Some(mounted) = Mounted::new() else { return };
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("records");
+    let library = library();
+    let built = Command::new("cc")
+        .args(["-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(own.join("include"))
+        .arg(own.join("examples/records.c"))
+        .arg("-L")
+        .arg(library.parent().unwrap())
+        .args(["-lhomenode", "-o"])
+        .arg(&program)
+        .status();
+    assert!(built.unwrap().success());
+    let calls = directory.path().join("calls");
+    let said = Command::new("strace")
+        .args(["--trace=pread64,pwrite64,preadv,pwritev", "--output"])
+        .args([&calls, &program, &mounted.path("file")])
+        .env("LD_LIBRARY_PATH", library.parent().unwrap())
+        .output()
+        .unwrap();
+    let (out, errors) = (
+        String::from_utf8_lossy(&said.stdout),
+        String::from_utf8_lossy(&said.stderr),
+    );
+    assert!(said.status.success(), "{errors}");
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines[0], "4096000 bytes");
+    // All of it lies on a node, and in huge pages perhaps.
+    let on: u64 = lines[1..]
+        .iter()
+        .map(|line| line.split(' ').nth(2).unwrap().parse::<u64>().unwrap())
+        .sum();
+    assert!(on >= 4_096_000, "{out}");
+    // Some a tick of the kernel's clock; the trace makes them slow.
+    let count = fs::read_to_string(calls)
+        .unwrap()
+        .lines()
+        .filter(|line| line.contains("read") || line.contains("write"))
+        .count();
+    assert!(count < 200, "{count} of 2,000 reads and writes were system calls");
+}

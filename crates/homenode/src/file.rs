@@ -1,12 +1,13 @@
 //! Open files.
 
 use crate::pool::Inner;
-use crate::{BLOCK_BYTES, Error, Metadata, NodeId};
+use crate::{Attached, BLOCK_BYTES, Error, Metadata, NodeId};
 use homenode_engine::Block;
 use homenode_engine::cache::Cached;
 use homenode_engine::fs::{Access, Advice, Asking, Error as FsError, Inode, ReadAt, SetAttr, Whence};
 use homenode_linux::cpu::current_cpu;
 use homenode_linux::memory::{Lent, NodeMemory};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Bit of [`Handle::access`]: may be read.
@@ -92,6 +93,16 @@ impl File {
         Ok(Self {
             handle: Arc::new(Handle { pool, inode, access }),
         })
+    }
+
+    /// Opens a file of a mounted pool, of this process or another one, for reading and writing. What its server and other programs write there is seen, and they see what is written here:
+    /// unlike a file of a [`Pool`](crate::Pool), which is this process's own. [`Attached`] is made `from` a [`std::fs::File`] that was opened in another way, too.
+    ///
+    /// # Errors
+    /// As open(2).
+    pub fn attach(path: impl AsRef<Path>) -> std::io::Result<Attached> {
+        let both = std::fs::File::options().read(true).write(true).open(path)?;
+        Ok(both.into())
     }
 
     /// Reads into `to` from `offset` (both in bytes). Gives the bytes read: fewer than asked only at the end of the file.

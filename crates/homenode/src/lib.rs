@@ -64,6 +64,7 @@ pub use homenode_linux::memory::Error as MemoryError;
 pub use homenode_linux::memory::{Health, Lent};
 pub use homenode_linux::topology::Error as TopologyError;
 pub use homenode_linux::ublk::Error as ExportError;
+pub use homenode_mapped::Attached;
 pub use metadata::{FileType, Metadata};
 pub use mount::Mount;
 pub use open::OpenOptions;

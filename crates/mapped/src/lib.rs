@@ -7,6 +7,7 @@
 //! unmapped when no thread copies through it. Nothing is shared with other processes but words that only the server writes. Whoever closes a descriptor, or puts another file
 //! in its place, tells so by [`replaced`]. Choice: docs/decisions/020-words.md.
 
+mod attached;
 mod copies;
 mod errno;
 mod faults;
@@ -16,6 +17,7 @@ mod pages;
 pub mod statistics;
 mod threads;
 
+pub use attached::{Attached, by_node};
 pub use copies::{read, write};
 pub use faults::{is_caught, program_action, set_program_action, without_bus};
 pub use files::{forget, forget_all, has, is_on, learn_now, replaced, start_all, stop};

@@ -350,7 +350,8 @@ impl Mapped {
         self.read_tick.store(before.tick, Ordering::Relaxed);
         let is_whole = u64::try_from(read) == Ok(range.bytes);
         let is_missed = is_whole && (range.end() > self.size.load(Ordering::Relaxed) || !self.is_dense(range));
-        self.look_again(fd, range, before, is_missed)
+        let is_enough = || range.end() <= self.size.load(Ordering::Relaxed) && self.is_dense(range);
+        self.look_again(fd, range, before, is_missed, is_enough)
     }
 
     /// Learns from a write that the system has carried out, of `written` bytes. True if another part of the file should be mapped.
@@ -373,13 +374,23 @@ impl Mapped {
             bytes: written,
             ..range
         };
-        self.note_written(before, range);
         let is_missed = range.end() > self.size.load(Ordering::Relaxed);
-        self.look_again(fd, range, before, is_missed)
+        self.note_written(before, range);
+        // Of a file that grows by such writes alone the server has no more to tell.
+        let is_enough = || range.end() < self.size.load(Ordering::Relaxed);
+        self.look_again(fd, range, before, is_missed, is_enough)
     }
 
     /// Asks the server after bytes went, and when enough was missed. True if what is missed is not mapped.
-    fn look_again(&self, fd: c_int, range: Range, before: Before, is_missed: bool) -> bool {
+    /// Where what is told is not enough, it is asked for less often.
+    fn look_again(
+        &self,
+        fd: c_int,
+        range: Range,
+        before: Before,
+        is_missed: bool,
+        is_enough: impl Fn() -> bool,
+    ) -> bool {
         // Too late to be wrong: what is told now is true now.
         let is_cut = before
             .seen
@@ -404,8 +415,7 @@ impl Mapped {
             return false;
         };
         self.note(&told);
-        let is_known = range.end() <= self.size.load(Ordering::Relaxed) && self.is_dense(range);
-        let patience = if is_known {
+        let patience = if is_enough() {
             PATIENCE
         } else {
             (patience * 2).min(PATIENCE_MAX)

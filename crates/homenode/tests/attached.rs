@@ -1,4 +1,5 @@
 //! Files of a mount that a library user has attached: the mount's own, at the speed of copies.
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
 mod support;
 

@@ -6,7 +6,7 @@
 
 use crate::faults::Quiet;
 use crate::pages::{self, File, Told};
-use homenode_shared::{Line, PIECE_BYTES, PIECES, Seen, try_copy};
+use homenode_shared::{Line, PIECE_BYTES, PIECES, Seen, try_copy, try_copy_past_caches};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -19,6 +19,8 @@ const GROWTH_BYTES: u64 = 64 << 20;
 const ALL_BYTES_MAX: u64 = 16 << 40;
 /// Mappings of a process: a quarter of what the kernel lets it have by default.
 const COUNT_MAX: u64 = 1 << 14;
+/// Size from which on a processor's caches do not hold a file: what is written there is not expected in them.
+const LARGE_BYTES: u64 = 64 << 20;
 /// Misses before the server is asked again, at first and at most.
 const PATIENCE: u32 = 2;
 const PATIENCE_MAX: u32 = 1 << 12;
@@ -71,6 +73,12 @@ const CHUNK_BYTES: usize = 64 << 10;
 static CHUNK: AtomicPtr<Mapped> = AtomicPtr::new(std::ptr::null_mut());
 static CHUNK_USED: AtomicUsize = AtomicUsize::new(0);
 
+/// The way of writes to a file.
+#[inline]
+fn write_by(is_large: bool) -> unsafe fn(*mut u8, *const u8, usize) -> bool {
+    if is_large { try_copy_past_caches } else { try_copy }
+}
+
 /// Bytes that are to be copied, in the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
@@ -92,11 +100,11 @@ impl Range {
 
 /// The caller's memory.
 pub trait Buffers {
-    /// Copies all of it from (or to) memory at `at`; false when a page could not be had.
+    /// Copies all of it from (or to) memory at `at`; false when a page could not be had. What is written goes past the caches if the file `is_large`.
     ///
     /// # Safety
     /// As [`try_copy`].
-    unsafe fn copy(&self, at: *mut u8) -> bool;
+    unsafe fn copy(&self, at: *mut u8, is_large: bool) -> bool;
 }
 
 /// A buffer of so many bytes, to which they are read.
@@ -114,7 +122,7 @@ pub struct FromMany<'a>(pub &'a [libc::iovec]);
 
 impl Buffers for To {
     #[inline]
-    unsafe fn copy(&self, at: *mut u8) -> bool {
+    unsafe fn copy(&self, at: *mut u8, _: bool) -> bool {
         // SAFETY: the caller's.
         unsafe { try_copy(self.0, at, self.1) }
     }
@@ -122,9 +130,10 @@ impl Buffers for To {
 
 impl Buffers for From {
     #[inline]
-    unsafe fn copy(&self, at: *mut u8) -> bool {
+    unsafe fn copy(&self, at: *mut u8, is_large: bool) -> bool {
+        let copy = write_by(is_large);
         // SAFETY: the caller's.
-        unsafe { try_copy(at, self.0, self.1) }
+        unsafe { copy(at, self.0, self.1) }
     }
 }
 
@@ -137,7 +146,7 @@ fn copy_each(buffers: &[libc::iovec], mut at: *mut u8, copy: impl Fn(*mut u8, &l
 }
 
 impl Buffers for ToMany<'_> {
-    unsafe fn copy(&self, at: *mut u8) -> bool {
+    unsafe fn copy(&self, at: *mut u8, _: bool) -> bool {
         // SAFETY: the caller's.
         copy_each(self.0, at, |at, to| unsafe {
             try_copy(to.iov_base.cast(), at, to.iov_len)
@@ -146,10 +155,11 @@ impl Buffers for ToMany<'_> {
 }
 
 impl Buffers for FromMany<'_> {
-    unsafe fn copy(&self, at: *mut u8) -> bool {
+    unsafe fn copy(&self, at: *mut u8, is_large: bool) -> bool {
+        let copy = write_by(is_large);
         // SAFETY: the caller's.
         copy_each(self.0, at, |at, from| unsafe {
-            try_copy(at, from.iov_base.cast(), from.iov_len)
+            copy(at, from.iov_base.cast(), from.iov_len)
         })
     }
 }
@@ -299,7 +309,7 @@ impl Mapped {
             return Err(before);
         }
         // SAFETY: the range is mapped as long as the caller is inside; the buffers are the caller's.
-        if unsafe { to.copy(at) } && line.is_read_since(seen) {
+        if unsafe { to.copy(at, false) } && line.is_read_since(seen) {
             Ok(())
         } else {
             Err(before)
@@ -331,8 +341,9 @@ impl Mapped {
         if !is_known || !is_stamped {
             return Err(before);
         }
+        let is_large = self.size.load(Ordering::Relaxed) >= LARGE_BYTES;
         // SAFETY: the range is mapped as long as the caller is inside; the buffers are the caller's.
-        let is_copied = unsafe { from.copy(at) };
+        let is_copied = unsafe { from.copy(at, is_large) };
         if is_copied && line.is_written_since(seen) {
             return Ok(());
         }
@@ -340,6 +351,11 @@ impl Mapped {
             is_copied: is_copied && line.is_read_since(seen),
             ..before
         })
+    }
+
+    /// Whether no bytes of the file went since `before`.
+    pub(crate) fn is_uncut(&self, before: &Before) -> bool {
+        before.seen.is_some_and(|seen| self.line().is_read_since(seen))
     }
 
     /// Learns from a read that the system has carried out, of `read` bytes. True if another part of the file should be mapped.

@@ -7,6 +7,7 @@
 use crate::errno::KeptErrno;
 use crate::files::Descriptor;
 use crate::mapped::Mapped;
+use homenode_shared::become_client;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering, compiler_fence};
 
@@ -201,12 +202,12 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Gets the process ready for [`pass_barrier`]. False if that cannot be: nothing could ever be unmapped.
+/// Gets the process ready for [`pass_barrier`] and for the server's barriers. False if that cannot be: nothing could ever be unmapped, and words would not be seen in time.
 pub(crate) fn start() -> bool {
-    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+    membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && become_client()
 }
 
-/// In the child of a fork(2), which has this thread alone.
+/// In the child of a fork(2), which has this thread alone, and is a client as its parent is.
 pub(crate) fn after_fork() {
     let own = OWN.get();
     for (number, slot) in ALL.iter().enumerate().take(TAKEN.load(Ordering::Relaxed)) {

@@ -72,6 +72,27 @@ impl Barriers {
     }
 }
 
+/// Makes this process one whose threads pass barriers that another process asks for. False if the kernel cannot do that.
+#[cfg(not(any(loom, miri)))]
+#[must_use]
+pub fn become_client() -> bool {
+    kernel::membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0
+}
+
+/// Whether [`pass_in_clients`] can be called.
+#[cfg(not(any(loom, miri)))]
+pub(crate) fn can_pass_in_clients() -> bool {
+    kernel::membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0
+}
+
+/// A barrier in every thread of all clients that runs now; one that does not meets one before it runs again.
+#[cfg(not(any(loom, miri)))]
+pub(crate) fn pass_in_clients() {
+    let status = kernel::membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+    // Lines are mapped for writing where it was called before, and the kernel has no other reason to refuse it.
+    debug_assert_eq!(status, 0, "the kernel has no barrier for clients any more");
+}
+
 /// Models know the processor's barriers only.
 #[cfg(any(loom, miri))]
 mod kernel {
@@ -96,7 +117,7 @@ mod kernel {
         assert_eq!(status, 0, "membarrier fails only where it was not registered");
     }
 
-    fn membarrier(command: libc::c_int) -> libc::c_long {
+    pub(super) fn membarrier(command: libc::c_int) -> libc::c_long {
         // SAFETY: touches no memory of ours.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
     }

@@ -38,6 +38,34 @@ global_asm!(
     "3:",
     // Interrupted, it has counted down what it has copied.
     "rep movsb",
+    "jmp homenode_copy_end",
+    // The same, for bytes that are not to be in the caches: they go to memory without being read from there first.
+    ".globl homenode_copy_past_caches",
+    ".hidden homenode_copy_past_caches",
+    ".type homenode_copy_past_caches,@function",
+    "homenode_copy_past_caches:",
+    "mov rcx, rdx",
+    "test edi, 63",
+    "jnz 3b",
+    "4:",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movntps [rdi], xmm0",
+    "movntps [rdi + 16], xmm1",
+    "movntps [rdi + 32], xmm2",
+    "movntps [rdi + 48], xmm3",
+    "add rsi, 64",
+    "add rdi, 64",
+    "sub rcx, 64",
+    "cmp rcx, 64",
+    "jae 4b",
+    // Such stores are in no order with others until here. Where a signal ends the copy before, the kernel's entry has done it.
+    "sfence",
+    "test rcx, rcx",
+    "jz homenode_copy_end",
+    "rep movsb",
     "homenode_copy_end:",
     "mov rax, rcx",
     "ret",
@@ -77,6 +105,8 @@ global_asm!(
 unsafe extern "C" {
     fn homenode_copy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
     fn homenode_copy_end();
+    #[cfg(target_arch = "x86_64")]
+    fn homenode_copy_past_caches(to: *mut u8, from: *const u8, bytes: usize) -> usize;
 }
 
 /// Copies bytes between a mapping of a file and memory of the caller, both of which others may change meanwhile. False if a page could not be had, in a
@@ -89,6 +119,22 @@ unsafe extern "C" {
 pub unsafe fn try_copy(to: *mut u8, from: *const u8, bytes: usize) -> bool {
     // SAFETY: the caller's. The routine is one call of the C ABI, which touches no memory but these bytes.
     unsafe { homenode_copy(to, from, bytes) == 0 }
+}
+
+/// [`try_copy`] to memory that nobody is expected to use soon: its bytes push nothing out of the caches.
+///
+/// # Safety
+/// As [`try_copy`].
+#[inline]
+#[must_use]
+pub unsafe fn try_copy_past_caches(to: *mut u8, from: *const u8, bytes: usize) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if bytes >= 2048 {
+        // SAFETY: as in `try_copy`.
+        return unsafe { homenode_copy_past_caches(to, from, bytes) == 0 };
+    }
+    // SAFETY: the caller's.
+    unsafe { try_copy(to, from, bytes) }
 }
 
 /// Ends a copy that a signal has interrupted: the thread goes on at the routine's end. False if the signal came from elsewhere. Called in a handler.
@@ -113,6 +159,8 @@ pub fn end_copy(context: &mut libc::ucontext_t) -> bool {
 mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
+
+    type Copy = unsafe fn(*mut u8, *const u8, usize) -> bool;
 
     extern "C" fn on_bus_error(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: the kernel gives a context to an action with SA_SIGINFO, for the time of the call.
@@ -152,12 +200,30 @@ mod tests {
         assert_ne!(mapped, libc::MAP_FAILED);
         let mapped = mapped.cast::<u8>();
         let mut bytes = vec![1_u8; 16384];
-        for count in [0, 1, 63, 64, 65, 128, 2047, 2048, 4000, 8192] {
-            bytes.fill(1);
-            // SAFETY: both are as long.
-            assert!(unsafe { try_copy(bytes.as_mut_ptr(), mapped, count) });
-            assert!(bytes[..count].iter().all(|byte| *byte == 7) && bytes[count..].iter().all(|byte| *byte == 1));
+        for count in [0, 1, 63, 64, 65, 128, 2047, 2048, 2049, 2111, 4000, 8192] {
+            for (copy, at) in [
+                (try_copy as Copy, 0),
+                (try_copy_past_caches, 0),
+                (try_copy_past_caches, 16),
+                (try_copy_past_caches, 5),
+            ] {
+                bytes.fill(1);
+                // SAFETY: both are as long.
+                assert!(unsafe { copy(bytes.as_mut_ptr().wrapping_add(at), mapped, count) });
+                let (copied, rest) = bytes[at..].split_at(count);
+                assert!(copied.iter().all(|byte| *byte == 7) && rest.iter().all(|byte| *byte == 1));
+                assert!(bytes[..at].iter().all(|byte| *byte == 1));
+            }
         }
+        let all: Vec<u8> = (0..8192_u32).map(|at| (at % 251) as u8).collect();
+        // SAFETY: both are as long.
+        assert!(unsafe { try_copy_past_caches(mapped, all.as_ptr(), 8192) });
+        // SAFETY: it is as long, and nobody writes to it.
+        assert!(unsafe { std::slice::from_raw_parts(mapped, 8192) } == all);
+        // SAFETY: as long, but for pages that the file does not have.
+        assert!(!unsafe { try_copy_past_caches(mapped, bytes.as_ptr(), 16384) });
+        // SAFETY: as above.
+        unsafe { mapped.write_bytes(7, 8192) };
         bytes.fill(1);
         // SAFETY: both are as long, but for pages that the file does not have.
         assert!(!unsafe { try_copy(bytes.as_mut_ptr(), mapped, 8193) });

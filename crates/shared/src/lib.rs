@@ -17,11 +17,13 @@ mod sync;
 mod tags;
 mod words;
 
+#[cfg(not(any(loom, miri)))]
+pub use barrier::become_client;
 pub use block_map::{
     Allowance, Asker, BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS, Taker,
 };
 pub use bucket::Bucket;
-pub use copy::{end_copy, try_copy};
+pub use copy::{end_copy, try_copy, try_copy_past_caches};
 pub use fault::{Guarded, is_lost};
 pub use frames::{Away, Cooled, Epochs, Forgotten, FrameIndex};
 pub use freeze::Freeze;

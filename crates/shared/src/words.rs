@@ -3,7 +3,7 @@
 //! Owns the protocol of both sides, and its fences; the server holds lines for writing, clients map them for reading.
 //!
 //! Invariants: `cuts` is odd while bytes of the line's file go, and never goes back; whoever has copied and then finds both words as they were has done so
-//! before the bytes went and before attributes were read for an answer. Cost: two loads of a line before a copy, and a fence and two loads after it.
+//! before the bytes went and before attributes were read for an answer. Cost: two loads of a line before a copy, and two after it.
 //! Choice: docs/decisions/020-words.md.
 
 #[cfg(all(test, loom))]
@@ -55,7 +55,7 @@ impl Line {
         debug_assert!(cuts.is_multiple_of(2), "one cut at a time");
         self.cuts.store(cuts + 1, Ordering::Relaxed);
         // A client that loads the value before this has stored by now what it copies, and the bytes that go now include that.
-        fence(Ordering::SeqCst);
+        seldom();
         Cut(self)
     }
 
@@ -63,7 +63,7 @@ impl Line {
     pub fn raise_asks(&self) {
         self.asks.fetch_add(1, Ordering::Relaxed);
         // A client that loads the value before this has stored by now what it copies: it was written before the attributes were asked for.
-        fence(Ordering::SeqCst);
+        seldom();
     }
 
     /// Gives the line to another file: what anybody knows of it is out of date.
@@ -96,22 +96,25 @@ impl Line {
     #[must_use]
     pub fn is_written_since(&self, seen: Seen) -> bool {
         // The stores come before the loads below: see `cut` and `raise_asks`.
-        full_fence();
+        often();
         self.cuts.load(Ordering::Relaxed) == seen.cuts && self.asks.load(Ordering::Relaxed) == seen.asks
     }
 }
 
-/// A full fence, as `fence(Ordering::SeqCst)`.
+/// Fence of clients, after each copy to a file. The server pays for both sides: see `barrier`, where the argument is the same.
 #[inline]
-fn full_fence() {
-    #[cfg(not(all(target_arch = "x86_64", not(any(loom, miri)))))]
+fn often() {
+    #[cfg(any(loom, miri))]
     fence(Ordering::SeqCst);
-    // The compiler's fence is MFENCE, which takes twice as long.
-    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
-    // SAFETY: it changes nothing on the stack.
-    unsafe {
-        std::arch::asm!("lock or dword ptr [rsp], 0");
-    }
+    #[cfg(not(any(loom, miri)))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+}
+
+/// Fence of the server: a barrier also in each thread of each client that runs now.
+fn seldom() {
+    fence(Ordering::SeqCst);
+    #[cfg(not(any(loom, miri)))]
+    crate::barrier::pass_in_clients();
 }
 
 impl Drop for Cut<'_> {

@@ -1,6 +1,7 @@
 //! Lines in a file: mapped for writing by the server, for reading by clients.
 
 use super::Line;
+use crate::barrier::can_pass_in_clients;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -24,7 +25,7 @@ impl Words {
     /// Maps the first `count` lines of a file, for writing if it `is_server`: else only [`Line::look`] and the like may be called.
     ///
     /// # Errors
-    /// Those of mmap(2).
+    /// Those of mmap(2); ENOSYS for a server on a kernel without barriers for all clients (membarrier(2), Linux 4.16).
     ///
     /// # Panics
     /// When `count` is 0.
@@ -34,6 +35,9 @@ impl Words {
             true => libc::PROT_READ | libc::PROT_WRITE,
             false => libc::PROT_READ,
         };
+        if is_server && !can_pass_in_clients() {
+            return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+        }
         let bytes = count * Self::LINE_BYTES;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {

@@ -1,6 +1,6 @@
 //! The C library's reads and writes at an offset.
 
-use crate::real::real;
+use crate::real::{alias, real};
 use homenode_mapped::{From, FromMany, Range, To, ToMany, has, range, read, write};
 use libc::{iovec, off64_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
@@ -27,13 +27,6 @@ unsafe extern "C" fn pread64(fd: c_int, to: *mut c_void, bytes: size_t, offset: 
     unsafe { read(fd, range(offset, bytes), &To(to.cast(), bytes), system) }
 }
 
-/// [`pread64`] by its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pread(fd: c_int, to: *mut c_void, bytes: size_t, offset: off64_t) -> ssize_t {
-    // SAFETY: the caller's.
-    unsafe { pread64(fd, to, bytes, offset) }
-}
-
 /// [`pread64`] of a program that was built with checks of lengths.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __pread64_chk(
@@ -50,26 +43,12 @@ unsafe extern "C" fn __pread64_chk(
     unsafe { pread64(fd, to, bytes, offset) }
 }
 
-/// [`__pread64_chk`] by its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __pread_chk(fd: c_int, to: *mut c_void, bytes: size_t, offset: off64_t, room: size_t) -> ssize_t {
-    // SAFETY: the caller's.
-    unsafe { __pread64_chk(fd, to, bytes, offset, room) }
-}
-
 /// pwrite(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite64(fd: c_int, from: *const c_void, bytes: size_t, offset: off64_t) -> ssize_t {
     let system = || real!(pwrite64(fd => c_int, from => *const c_void, bytes => size_t, offset => off64_t) -> ssize_t);
     // SAFETY: the caller's.
     unsafe { write(fd, range(offset, bytes), &From(from.cast(), bytes), system) }
-}
-
-/// [`pwrite64`] by its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pwrite(fd: c_int, from: *const c_void, bytes: size_t, offset: off64_t) -> ssize_t {
-    // SAFETY: the caller's.
-    unsafe { pwrite64(fd, from, bytes, offset) }
 }
 
 /// preadv(2).
@@ -83,13 +62,6 @@ unsafe extern "C" fn preadv64(fd: c_int, vector: *const iovec, count: c_int, off
     unsafe { read(fd, Some(range), &ToMany(vector), system) }
 }
 
-/// [`preadv64`] by its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn preadv(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t) -> ssize_t {
-    // SAFETY: the caller's.
-    unsafe { preadv64(fd, vector, count, offset) }
-}
-
 /// pwritev(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwritev64(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t) -> ssize_t {
@@ -99,13 +71,6 @@ unsafe extern "C" fn pwritev64(fd: c_int, vector: *const iovec, count: c_int, of
     };
     // SAFETY: the caller's.
     unsafe { write(fd, Some(range), &FromMany(vector), system) }
-}
-
-/// [`pwritev64`] by its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pwritev(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t) -> ssize_t {
-    // SAFETY: the caller's.
-    unsafe { pwritev64(fd, vector, count, offset) }
 }
 
 /// preadv2(2): without flags, as [`preadv64`]. The offset -1 is the descriptor's own.
@@ -124,13 +89,6 @@ unsafe extern "C" fn preadv64v2(
     real!(preadv64v2(fd => c_int, vector => *const iovec, count => c_int, offset => off64_t, flags => c_int) -> ssize_t)
 }
 
-/// [`preadv64v2`] by its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn preadv2(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's.
-    unsafe { preadv64v2(fd, vector, count, offset, flags) }
-}
-
 /// pwritev2(2): without flags, as [`pwritev64`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwritev64v2(
@@ -147,9 +105,12 @@ unsafe extern "C" fn pwritev64v2(
     real!(pwritev64v2(fd => c_int, vector => *const iovec, count => c_int, offset => off64_t, flags => c_int) -> ssize_t)
 }
 
-/// [`pwritev64v2`] by its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pwritev2(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
-    // SAFETY: the caller's.
-    unsafe { pwritev64v2(fd, vector, count, offset, flags) }
+alias! {
+    pread = pread64(fd: c_int, to: *mut c_void, bytes: size_t, offset: off64_t) -> ssize_t;
+    __pread_chk = __pread64_chk(fd: c_int, to: *mut c_void, bytes: size_t, offset: off64_t, room: size_t) -> ssize_t;
+    pwrite = pwrite64(fd: c_int, from: *const c_void, bytes: size_t, offset: off64_t) -> ssize_t;
+    preadv = preadv64(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t) -> ssize_t;
+    pwritev = pwritev64(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t) -> ssize_t;
+    preadv2 = preadv64v2(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
+    pwritev2 = pwritev64v2(fd: c_int, vector: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t;
 }

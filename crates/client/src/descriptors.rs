@@ -3,7 +3,7 @@
 //! Calls of the C library within itself do not come here. So its functions that close a descriptor inside (fclose(3), closedir(3)) are here as well, and
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
 
-use crate::real::real;
+use crate::real::{alias, real};
 use homenode_mapped::{forget, forget_all, is_on, replaced, stop};
 use libc::{DIR, FILE, mode_t};
 use std::ffi::{c_char, c_int, c_long, c_uint};
@@ -183,18 +183,9 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
     }
 }
 
-/// [`fcntl64`] by another name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { fcntl64(fd, command, argument) }
-}
-
-/// [`fcntl64`] by its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { fcntl64(fd, command, argument) }
+alias! {
+    fcntl = fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
+    __fcntl = fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
 }
 
 /// syscall(2), by which some programs close and duplicate descriptors.

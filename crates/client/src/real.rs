@@ -40,10 +40,11 @@ impl Real {
 /// Calls the C library's function of a name, with the types of the arguments and of the result.
 macro_rules! real {
     ($name:ident($($argument:expr => $kind:ty),*) $(-> $result:ty)?) => {{
-        static REAL: $crate::real::Real = $crate::real::Real::new(unsafe {
-            // SAFETY: it ends in NUL, and has none inside.
-            std::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
-        });
+        const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => panic!("a function's name has no NUL"),
+        };
+        static REAL: $crate::real::Real = $crate::real::Real::new(NAME);
         // SAFETY: the C library's function of that name has this type.
         let function = unsafe {
             std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($kind),*) $(-> $result)?>(REAL.address())
@@ -54,3 +55,17 @@ macro_rules! real {
 }
 
 pub(crate) use real;
+
+/// Other names of functions here.
+macro_rules! alias {
+    ($($name:ident = $of:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
+        #[doc = concat!("[`", stringify!($of), "`] by another name.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
+            // SAFETY: the caller's.
+            unsafe { $of($($argument),*) }
+        }
+    )*};
+}
+
+pub(crate) use alias;

@@ -3,7 +3,7 @@
 //! A thread that has SIGBUS blocked would be killed by a copy that meets a page which the file does not have any more. The program's masks are told as it has set them where it
 //! asks in the same call only.
 
-use crate::real::real;
+use crate::real::{alias, real};
 use homenode_mapped::{is_caught, is_on, program_action, set_program_action, without_bus};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -123,136 +123,47 @@ macro_rules! of_few {
 
 of_few! { sigblock sigsetmask }
 
-/// [`sigaction`] by another name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { sigaction(signal, new, old) }
+/// Functions that change a mask.
+macro_rules! change_mask {
+    ($($name:ident)*) => {$(
+        #[doc = concat!(stringify!($name), ": sigprocmask(2) or its relative for a thread.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(how: c_int, new: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
+            let mut place = MaybeUninit::uninit();
+            let new = if how == libc::SIG_UNBLOCK { new } else { checked(new, &mut place) };
+            real!($name(how => c_int, new => *const libc::sigset_t, old => *mut libc::sigset_t) -> c_int)
+        }
+    )*};
 }
 
-/// sigprocmask(2).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sigprocmask(how: c_int, new: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
-    let mut place = MaybeUninit::uninit();
-    let new = if how == libc::SIG_UNBLOCK {
-        new
-    } else {
-        checked(new, &mut place)
-    };
-    real!(sigprocmask(how => c_int, new => *const libc::sigset_t, old => *mut libc::sigset_t) -> c_int)
+change_mask! { sigprocmask pthread_sigmask }
+
+/// Functions that wait while handlers run with a mask.
+macro_rules! wait {
+    ($($name:ident($($argument:ident: $kind:ty),*), $mask:ident;)*) => {$(
+        #[doc = concat!(stringify!($name), ": ppoll(2) or a relative of it.")]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            let mut place = MaybeUninit::uninit();
+            let $mask = checked($mask, &mut place);
+            real!($name($($argument => $kind),*) -> c_int)
+        }
+    )*};
 }
 
-/// pthread_sigmask(3).
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_sigmask(how: c_int, new: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
-    let mut place = MaybeUninit::uninit();
-    let new = if how == libc::SIG_UNBLOCK {
-        new
-    } else {
-        checked(new, &mut place)
-    };
-    real!(pthread_sigmask(how => c_int, new => *const libc::sigset_t, old => *mut libc::sigset_t) -> c_int)
+type Mask = *const libc::sigset_t;
+type Time = *const libc::timespec;
+type Set = *mut libc::fd_set;
+
+wait! {
+    sigsuspend(mask: Mask), mask;
+    ppoll(polled: *mut libc::pollfd, count: libc::nfds_t, timeout: Time, mask: Mask), mask;
+    __ppoll_chk(polled: *mut libc::pollfd, count: libc::nfds_t, timeout: Time, mask: Mask, room: usize), mask;
+    pselect(count: c_int, read: Set, write: Set, except: Set, timeout: Time, mask: Mask), mask;
+    epoll_pwait(epoll: c_int, events: *mut libc::epoll_event, count: c_int, timeout: c_int, mask: Mask), mask;
+    epoll_pwait2(epoll: c_int, events: *mut libc::epoll_event, count: c_int, timeout: Time, mask: Mask), mask;
 }
 
-/// sigsuspend(2): handlers run with its mask.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
-    let mut place = MaybeUninit::uninit();
-    let mask = checked(mask, &mut place);
-    real!(sigsuspend(mask => *const libc::sigset_t) -> c_int)
-}
-
-/// ppoll(2): likewise.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
-    polled: *mut libc::pollfd,
-    count: libc::nfds_t,
-    timeout: *const libc::timespec,
-    mask: *const libc::sigset_t,
-) -> c_int {
-    let mut place = MaybeUninit::uninit();
-    let mask = checked(mask, &mut place);
-    real!(ppoll(polled => *mut libc::pollfd, count => libc::nfds_t, timeout => *const libc::timespec, mask => *const libc::sigset_t) -> c_int)
-}
-
-/// [`ppoll`] of a program that was built with checks of lengths.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __ppoll_chk(
-    polled: *mut libc::pollfd,
-    count: libc::nfds_t,
-    timeout: *const libc::timespec,
-    mask: *const libc::sigset_t,
-    room: usize,
-) -> c_int {
-    let mut place = MaybeUninit::uninit();
-    let mask = checked(mask, &mut place);
-    real!(__ppoll_chk(
-        polled => *mut libc::pollfd,
-        count => libc::nfds_t,
-        timeout => *const libc::timespec,
-        mask => *const libc::sigset_t,
-        room => usize
-    ) -> c_int)
-}
-
-/// pselect(2): likewise.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
-    count: c_int,
-    read: *mut libc::fd_set,
-    write: *mut libc::fd_set,
-    except: *mut libc::fd_set,
-    timeout: *const libc::timespec,
-    mask: *const libc::sigset_t,
-) -> c_int {
-    let mut place = MaybeUninit::uninit();
-    let mask = checked(mask, &mut place);
-    real!(pselect(
-        count => c_int,
-        read => *mut libc::fd_set,
-        write => *mut libc::fd_set,
-        except => *mut libc::fd_set,
-        timeout => *const libc::timespec,
-        mask => *const libc::sigset_t
-    ) -> c_int)
-}
-
-/// epoll_pwait(2): likewise.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait(
-    epoll: c_int,
-    events: *mut libc::epoll_event,
-    count: c_int,
-    timeout: c_int,
-    mask: *const libc::sigset_t,
-) -> c_int {
-    let mut place = MaybeUninit::uninit();
-    let mask = checked(mask, &mut place);
-    real!(epoll_pwait(
-        epoll => c_int,
-        events => *mut libc::epoll_event,
-        count => c_int,
-        timeout => c_int,
-        mask => *const libc::sigset_t
-    ) -> c_int)
-}
-
-/// epoll_pwait2(2): likewise.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn epoll_pwait2(
-    epoll: c_int,
-    events: *mut libc::epoll_event,
-    count: c_int,
-    timeout: *const libc::timespec,
-    mask: *const libc::sigset_t,
-) -> c_int {
-    let mut place = MaybeUninit::uninit();
-    let mask = checked(mask, &mut place);
-    real!(epoll_pwait2(
-        epoll => c_int,
-        events => *mut libc::epoll_event,
-        count => c_int,
-        timeout => *const libc::timespec,
-        mask => *const libc::sigset_t
-    ) -> c_int)
+alias! {
+    __sigaction = sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }

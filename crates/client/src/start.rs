@@ -1,6 +1,6 @@
 //! Beginning and end of a process, and fork(2).
 
-use crate::real::real;
+use crate::real::{alias, real};
 use homenode_mapped::statistics;
 use std::ffi::{CStr, c_int};
 
@@ -46,12 +46,7 @@ unsafe extern "C" fn _exit(status: c_int) -> ! {
     real!(_exit(status => c_int) -> !)
 }
 
-/// [`_exit`] by its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: the caller's.
-    unsafe { _exit(status) }
-}
+alias! { _Exit = _exit(status: c_int) -> !; }
 
 #[used]
 #[unsafe(link_section = ".init_array")]

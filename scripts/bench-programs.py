@@ -1,268 +1,60 @@
 #!/usr/bin/env python3
 """Whole programs on a mount whose files are the kernel's, beside tmpfs by default, tmpfs with huge=always, and a mount whose bytes are in
-the pool's blocks; or with --disk a durable pool on a disk, cached, beside ext4 and xfs with their page cache. docs/claims.md, files of the kernel, and
-the cache of disks.
+the pool's blocks; or with --disk a durable pool on a disk, cached, beside ext4 and xfs with their page cache; or with --run programs under `homenode run`,
+beside the same on the mount as it is, and on tmpfs with huge=always. docs/claims.md, files of the kernel, the cache of disks, and programs under `homenode run`.
 
-bench-programs.py [--disk] [--rounds N] [--case NAME]... [HOMENODE]
+bench-programs.py [--disk | --run] [--rounds N] [--case NAME]... [HOMENODE]
 
-As root, with 12 GiB of memory to spare. Needs rsync, git, make, sqlite3, postgresql, rocksdb-tools and fio. All contestants take turns in each
-round; a figure is the median of the rounds, a ratio the median of those within rounds, with the least and the greatest.
+As root, with 12 GiB of memory to spare. Tells which programs are missing. All contestants take turns in each round; a figure is the median of the rounds, a
+ratio the median of those within rounds, with the least and the greatest. With --run, the calls that were copies are counted in the round that warms up.
 """
 
 import argparse
 import contextlib
-import glob
 import os
 import pathlib
-import re
 import shutil
+import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
+
+# Nothing is left in the tree.
+sys.dont_write_bytecode = True
+from programs import databases, files, started  # noqa: E402
+from programs.case import Contestant, run  # noqa: E402
 
 SIZE = "3G"
 SWITCH = pathlib.Path("/sys/module/fuse/parameters/enable_uring")
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-FILES = 20_000
-
-
-def run(*command, **options):
-    """Runs a command; its output."""
-    done = subprocess.run(list(map(str, command)), text=True, capture_output=True, **options)
-    if done.returncode != 0:
-        sys.exit(f"bench-programs: {' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return done.stdout
-
-
-def timed(*command, **options):
-    """Seconds that a command takes."""
-    start = time.monotonic()
-    run(*command, **options)
-    return time.monotonic() - start
-
-
-class Case:
-    """Something that is measured: `once` before all rounds, then `before` (not timed) and `measure` in each; seconds, or seconds an
-    operation."""
-
-    unit = "ms"
-    scale = 1e3
-    # With huge=always each small file would first clear 2 MiB.
-    has_small_files = False
-
-    def once(self, directory):
-        pass
-
-    def before(self, directory):
-        pass
-
-    def after(self, directory):
-        pass
-
-
-class List(Case):
-    """`ls -l` of 20,000 files."""
-
-    has_small_files = True
-
-    def once(self, directory):
-        (directory / "many").mkdir()
-        for number in range(FILES):
-            (directory / "many" / f"file-{number}").write_bytes(b"x" * 100)
-
-    def measure(self, directory):
-        return timed("ls", "-l", directory / "many")
-
-
-class ListCold(List):
-    """The same after the kernel has forgotten names and attributes, which those of a tmpfs it cannot."""
-
-    def before(self, directory):
-        pathlib.Path("/proc/sys/vm/drop_caches").write_text("2")
-
-
-class StatAfterBurst(Case):
-    """stat of 2,000 files that were just written."""
-
-    unit, scale = "us/file", 1e6
-    has_small_files = True
-
-    def measure(self, directory):
-        paths = [directory / "burst" / f"file-{number}" for number in range(2000)]
-        (directory / "burst").mkdir()
-        for path in paths:
-            path.write_bytes(bytes(4096))
-        start = time.monotonic()
-        for path in paths:
-            os.stat(path)
-        return (time.monotonic() - start) / len(paths)
-
-    def after(self, directory):
-        shutil.rmtree(directory / "burst")
-
-
-class Rsync(Case):
-    """rsync -a of /usr/include into an empty directory."""
-
-    has_small_files = True
-
-    def measure(self, directory):
-        return timed("rsync", "-a", "/usr/include/", directory / "include")
-
-    def after(self, directory):
-        shutil.rmtree(directory / "include")
-
-
-class CloneAndBuild(Case):
-    """git clone of this repository, and bzip2 built with make -j2."""
-
-    has_small_files = True
-
-    def measure(self, directory):
-        [source] = glob.glob(os.path.expanduser("~/.cargo/registry/src/*/bzip2-sys-*/bzip2-1.0.8"))
-        start = time.monotonic()
-        run("git", "clone", "--quiet", "--no-hardlinks", REPOSITORY, directory / "clone")
-        shutil.copytree(source, directory / "build")
-        run("make", "-j2", "-C", directory / "build", "bzip2")
-        return time.monotonic() - start
-
-    def after(self, directory):
-        shutil.rmtree(directory / "clone")
-        shutil.rmtree(directory / "build")
-
-
-class Sqlite(Case):
-    """2,000 transactions of an insert and an update, then a query over all."""
-
-    journal = "delete"
-
-    def measure(self, directory):
-        sql = [f"PRAGMA journal_mode={self.journal};", "CREATE TABLE t (k INTEGER PRIMARY KEY, v BLOB);"]
-        for key in range(2000):
-            sql.append(f"BEGIN; INSERT INTO t VALUES ({key}, randomblob(400));")
-            sql.append(f"UPDATE t SET v = randomblob(400) WHERE k = {key * 7919 % (key + 1)}; COMMIT;")
-        sql.append("SELECT sum(length(v)) FROM t;")
-        return timed("sqlite3", "-batch", directory / "sqlite", input="\n".join(sql))
-
-    def after(self, directory):
-        for path in directory.glob("sqlite*"):
-            path.unlink()
-
-
-class SqliteWal(Sqlite):
-    """The same with a write-ahead log."""
-
-    journal = "wal"
-
-
-class Pgbench(Case):
-    """PostgreSQL: pgbench with two clients for four seconds; time of a transaction and client."""
-
-    unit, scale = "us", 1e6
-    script: tuple = ()
-
-    @property
-    def programs(self):
-        found = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
-        if not found:
-            sys.exit("bench-programs: PostgreSQL is missing: apt-get install postgresql")
-        return pathlib.Path(found[-1])
-
-    def once(self, directory):
-        data = directory / "postgres"
-        if data.exists():
-            return
-        data.mkdir()
-        shutil.chown(data, "postgres", "postgres")
-        self.run_as(directory, "initdb", "-D", data, "-A", "trust", "--no-sync")
-        self.start(directory)
-        self.run_as(directory, "pgbench", *self.socket(directory), "-i", "-s", "10", "-q", "postgres")
-        self.stop(directory)
-
-    def socket(self, directory):
-        return ["-h", str(directory / "postgres")]
-
-    def run_as(self, directory, program, *arguments):
-        return run("setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", self.programs / program, *arguments, cwd=directory)
-
-    def start(self, directory):
-        data = directory / "postgres"
-        options = f"-k {data} -c listen_addresses='' -c shared_buffers=32MB -c logging_collector=off"
-        self.run_as(directory, "pg_ctl", "-D", data, "-w", "-l", data / "log", "-o", options, "start")
-
-    def stop(self, directory):
-        self.run_as(directory, "pg_ctl", "-D", directory / "postgres", "-w", "-m", "fast", "stop")
-
-    def before(self, directory):
-        self.start(directory)
-
-    def measure(self, directory):
-        printed = self.run_as(directory, "pgbench", *self.socket(directory), "-c", "2", "-T", "4", "-n", *self.script, "postgres")
-        return 1 / float(re.search(r"tps = ([0-9.]+)", printed)[1])
-
-    def after(self, directory):
-        self.stop(directory)
-
-
-class PgbenchRead(Pgbench):
-    """pgbench -S: reads alone."""
-
-    script = ("-S",)
-
-
-class RocksDb(Case):
-    """db_bench: 200,000 keys of 400 bytes."""
-
-    unit, scale = "us", 1e6
-    work = "fillrandom"
-
-    def measure(self, directory):
-        works = "fillrandom" if self.work == "fillrandom" else f"fillrandom,{self.work}"
-        printed = run("db_bench", f"--benchmarks={works}", f"--db={directory}/rocksdb", "--num=200000", "--value_size=400",
-                      "--compression_type=none", "--seed=7", "--cache_size=1048576", "--write_buffer_size=4194304",
-                      stdin=subprocess.DEVNULL)
-        return float(re.search(rf"^{self.work} +: +([0-9.]+) micros/op", printed, re.M)[1]) / 1e6
-
-    def after(self, directory):
-        shutil.rmtree(directory / "rocksdb")
-
-
-class RocksDbRead(RocksDb):
-    """The same, read at random."""
-
-    work = "readrandom"
-
-
-class FioVerify(Case):
-    """fio writes 128 MiB at random, 4 KiB at a time, syncs them, and reads them back against their checksums."""
-
-    unit, scale = "s", 1
-
-    def measure(self, directory):
-        return timed("fio", "--name=verify", f"--filename={directory}/fio", "--rw=randwrite", "--bs=4k", "--size=128M",
-                     "--ioengine=psync", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--end_fsync=1",
-                     "--randrepeat=0", stdin=subprocess.DEVNULL, cwd=directory)
-
-    def after(self, directory):
-        for path in [*directory.glob("fio"), *directory.glob("*.state")]:
-            path.unlink()
-
 
 CASES = {
-    "ls-l": List(),
-    "ls-l-cold": ListCold(),
-    "stat-after-burst": StatAfterBurst(),
-    "rsync": Rsync(),
-    "clone-build": CloneAndBuild(),
-    "sqlite": Sqlite(),
-    "sqlite-wal": SqliteWal(),
-    "pgbench-read": PgbenchRead(),
-    "pgbench": Pgbench(),
-    "rocksdb-fill": RocksDb(),
-    "rocksdb-read": RocksDbRead(),
-    "fio-verify": FioVerify(),
+    "ls-l": files.List(),
+    "ls-l-cold": files.ListCold(),
+    "stat-after-burst": files.StatAfterBurst(),
+    "rsync": files.Rsync(),
+    "clone-build": files.CloneAndBuild(),
+    "sqlite": databases.Sqlite(),
+    "sqlite-wal": databases.SqliteWal(),
+    "pgbench-read": databases.PgbenchRead(),
+    "pgbench": databases.Pgbench(),
+    "rocksdb-fill": databases.RocksDb(),
+    "rocksdb-read": databases.RocksDbRead(),
+    "fio-verify": databases.FioVerify(),
+}
+CASES_OF_RUN = {
+    "sqlite-transactions": started.SqliteTransactions("delete"),
+    "sqlite-lookups": started.SqliteLookups("delete"),
+    "sqlite-queries": started.SqliteQueries("delete"),
+    "sqlite-wal-transactions": started.SqliteTransactions("wal"),
+    "sqlite-wal-lookups": started.SqliteLookups("wal"),
+    "sqlite-wal-queries": started.SqliteQueries("wal"),
+    "rocksdb-fill": databases.RocksDb(),
+    "rocksdb-read": databases.RocksDbRead(),
+    "pgbench-read": databases.PgbenchRead(),
+    "pgbench": databases.Pgbench(),
+    "ycsb-a": started.Ycsb(),
+    "maven": started.MavenBuild(),
 }
 
 
@@ -272,25 +64,44 @@ def switch_rings_on(stack):
     SWITCH.write_text("1")
 
 
+def mount_tmpfs(stack, directory, options=""):
+    directory.mkdir()
+    run("mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=755{options}", "tmpfs", directory)
+    stack.callback(run, "umount", "--lazy", directory)
+    return Contestant(directory)
+
+
+def mount_pool(stack, homenode, directory, *options, through=None):
+    directory.mkdir()
+    run(homenode, "up", "--transport", "uring", "--size-per-node", SIZE, *options, directory)
+    stack.callback(run, homenode, "down", directory)
+    return Contestant(directory, through)
+
+
 @contextlib.contextmanager
 def contestants(homenode, base):
-    """Directories by name, taken down at the end."""
+    """Contestants by name, taken down at the end."""
     with contextlib.ExitStack() as stack:
         switch_rings_on(stack)
-        found = {}
-        for name, options in [("homenode", ["--data", "kernel"]), ("pool", ["--data", "pool"])]:
-            directory = base / name
-            directory.mkdir()
-            run(homenode, "up", "--transport", "uring", *options, "--size-per-node", SIZE, directory)
-            stack.callback(run, homenode, "down", directory)
-            found[name] = directory
-        for name, options in [("tmpfs", ""), ("tmpfs-huge", ",huge=always")]:
-            directory = base / name
-            directory.mkdir()
-            run("mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=755{options}", "tmpfs", directory)
-            stack.callback(run, "umount", "--lazy", directory)
-            found[name] = directory
-        yield {name: found[name] for name in ["homenode", "tmpfs", "tmpfs-huge", "pool"]}
+        yield {
+            "homenode": mount_pool(stack, homenode, base / "homenode", "--data", "kernel"),
+            "tmpfs": mount_tmpfs(stack, base / "tmpfs"),
+            "tmpfs-huge": mount_tmpfs(stack, base / "tmpfs-huge", ",huge=always"),
+            "pool": mount_pool(stack, homenode, base / "pool", "--data", "pool"),
+        }
+
+
+@contextlib.contextmanager
+def contestants_of_run(homenode, base):
+    """The mount with programs under `homenode run`, the mount as it is, and tmpfs."""
+    with contextlib.ExitStack() as stack:
+        switch_rings_on(stack)
+        yield {
+            "run": mount_pool(stack, homenode, base / "run", "--data", "kernel", through=homenode),
+            "tmpfs": mount_tmpfs(stack, base / "tmpfs"),
+            "tmpfs-huge": mount_tmpfs(stack, base / "tmpfs-huge", ",huge=always"),
+            "mount": mount_pool(stack, homenode, base / "mount", "--data", "kernel"),
+        }
 
 
 @contextlib.contextmanager
@@ -321,56 +132,92 @@ def contestants_on_disks(homenode, base):
                 run("mount", disk, directory)
                 stack.callback(run, "umount", directory)
             directory.chmod(0o755)
-            found[name] = directory
+            found[name] = Contestant(directory)
         yield found
 
 
-def measure(name, case, directories, rounds):
+def measure(name, case, contestants, rounds):
     """Prints the row of a case."""
+    without = set()
     if case.has_small_files:
-        directories = {one: directory for one, directory in directories.items() if one != "tmpfs-huge"}
-    for directory in directories.values():
-        if not (directory / "many").exists() or not isinstance(case, List):
-            case.once(directory)
-    seconds = {contestant: [] for contestant in directories}
-    order = list(directories)
+        without = {"tmpfs-huge"}
+    elif "run" in contestants:
+        without = {"tmpfs"}
+    contestants = {one: at for one, at in contestants.items() if one not in without}
+    for at in contestants.values():
+        if not (at.directory / "many").exists() or not isinstance(case, files.List):
+            case.once(at)
+    seconds = {one: [] for one in contestants}
+    order = list(contestants)
+    counts = None
     for number in range(rounds + 1):
-        for contestant in order[number % len(order):] + order[:number % len(order)]:
-            directory = directories[contestant]
-            case.before(directory)
+        for one in order[number % len(order):] + order[:number % len(order)]:
+            at = contestants[one]
+            if number == 0:  # It warms up, and is not timed.
+                at.start_counting()
+            case.before(at)
             try:
-                took = case.measure(directory)
+                took = case.measure(at)
             finally:
-                case.after(directory)
-            if number > 0:  # The first one warms up.
-                seconds[contestant].append(took)
-    own = seconds["homenode"]
-    cells = [f"{name:18}{statistics.median(own) * case.scale:12.1f} {case.unit:8}"]
-    for peer in order[1:]:
-        ratios = [theirs / ours for theirs, ours in zip(seconds[peer], own)]
-        cells.append(f"{peer} {statistics.median(ratios):.2f}x ({min(ratios):.2f}-{max(ratios):.2f})")
-    print("  ".join(cells), flush=True)
+                case.after(at)
+            if number > 0:
+                seconds[one].append(took)
+            elif at.is_counting:
+                counts = at.stop_counting()
+    print("  ".join(row(name, case, seconds, counts)), flush=True)
+
+
+def row(name, case, seconds, counts):
+    """The cells of a case: the first contestant's median, and the ratios."""
+    own, *peers = seconds
+    yield f"{name:24}{statistics.median(seconds[own]) * case.scale:12.1f} {case.unit:8}"
+    for peer in peers:
+        yield f"{peer} {ratio(seconds[peer], seconds[own])}"
+    if own == "run":
+        tmpfs, mount = peers
+        yield f"mount to {tmpfs} {ratio(seconds[tmpfs], seconds[mount])}"
+        copies, calls, slow, others = counts
+        # Programs of Go end past the C library, and tell nothing.
+        told = f"{copies} of {calls} calls at an offset were copies, {slow} system calls on the pool, {others} on other files"
+        yield told if calls > 0 else "copies not told"
+
+
+def ratio(theirs, ours):
+    """Median of how many times as long they take, least and greatest."""
+    ratios = [their / our for their, our in zip(theirs, ours)]
+    return f"{statistics.median(ratios):.2f}x ({min(ratios):.2f}-{max(ratios):.2f})"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--disk", action="store_true", help="a cached pool on a disk beside ext4 and xfs")
+    stages = parser.add_mutually_exclusive_group()
+    stages.add_argument("--disk", action="store_true", help="a cached pool on a disk beside ext4 and xfs")
+    stages.add_argument("--run", action="store_true", help="programs under `homenode run` beside the same without, and on tmpfs")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--case", action="append", choices=CASES)
+    parser.add_argument("--case", action="append", choices={**CASES, **CASES_OF_RUN})
     parser.add_argument("homenode", nargs="?", default=REPOSITORY / "target/release/homenode")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("bench-programs: only root can mount: run it as root")
-    for program, package in [("rsync", "rsync"), ("git", "git"), ("make", "make"), ("sqlite3", "sqlite3"), ("db_bench", "rocksdb-tools"), ("fio", "fio")]:
-        if shutil.which(program) is None:
-            sys.exit(f"bench-programs: {program} is missing: apt-get install {package}")
+    cases = CASES_OF_RUN if arguments.run else CASES
+    chosen = arguments.case or list(cases)
+    for name in chosen:
+        if name not in cases:
+            sys.exit(f"bench-programs: there is no case {name} {'with' if arguments.run else 'without'} --run: it has {', '.join(cases)}")
+        cases[name].require()
+    homenode = shutil.which(arguments.homenode)
+    if homenode is None:
+        sys.exit(f"bench-programs: {arguments.homenode} is missing: cargo build --release")
+    homenode = os.path.abspath(homenode)
+    # What was mounted is taken down then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("bench-programs: told to end"))
     base = pathlib.Path(tempfile.mkdtemp(prefix="homenode-bench-"))
     base.chmod(0o755)
+    stage = contestants_of_run if arguments.run else contestants_on_disks if arguments.disk else contestants
     try:
-        stage = contestants_on_disks if arguments.disk else contestants
-        with stage(arguments.homenode, base) as directories:
-            for name in arguments.case or CASES:
-                measure(name, CASES[name], directories, arguments.rounds)
+        with stage(homenode, base) as found:
+            for name in chosen:
+                measure(name, cases[name], found, arguments.rounds)
     finally:
         for directory in base.iterdir():
             directory.rmdir()

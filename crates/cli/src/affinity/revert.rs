@@ -174,7 +174,8 @@ mod tests {
         assert_eq!(summary(&all), expected);
         assert_eq!(lines(&all).len(), 4);
         let file = FileId {
-            pool: (0, 45),
+            // No filesystem has it.
+            pool: (4095, 45),
             inode: 17,
         };
         let with_file = Reverted {
@@ -187,7 +188,7 @@ mod tests {
         );
         assert_eq!(
             lines(&with_file)[1],
-            "file 17 of pool 0:45: was moved to node 2, and stays there"
+            "file 17 of pool 4095:45: was moved to node 2, and stays there"
         );
         assert_eq!(
             lines(&all)[1],

@@ -9,154 +9,16 @@
     reason = "it calls the C library as programs do: with numbers, and buffers with their lengths"
 )]
 mod program;
+#[allow(dead_code, reason = "shared with the tests of faults, which use all of it")]
+mod support;
 
-use homenode::{Data, Mount, MountOptions, Pool, PoolOptions, Size};
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// A mount whose files' bytes the kernel holds.
-struct Mounted {
-    _pool: Pool,
-    mount: Option<Mount>,
-    directory: tempfile::TempDir,
-    /// For programs.
-    built: tempfile::TempDir,
-}
-
-impl Mounted {
-    fn new() -> Option<Self> {
-        // SAFETY: takes nothing.
-        if unsafe { libc::geteuid() } != 0 || !Path::new("/dev/fuse").exists() {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root and /dev/fuse");
-            return None;
-        }
-        let pool = Pool::create(&PoolOptions::new().size_per_node(Size::Bytes(256 << 20))).unwrap();
-        let directory = tempfile::tempdir().unwrap();
-        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
-        let mut options = MountOptions::default();
-        options.data = Data::Kernel;
-        let mount = pool.mount_with(directory.path(), &options).unwrap();
-        Some(Self {
-            _pool: pool,
-            mount: Some(mount),
-            directory,
-            built: tempfile::tempdir().unwrap(),
-        })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        drop(self.mount.take());
-    }
-}
-
-/// The library: Cargo does not build it for tests, which cannot link it.
-fn library() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", "homenode-client"])
-            .status();
-        assert!(built.unwrap().success());
-        let own = std::env::current_exe().unwrap();
-        own.parent().and_then(Path::parent).unwrap().join("libhomenode.so")
-    })
-}
-
-/// A program at work.
-struct Program {
-    child: Child,
-    /// Its standard input, until it is to end.
-    to: Option<ChildStdin>,
-    from: BufReader<ChildStdout>,
-}
-
-impl Program {
-    /// Runs a part of [`program`] on a file, with the library or without it.
-    fn start(part: &str, file: &Path, is_preloaded: bool) -> Self {
-        Self::start_with(part, file, is_preloaded, |_| ())
-    }
-
-    fn start_with(part: &str, file: &Path, is_preloaded: bool, change: impl FnOnce(&mut Command)) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([program::NAME, "--exact", "--nocapture", "--test-threads=1"]);
-        command.env(program::PART, part).env(program::FILE, file);
-        change(&mut command);
-        Self::of(&mut command, is_preloaded)
-    }
-
-    fn of(command: &mut Command, is_preloaded: bool) -> Self {
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        if is_preloaded {
-            command.env("LD_PRELOAD", library()).env("HOMENODE_RUN", "stats");
-        }
-        let mut child = command.spawn().unwrap();
-        let (to, from) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, to, from }
-    }
-
-    /// Sends a command; gives the answer.
-    fn ask(&mut self, command: &str) -> String {
-        writeln!(self.to.as_ref().expect("`end` alone takes it"), "{command}").unwrap();
-        self.answer()
-    }
-
-    fn answer(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            if self.from.read_line(&mut line).unwrap() == 0 {
-                let mut said = String::new();
-                self.child.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
-                panic!("the program has ended, {:?}: {said}", self.child.wait());
-            }
-            // The test harness of the program writes lines of its own.
-            if let Some((_, answer)) = line.split_once("= ") {
-                return answer.trim().to_owned();
-            }
-        }
-    }
-
-    /// Waits for its good end; gives its numbers of copies and of system calls on files of the pool.
-    fn end(mut self) -> (u64, u64) {
-        drop(self.to.take());
-        // Its test harness has something to say, and needs somebody who listens.
-        std::io::copy(&mut self.from, &mut std::io::sink()).unwrap();
-        let mut said = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}: {said}");
-        let Some((_, told)) = said.split_once("homenode run: process ") else {
-            return (0, 0);
-        };
-        let numbers: Vec<u64> = told
-            .split(|byte: char| !byte.is_ascii_digit())
-            .filter_map(|word| word.parse().ok())
-            .collect();
-        (numbers[1], numbers[3])
-    }
-}
-
-impl Drop for Program {
-    /// After a test that has failed: no program outlives it.
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use support::calls::digest;
+use support::{Mounted, Program, library, punch};
 
 /// The bytes of a file as a slow, obvious model.
 struct Model(Vec<u8>);
@@ -170,15 +32,8 @@ impl Model {
     /// What the program answers to a read.
     fn read(&self, at: usize, bytes: usize) -> String {
         let end = self.0.len().min(at + bytes);
-        program::digest(self.0.get(at..end).unwrap_or(&[]))
+        digest(self.0.get(at..end).unwrap_or(&[]))
     }
-}
-
-fn punch(file: &File, at: usize, bytes: usize) {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: takes numbers, and an open descriptor.
-    let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, bytes as i64) };
-    assert_eq!(done, 0);
 }
 
 /// A program with the library and plain processes take turns; a model knows the result.
@@ -240,7 +95,7 @@ fn every_answer_is_the_one_of_the_system_calls() {
         }
         let mut seen = vec![0; bytes];
         let read = plain.read_at(&mut seen, at as u64).unwrap();
-        assert_eq!(program::digest(&seen[..read]), model.read(at, bytes), "round {round}");
+        assert_eq!(digest(&seen[..read]), model.read(at, bytes), "round {round}");
     }
     for client in clients {
         let (fast, slow) = client.end();
@@ -302,14 +157,7 @@ fn jumps_out_of_copies_do_not_end_them() {
     let Some(mounted) = Mounted::new() else { return };
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 100_000]).unwrap();
-    let program = mounted.built.path().join("jumps");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/jumps.c");
-    let built = Command::new("cc")
-        .args(["-O2", "-Wall", "-Werror", "-o"])
-        .args([&program, &source])
-        .status();
-    assert!(built.unwrap().success());
-    let mut client = Program::of(Command::new(program).arg(&path), true);
+    let mut client = Program::of(Command::new(mounted.build("jumps")).arg(&path), true);
     assert_eq!(client.answer(), "done");
     assert!(client.end().0 > 1500);
 }
@@ -460,10 +308,7 @@ fn little_address_space_is_enough() {
             unsafe { command.pre_exec(set) };
         });
         for at in [50, 51, 52, 53].into_iter().cycle().take(2000) {
-            assert_eq!(
-                client.ask(&format!("read {} 4096", at << 20)),
-                program::digest(&[b'a'; 4096])
-            );
+            assert_eq!(client.ask(&format!("read {} 4096", at << 20)), digest(&[b'a'; 4096]));
         }
         client.end().0
     };

@@ -1,23 +1,12 @@
 //! The program that tests run with the library preloaded. It uses the C library as programs do, and knows nothing of the library.
 
+use crate::support::calls::{commands, errno, open, pread, pwrite, say};
+use crate::support::{FILE, PART};
 use std::ffi::{CString, c_int};
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, Write};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-pub(crate) const NAME: &str = "program::program";
-pub(crate) const PART: &str = "HOMENODE_TEST_PART";
-pub(crate) const FILE: &str = "HOMENODE_TEST_FILE";
-
-/// Tells bytes from others: their number, and a sum in which each place counts differently.
-pub(crate) fn digest(bytes: &[u8]) -> String {
-    let sum = bytes
-        .iter()
-        .fold(7_u64, |sum, byte| sum.wrapping_mul(1_000_003) ^ u64::from(*byte));
-    format!("{} {sum:x}", bytes.len())
-}
 
 /// Does its part, if this process was started for one.
 #[test]
@@ -35,96 +24,6 @@ fn program() {
         "crowd" => crowd(&path),
         other => panic!("no part {other}"),
     }
-}
-
-fn say(answer: &str) {
-    let mut output = std::io::stdout().lock();
-    writeln!(output, "= {answer}").unwrap();
-    output.flush().unwrap();
-}
-
-fn open(path: &Path) -> File {
-    let opened = OpenOptions::new().read(true).write(true).open(path);
-    opened.unwrap_or_else(|_| File::open(path).unwrap())
-}
-
-fn pread(fd: c_int, bytes: usize, at: usize) -> Result<Vec<u8>, i32> {
-    let mut buffer = vec![0xEE; bytes];
-    // SAFETY: a buffer with its length.
-    let read = unsafe { libc::pread64(fd, buffer.as_mut_ptr().cast(), bytes, at as i64) };
-    buffer.truncate(usize::try_from(read).map_err(|_| errno())?);
-    Ok(buffer)
-}
-
-fn pwrite(fd: c_int, bytes: &[u8], at: usize) -> Result<usize, i32> {
-    // SAFETY: a buffer with its length.
-    let written = unsafe { libc::pwrite64(fd, bytes.as_ptr().cast(), bytes.len(), at as i64) };
-    usize::try_from(written).map_err(|_| errno())
-}
-
-fn errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap()
-}
-
-/// Carries out what it is told.
-fn commands(path: &Path) {
-    let mut files = vec![open(path)];
-    let fd = files[0].as_raw_fd();
-    for line in std::io::stdin().lock().lines() {
-        let line = line.unwrap();
-        let words: Vec<_> = line.split(' ').collect();
-        let number = |nth: usize| words[nth].parse::<usize>().unwrap();
-        say(&match words[0] {
-            "read" => {
-                let (at, bytes) = (number(1), number(2));
-                match at % 3 {
-                    0 => digest(&pread(fd, bytes, at).unwrap()),
-                    // In three pieces.
-                    _ => digest(&readv(fd, bytes, at)),
-                }
-            }
-            "write" => {
-                let (at, bytes) = (number(1), vec![u8::try_from(number(3)).unwrap(); number(2)]);
-                match at % 3 {
-                    0 => pwrite(fd, &bytes, at).unwrap().to_string(),
-                    _ => writev(fd, &bytes, at).to_string(),
-                }
-            }
-            "truncate" => {
-                files[0].set_len(number(1) as u64).unwrap();
-                String::new()
-            }
-            "size" => files[0].metadata().unwrap().len().to_string(),
-            "close" => {
-                files.clear();
-                String::new()
-            }
-            other => panic!("no command {other}"),
-        });
-    }
-}
-
-fn pieces(buffer: *mut u8, bytes: usize) -> [libc::iovec; 3] {
-    let cuts = [0, bytes / 3, bytes / 2, bytes];
-    std::array::from_fn(|nth| libc::iovec {
-        iov_base: buffer.wrapping_add(cuts[nth]).cast(),
-        iov_len: cuts[nth + 1] - cuts[nth],
-    })
-}
-
-fn readv(fd: c_int, bytes: usize, at: usize) -> Vec<u8> {
-    let mut buffer = vec![0xEE; bytes];
-    let pieces = pieces(buffer.as_mut_ptr(), bytes);
-    // SAFETY: three pieces of the buffer.
-    let read = unsafe { libc::preadv64(fd, pieces.as_ptr(), 3, at as i64) };
-    buffer.truncate(read.try_into().unwrap());
-    buffer
-}
-
-fn writev(fd: c_int, bytes: &[u8], at: usize) -> isize {
-    let pieces = pieces(bytes.as_ptr().cast_mut(), bytes.len());
-    // SAFETY: three pieces of the buffer.
-    unsafe { libc::pwritev64(fd, pieces.as_ptr(), 3, at as i64) }
 }
 
 /// Reads and writes at random until it is told to end; counts bytes that nobody writes.

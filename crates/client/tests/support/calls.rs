@@ -1,0 +1,149 @@
+//! Calls of the C library, as programs make them, and a program that makes those which it is told.
+
+use std::ffi::c_int;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Tells bytes from others: their number, and a sum in which each place counts differently.
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    let sum = bytes
+        .iter()
+        .fold(7_u64, |sum, byte| sum.wrapping_mul(1_000_003) ^ u64::from(*byte));
+    format!("{} {sum:x}", bytes.len())
+}
+
+pub(crate) fn say(answer: &str) {
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "= {answer}").unwrap();
+    output.flush().unwrap();
+}
+
+pub(crate) fn open(path: &Path) -> File {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.unwrap_or_else(|_| File::open(path).unwrap())
+}
+
+pub(crate) fn pread(fd: c_int, bytes: usize, at: usize) -> Result<Vec<u8>, i32> {
+    let mut buffer = vec![0xEE; bytes];
+    // SAFETY: a buffer with its length.
+    let read = unsafe { libc::pread64(fd, buffer.as_mut_ptr().cast(), bytes, at as i64) };
+    buffer.truncate(usize::try_from(read).map_err(|_| errno())?);
+    Ok(buffer)
+}
+
+pub(crate) fn pwrite(fd: c_int, bytes: &[u8], at: usize) -> Result<usize, i32> {
+    // SAFETY: a buffer with its length.
+    let written = unsafe { libc::pwrite64(fd, bytes.as_ptr().cast(), bytes.len(), at as i64) };
+    usize::try_from(written).map_err(|_| errno())
+}
+
+pub(crate) fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+/// Carries out what it is told.
+pub(crate) fn commands(path: &Path) {
+    let mut files = vec![open(path)];
+    for line in std::io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |nth: usize| words[nth].parse::<usize>().unwrap();
+        let file = &files[0];
+        let fd = file.as_raw_fd();
+        say(&match words[0] {
+            "read" => {
+                let (at, bytes) = (number(1), number(2));
+                match at % 3 {
+                    0 => digest(&pread(fd, bytes, at).unwrap()),
+                    // In three pieces.
+                    _ => digest(&readv(fd, bytes, at)),
+                }
+            }
+            "write" => {
+                let (at, bytes) = (number(1), vec![u8::try_from(number(3)).unwrap(); number(2)]);
+                match at % 3 {
+                    0 => pwrite(fd, &bytes, at).unwrap().to_string(),
+                    _ => writev(fd, &bytes, at).to_string(),
+                }
+            }
+            "truncate" => {
+                file.set_len(number(1) as u64).unwrap();
+                String::new()
+            }
+            "allocate" => allocate(fd, 0, number(1), number(2)).to_string(),
+            "keep" => allocate(fd, libc::FALLOC_FL_KEEP_SIZE, number(1), number(2)).to_string(),
+            "punch" => allocate(fd, PUNCH, number(1), number(2)).to_string(),
+            "copy" => copy(fd, number(1), number(2), number(3)).to_string(),
+            "store" => {
+                let bytes = vec![u8::try_from(number(3)).unwrap(); number(2)];
+                with_mapping(fd, number(1), number(2), |at| at.copy_from_slice(&bytes));
+                String::new()
+            }
+            "load" => {
+                let mut loaded = String::new();
+                with_mapping(fd, number(1), number(2), |at| loaded = digest(at));
+                loaded
+            }
+            "size" => file.metadata().unwrap().len().to_string(),
+            "close" => {
+                files.clear();
+                String::new()
+            }
+            "reopen" => {
+                files.clear();
+                files.push(open(path));
+                String::new()
+            }
+            other => panic!("no command {other}"),
+        });
+    }
+}
+
+/// fallocate(2)'s mode that makes a hole.
+pub(crate) const PUNCH: c_int = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+pub(crate) fn allocate(fd: c_int, mode: c_int, at: usize, bytes: usize) -> c_int {
+    // SAFETY: takes numbers.
+    unsafe { libc::fallocate(fd, mode, at as i64, bytes as i64) }
+}
+
+/// copy_file_range(2) within a file.
+pub(crate) fn copy(fd: c_int, from: usize, to: usize, bytes: usize) -> isize {
+    let (mut from, mut to) = (from as i64, to as i64);
+    unsafe { libc::copy_file_range(fd, &raw mut from, fd, &raw mut to, bytes, 0) }
+}
+
+/// Maps a part of a file, gives it to `act`, and unmaps it.
+pub(crate) fn with_mapping(fd: c_int, at: usize, bytes: usize, act: impl FnOnce(&mut [u8])) {
+    let (start, both) = (at / 4096 * 4096, libc::PROT_READ | libc::PROT_WRITE);
+    let length = at - start + bytes;
+    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), length, both, libc::MAP_SHARED, fd, start as i64) };
+    assert_ne!(mapped, libc::MAP_FAILED);
+    act(unsafe { std::slice::from_raw_parts_mut(mapped.cast::<u8>().add(at - start), bytes) });
+    assert_eq!(unsafe { libc::munmap(mapped, length) }, 0);
+}
+
+fn pieces(buffer: *mut u8, bytes: usize) -> [libc::iovec; 3] {
+    let cuts = [0, bytes / 3, bytes / 2, bytes];
+    std::array::from_fn(|nth| libc::iovec {
+        iov_base: buffer.wrapping_add(cuts[nth]).cast(),
+        iov_len: cuts[nth + 1] - cuts[nth],
+    })
+}
+
+pub(crate) fn readv(fd: c_int, bytes: usize, at: usize) -> Vec<u8> {
+    let mut buffer = vec![0xEE; bytes];
+    let pieces = pieces(buffer.as_mut_ptr(), bytes);
+    // SAFETY: three pieces of the buffer.
+    let read = unsafe { libc::preadv64(fd, pieces.as_ptr(), 3, at as i64) };
+    buffer.truncate(read.try_into().unwrap());
+    buffer
+}
+
+pub(crate) fn writev(fd: c_int, bytes: &[u8], at: usize) -> isize {
+    let pieces = pieces(bytes.as_ptr().cast_mut(), bytes.len());
+    // SAFETY: three pieces of the buffer.
+    unsafe { libc::pwritev64(fd, pieces.as_ptr(), 3, at as i64) }
+}

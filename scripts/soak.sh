@@ -1,7 +1,7 @@
 #!/bin/bash
 # Mixed load on a mount for SOAK_MINUTES (default: 30), by each transport, on a pool of memory and on one on a disk with a cache of 8 MiB, while members
-# come and go and files move: nothing may fail, every byte is verified, and the server must not grow. Then servers and disks are taken away under load: some
-# minutes. Needs root; SOAK_SIZE is the size of the pool's first member.
+# come and go and files move: nothing may fail, every byte is verified, and the server must not grow. Then servers and disks are taken away under load, and
+# programs copy beside others that cut their files: some minutes. Needs root; SOAK_SIZE is the size of the pool's first member.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=$((${SOAK_MINUTES:-30} * 60))
@@ -306,3 +306,6 @@ HOMENODE_TEST_KILLS=100 cargo test --quiet -p homenode --test durable killed
 cargo test --quiet -p homenode --test lost_disk --test cached
 # Faults under load, at 17 moments each by each transport: more than 200 mounts that are taken away.
 HOMENODE_TEST_ROUNDS=17 cargo test --quiet -p homenode-cli --test faults faults::server
+
+# Programs that copy beside programs that cut: a minute of each, and copies that are stopped at each instruction.
+HOMENODE_TEST_SECONDS=60 HOMENODE_TEST_STEPS=all cargo test --quiet -p homenode-client --test faults

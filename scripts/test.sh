@@ -99,7 +99,7 @@ mounted() {
 }
 mounted "$transport" pool
 step "faults of a mount, data pool"
-HOMENODE_TEST_DATA=pool cargo test --workspace --test faults
+HOMENODE_TEST_DATA=pool cargo test --package homenode-cli --test faults
 step "programs at work on a mount, their reads and writes as copies"
 runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
 env "$runner=$(realpath "$target")/debug/homenode run --" HOMENODE_TEST_DATA=auto cargo test --package homenode-cli --test exercise

@@ -23,7 +23,6 @@ pub unsafe extern "C" fn homenode_open(path: *const c_char, flags: c_int, mode: 
     let flags = flags | libc::O_CLOEXEC;
     let fd = real!(open64(path => *const c_char, flags => c_int, mode => mode_t) -> c_int);
     if fd >= 0 {
-        homenode_mapped::forget(fd);
         learn_now(fd);
     }
     fd

@@ -11,18 +11,25 @@ mod support;
 #[allow(
     clippy::undocumented_unsafe_blocks,
     clippy::multiple_unsafe_ops_per_block,
-    clippy::cast_possible_truncation,
     reason = "they call the C library as programs do: with numbers, and buffers with their lengths"
 )]
 mod faults {
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "calls that are stopped use the rest of it")
+    )]
     mod board;
     pub(crate) mod exercise;
     pub(crate) mod full;
+    #[cfg(target_arch = "x86_64")]
+    mod model;
     pub(crate) mod pools;
     pub(crate) mod scribble;
     pub(crate) mod short;
     pub(crate) mod stamps;
+    #[cfg(target_arch = "x86_64")]
     mod steps;
+    #[cfg(target_arch = "x86_64")]
     mod trace;
 }
 
@@ -42,6 +49,7 @@ mod program {
             "commands" => commands(&path),
             "exercise" => exercise::part(&path),
             "full" => full::part(&path),
+            "numbers" => full::numbers(&path),
             "pools" => pools::part(&path),
             "scribble" => scribble::part(&path),
             "serve" => short::part(),

@@ -29,7 +29,7 @@ impl Model {
         self.0[at..at + bytes].fill(value);
     }
 
-    /// What the program answers to a read.
+    /// Returns the answer of the program to a read.
     fn read(&self, at: usize, bytes: usize) -> String {
         let end = self.0.len().min(at + bytes);
         digest(self.0.get(at..end).unwrap_or(&[]))

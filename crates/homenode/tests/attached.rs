@@ -51,7 +51,7 @@ fn attached_files_are_the_mounts_and_take_no_system_calls() {
     plain.write_all_at(b"mine", 100).unwrap();
     attached.read_exact_at(&mut bytes[..4], 100).unwrap();
     assert_eq!(&bytes[..4], b"mine");
-    // What others cut off is gone at once, and what a file grows by is zeros.
+    // Bytes that others cut off are gone at once, and a file grows by zeros.
     plain.set_len(5000).unwrap();
     assert_eq!(attached.read_at(&mut bytes, 4096).unwrap(), 904);
     assert_eq!(attached.read_at(&mut bytes, 8192).unwrap(), 0);
@@ -59,12 +59,12 @@ fn attached_files_are_the_mounts_and_take_no_system_calls() {
     attached.read_exact_at(&mut bytes, 8192).unwrap();
     assert_eq!(bytes, [0; 4096]);
     assert!(attached.map().unwrap().iter().map(|(_, bytes)| bytes).sum::<u64>() > 0);
-    // What is a std::fs::File's is there as well.
+    // Functions of std::fs::File are there as well.
     assert_eq!(attached.metadata().unwrap().len(), 1 << 20);
     let error = attached.write_at(&[1], u64::MAX).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(22), "{error}");
     drop(attached);
-    // Of the number that was its, another file.
+    // Another file gets the number of its descriptor.
     let other = directory.join("other");
     fs::write(&other, b"other").unwrap();
     let other = homenode::Attached::from(fs::File::open(other).unwrap());

@@ -26,7 +26,7 @@ impl std::convert::From<File> for Attached {
 }
 
 impl Attached {
-    /// Where the file lies: bytes on each node, ascending by node, nodes with none left out. Holes lie nowhere.
+    /// Returns the bytes on each node, ascending by node, nodes with none left out. Holes lie nowhere.
     ///
     /// # Errors
     /// ENODATA or EOPNOTSUPP when it is on no pool.

@@ -62,7 +62,7 @@ pub fn set_program_action(action: &libc::sigaction) {
     PROGRAMS.set(action);
 }
 
-/// Whether the handler is there.
+/// Returns true while the handler is there.
 pub fn is_caught() -> bool {
     IS_CAUGHT.load(Ordering::Acquire)
 }
@@ -150,7 +150,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
             // The signal comes again when this returns: the fault by itself, what was sent by the call below.
             // SAFETY: all zero bits are a sigaction, of the default action.
             let action: libc::sigaction = unsafe { std::mem::zeroed() };
-            // Where it is interposed the next call is for the kernel, then.
+            // An interposed sigaction(2) passes the next call on to the kernel then.
             IS_CAUGHT.store(false, Ordering::Release);
             // SAFETY: an action.
             unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };

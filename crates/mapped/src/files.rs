@@ -25,9 +25,9 @@ const STATES: usize = 4096;
 pub(crate) struct Descriptor(AtomicUsize);
 
 static ALL: [Descriptor; DESCRIPTORS] = [const { Descriptor(AtomicUsize::new(0)) }; DESCRIPTORS];
-/// Whether anything may be mapped.
+/// True while anything may be mapped.
 static IS_ON: AtomicBool = AtomicBool::new(false);
-/// Whether descriptors are learned by their use; otherwise only what is opened here.
+/// True where descriptors are learned by their use. Others are learned by [`learn_now`] only.
 static LEARNS_ALL: AtomicBool = AtomicBool::new(false);
 /// Descriptors that were ever learned lie below this one.
 static LEARNED: AtomicI32 = AtomicI32::new(0);
@@ -91,6 +91,7 @@ pub fn start_all() {
 
 /// Learns a descriptor that was just opened, at once or with its next use. Where that cannot be, calls on it are system calls.
 pub fn learn_now(fd: c_int) {
+    forget(fd);
     let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
     if let Some(descriptor) = descriptor
         && descriptor.change(0, USES)
@@ -106,7 +107,7 @@ pub fn stop() {
     forget_all();
 }
 
-/// Whether anything may be mapped: otherwise nothing that the program does matters.
+/// Returns true if anything may be mapped. Nothing that the program does matters before.
 #[inline]
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
@@ -123,7 +124,7 @@ pub(crate) fn find(fd: c_int) -> Option<&'static Descriptor> {
     }
 }
 
-/// Whether a call on a descriptor may be a copy. Counts a use of it.
+/// Counts a use of a descriptor. Returns true if a call on it may be a copy.
 #[inline]
 pub fn has(fd: c_int) -> bool {
     find(fd).is_some()
@@ -157,7 +158,7 @@ fn learn(descriptor: &Descriptor, fd: c_int, offset: u64) {
         }
         // Another file may have the number since.
         let is_same = pages::look(fd) == found;
-        let file = asked.as_ref().filter(|_| is_same).and_then(pages::file);
+        let file = asked.filter(|_| is_same).and_then(pages::file);
         let mapped = file.as_ref().and_then(|file| Mapped::new(fd, file, offset));
         if let (Some(file), None) = (&file, mapped) {
             pages::let_go(file.place);

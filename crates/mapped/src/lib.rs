@@ -7,6 +7,7 @@
 //! unmapped when no thread copies through it. Nothing is shared with other processes but words that only the server writes. Whoever closes a descriptor, or puts another file
 //! in its place, tells so by [`replaced`]. Choice: docs/decisions/020-words.md.
 
+mod apart;
 mod attached;
 mod copies;
 mod errno;

@@ -103,7 +103,7 @@ pub trait Buffers {
     /// Copies all of it from (or to) memory at `at`; false when a page could not be had. What is written goes past the caches if the file `is_large`.
     ///
     /// # Safety
-    /// As [`try_copy`].
+    /// Those of [`try_copy`].
     unsafe fn copy(&self, at: *mut u8, is_large: bool) -> bool;
 }
 
@@ -285,17 +285,13 @@ impl Mapped {
             .then(|| self.base.load(Ordering::Relaxed).wrapping_add(within as usize))
     }
 
-    /// Copies from the file; what is to be told to [`Mapped::after_read`] when that is not possible.
-    ///
-    /// # Safety
-    /// The buffers can be written to, `range.bytes` in all.
+    /// Looks at the line before a copy. Returns its words, and the first byte of a range that is mapped, while what is known of the file is true.
     #[inline]
-    pub(crate) unsafe fn read(&self, range: Range, to: &impl Buffers) -> Result<(), Before> {
-        let (line, tick) = (self.line(), tick());
+    fn begin(&self, range: Range) -> Result<(Before, Seen, *mut u8), Before> {
         let before = Before {
             number: self.number.load(Ordering::Relaxed),
-            seen: line.look(),
-            tick,
+            seen: self.line().look(),
+            tick: tick(),
             is_copied: false,
         };
         let seen = before
@@ -303,13 +299,23 @@ impl Mapped {
             .filter(|seen| seen.cuts == self.cuts.load(Ordering::Acquire))
             .ok_or(before)?;
         let at = self.address(range).ok_or(before)?;
+        Ok((before, seen, at))
+    }
+
+    /// Copies from the file; what is to be told to [`Mapped::after_read`] when that is not possible.
+    ///
+    /// # Safety
+    /// The buffers can be written to, `range.bytes` in all.
+    #[inline]
+    pub(crate) unsafe fn read(&self, range: Range, to: &impl Buffers) -> Result<(), Before> {
+        let (before, seen, at) = self.begin(range)?;
         // Acquire: pieces that are known below it.
         let is_known = range.end() <= self.size.load(Ordering::Acquire) && self.is_dense(range);
-        if !is_known || self.read_tick.load(Ordering::Relaxed) != tick {
+        if !is_known || self.read_tick.load(Ordering::Relaxed) != before.tick {
             return Err(before);
         }
         // SAFETY: the range is mapped as long as the caller is inside; the buffers are the caller's.
-        if unsafe { to.copy(at, false) } && line.is_read_since(seen) {
+        if unsafe { to.copy(at, false) } && self.line().is_read_since(seen) {
             Ok(())
         } else {
             Err(before)
@@ -322,38 +328,27 @@ impl Mapped {
     /// The buffers can be read, `range.bytes` in all.
     #[inline]
     pub(crate) unsafe fn write(&self, range: Range, from: &impl Buffers) -> Result<(), Before> {
-        let (line, tick) = (self.line(), tick());
-        let before = Before {
-            number: self.number.load(Ordering::Relaxed),
-            seen: line.look(),
-            tick,
-            is_copied: false,
-        };
-        let seen = before
-            .seen
-            .filter(|seen| seen.cuts == self.cuts.load(Ordering::Acquire))
-            .ok_or(before)?;
-        let at = self.address(range).ok_or(before)?;
+        let (before, seen, at) = self.begin(range)?;
         let is_known = range.end() <= self.size.load(Ordering::Acquire) && self.can_write.load(Ordering::Relaxed);
         // Acquire: the system call of another thread came before.
         let is_stamped =
-            self.write_tick.load(Ordering::Acquire) == tick && self.asks.load(Ordering::Relaxed) == seen.asks;
+            self.write_tick.load(Ordering::Acquire) == before.tick && self.asks.load(Ordering::Relaxed) == seen.asks;
         if !is_known || !is_stamped {
             return Err(before);
         }
         let is_large = self.size.load(Ordering::Relaxed) >= LARGE_BYTES;
         // SAFETY: the range is mapped as long as the caller is inside; the buffers are the caller's.
         let is_copied = unsafe { from.copy(at, is_large) };
-        if is_copied && line.is_written_since(seen) {
+        if is_copied && self.line().is_written_since(seen) {
             return Ok(());
         }
         Err(Before {
-            is_copied: is_copied && line.is_read_since(seen),
+            is_copied: is_copied && self.line().is_read_since(seen),
             ..before
         })
     }
 
-    /// Whether no bytes of the file went since `before`.
+    /// Returns true if no bytes of the file went since `before`.
     pub(crate) fn is_uncut(&self, before: &Before) -> bool {
         before.seen.is_some_and(|seen| self.line().is_read_since(seen))
     }
@@ -392,13 +387,13 @@ impl Mapped {
         };
         let is_missed = range.end() > self.size.load(Ordering::Relaxed);
         self.note_written(before, range);
-        // Of a file that grows by such writes alone the server has no more to tell.
+        // The server has no more to tell of a file that grows by such writes alone.
         let is_enough = || range.end() < self.size.load(Ordering::Relaxed);
         self.look_again(fd, range, before, is_missed, is_enough)
     }
 
     /// Asks the server after bytes went, and when enough was missed. True if what is missed is not mapped.
-    /// Where what is told is not enough, it is asked for less often.
+    /// The server is asked less often where its answers are not enough.
     fn look_again(
         &self,
         fd: c_int,

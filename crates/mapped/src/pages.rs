@@ -3,11 +3,12 @@
 //! A page of words is mapped as long as a file that is mapped has a line in it. It is found by the mount's directory, which /proc/self/mountinfo names; a process that
 //! cannot reach either makes system calls.
 
+use crate::apart::apart;
 use homenode_shared::{LINES, Line, PIECE_WORDS, Words};
 use std::ffi::{CStr, c_int};
 use std::io::Write;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Pages of words that a process can have: one for each mount, and each user that the process is.
@@ -34,11 +35,11 @@ pub(crate) struct Found {
     can_write: bool,
 }
 
-/// Answer to the first question about a descriptor, and the page, if that is not mapped yet.
+/// Answer to the first question about a descriptor, and a mapping of the page, if there was none.
 pub(crate) struct Asked {
     found: Found,
     told: Told,
-    page: Option<OwnedFd>,
+    page: Option<Words>,
 }
 
 /// The server's answer.
@@ -143,7 +144,11 @@ pub(crate) fn ask_first(fd: c_int, found: &Found, offset: u64) -> Option<Asked> 
     // Others may map or unmap it meanwhile: then it is done with a later use.
     let page = match PAGES.iter().any(|page| page.is(found.device, &told)) {
         true => None,
-        false => Some(open_page(found.device, &told)?),
+        false => {
+            let mut page = None;
+            let is_done = apart(|| page = map_apart(found.device, &told));
+            Some(page.filter(|_| is_done)?)
+        }
     };
     Some(Asked {
         found: *found,
@@ -153,12 +158,12 @@ pub(crate) fn ask_first(fd: c_int, found: &Found, offset: u64) -> Option<Asked> 
 }
 
 /// Returns a file that was asked about; its page stays until [`let_go`]. By one thread at a time.
-pub(crate) fn file(asked: &Asked) -> Option<File> {
+pub(crate) fn file(mut asked: Asked) -> Option<File> {
     let number = usize::try_from(asked.told.line)
         .ok()
         .filter(|line| *line < LINES as usize)?;
     let has = |page: &Page| page.is(asked.found.device, &asked.told);
-    let place = PAGES.iter().position(has).or_else(|| map_page(asked))?;
+    let place = PAGES.iter().position(has).or_else(|| keep_page(&mut asked))?;
     // SAFETY: so many lines are mapped there until the last mapping of a file lets go.
     let line = unsafe { PAGES[place].lines.load(Ordering::Relaxed).wrapping_add(number).as_ref() }?;
     PAGES[place].users.fetch_add(1, Ordering::Relaxed);
@@ -170,13 +175,12 @@ pub(crate) fn file(asked: &Asked) -> Option<File> {
     })
 }
 
-/// Maps a page of words; gives its place. By one thread at a time.
-fn map_page(asked: &Asked) -> Option<usize> {
+/// Keeps the page of an answer mapped; gives its place. By one thread at a time.
+fn keep_page(asked: &mut Asked) -> Option<usize> {
     let place = PAGES
         .iter()
         .position(|page| page.lines.load(Ordering::Relaxed).is_null())?;
-    let file = asked.page.as_ref()?;
-    let words = Words::map(file.as_fd(), LINES as usize, false).ok()?;
+    let words = asked.page.take()?;
     let page = &PAGES[place];
     // Relaxed, all of these: `BUSY` orders them.
     page.device.store(asked.found.device, Ordering::Relaxed);
@@ -198,7 +202,7 @@ pub(crate) fn let_go(place: usize) {
     let page = &PAGES[place];
     if page.users.fetch_sub(1, Ordering::Relaxed) == 1 {
         let lines = page.lines.swap(std::ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: mapped by `map_page`, and nobody has a line in it any more.
+        // SAFETY: kept by `keep_page`, and nobody has a line in it any more.
         unsafe { libc::munmap(lines.cast(), LINES as usize * Words::LINE_BYTES) };
     }
 }
@@ -228,24 +232,25 @@ pub(crate) fn ask(fd: c_int, offset: u64) -> Option<Told> {
     Some(told)
 }
 
-/// Opens the page of words of an answer about a file on `device`.
-fn open_page(device: u64, told: &Told) -> Option<OwnedFd> {
+/// Maps the page of words of an answer about a file on `device`. In a process of its own: what it opens is closed with that.
+fn map_apart(device: u64, told: &Told) -> Option<Words> {
     let mut path = [0_u8; PATH_BYTES_MAX + 64];
     let length = directory_of(device, &mut path[..PATH_BYTES_MAX])?;
     write!(&mut path[length..PATH_BYTES_MAX + 63], "/.homenode.words.{}", told.user).ok()?;
     let file = open_to_read(CStr::from_bytes_until_nul(&path).ok()?)?;
     let found = look(file.as_raw_fd())?;
-    ((found.device, found.inode) == (device, told.page)).then_some(file)
+    let is_page = (found.device, found.inode) == (device, told.page);
+    is_page.then(|| Words::map(file, LINES as usize, false).ok())?
 }
 
 /// Opens a file.
-fn open_to_read(path: &CStr) -> Option<OwnedFd> {
+fn open_to_read(path: &CStr) -> Option<BorrowedFd<'static>> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a string that ends in NUL, and numbers.
     let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0) };
     let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    // SAFETY: it was opened above, for nobody else.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    // SAFETY: it was opened above, and nobody closes it.
+    Some(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Writes the directory on which the root of a device is mounted, if root has mounted it as a pool; returns the path's length. Anybody else's mount may tell anything.

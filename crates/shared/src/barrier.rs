@@ -79,7 +79,7 @@ pub fn become_client() -> bool {
     kernel::membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0
 }
 
-/// Whether [`pass_in_clients`] can be called.
+/// Returns true if [`pass_in_clients`] can be called.
 #[cfg(not(any(loom, miri)))]
 pub(crate) fn can_pass_in_clients() -> bool {
     kernel::membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0

@@ -39,7 +39,7 @@ global_asm!(
     // Interrupted, it has counted down what it has copied.
     "rep movsb",
     "jmp homenode_copy_end",
-    // The same, for bytes that are not to be in the caches: they go to memory without being read from there first.
+    // Copy past the caches: bytes go to memory without being read from there first.
     ".globl homenode_copy_past_caches",
     ".hidden homenode_copy_past_caches",
     ".type homenode_copy_past_caches,@function",
@@ -124,7 +124,7 @@ pub unsafe fn try_copy(to: *mut u8, from: *const u8, bytes: usize) -> bool {
 /// [`try_copy`] to memory that nobody is expected to use soon: its bytes push nothing out of the caches.
 ///
 /// # Safety
-/// As [`try_copy`].
+/// Those of [`try_copy`].
 #[inline]
 #[must_use]
 pub unsafe fn try_copy_past_caches(to: *mut u8, from: *const u8, bytes: usize) -> bool {

@@ -66,7 +66,7 @@ impl Board {
         unsafe { &*self.base.cast::<AtomicU64>().add(nth) }
     }
 
-    /// So many bytes from `at` on, which nobody else uses meanwhile.
+    /// Returns bytes from `at` on. Nobody else uses them meanwhile.
     #[expect(clippy::mut_from_ref, reason = "test and program take turns at them")]
     pub(super) fn bytes(&self, at: usize, bytes: usize) -> &mut [u8] {
         assert!(at + bytes <= self.bytes);

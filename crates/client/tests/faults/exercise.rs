@@ -107,7 +107,7 @@ impl Caller<'_> {
     }
 }
 
-/// One call, and the same on a model of the file's bytes.
+/// Makes a call, and the same one on a model of the file's bytes.
 fn call(caller: &mut Caller<'_>, model: &mut Vec<u8>, is_calm: bool, random: &mut fastrand::Rng) {
     let most = [100, 3000, CALL_BYTES][random.usize(..3)];
     let (at, bytes) = (random.usize(..FILE_BYTES), random.usize(1..=most));

@@ -1,10 +1,11 @@
-//! A program whose descriptors are all in use while its files are learned.
+//! Descriptors of a program while its files are learned: those that it has are all in use, or their numbers are expected.
 
 use crate::support::calls::{errno, open, say};
 use crate::support::{Mounted, Program};
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const CALLS: usize = 40;
 /// Most descriptors that are free meanwhile: learning takes one at a time.
@@ -64,6 +65,45 @@ pub(crate) fn part(path: &Path) {
         assert_eq!(mappings(directory), 0, "{free} were free");
     }
     say("done");
+}
+
+/// Part of a program: a thread learns a file again and again, by descriptors with large numbers, while another closes the smallest number and opens it again.
+pub(crate) fn numbers(path: &Path) {
+    const ROUNDS: usize = 300;
+    const LARGE: i32 = 100;
+    static ENDS: AtomicBool = AtomicBool::new(false);
+    let (file, mut small) = (open(path), File::open("/dev/null").unwrap());
+    let number = small.as_raw_fd();
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(move || {
+            let mut odd = 0;
+            while !ENDS.load(Ordering::Relaxed) {
+                drop(small);
+                small = File::open("/dev/null").unwrap();
+                odd += u32::from(small.as_raw_fd() != number);
+            }
+            odd
+        });
+        for _ in 0..ROUNDS {
+            let large = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LARGE) };
+            assert!(large >= LARGE, "{}", errno());
+            use_file(large);
+            // The last one: nothing is mapped any more.
+            assert_eq!(unsafe { libc::close(large) }, 0);
+        }
+        ENDS.store(true, Ordering::Relaxed);
+        say(&closing.join().unwrap().to_string());
+    });
+}
+
+#[test]
+fn numbers_of_descriptors_are_the_programs() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 10_000]).unwrap();
+    let mut program = Program::start("numbers", &path, true);
+    assert_eq!(program.answer(), "0", "numbers that were another's");
+    assert!(program.end().0 > 1000);
 }
 
 #[test]

@@ -14,7 +14,7 @@ const BLOCKS: usize = 100;
 const ROUNDS: usize = 20;
 /// Reads of each file at last.
 const LAST: usize = 10;
-/// What the test leaves of the second file at last.
+/// Size to which the test cuts the second file at last.
 const CUT_BYTES: usize = 2 * BLOCK_BYTES + 1000;
 /// Uses before a file is learned, the last of which learns it.
 const USES: u64 = 4;

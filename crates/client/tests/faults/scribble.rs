@@ -11,7 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 const FILE_BYTES: usize = 100_000;
-const USER: u32 = 65534;
+/// Users of the program: one who may do little, and root, whom the kernel lets do all that the server allows.
+const USERS: [u32; 2] = [65534, 0];
 
 /// A mapping of a file in the mount.
 struct Mapping {
@@ -38,7 +39,7 @@ fn mappings(directory: &Path) -> Vec<Mapping> {
     maps.lines().filter_map(mapping).collect()
 }
 
-/// What becomes of a process that stores a byte.
+/// Returns the signal that ends a process which stores a byte, 0 for none.
 fn signal_of_store(at: usize) -> i32 {
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -77,7 +78,7 @@ pub(crate) fn part(path: &Path) {
             assert_eq!(signal_of_store(start + bytes), libc::SIGBUS);
             continue;
         }
-        // Of the words, and of a file that may be read.
+        // Mappings of the words, and of a file that may be read.
         for at in [start, start + 64, start + 4096, start + bytes - 1] {
             assert_eq!(signal_of_store(at), libc::SIGSEGV, "{}", mapping.name);
         }
@@ -100,6 +101,7 @@ fn spoil_words(path: &PathBuf) {
     assert!(fs::set_permissions(path, Permissions::from_mode(0o666)).is_err());
     assert!(fs::remove_file(path).is_err());
     assert!(fs::rename(path, path.with_extension("other")).is_err());
+    assert!(fs::hard_link(path, path.with_file_name("link")).is_err());
     let name = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
     assert_eq!(unsafe { libc::truncate(name.as_ptr(), 0) }, -1);
     let file = File::open(path).unwrap();
@@ -112,6 +114,10 @@ fn spoil_words(path: &PathBuf) {
 #[test]
 fn program_that_writes_to_all_its_mappings_harms_its_files_alone() {
     let Some(mounted) = Mounted::new() else { return };
+    USERS.into_iter().for_each(|user| harm(&mounted, user));
+}
+
+fn harm(mounted: &Mounted, user: u32) {
     let path = mounted.path("file");
     let others = ["read", "other"].map(|name| path.with_extension(name));
     for path in [&path, &others[0], &others[1]] {
@@ -120,9 +126,9 @@ fn program_that_writes_to_all_its_mappings_harms_its_files_alone() {
     fs::set_permissions(mounted.directory.path(), Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
     fs::set_permissions(&others[1], Permissions::from_mode(0o666)).unwrap();
-    // Of the same user: they look at the same words.
+    // Both are of the same user, and look at the same words.
     let start =
-        |part: &str, path: &Path| Program::start_with(part, path, true, |command| _ = command.uid(USER).gid(USER));
+        |part: &str, path: &Path| Program::start_with(part, path, true, |command| _ = command.uid(user).gid(user));
     let mut clients = [start("commands", &path), start("commands", &others[1])];
     for client in &mut clients {
         (0..50).for_each(|at| assert_eq!(client.ask(&format!("read {at} 10")), digest(&[b'a'; 10])));
@@ -138,18 +144,15 @@ fn program_that_writes_to_all_its_mappings_harms_its_files_alone() {
     for path in &others {
         assert!(fs::read(path).unwrap() == [b'a'; FILE_BYTES]);
     }
-    // What the server tells is right, and heard.
+    // Answers of the server are right, and heard.
     for (client, path) in [(first, &path), (second, &others[1])] {
         let plain = OpenOptions::new().write(true).open(path).unwrap();
         for round in 0..20 {
             plain.write_all_at(&[b'b'; FILE_BYTES], 0).unwrap();
             (0..10).for_each(|at| assert_eq!(client.ask(&format!("read {at} 10")), digest(&[b'b'; 10])));
-            plain.set_len(50_000 + round).unwrap();
+            plain.set_len(50_000 + round as u64).unwrap();
             let end = 49_990;
-            assert_eq!(
-                client.ask(&format!("read {end} 100")),
-                digest(&vec![b'b'; usize::try_from(10 + round).unwrap()])
-            );
+            assert_eq!(client.ask(&format!("read {end} 100")), digest(&vec![b'b'; 10 + round]));
         }
     }
     for client in clients {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const PROGRAMS: u32 = 1000;
 const AT_ONCE: usize = 20;
 const BEFORE: u32 = 100;
-/// What the server's memory may vary by: freed memory is given back in pieces.
+/// Memory by which the server may vary: freed memory is given back in pieces.
 const MEMORY_KIB_MAX: u64 = 8 << 10;
 /// Files that are open at the same time, more than programs have at once: their lines tell how many are given away for good.
 const OPEN: usize = 100;
@@ -33,7 +33,7 @@ struct Server {
     directory: PathBuf,
 }
 
-/// What a server has.
+/// Descriptors and memory of a server.
 #[derive(Clone, Copy, Debug)]
 struct State {
     descriptors: usize,
@@ -85,10 +85,8 @@ impl Server {
     fn run(&self, program: &Path, numbers: std::ops::Range<u32>) {
         let mut running = VecDeque::new();
         for number in numbers {
-            if running.len() == AT_ONCE
-                && let Some(first) = running.pop_front()
-            {
-                end(first);
+            if running.len() == AT_ONCE {
+                running.pop_front().into_iter().for_each(end);
             }
             let (shared, own) = (self.directory.join("shared"), self.directory.join("own"));
             let mut command = Command::new(program);
@@ -140,7 +138,7 @@ fn end((number, mut child): (u32, Child)) {
 }
 
 impl Drop for Server {
-    /// Whatever has become of the server, its mount does not stay.
+    /// Takes the mount away, whatever has become of the server.
     fn drop(&mut self) {
         drop(self.program.take());
         let _ = Command::new("umount")
@@ -167,15 +165,14 @@ fn short_lived_programs_leave_nothing_with_the_server() {
     assert!(lines.iter().all(|line| *line < all_at_once + AT_ONCE), "{lines:?}");
     server.wait_for(&before);
     let umount = || {
-        let status = Command::new("umount")
-            .arg(&server.directory)
-            .stderr(Stdio::null())
-            .status();
+        let mut command = Command::new("umount");
+        let status = command.arg(&server.directory).stderr(Stdio::null()).status();
         status.unwrap().success()
     };
-    assert!((0..100).any(|_| umount() || {
+    let end = Instant::now() + WAIT;
+    while !umount() {
+        assert!(Instant::now() < end, "the mount is busy");
         std::thread::sleep(Duration::from_millis(10));
-        false
-    }));
+    }
     server.program.take().unwrap().end();
 }

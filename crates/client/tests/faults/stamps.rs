@@ -29,10 +29,10 @@ const PLAIN: u64 = 2;
 const THREADS: u64 = 2;
 
 /// Files that can be made in a run: each has numbers of its own on the board.
-const FILES: u64 = 1 << 14;
+const FILES: usize = 1 << 14;
 /// Numbers on the board: whether all are to end, then those of each file.
 const FILE_NUMBERS: usize = 2 + 3 * REGIONS;
-const BOARD_BYTES: usize = (1 + FILE_NUMBERS * FILES as usize) * 8;
+const BOARD_BYTES: usize = (1 + FILE_NUMBERS * FILES) * 8;
 
 /// Number of a region that was written while a cut was under way, or never.
 const NO_CUTS: u64 = (1 << 40) - 1;
@@ -71,7 +71,7 @@ fn file_bytes() -> usize {
     region(REGIONS - 1).end
 }
 
-/// Where lasting files may be cut.
+/// Returns the number of bytes at the beginning of a lasting file that are never cut.
 fn kept_bytes() -> usize {
     region(REGIONS / 2).start
 }
@@ -88,6 +88,8 @@ fn passing(directory: &Path, nth: usize) -> PathBuf {
 struct Stamped<'a> {
     file: File,
     number: u64,
+    /// Which of the files on the board it is.
+    row: usize,
     board: &'a Board,
     /// Bytes from which on it may be cut.
     kept_bytes: usize,
@@ -105,6 +107,7 @@ impl<'a> Stamped<'a> {
         Self {
             file,
             number,
+            row: usize::try_from(number).unwrap() % FILES,
             board,
             kept_bytes,
         }
@@ -117,8 +120,7 @@ impl<'a> Stamped<'a> {
     }
 
     fn on_board(&self, nth: usize) -> &AtomicU64 {
-        self.board
-            .number(1 + FILE_NUMBERS * (self.number % FILES) as usize + nth)
+        self.board.number(1 + FILE_NUMBERS * self.row + nth)
     }
 
     fn cuts_begun(&self) -> &AtomicU64 {
@@ -194,7 +196,7 @@ impl<'a> Stamped<'a> {
             unsafe { libc::pread64(fd, buffer.as_mut_ptr().cast(), bytes, at) }
         };
         let read = usize::try_from(read).unwrap_or_else(|_| panic!("{}", errno()));
-        // What is loaded below was begun before, if it was read above.
+        // A write that was read above had begun before the loads below.
         fence(Ordering::SeqCst);
         let cuts = self.cuts_begun().load(Ordering::SeqCst);
         for (nth, [done, gone]) in all.zip(before) {
@@ -249,7 +251,7 @@ fn halves(buffer: *mut u8, bytes: usize) -> [libc::iovec; 2] {
     })
 }
 
-/// What may be found in a region.
+/// Stamps that a reader may find in a region.
 struct Seen {
     counts: Range<u64>,
     may_be_zero: bool,
@@ -266,7 +268,7 @@ fn ends(board: &Board) -> &AtomicU64 {
     board.number(0)
 }
 
-/// One of the programs: writes its regions, reads all, and opens files anew now and then.
+/// Part of each program: writes its regions, reads all, and opens files anew now and then.
 pub(crate) fn part(directory: &Path) {
     let mut words = std::env::var("HOMENODE_TEST_STAMPS").unwrap();
     let seed: u64 = words.split_off(words.find(' ').unwrap() + 1).parse().unwrap();
@@ -342,7 +344,7 @@ fn cut_lasting(directory: &Path, board: &Board, mut random: fastrand::Rng) {
                     let bytes = size - kept_bytes() + 1;
                     file.cut(at..at + bytes, |file| punch(file, at, bytes));
                 }
-                // What was behind the end is zero.
+                // Bytes behind the old end are zero.
                 _ => file.file.set_len(file_bytes() as u64).unwrap(),
             }
         }
@@ -352,7 +354,7 @@ fn cut_lasting(directory: &Path, board: &Board, mut random: fastrand::Rng) {
 
 /// Puts other files in the place of passing ones, and cuts some.
 fn replace_passing(directory: &Path, board: &Board, duration: Duration, mut random: fastrand::Rng) {
-    let pause = (duration.as_millis() as u64 / (FILES / 2)).max(3);
+    let pause = duration.div_f64(FILES as f64 / 2.0).max(Duration::from_millis(3));
     while ends(board).load(Ordering::Relaxed) == 0 {
         let path = passing(directory, random.usize(..PASSING));
         let new = directory.join("new");
@@ -365,7 +367,7 @@ fn replace_passing(directory: &Path, board: &Board, duration: Duration, mut rand
                 fs::remove_file(&path).unwrap();
                 std::thread::sleep(Duration::from_millis(random.u64(..3)));
                 let made = Stamped::new(File::create_new(&path).unwrap(), board);
-                assert!(made.number < FILES, "each file has numbers of its own");
+                assert!(made.number < FILES as u64, "each file has numbers of its own");
             }
             2 => {
                 let file = Stamped::open(&path, board).unwrap();
@@ -377,7 +379,7 @@ fn replace_passing(directory: &Path, board: &Board, duration: Duration, mut rand
                 file.cut(0..file_bytes(), |_| drop(File::create(&path).unwrap()));
             }
         }
-        std::thread::sleep(Duration::from_millis(random.u64(1..2 * pause)));
+        std::thread::sleep(pause.mul_f64(2.0 * random.f64()));
     }
 }
 
@@ -423,14 +425,13 @@ fn no_word_is_foreign_old_or_lost() {
     let mut copies = 0;
     for (number, mut program) in programs.into_iter().enumerate() {
         assert_eq!(program.answer(), "done");
-        let (fast, _slow) = program.end();
+        let (fast, _) = program.end();
         // The first has begun not long ago.
         assert!(
             number == 0 || (fast > 0) == ((number as u64) < CLIENTS),
             "program {number}: {fast} copies"
         );
         copies += fast;
-        eprintln!("program {number}: {fast} copies, {_slow}");
     }
     assert!(copies > 1000, "{copies} copies");
     let paths = (0..LASTING).map(|nth| lasting(directory, nth));

@@ -1,4 +1,4 @@
-//! A thread of a program that is stopped at instructions of the library, by ptrace(2).
+//! A thread of a program that is stopped at instructions of the library, by ptrace(2). It knows those of x86-64; elsewhere nothing is stopped.
 
 use std::collections::HashMap;
 use std::fs;

@@ -247,6 +247,15 @@ fn signals(path: &Path) {
     say("done");
 }
 
+/// Tells other threads to end, when it is dropped.
+struct Ends(&'static AtomicBool);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Some threads read by descriptors that another one closes and opens, and that forks meanwhile.
 fn threads(path: &Path) {
     static ENDS: AtomicBool = AtomicBool::new(false);
@@ -268,6 +277,8 @@ fn threads(path: &Path) {
                 }
             });
         }
+        // However this thread ends.
+        let _ends = Ends(&ENDS);
         for round in 0..400 {
             let fd = fds[round % 4];
             // SAFETY: this thread alone closes and opens.
@@ -303,7 +314,6 @@ fn threads(path: &Path) {
                 assert_eq!(status, 0);
             }
         }
-        ENDS.store(true, Ordering::Relaxed);
     });
     say("done");
 }

@@ -121,7 +121,8 @@ pub(crate) fn with_mapping(fd: c_int, at: usize, bytes: usize, act: impl FnOnce(
     let length = at - start + bytes;
     let mapped = unsafe { libc::mmap(std::ptr::null_mut(), length, both, libc::MAP_SHARED, fd, start as i64) };
     assert_ne!(mapped, libc::MAP_FAILED);
-    act(unsafe { std::slice::from_raw_parts_mut(mapped.cast::<u8>().add(at - start), bytes) });
+    let memory = mapped.cast::<u8>().wrapping_add(at - start);
+    act(unsafe { std::slice::from_raw_parts_mut(memory, bytes) });
     assert_eq!(unsafe { libc::munmap(mapped, length) }, 0);
 }
 

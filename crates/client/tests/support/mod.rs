@@ -4,7 +4,6 @@
 
 #[allow(
     clippy::undocumented_unsafe_blocks,
-    clippy::multiple_unsafe_ops_per_block,
     reason = "it calls the C library as programs do: with numbers, and buffers with their lengths"
 )]
 pub(crate) mod calls;

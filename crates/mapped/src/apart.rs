@@ -1,0 +1,67 @@
+//! A function that runs in a process of its own, but in this one's memory: the descriptors that it opens take no numbers of this process.
+//!
+//! A program knows which of its threads open and close descriptors, and may count on a number that it has just closed: to get it with the next open(2), or to put another
+//! file there by dup2(2). A descriptor that is opened here for a moment would be in its way. As posix_spawn(3) does, this thread waits until the other process ends.
+//! Cost: the copy of the table of descriptors, some tens of microseconds.
+
+use crate::faults::Quiet;
+use std::ffi::{c_int, c_void};
+
+/// Bytes of the function's stack.
+const STACK_BYTES: usize = 256 << 10;
+
+/// Runs `act`, which allocates nothing, closes nothing, and calls only what a signal's handler may call. False if there can be no other process, or it was killed.
+pub(crate) fn apart<F: FnMut()>(mut act: F) -> bool {
+    let (both, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK,
+    );
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let stack = unsafe { libc::mmap(std::ptr::null_mut(), STACK_BYTES, both, flags, -1, 0) };
+    if stack == libc::MAP_FAILED {
+        return false;
+    }
+    let top = stack.wrapping_byte_add(STACK_BYTES);
+    // A handler of the program's would run in both.
+    let quiet = Quiet::new();
+    // It sends no signal when it ends, so that only who asks for such processes can wait for it.
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    // SAFETY: this thread goes on when the other process has ended, which has a stack of its own.
+    let process = unsafe { libc::clone(begin::<F>, top, flags, (&raw mut act).cast()) };
+    let mut status = -1;
+    if process > 0 {
+        // SAFETY: room for a status.
+        unsafe { libc::waitpid(process, &raw mut status, libc::__WCLONE) };
+    }
+    drop(quiet);
+    // SAFETY: the mapping from above, which nobody uses any more.
+    unsafe { libc::munmap(stack, STACK_BYTES) };
+    status == 0
+}
+
+extern "C" fn begin<F: FnMut()>(act: *mut c_void) -> c_int {
+    // Whatever ends the thread that waits: a server may not answer.
+    // SAFETY: takes numbers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // SAFETY: the closure of the thread that waits.
+    let act = unsafe { &mut *act.cast::<F>() };
+    act();
+    0
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptor_of_the_other_process_is_not_open_here() {
+        // Larger than those of other tests.
+        const LARGE: c_int = 900;
+        let mut fd = -1;
+        // SAFETY: takes numbers.
+        let is_done = apart(|| fd = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD, LARGE) });
+        assert!(is_done && fd >= LARGE);
+        // SAFETY: takes numbers.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, -1);
+    }
+}

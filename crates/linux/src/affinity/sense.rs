@@ -103,17 +103,20 @@ impl Sensor {
     }
 
     fn begin(tree: Tree, ask: Ask) -> Result<Self, Error> {
+        // Loading programs takes a while, in which nothing is counted.
+        let mut bpf = Bpf::new(&tree);
         let last = Reading::read(&tree)?;
         let mut threads = Threads::default();
-        let mut bpf = Bpf::new(&tree);
         let mut pools = Pools::new(ask);
         let mut gaps = Gaps::default();
+        let mut buffers = pools.read(&tree, &mut gaps);
+        let counted = bpf.read(&tree, &mut gaps);
         let mut first = Pass {
             tree: &tree,
             online: &last.online,
             since: None,
-            counted: &bpf.read(&tree, &mut gaps),
-            buffers: &mut pools.read(&tree, &mut gaps),
+            counted: &counted,
+            buffers: &mut buffers,
             gaps: &mut gaps,
             disks: &mut Disks::default(),
             card_names: &BTreeMap::new(),
@@ -142,16 +145,18 @@ impl Sensor {
     /// What could not be read without which nothing can be told. The next call's period then begins where this one's did.
     pub fn sense(&mut self, topology: &Topology) -> Result<Sensed, Error> {
         let now = Reading::read(&self.tree)?;
-        self.read_settings(&now, topology);
+        // Counts first: they are of the period that ends now, and settings may take a while.
         let mut gaps = Gaps::default();
+        let mut buffers = self.pools.read(&self.tree, &mut gaps);
+        let counted = self.bpf.read(&self.tree, &mut gaps);
+        self.read_settings(&now, topology);
         let period_ns = period_ns(self.last.ticks, now.ticks);
         let settings = self.settings.as_ref().expect("they have just been read");
-        let mut buffers = self.pools.read(&self.tree, &mut gaps);
         let mut pass = Pass {
             tree: &self.tree,
             online: &now.online,
             since: Some(self.last.ticks),
-            counted: &self.bpf.read(&self.tree, &mut gaps),
+            counted: &counted,
             buffers: &mut buffers,
             gaps: &mut gaps,
             disks: &mut self.disks,

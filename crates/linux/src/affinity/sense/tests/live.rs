@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A thread that writes a file and computes, and pauses in between: there is one processor's time to share.
 pub(super) struct Busy {
@@ -72,6 +72,23 @@ fn a_thread_that_writes_is_seen() {
     for interrupt in &snapshot.interrupts {
         assert!(!interrupt.affinity.is_empty(), "{interrupt:?}");
     }
+}
+
+/// Nothing is counted while programs are loaded, so rates over that time would be too low.
+#[test]
+fn first_period_begins_when_programs_are_loaded() {
+    if let Some(why) = bpf::programs::refusal() {
+        eprintln!("SKIPPED: {why}");
+        return;
+    }
+    let topology = topology::read(&topology::Source::Live).unwrap();
+    let began = Instant::now();
+    let mut sensor = Sensor::new(Path::new("/"), Box::new(Vec::new)).unwrap();
+    let loading = began.elapsed();
+    let period = Duration::from_nanos(sensor.sense(&topology).unwrap().snapshot.period_ns);
+    // Times are told in ticks.
+    let most = loading / 2 + Duration::from_nanos(2 * threads::TICK_NS);
+    assert!(period < most, "{period:?}, after {loading:?} of loading");
 }
 
 /// Whoever tells of threads, it is what /proc tells: plans are carried out by its numbers.

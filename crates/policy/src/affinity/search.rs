@@ -12,7 +12,7 @@ mod steps;
 use super::state::{Delta, State};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use steps::{Free, Item, domain, force, options, put_back, step, step_channel, step_task, where_is};
+use steps::{Free, Item, domain, force, lacks_room, options, put_back, step, step_channel, step_task, where_is};
 
 /// Rounds of single steps. Two or three are the rule.
 const PASSES: usize = 6;
@@ -170,7 +170,8 @@ fn together(state: &mut State<'_>, items: &[Item], domain: usize) -> bool {
 
 /// Tries to exchange two things of two domains, as neither may have room for one more. Whether something helped.
 fn exchanges(state: &mut State<'_>, free: &Free) -> bool {
-    if state.load.all_over() == 0 {
+    state.work += 8 * free.tasks.len() as u64;
+    if state.load.all_over() == 0 && !free.tasks.iter().any(|task| lacks_room(state, *task)) {
         return false;
     }
     let items = free.items();

@@ -83,7 +83,10 @@ pub(super) fn all<'a>(
         let all = sets.number(&model.domains, &thread.cpuset);
         let mut bytes = attribute(thread, snapshot, model, &ways);
         let total = bytes.network.saturating_add(bytes.disk).saturating_add(bytes.memory);
-        if total < config.rate_bytes_per_s_min {
+        // A mask that was set keeps the thread there, and others away: however little it moves, it may be moved again.
+        let is_set = previous.cpus(&Target::Thread(thread.id)).is_some();
+        let least = if is_set { 1 } else { config.rate_bytes_per_s_min };
+        if total < least {
             (bytes.flows, bytes.disks) = (BTreeMap::new(), BTreeMap::new());
         }
         for (channel, rate) in &bytes.flows {
@@ -95,7 +98,7 @@ pub(super) fn all<'a>(
         let origin = origin(thread, &mut sets.all[own], &mut model.places, &model.domains);
         let mut task = Task {
             thread,
-            class: Class::of(bytes.network, bytes.disk, bytes.memory, config.rate_bytes_per_s_min),
+            class: Class::of(bytes.network, bytes.disk, bytes.memory, least),
             device: main_device(&bytes, model),
             buffers: None,
             policy: Policy::Off,

@@ -3,6 +3,7 @@
 mod buffers;
 mod nonsense;
 mod optimum;
+mod permuted;
 #[path = "../seeded/mod.rs"]
 mod seeded;
 mod senders;

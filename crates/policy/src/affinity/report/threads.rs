@@ -69,8 +69,8 @@ fn percent(part: u64, all: u64) -> u64 {
 }
 
 /// Why a task that stays is bound to where it is: its mask lets the scheduler take it to where its bytes cost more, or
-/// less, but not by what a move must save; and its queues are put where it is now. Who has no room near its bytes is not
-/// bound to where it is far from them.
+/// less, but not by more than the hysteresis; and its queues are put where it is now. A task that is far from its bytes, as
+/// there is no room near them or a move would save too little, is not bound there: the scheduler may bring it nearer.
 fn why_kept(task: usize, state: &State<'_>) -> Option<Reason> {
     let model = state.model;
     let it = &model.tasks[task];
@@ -96,8 +96,8 @@ fn why_kept(task: usize, state: &State<'_>) -> Option<Reason> {
         .iter()
         .filter(|at| domains.contains(&model.places.all[**at].domain));
     let there: Vec<u64> = there.map(|at| state.flow_cost(task, *at)).collect();
-    let price = u64::try_from(state.task_price[task]).unwrap_or(0);
-    let near = there.iter().all(|cost| here <= cost.saturating_add(price));
+    let share = (here / 100).saturating_mul(u64::from(model.config.hysteresis_percent));
+    let near = there.iter().all(|cost| here <= cost.saturating_add(share));
     let differs = there.iter().any(|cost| *cost != here);
     (near && differs).then(kept)
 }

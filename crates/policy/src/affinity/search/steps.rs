@@ -90,6 +90,18 @@ pub(super) fn step_task(state: &mut State<'_>, task: usize, may: impl Fn(usize) 
     cost - best.0
 }
 
+/// Whether a task would be better elsewhere by its bytes and the price of a move. After single steps only overload keeps it.
+pub(super) fn lacks_room(state: &State<'_>, task: usize) -> bool {
+    let it = &state.model.tasks[task];
+    let now = state.place_of[task];
+    let price = if now == it.origin { state.task_price[task] } else { 0 };
+    let here = state.flow_cost(task, now);
+    let saves = |place: &usize| here.saturating_sub(state.flow_cost(task, *place));
+    it.candidates
+        .iter()
+        .any(|place| Delta::try_from(saves(place)).is_ok_and(|saves| saves > price))
+}
+
 /// Moves a channel to the best CPU, or back; what that saves.
 pub(super) fn step_channel(state: &mut State<'_>, channel: usize) -> Delta {
     let model = state.model;

@@ -1,0 +1,156 @@
+//! Eight nodes of one CPU, and a reader on each whose buffers are on another: none has room at home before another leaves.
+
+use crate::seeded;
+use crate::world::{MB, World, cpus};
+use homenode_policy::NodeId;
+use homenode_policy::affinity::{Config, Plan, Previous, Reason, Target, Why, decide};
+use proptest::prelude::*;
+
+const NODES: u16 = 8;
+/// Bytes a second of readers in a guest whose CPUs are emulated.
+const SLOW: [u64; 8] = [3 * MB, 4 * MB, 5 * MB, 6 * MB, 7 * MB, 3 * MB, 4 * MB, 5 * MB];
+/// Less than is looked at.
+const SMALL: u64 = 666_504;
+
+/// A reader on each node; `homes` has the nodes of their buffers.
+fn readers(homes: &[u16], rates: &[u64], busy_percent: u64) -> World {
+    let mut world = World::new(&[1; NODES as usize], 20, 2);
+    for (node, (home, rate)) in (0..).zip(homes.iter().zip(rates)) {
+        let reader = world.add_thread("reader", node, busy_percent);
+        world.fixed.push((reader, NodeId(*home), *rate));
+    }
+    world.observe();
+    world
+}
+
+/// Each reader's buffers are on the node after its own.
+fn shifted(rates: &[u64], busy_percent: u64) -> World {
+    let homes: Vec<u16> = (0..NODES).map(|node| (node + 1) % NODES).collect();
+    readers(&homes, rates, busy_percent)
+}
+
+fn set_rate(world: &mut World, reader: usize, bytes: u64) {
+    world.fixed[reader].2 = bytes;
+    world.observe();
+}
+
+fn target(world: &World, reader: usize) -> Target {
+    Target::Thread(world.snapshot.threads[reader].id)
+}
+
+/// The readers that may run elsewhere than at home.
+fn misplaced(world: &World) -> Vec<usize> {
+    let at_home = |(reader, home, _): &&(usize, NodeId, u64)| {
+        world.snapshot.threads[*reader].allowed == cpus([u32::from(home.0)])
+    };
+    let away = world.fixed.iter().filter(|one| !at_home(one));
+    away.map(|(reader, ..)| *reader).collect()
+}
+
+fn period(world: &mut World, config: &Config, previous: &mut Previous) -> Plan {
+    let plan = decide(&world.snapshot, config, previous);
+    *previous = previous.after(&plan, &world.snapshot);
+    world.carry_out(&plan);
+    plan
+}
+
+fn after_one_plan(mut world: World) -> World {
+    period(&mut world, &Config::default(), &mut Previous::default());
+    world
+}
+
+#[test]
+fn readers_in_cycles_of_any_length_go_home_by_one_plan() {
+    for length in 1..=NODES {
+        // The first nodes are one cycle, the others another.
+        let next = |node: u16| match node < length {
+            true => (node + 1) % length,
+            false => length + (node - length + 1) % (NODES - length),
+        };
+        let homes: Vec<u16> = (0..NODES).map(next).collect();
+        for busy_percent in [15, 70] {
+            let done = after_one_plan(readers(&homes, &SLOW, busy_percent));
+            assert_eq!(misplaced(&done), [0; 0], "cycle of {length}, {busy_percent} % busy");
+        }
+    }
+}
+
+/// With CPUs too busy a reader has to gain more than its part of that is worth.
+#[test]
+fn readers_in_any_order_go_home_by_one_plan() {
+    let homes = || Just((0..NODES).collect::<Vec<_>>()).prop_shuffle();
+    let slow = (homes(), proptest::collection::vec(3 * MB..7 * MB, 8), 1..80_u64);
+    let fast = (homes(), proptest::collection::vec(500 * MB..3000 * MB, 8), 1..=100_u64);
+    seeded::check(200, prop_oneof![slow, fast], |(homes, rates, busy_percent)| {
+        let done = after_one_plan(readers(&homes, &rates, busy_percent));
+        prop_assert_eq!(misplaced(&done), vec![0; 0]);
+        Ok(())
+    });
+}
+
+#[test]
+fn reader_whose_move_saves_too_little_is_not_bound_beside_its_buffers() {
+    let mut rates = SLOW;
+    rates[3] = 11 * MB / 10;
+    let mut world = shifted(&rates, 15);
+    let mut previous = Previous::default();
+    let plan = period(&mut world, &Config::default(), &mut previous);
+    assert!(
+        matches!(plan.stay(&target(&world, 3)).unwrap().why, Why::TooLittle { .. }),
+        "{plan:?}"
+    );
+    assert_eq!(misplaced(&world), [3]);
+    assert_eq!(world.snapshot.threads[3].allowed, world.snapshot.online);
+    // More bytes, or the scheduler, bring it home, and there it is kept.
+    let mut busier = world.clone();
+    set_rate(&mut busier, 3, 5 * MB);
+    period(&mut busier, &Config::default(), &mut previous.clone());
+    assert_eq!(misplaced(&busier), [0; 0]);
+    world.snapshot.threads[3].cpu = cpus([4])[0];
+    let plan = period(&mut world, &Config::default(), &mut previous);
+    assert!(matches!(
+        plan.action(&target(&world, 3)).unwrap().reason,
+        Reason::Kept { node: NodeId(4), .. }
+    ));
+}
+
+#[test]
+fn readers_that_gain_too_little_on_busy_cpus_are_bound_nowhere() {
+    let mut world = shifted(&SLOW, 100);
+    let plan = period(&mut world, &Config::default(), &mut Previous::default());
+    assert_eq!(plan.actions, []);
+}
+
+/// One that moves too little to be looked at is in the way of another, which is put beside its buffers.
+#[test]
+fn reader_that_was_put_elsewhere_makes_way_however_little_it_moves() {
+    let mut rates = SLOW;
+    rates[2] = SMALL;
+    let mut world = shifted(&rates, 70);
+    let config = Config {
+        dwell_periods: 3,
+        ..Config::default()
+    };
+    let mut previous = Previous::default();
+    let plan = period(&mut world, &config, &mut previous);
+    let put = plan.action(&target(&world, 1)).unwrap();
+    assert!(matches!(put.reason, Reason::Relieved { .. }), "{put:?}");
+    assert_eq!(put.to, cpus([3]));
+    assert_eq!(
+        plan.stay(&target(&world, 2)).unwrap().why,
+        Why::Small { bytes_per_s: SMALL }
+    );
+    assert_eq!(misplaced(&world), [1, 2]);
+    set_rate(&mut world, 1, SMALL);
+    set_rate(&mut world, 2, SLOW[2]);
+    for periods_left in [2, 1] {
+        let plan = period(&mut world, &config, &mut previous);
+        assert_eq!(plan.stay(&target(&world, 1)).unwrap().why, Why::Dwell { periods_left });
+        assert_eq!(plan.actions, []);
+    }
+    period(&mut world, &config, &mut previous);
+    assert_eq!(misplaced(&world), [0; 0]);
+    for _ in 0..10 {
+        assert_eq!(period(&mut world, &config, &mut previous).actions, []);
+    }
+}

@@ -143,4 +143,54 @@ mod tests {
         line.pass_on();
         assert!(!line.is_read_since(after) && line.look().is_some());
     }
+
+    /// Fails without the server's barrier in clients, where two CPUs are idle: the store of bytes waits behind stores that miss the cache, and the load of
+    /// the words does not.
+    #[cfg(not(miri))]
+    #[test]
+    fn who_asks_sees_what_was_written_before() {
+        const FAR: usize = 1 << 20;
+        const ROUNDS: u64 = 100_000;
+        assert!(crate::become_client(), "the kernel has barriers for clients");
+        let (line, bytes) = (Line::default(), AtomicU64::new(0));
+        let far: Vec<AtomicU64> = (0..FAR * 8).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                let (mut at, mut number) = (0, 0);
+                // By what was asked: the last bytes that were written before it.
+                let mut written = vec![0; usize::try_from(ROUNDS).expect("few") + 1];
+                loop {
+                    let seen = line.look().expect("nothing is cut");
+                    for _ in 0..8 {
+                        // An odd factor and any constant: every line in turn, no two of them neighbours.
+                        at = (at * 5 + 350_891) % FAR;
+                        far[at * 8].store(1, Ordering::Relaxed);
+                    }
+                    number += 1;
+                    bytes.store(number, Ordering::Relaxed);
+                    if line.is_written_since(seen) {
+                        written[usize::try_from(seen.asks).expect("few")] = number;
+                    }
+                    if seen.asks == ROUNDS {
+                        return written;
+                    }
+                }
+            });
+            let read: Vec<u64> = (0..ROUNDS)
+                .map(|round| {
+                    (0..round % 64).for_each(|_| std::hint::spin_loop());
+                    line.raise_asks();
+                    bytes.load(Ordering::Relaxed)
+                })
+                .collect();
+            let written = client.join().expect("no panic");
+            assert!(
+                written.iter().filter(|number| **number > 0).count() > 100,
+                "hardly any write met an ask"
+            );
+            for (asks, (read, written)) in read.iter().zip(&written).enumerate() {
+                assert!(read >= written, "write {written} is not in what ask {asks} saw: {read}");
+            }
+        });
+    }
 }

@@ -98,8 +98,13 @@ fn main() -> ExitCode {
     if let Some(code) = mkfs::main_if_called() {
         return code;
     }
-    let verb = match Cli::try_parse() {
-        Ok(cli) => cli.verb,
+    // Building the arguments of all verbs takes longer than many a program that it starts.
+    let parsed = match run::RunArgs::parse_if_meant() {
+        Some(parsed) => parsed.map(Verb::Run),
+        None => Cli::try_parse().map(|cli| cli.verb),
+    };
+    let verb = match parsed {
+        Ok(verb) => verb,
         // fsck(8) has its own code for a command that was not understood.
         Err(error) if error.use_stderr() && std::env::args_os().nth(1).is_some_and(|verb| verb == "fsck") => {
             let _ = error.print();

@@ -25,7 +25,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// It is for programs that use pread(2) and pwrite(2) on files that they have opened for both: databases, fio, channels of the JVM. All other calls, and all
 /// other files, are as ever. Files have to be the kernel's (`homenode status` says: data kernel), as they are on pools of memory, and are not on durable ones. Programs that are linked statically, run with another user's rights, or use
 /// another C library than glibc run unchanged.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Parser, Debug)]
+#[command(name = "homenode-run", version)]
 pub(crate) struct RunArgs {
     /// Only on the pool that is mounted here, not on all.
     #[arg(long, value_name = "DIR")]
@@ -41,6 +42,15 @@ pub(crate) struct RunArgs {
         value_name = "CMD"
     )]
     command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Parses the command line of this process if this is its verb.
+    pub(crate) fn parse_if_meant() -> Option<clap::error::Result<Self>> {
+        let mut words = std::env::args_os().skip(1);
+        let name = words.next().filter(|verb| verb == "run").map(|_| "homenode run".into());
+        name.map(|name| clap::Parser::try_parse_from(std::iter::once(name).chain(words)))
+    }
 }
 
 pub(crate) fn run(args: &RunArgs) -> Result<()> {

@@ -4,9 +4,10 @@
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
 
 use crate::real::{alias, real};
-use homenode_mapped::{forget, forget_all, is_on, replaced, stop};
+use homenode_mapped::{attributes, forget, forget_all, is_on, replaced, stop};
 use libc::{DIR, FILE, mode_t};
 use std::ffi::{c_char, c_int, c_long, c_uint};
+use std::mem::MaybeUninit;
 
 /// Flags with which a file is not copied from and to.
 const OTHERS: usize = (libc::O_APPEND | libc::O_DIRECT) as usize;
@@ -186,6 +187,21 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_in
 alias! {
     fcntl = fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
     __fcntl = fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
+}
+
+/// fstat(2), which databases call before each transaction.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fstat64(fd: c_int, to: *mut libc::stat64) -> c_int {
+    let system = |to| real!(fstat64(fd => c_int, to => *mut libc::stat64) -> c_int);
+    // SAFETY: the caller gives room for one.
+    match unsafe { to.cast::<MaybeUninit<libc::stat64>>().as_mut() } {
+        Some(to) => attributes(fd, to, system),
+        None => system(to),
+    }
+}
+
+alias! {
+    fstat = fstat64(fd: c_int, to: *mut libc::stat64) -> c_int;
 }
 
 /// syscall(2), by which some programs close and duplicate descriptors.

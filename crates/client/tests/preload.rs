@@ -209,7 +209,7 @@ fn mount_is_not_busy_after_close() {
     let path = mounted.path("file");
     fs::write(&path, vec![b'a'; 10_000]).unwrap();
     let mut client = Program::start("commands", &path, true);
-    (0..50).for_each(|_| drop(client.ask("read 0 100")));
+    (0..60).for_each(|_| drop(client.ask("read 0 100")));
     let unmount = || {
         Command::new("umount")
             .arg(mounted.directory.path())
@@ -282,6 +282,43 @@ fn times_and_set_uid_follow_writes() {
     }
     let (fast, _) = client.end();
     assert!(fast > 1000, "{fast} copies");
+}
+
+/// fstat(2) asks the server once in a tick. The size and the mode are always those that others have left; the time is true to a tick.
+#[test]
+fn attributes_are_asked_for_once_a_tick_and_are_true() {
+    let Some(mounted) = Mounted::new() else { return };
+    let path = mounted.path("file");
+    fs::write(&path, vec![b'a'; 100_000]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mut client = Program::start("commands", &path, true);
+    (0..50).for_each(|_| drop(client.ask("read 100 50")));
+    let before = mounted.attributes_asked();
+    client.ask("status 20000");
+    let asked = mounted.attributes_asked() - before;
+    assert!((1..5000).contains(&asked), "{asked} requests for 20000 calls");
+    for round in 0..200_u32 {
+        let mode = 0o600 | round % 64;
+        let size = u64::from(round * 7919 % 200_000);
+        match round % 3 {
+            0 => file.set_len(size).unwrap(),
+            1 => file.write_all_at(b"b", size).unwrap(),
+            _ => file.set_permissions(Permissions::from_mode(mode)).unwrap(),
+        }
+        let told = client.ask("status 2");
+        let status = file.metadata().unwrap();
+        let wanted = format!("{} {:o} ", status.len(), status.mode() & 0o7777);
+        assert!(told.starts_with(&wanted), "round {round}: {told}, not {wanted}");
+        if round % 10 == 0 {
+            client.ask("write 100 50 7");
+            std::thread::sleep(Duration::from_millis(11));
+            let told = client.ask("status 1");
+            let status = file.metadata().unwrap();
+            let wanted = format!(" {} {}", status.mtime(), status.mtime_nsec());
+            assert!(told.ends_with(&wanted), "round {round}: {told}, not {wanted}");
+        }
+    }
+    client.end();
 }
 
 /// With little address space a part of the file is mapped, or nothing.

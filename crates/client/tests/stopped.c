@@ -55,7 +55,7 @@ int main(int count, char **words)
     // As long as it is in use the words of the mount stay mapped: looking for them takes thousands of instructions.
     snprintf(path, sizeof path, "%s.kept", words[2]);
     int kept = open(path, O_RDWR);
-    for (int use = 0; use < 5; use++)
+    for (int use = 0; use < 33; use++)
         if (pread(kept, &byte, 1, 0) != 1)
             return 2;
     puts("= up");
@@ -73,7 +73,7 @@ int main(int count, char **words)
             if (pread(file, &byte, 1, 0) != 1)
                 return 5;
         // The first write of a tick. Those who do not know the file yet do not learn it by that.
-        if (board->uses > 3 && pwrite(file, &byte, 1, 0) != 1)
+        if (board->uses > 31 && pwrite(file, &byte, 1, 0) != 1)
             return 6;
         // Others cut the file in between.
         for (uint64_t round = 0; round < board->rounds; round++) {

@@ -8,12 +8,13 @@ use crate::faults::{self, Quiet};
 use crate::mapped::Mapped;
 use crate::{pages, statistics, threads};
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 /// Descriptors that can have a mapping: those below.
 const DESCRIPTORS: usize = 1 << 16;
-/// Uses before a descriptor is learned.
-const USES: usize = 3;
+/// Uses before a descriptor is learned: as long as a short transaction's journal lives, as what is learned costs some requests.
+const USES: usize = 31;
 const LEARNING: usize = USES + 1;
 const CLOSING: usize = USES + 2;
 /// System calls for good: until it is closed.
@@ -111,6 +112,22 @@ pub fn stop() {
 #[inline]
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
+}
+
+/// Gives attributes of the file behind a descriptor, by `system` or as they were in this tick. Returns what the system call would, with errno.
+pub fn attributes(fd: c_int, to: &mut MaybeUninit<libc::stat64>, system: impl Fn(*mut libc::stat64) -> c_int) -> c_int {
+    let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
+    let known = descriptor.and_then(|descriptor| descriptor.mapped().map(|mapped| (descriptor, mapped)));
+    let Some((descriptor, mapped)) = known else {
+        return system(to.as_mut_ptr());
+    };
+    let done = mapped.attributes(fd, to, &system);
+    // Another file may have the number, or the memory of the mapping, since.
+    if descriptor.has(mapped) {
+        done
+    } else {
+        system(to.as_mut_ptr())
+    }
 }
 
 /// A descriptor that may have a mapping.

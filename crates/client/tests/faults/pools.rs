@@ -17,7 +17,7 @@ const LAST: usize = 10;
 /// Size to which the test cuts the second file at last.
 const CUT_BYTES: usize = 2 * BLOCK_BYTES + 1000;
 /// Uses before a file is learned, the last of which learns it.
-const USES: u64 = 4;
+const USES: u64 = 32;
 
 /// The program.
 pub(crate) fn part(path: &Path) {

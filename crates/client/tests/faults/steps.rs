@@ -140,8 +140,8 @@ impl Bench {
         let (path, file) = self.restore();
         self.board.number(FILE).store(self.number, Ordering::SeqCst);
         self.set(IS_WRITE, usize::from(call.is_write));
-        // The fourth use is that with which the program learns.
-        self.set(USES, if call.state == State::New { 3 } else { 5 });
+        // The 32nd use is that with which the program learns.
+        self.set(USES, if call.state == State::New { 31 } else { 33 });
         self.set_call(0, &call.place());
         if call.is_write {
             self.buffer(0, call.bytes).copy_from_slice(&fill(call.place(), CALLED));

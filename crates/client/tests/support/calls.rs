@@ -86,7 +86,17 @@ pub(crate) fn commands(path: &Path) {
                 with_mapping(fd, number(1), number(2), |at| loaded = digest(at));
                 loaded
             }
-            "size" => file.metadata().unwrap().len().to_string(),
+            "size" => status(fd).st_size.to_string(),
+            "status" => {
+                let status = (1..number(1)).fold(status(fd), |_, _| status(fd));
+                format!(
+                    "{} {:o} {} {}",
+                    status.st_size,
+                    status.st_mode & 0o7777,
+                    status.st_mtime,
+                    status.st_mtime_nsec
+                )
+            }
             "close" => {
                 files.clear();
                 String::new()
@@ -99,6 +109,15 @@ pub(crate) fn commands(path: &Path) {
             other => panic!("no command {other}"),
         });
     }
+}
+
+/// fstat(2). The standard library calls statx(2).
+fn status(fd: c_int) -> libc::stat64 {
+    let mut status = std::mem::MaybeUninit::uninit();
+    // SAFETY: room for one.
+    assert_eq!(unsafe { libc::fstat64(fd, status.as_mut_ptr()) }, 0);
+    // SAFETY: the call has filled it.
+    unsafe { status.assume_init() }
 }
 
 /// fallocate(2)'s mode that makes a hole.

@@ -68,6 +68,13 @@ impl Mounted {
         self.directory.path().join(name)
     }
 
+    /// Requests for attributes that the server has had.
+    pub(crate) fn attributes_asked(&self) -> u64 {
+        let requests = self.mount.as_ref().expect("mounted").statistics().requests;
+        let found = requests.iter().find(|(opcode, _)| format!("{opcode:?}") == "GetAttr");
+        found.map_or(0, |(_, count)| *count)
+    }
+
     /// Compiles a program in C that lies beside the tests.
     pub(crate) fn build(&self, name: &str) -> PathBuf {
         let program = self.built.path().join(name);

@@ -8,6 +8,8 @@ class KernelFiles(TrialTest):
 
     def trials(self, kernel: str, transport: str) -> None:
         options = ("--kernel", kernel, "--nvme", "node=0,size=700M")
+        # Beside the command, where that looks for it.
+        self.program("libhomenode.so", "cargo build --release -p homenode-client")
         self.passes("kernel_files.py", options=options, transport=transport)
 
     def test_by_rings(self):

@@ -2,7 +2,7 @@
 //!
 //! One job for everyone: a process pinned to each node writes, then reads, blocks of its own file at random. It is fio's
 //! job on tmpfs as fio and tmpfs are by default, on tmpfs with `fallocate=none`, and, with fio's defaults, on a mount by
-//! each transport, by `O_DIRECT`, and with files of the kernel, and on tmpfs beside `homenode steer`, whose mover has had time
+//! each transport, by `O_DIRECT`, with files of the kernel, and under `homenode run` on these (shares only: nobody counts the bytes of its copies), and on tmpfs beside `homenode steer`, whose mover has had time
 //! to move files; the library's threads do the same. Each file is written once by such a job before
 //! anything is counted.
 //!
@@ -146,9 +146,12 @@ impl Bench {
                 let shares = samples(&intervals, size, rounds, |pair| {
                     of(&pair.iter().map(|interval| interval.counts()).sum()).local_percent()
                 });
-                self.push("% local", &shares, |contestant| {
-                    format!("{nodes}n/{}/{}{end}", size.name, contestant.name())
-                });
+                self.push(
+                    "% local",
+                    &shares,
+                    |_| true,
+                    |contestant| format!("{nodes}n/{}/{}{end}", size.name, contestant.name()),
+                );
             }
         }
         Ok(())
@@ -165,7 +168,7 @@ impl Bench {
                 bytes / seconds / f64::from(1 << 20)
             });
             let case = |contestant: Contestant| format!("{nodes}n/{}/{}/modelled", size.name, contestant.name());
-            self.push("modelled MiB/s", &rates, case);
+            self.push("modelled MiB/s", &rates, is_counted, case);
         }
         Ok(())
     }
@@ -187,7 +190,7 @@ impl Bench {
             }
             let speed = |(times, one): (&Samples, &f64)| times.map(|ns| one / ns);
             let speeds: Vec<Samples> = times.iter().zip(&one_node).map(speed).collect();
-            self.push("modelled x of one node", &speeds, |contestant| {
+            self.push("modelled x of one node", &speeds, is_counted, |contestant| {
                 format!("scaling/{nodes}n/{}", contestant.name())
             });
         }
@@ -217,16 +220,28 @@ impl Bench {
         measured
     }
 
-    /// A row for each contestant of ours, beside what the peers have.
-    fn push(&mut self, unit: &'static str, values: &[Samples], case: impl Fn(Contestant) -> String) {
+    /// A row for each contestant of ours that is wanted, beside what the peers have.
+    fn push(
+        &mut self,
+        unit: &'static str,
+        values: &[Samples],
+        is_wanted: impl Fn(&Contestant) -> bool,
+        case: impl Fn(Contestant) -> String,
+    ) {
         let of = |contestant: Contestant| &values[contestant as usize];
         let peers = Contestant::PEERS.map(|peer| (peer.name(), of(peer)));
-        for contestant in Contestant::ALL.into_iter().skip(Contestant::PEERS.len()) {
+        let ours = Contestant::ALL.into_iter().skip(Contestant::PEERS.len());
+        for contestant in ours.filter(is_wanted) {
             let row = Row::more_is_better(case(contestant), unit, of(contestant), &peers);
             self.table.print_row(&row);
             self.report.rows.push(row);
         }
     }
+}
+
+/// Whether bytes are known, without which there is no throughput.
+fn is_counted(contestant: &Contestant) -> bool {
+    *contestant != Contestant::Run
 }
 
 /// A value for each round of each contestant, from its intervals of writing and of reading, in the order of

@@ -2,6 +2,8 @@
 //!
 //! All contestants have a file of the same size whose bytes are there. Programs are processes of their own, as in life; fio measures itself.
 
+mod loops;
+
 use crate::arguments::{Arguments, is_wanted};
 use crate::error::Error;
 use crate::interleave::interleave;
@@ -19,9 +21,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+pub(crate) use loops::{LoopArguments, run_loop};
 
 const PEERS: [&str; 3] = ["mount", "tmpfs-huge", "tmpfs"];
+/// What the rows of loops alone are compared with.
+const PEERS_ALONE: [&str; 2] = [loops::MEMCPY, loops::PLAIN];
 const LIBRARY: &str = "libhomenode.so";
 const KIB: usize = 1 << 10;
 
@@ -48,6 +54,11 @@ const RATIOS_MIN: [(&str, &str, f64); 20] = [
     ("preload/loop/4k/write", "tmpfs-huge", 2.3),
     ("preload/loop/4k/read", "tmpfs-huge", 2.3),
 ];
+
+/// Least share of memcpy's gain by a second thread.
+const SCALING_MIN: f64 = 0.9;
+/// Most ns that a call on a file of no pool may take longer.
+const OTHER_NS_MAX: f64 = 3.0;
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -131,55 +142,14 @@ impl Contestant {
     }
 }
 
-/// Arguments of the loop, which runs in a process of its own.
-#[derive(Debug, clap::Args)]
-pub(crate) struct LoopArguments {
-    file: PathBuf,
-    #[arg(long)]
-    block_bytes: usize,
-    #[arg(long)]
-    milliseconds: u64,
-    #[arg(long)]
-    writes: bool,
-}
-
-/// Reads or writes blocks at random, and prints the ns of one.
-pub(crate) fn run_loop(arguments: &LoopArguments) -> Result<(), Error> {
-    let system = |error| Error::system(format!("the loop on {}", arguments.file.display()), error);
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(&arguments.file)
-        .map_err(system)?;
-    let blocks = file.metadata().map_err(system)?.len() / arguments.block_bytes as u64;
-    let mut buffer = vec![9; arguments.block_bytes];
-    let (mut random, mut count) = (88_172_645_463_325_252_u64, 0_u32);
-    let (time, start) = (Duration::from_millis(arguments.milliseconds), Instant::now());
-    while start.elapsed() < time {
-        for _ in 0..256 {
-            // Marsaglia's xorshift.
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let at = random % blocks * arguments.block_bytes as u64;
-            let done = match arguments.writes {
-                true => file.write_all_at(&buffer, at),
-                false => file.read_exact_at(&mut buffer, at),
-            };
-            done.map_err(system)?;
-        }
-        count += 256;
-    }
-    println!("{}", start.elapsed().as_secs_f64() * 1e9 / f64::from(count));
-    Ok(())
-}
-
 /// Runs the bench.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let json = Output::open(arguments.json.as_deref())?;
     let mut cases = cases();
     cases.retain(|case| is_wanted(&arguments.case, &case.name()));
-    if cases.is_empty() {
+    let mut alone = loops::Alone::all();
+    alone.retain(|case| is_wanted(&arguments.case, case.name()));
+    if cases.is_empty() && alone.is_empty() {
         return Err(Error::NoCase(arguments.case.join(" or ")));
     }
     let library = library()?;
@@ -201,9 +171,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         Contestant::tmpfs(Pages::Huge, file_bytes)?,
         Contestant::tmpfs(Pages::Default, file_bytes)?,
     ];
-    let table = Table::new(&PEERS);
-    table.print_head();
     let mut report = Report::new("preload");
+    let table = Table::new(&PEERS);
+    if !cases.is_empty() {
+        table.print_head();
+    }
     for case in cases {
         let mut tails = BTreeMap::new();
         let mut samples = interleave(1, contestants.len(), rounds, |_, _, turn| {
@@ -215,6 +187,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         let samples = samples.remove(0);
         let peers: Vec<_> = PEERS.into_iter().zip(&samples[1..]).collect();
         let row = Row::new(case.name(), "ns/op", &samples[0], &peers).with_tails(tails);
+        table.print_row(&row);
+        report.rows.push(row);
+    }
+    let table = Table::new(&PEERS_ALONE).with_decimals(2);
+    if !alone.is_empty() {
+        table.print_head();
+    }
+    for case in alone {
+        let row = case.row(&contestants[0].file, &library, rounds, time)?;
         table.print_row(&row);
         report.rows.push(row);
     }
@@ -235,7 +216,19 @@ fn findings(report: &Report) -> Vec<Finding> {
             bound: Bound::AtLeast(*least),
         })
     });
-    found.collect()
+    let alone = report.rows.iter().filter_map(|row| {
+        let scaling = row
+            .ratio
+            .get(loops::MEMCPY)
+            .map(|found| (*found, Bound::AtLeast(SCALING_MIN)));
+        let other = row
+            .peers
+            .get(loops::PLAIN)
+            .map(|plain| (row.homenode - plain, Bound::AtMost(OTHER_NS_MAX)));
+        let (what, (found, bound)) = (row.case.clone(), scaling.or(other)?);
+        Some(Finding { what, found, bound })
+    });
+    found.chain(alone).collect()
 }
 
 fn library() -> Result<PathBuf, Error> {
@@ -260,34 +253,19 @@ fn library() -> Result<PathBuf, Error> {
 fn measure(case: Case, contestant: &Contestant, library: &Path, time: Duration) -> Result<(f64, Option<Tail>), Error> {
     let mut command = match case.is_fio {
         true => fio(case, &contestant.file, time),
-        false => {
-            let own = std::env::current_exe().map_err(|error| Error::system("finding this program", error))?;
-            let mut command = Command::new(own);
-            command.arg("preload-loop").arg(&contestant.file);
-            command
-                .arg(format!("--block-bytes={}", case.block_bytes))
-                .arg(format!("--milliseconds={}", time.as_millis()));
-            command.args(case.writes.then_some("--writes"));
-            command
-        }
+        false => loops::command(
+            &contestant.file,
+            case.block_bytes,
+            loops::Work::of(case.writes),
+            1,
+            time,
+        )?,
     };
-    if contestant.is_preloaded {
-        command.env("LD_PRELOAD", library).env("HOMENODE_RUN", "on");
-    }
-    let what = || format!("{} on {}", case.name(), contestant.file.display());
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| Error::system(what(), error))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(Error::system(
-            what(),
-            io::Error::other(format!("{}: {said}", output.status)),
-        ));
-    }
-    let nothing = || Error::system(what(), io::Error::other(format!("it tells nothing: {text}")));
+    let library = contestant.is_preloaded.then_some(library);
+    let text = told(&mut command, library, || {
+        format!("{} on {}", case.name(), contestant.file.display())
+    })?;
+    let nothing = || Error::system(case.name(), io::Error::other(format!("it tells nothing: {text}")));
     if !case.is_fio {
         return Ok((text.trim().parse().map_err(|_| nothing())?, None));
     }
@@ -306,6 +284,23 @@ fn measure(case: Case, contestant: &Contestant, library: &Path, time: Duration) 
         worst_ns,
     });
     Ok((1e9 / iops, tail))
+}
+
+/// What a program tells on its standard output, with the library or without it.
+fn told(command: &mut Command, library: Option<&Path>, what: impl Fn() -> String) -> Result<String, Error> {
+    if let Some(library) = library {
+        command.env("LD_PRELOAD", library).env("HOMENODE_RUN", "on");
+    }
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Error::system(what(), error))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let error = io::Error::other(format!("{}: {said}", output.status));
+        return Err(Error::system(what(), error));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn fio(case: Case, file: &Path, time: Duration) -> Command {

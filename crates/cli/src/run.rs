@@ -74,7 +74,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     }
 }
 
-fn preload(command: &mut Command, library: &Path, stats: bool, device: Option<String>) {
+/// Has a command run with the library, on all pools or on the one of a device.
+pub(crate) fn preload(command: &mut Command, library: &Path, stats: bool, device: Option<String>) {
     let mut list = library.as_os_str().to_owned();
     if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
         list.push(":");
@@ -109,7 +110,7 @@ fn device_of(directory: &Path) -> Result<String> {
 }
 
 /// The library's file: beside this command, as Cargo builds it, or where `make install` puts it.
-fn library() -> Result<PathBuf> {
+pub(crate) fn library() -> Result<PathBuf> {
     let own = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot tell where this command lies: {error}")))?;
     let directory = own.parent().unwrap_or(Path::new("/"));

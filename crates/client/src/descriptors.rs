@@ -4,7 +4,7 @@
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
 
 use crate::real::{alias, real};
-use homenode_mapped::{attributes, forget, forget_all, is_on, replaced, stop};
+use homenode_mapped::{forget, forget_all, is_on, of_descriptor, of_path, replaced, stop};
 use libc::{DIR, FILE, mode_t};
 use std::ffi::{c_char, c_int, c_long, c_uint};
 use std::mem::MaybeUninit;
@@ -195,13 +195,25 @@ unsafe extern "C" fn fstat64(fd: c_int, to: *mut libc::stat64) -> c_int {
     let system = |to| real!(fstat64(fd => c_int, to => *mut libc::stat64) -> c_int);
     // SAFETY: the caller gives room for one.
     match unsafe { to.cast::<MaybeUninit<libc::stat64>>().as_mut() } {
-        Some(to) => attributes(fd, to, system),
+        Some(to) => of_descriptor(fd, to, system),
+        None => system(to),
+    }
+}
+
+/// stat(2), likewise.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn stat64(path: *const c_char, to: *mut libc::stat64) -> c_int {
+    let system = |to| real!(stat64(path => *const c_char, to => *mut libc::stat64) -> c_int);
+    // SAFETY: the caller gives room for one.
+    match unsafe { to.cast::<MaybeUninit<libc::stat64>>().as_mut() } {
+        Some(to) => of_path(path, to, system),
         None => system(to),
     }
 }
 
 alias! {
     fstat = fstat64(fd: c_int, to: *mut libc::stat64) -> c_int;
+    stat = stat64(path: *const c_char, to: *mut libc::stat64) -> c_int;
 }
 
 /// syscall(2), by which some programs close and duplicate descriptors.

@@ -284,7 +284,7 @@ fn times_and_set_uid_follow_writes() {
     assert!(fast > 1000, "{fast} copies");
 }
 
-/// fstat(2) asks the server once in a tick. The size and the mode are always those that others have left; the time is true to a tick.
+/// fstat(2) and stat(2) ask the server once in a tick. The size and the mode are always those that others have left; the time is true to a tick.
 #[test]
 fn attributes_are_asked_for_once_a_tick_and_are_true() {
     let Some(mounted) = Mounted::new() else { return };
@@ -298,7 +298,7 @@ fn attributes_are_asked_for_once_a_tick_and_are_true() {
     let asked = mounted.attributes_asked() - before;
     assert!((1..5000).contains(&asked), "{asked} requests for 20000 calls");
     for round in 0..200_u32 {
-        let mode = 0o600 | round % 64;
+        let mode = 0o600 | (round % 64);
         let size = u64::from(round * 7919 % 200_000);
         match round % 3 {
             0 => file.set_len(size).unwrap(),

@@ -8,7 +8,6 @@ use crate::faults::{self, Quiet};
 use crate::mapped::Mapped;
 use crate::{pages, statistics, threads};
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
 /// Descriptors that can have a mapping: those below.
@@ -114,20 +113,10 @@ pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Gives attributes of the file behind a descriptor, by `system` or as they were in this tick. Returns what the system call would, with errno.
-pub fn attributes(fd: c_int, to: &mut MaybeUninit<libc::stat64>, system: impl Fn(*mut libc::stat64) -> c_int) -> c_int {
+/// Returns true if a descriptor has a mapping.
+pub(crate) fn is_mapped(fd: c_int) -> bool {
     let descriptor = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
-    let known = descriptor.and_then(|descriptor| descriptor.mapped().map(|mapped| (descriptor, mapped)));
-    let Some((descriptor, mapped)) = known else {
-        return system(to.as_mut_ptr());
-    };
-    let done = mapped.attributes(fd, to, &system);
-    // Another file may have the number, or the memory of the mapping, since.
-    if descriptor.has(mapped) {
-        done
-    } else {
-        system(to.as_mut_ptr())
-    }
+    descriptor.is_some_and(|descriptor| descriptor.mapped().is_some())
 }
 
 /// A descriptor that may have a mapping.

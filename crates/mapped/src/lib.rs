@@ -9,6 +9,7 @@
 
 mod apart;
 mod attached;
+mod attributes;
 mod copies;
 mod errno;
 mod faults;
@@ -19,8 +20,9 @@ pub mod statistics;
 mod threads;
 
 pub use attached::{Attached, by_node};
+pub use attributes::{of_descriptor, of_path};
 pub use copies::{read, write};
 pub use faults::{is_caught, program_action, set_program_action, without_bus};
-pub use files::{attributes, forget, forget_all, has, is_on, learn_now, replaced, start_all, stop};
+pub use files::{forget, forget_all, has, is_on, learn_now, replaced, start_all, stop};
 pub use mapped::{Buffers, From, FromMany, Range, To, ToMany, range};
 pub use pages::only;

@@ -8,7 +8,6 @@ use crate::faults::Quiet;
 use crate::pages::{self, File, Told};
 use homenode_shared::{Line, PIECE_BYTES, PIECES, Seen, try_copy, try_copy_past_caches};
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Bits for pieces of a mapping.
@@ -53,9 +52,6 @@ pub(crate) struct Mapped {
     read_tick: AtomicU64,
     write_tick: AtomicU64,
     asks: AtomicU64,
-    /// Tick in which the process has asked the server for attributes last, 0 if that says nothing any more, and the file's size then.
-    attributes_tick: AtomicU64,
-    attributes_size: AtomicU64,
     /// Tick in which the server was asked after a cut.
     ask_tick: AtomicU64,
     /// System calls since something was learned for which a copy would have done if more were known, and how many are let pass.
@@ -216,7 +212,6 @@ impl Mapped {
         mapped.shift.store(shift, Ordering::Relaxed);
         mapped.read_tick.store(0, Ordering::Relaxed);
         mapped.write_tick.store(0, Ordering::Relaxed);
-        mapped.attributes_tick.store(0, Ordering::Relaxed);
         mapped.misses.store(0, Ordering::Relaxed);
         mapped.patience.store(PATIENCE, Ordering::Relaxed);
         mapped.is_changing.store(false, Ordering::Relaxed);
@@ -375,7 +370,6 @@ impl Mapped {
         let Ok(written) = u64::try_from(written) else {
             return false;
         };
-        self.attributes_tick.store(0, Ordering::Relaxed);
         if written == 0
             || before.number != self.number.load(Ordering::Relaxed)
             || !self.can_write.load(Ordering::Relaxed)
@@ -396,33 +390,6 @@ impl Mapped {
         // The server has no more to tell of a file that grows by such writes alone.
         let is_enough = || range.end() < self.size.load(Ordering::Relaxed);
         self.look_again(fd, range, before, is_missed, is_enough)
-    }
-
-    /// Gives the file's attributes, as a fstat(2) gives them that asks the server, or as the kernel knows them if that was done in this tick. The kernel always
-    /// knows the size and whatever it changes itself, so times and blocks are true to a tick. 0, or -1 with errno.
-    pub(crate) fn attributes(
-        &self,
-        fd: c_int,
-        to: &mut MaybeUninit<libc::stat64>,
-        system: impl FnOnce(*mut libc::stat64) -> c_int,
-    ) -> c_int {
-        let tick = tick();
-        if self.attributes_tick.load(Ordering::Acquire) == tick
-            && let Some(known) = pages::known_attributes(fd)
-            && known.st_size.cast_unsigned() == self.attributes_size.load(Ordering::Relaxed)
-        {
-            to.write(known);
-            return 0;
-        }
-        let done = system(to.as_mut_ptr());
-        if done == 0 {
-            // SAFETY: the call has filled it.
-            let size = unsafe { to.assume_init_ref() }.st_size;
-            self.attributes_size.store(size.cast_unsigned(), Ordering::Relaxed);
-            // Release: with the size.
-            self.attributes_tick.store(tick, Ordering::Release);
-        }
-        done
     }
 
     /// Asks the server after bytes went, and when enough was missed. True if what is missed is not mapped.
@@ -661,7 +628,7 @@ fn window(size: u64, offset: u64) -> Option<(u64, u64)> {
 
 /// The kernel's clock of ticks, by which it stamps files.
 #[inline]
-fn tick() -> u64 {
+pub(crate) fn tick() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: there is room for a time.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) };

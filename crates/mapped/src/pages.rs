@@ -4,6 +4,7 @@
 //! cannot reach either makes system calls.
 
 use crate::apart::apart;
+use crate::attributes;
 use homenode_shared::{LINES, Line, PIECE_WORDS, Words};
 use std::ffi::{CStr, c_int};
 use std::io::Write;
@@ -87,7 +88,7 @@ pub fn only(device: u64) {
 
 /// Looks at a descriptor; `None` if it is to be left to system calls. Does not ask the server.
 pub(crate) fn look(fd: c_int) -> Option<Found> {
-    let status = known(fd, libc::STATX_TYPE | libc::STATX_INO)?;
+    let status = attributes::known(fd, None, libc::STATX_TYPE | libc::STATX_INO)?;
     let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
     let is_wanted = [0, device].contains(&ONLY.load(Ordering::Relaxed));
     if u32::from(status.stx_mode) & libc::S_IFMT != libc::S_IFREG || !is_wanted {
@@ -108,36 +109,6 @@ pub(crate) fn look(fd: c_int) -> Option<Found> {
     })
 }
 
-/// Gives the attributes that the kernel knows of a file.
-pub(crate) fn known_attributes(fd: c_int) -> Option<libc::stat64> {
-    let known = known(fd, libc::STATX_BASIC_STATS)?;
-    // SAFETY: numbers, of which zero is one.
-    let mut status: libc::stat64 = unsafe { std::mem::zeroed() };
-    status.st_dev = libc::makedev(known.stx_dev_major, known.stx_dev_minor);
-    status.st_rdev = libc::makedev(known.stx_rdev_major, known.stx_rdev_minor);
-    status.st_ino = known.stx_ino;
-    status.st_mode = known.stx_mode.into();
-    status.st_nlink = known.stx_nlink.into();
-    (status.st_uid, status.st_gid) = (known.stx_uid, known.stx_gid);
-    status.st_size = known.stx_size.cast_signed();
-    status.st_blksize = known.stx_blksize.cast_signed().into();
-    status.st_blocks = known.stx_blocks.cast_signed();
-    (status.st_atime, status.st_atime_nsec) = (known.stx_atime.tv_sec, known.stx_atime.tv_nsec.into());
-    (status.st_mtime, status.st_mtime_nsec) = (known.stx_mtime.tv_sec, known.stx_mtime.tv_nsec.into());
-    (status.st_ctime, status.st_ctime_nsec) = (known.stx_ctime.tv_sec, known.stx_ctime.tv_nsec.into());
-    Some(status)
-}
-
-/// What the kernel knows of a file, without asking the server. Only statx(2) can be told that: newfstatat(2) forgets it where there is no path.
-fn known(fd: c_int, wanted: u32) -> Option<libc::statx> {
-    let mut known = MaybeUninit::<libc::statx>::uninit();
-    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    // SAFETY: an empty string, and room for a statx.
-    let done = unsafe { libc::statx(fd, c"".as_ptr(), flags, wanted, known.as_mut_ptr()) };
-    // SAFETY: the call has filled it.
-    (done == 0).then(|| unsafe { known.assume_init() })
-}
-
 /// Whether files may be as large as they can. A limit holds for writes below a file's end, too.
 fn has_no_limit() -> bool {
     let mut limit = libc::rlimit {
@@ -151,8 +122,7 @@ fn has_no_limit() -> bool {
 
 /// Asks about a descriptor that nothing is known of.
 pub(crate) fn ask_first(fd: c_int, found: &Found, offset: u64) -> Option<Asked> {
-    let is_known = PAGES.iter().any(|page| page.is_of(found.device));
-    if !is_known && !is_fuse(fd) {
+    if !is_used(found.device) && !is_fuse(fd) {
         return None;
     }
     let told = ask(fd, offset)?;
@@ -170,6 +140,17 @@ pub(crate) fn ask_first(fd: c_int, found: &Found, offset: u64) -> Option<Asked> 
         told,
         page,
     })
+}
+
+/// Whether files on a device are mapped.
+pub(crate) fn is_used(device: u64) -> bool {
+    PAGES.iter().any(|page| page.is_of(device))
+}
+
+/// Whether files on any device are mapped.
+pub(crate) fn is_any_used() -> bool {
+    let is_mapped = |page: &Page| !page.lines.load(Ordering::Relaxed).is_null();
+    PAGES.iter().any(is_mapped)
 }
 
 fn is_fuse(fd: c_int) -> bool {

@@ -8,6 +8,7 @@ import fcntl
 import json
 import mmap
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -160,8 +161,25 @@ class KernelFiles(unittest.TestCase):
         self.assertLess(grown(before)[0], MIB)
 
     def test_a_file_moves_under_its_writer(self):
-        path = self.pool.directory / "moving"
-        writer = start("writer.py", str(path), 0, FILE // BLOCK)
+        self.moves_under(start("writer.py", self.moving, 0, FILE // BLOCK))
+
+    def test_a_file_moves_under_a_writer_whose_calls_are_copies(self):
+        writer = start("writer.py", self.moving, 0, FILE // BLOCK, False, through=(BINARY, "run", "--stats", "--"))
+        self.moves_under(writer)
+        said = writer.stderr.read()
+        copies = re.search(r"(\d+) of \d+ reads and writes at an offset were copies", said)
+        self.assertIsNotNone(copies, said)
+        print("copies:", said)
+        self.assertGreater(int(copies[1]), 100, said)
+
+    @property
+    def moving(self) -> str:
+        """The file of a writer."""
+        return str(self.pool.directory / "moving")
+
+    def moves_under(self, writer: subprocess.Popen) -> None:
+        """Moves its file to other nodes while it writes, and reads what has to be there."""
+        path = Path(self.moving)
         writer.stdin.write("first\n")
         writer.stdin.flush()
         self.assertEqual(writer.stdout.readline(), "tagged first\n")

@@ -28,12 +28,12 @@ def run_trials() -> None:
     unittest.main(argv=sys.argv[:1], verbosity=2)
 
 
-def start(program: str, *words) -> subprocess.Popen:
-    """A program of this directory, to talk to."""
+def start(program: str, *words, through: tuple = ()) -> subprocess.Popen:
+    """A program of this directory, to talk to. Started by the words of `through`, if there are any: what it says on standard error is kept then."""
     path = Path(__file__).with_name(program)
     return subprocess.Popen(
-        [sys.executable, "-B", path, BINARY, inside.WITNESS, *map(json.dumps, words)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [*through, sys.executable, "-B", path, BINARY, inside.WITNESS, *map(json.dumps, words)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE if through else None, text=True,
     )
 
 

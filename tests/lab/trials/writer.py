@@ -1,5 +1,5 @@
 """A program that writes and reads, and knows what must be there. Its words: a path, the node it is pinned to, and the blocks of
-the file. Overwrites blocks at random and reads others back, past the page cache; makes and empties PATH.new, so that blocks
+the file, and whether it goes past the page cache, as it does by itself. Overwrites blocks at random and reads others back; makes and empties PATH.new, so that blocks
 are taken and freed too. A line of its input is a tag: all of its blocks begin with it when it says so, and all that it writes
 from then on; or it is ?, which asks how many blocks it has written. At the end of its input it reads everything, tells how often it wrote, and ends.
 """
@@ -19,9 +19,10 @@ NEW = 300
 class Writer:
     """A file and what it has to hold."""
 
-    def __init__(self, path: str, blocks: int, tag: str):
+    def __init__(self, path: str, blocks: int, tag: str, direct: bool):
         self.path, self.tag, self.blocks = path, tag, blocks
-        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
+        self.flags = os.O_RDWR | os.O_CREAT | (os.O_DIRECT if direct else 0)
+        self.file = os.open(path, self.flags, 0o600)
         self.held = [b""] * blocks
         self.number = 0
 
@@ -61,7 +62,7 @@ class Writer:
 
     def make_new(self) -> None:
         """Takes blocks, and gives them back."""
-        new = os.open(f"{self.path}.new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o600)
+        new = os.open(f"{self.path}.new", self.flags | os.O_TRUNC, 0o600)
         stamps = [b"new-" + self.stamp(block)[:-4] for block in range(NEW)]
         for first in range(0, NEW, SPAN_MAX):
             self.put(new, first, stamps[first : first + SPAN_MAX])
@@ -82,11 +83,11 @@ class Writer:
             self.verify(first, count)
 
 
-def main(path: str, node: int, blocks: int) -> None:
+def main(path: str, node: int, blocks: int, direct: bool = True) -> None:
     """Until the input ends."""
     random.seed(node)
     with on_node(node):
-        writer = Writer(path, blocks, "-")
+        writer = Writer(path, blocks, "-", direct)
         while tag := sys.stdin.readline().strip():
             if tag == "?":
                 print(f"wrote {writer.number}", flush=True)

@@ -3,6 +3,7 @@
 use super::job::FILE_BYTES;
 use crate::error::Error;
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -17,11 +18,19 @@ pub(super) struct Fio {
 }
 
 impl Fio {
-    /// The job; what is not said is as fio has it by default.
-    pub(super) fn command(directory: &Path, cpus: &[usize], block_bytes: u64, write: bool) -> Command {
+    /// The job, started by the words of `through`, if there are any; what is not said is as fio has it by default.
+    pub(super) fn command(
+        through: &[&OsStr],
+        directory: &Path,
+        cpus: &[usize],
+        block_bytes: u64,
+        write: bool,
+    ) -> Command {
         let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
-        let mut command = Command::new("fio");
+        let mut words = through.iter().copied().chain([OsStr::new("fio")]);
+        let mut command = Command::new(words.next().expect("fio at least"));
         command
+            .args(words)
             .arg("--name=job")
             .arg(format!("--directory={}", directory.display()))
             .arg(format!("--filename_format={block_bytes}.$jobnum"))

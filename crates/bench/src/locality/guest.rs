@@ -14,6 +14,7 @@ use crate::private_tmpfs::{self, Pages};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -103,6 +104,8 @@ fn tell(done: &Done) -> Result<(), Error> {
 #[derive(Debug)]
 struct Stage {
     contestant: Contestant,
+    /// The command homenode.
+    command: PathBuf,
     /// Where the jobs run.
     cpus: Vec<usize>,
     files: Files,
@@ -167,7 +170,9 @@ impl Stage {
                 let steer = Steer::start(command, &path_of(&root))?;
                 Files::Steered(root, steer)
             }
-            Contestant::Kernel => Files::Served(Served::start(Variant::Kernel, node_bytes + PROMISED_BYTES, None)?),
+            Contestant::Kernel | Contestant::Run => {
+                Files::Served(Served::start(Variant::Kernel, node_bytes + PROMISED_BYTES, None)?)
+            }
             Contestant::Mount | Contestant::MountDirect => {
                 Files::Served(Served::start(Variant::Uring, node_bytes, None)?)
             }
@@ -176,6 +181,7 @@ impl Stage {
         };
         Ok(Self {
             contestant,
+            command: command.to_owned(),
             cpus,
             files,
         })
@@ -203,7 +209,11 @@ impl Stage {
             Files::Tmpfs(root) | Files::Steered(root, _) => path_of(root),
             Files::Served(served) => served.directory().to_owned(),
         };
-        let mut command = Fio::command(&directory, &self.cpus, block_bytes, write);
+        let through = match self.contestant {
+            Contestant::Run => &[self.command.as_os_str(), OsStr::new("run"), OsStr::new("--")][..],
+            _ => &[],
+        };
+        let mut command = Fio::command(through, &directory, &self.cpus, block_bytes, write);
         match self.contestant {
             Contestant::TmpfsNone => drop(command.arg("--fallocate=none")),
             Contestant::MountDirect => drop(command.arg("--direct=1")),

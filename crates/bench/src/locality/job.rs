@@ -20,13 +20,15 @@ pub(super) enum Contestant {
     MountClassic,
     /// fio, as it is by default, on a mount whose files are the kernel's.
     Kernel,
+    /// The same under `homenode run`, whose copies the kernel does not count.
+    Run,
     /// fio on tmpfs, both as they are by default, beside `homenode steer --mover on`.
     Steer,
 }
 
 impl Contestant {
     /// All, the peers first.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Tmpfs,
         Self::TmpfsNone,
         Self::Library,
@@ -34,6 +36,7 @@ impl Contestant {
         Self::MountDirect,
         Self::MountClassic,
         Self::Kernel,
+        Self::Run,
         Self::Steer,
     ];
     pub(super) const PEERS: [Self; 2] = [Self::Tmpfs, Self::TmpfsNone];
@@ -48,6 +51,7 @@ impl Contestant {
             Self::MountDirect => "mount-direct",
             Self::MountClassic => "mount-classic",
             Self::Kernel => "kernel",
+            Self::Run => "run",
             Self::Steer => "steer",
         }
     }

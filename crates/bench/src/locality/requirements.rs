@@ -6,11 +6,12 @@ use crate::report::{Report, Row};
 use crate::required::{self, Bound, Finding};
 
 /// Least share of local accesses behind the filter, in percent.
-const LOCAL_PERCENT_MIN: [(Contestant, f64); 4] = [
+const LOCAL_PERCENT_MIN: [(Contestant, f64); 5] = [
     (Contestant::Library, 95.0),
     (Contestant::Mount, 90.0),
     (Contestant::MountDirect, 90.0),
     (Contestant::Kernel, 95.0),
+    (Contestant::Run, 95.0),
 ];
 
 /// Prints what each promise found; with `check`, fails if one was missed.
@@ -25,7 +26,8 @@ fn findings(report: &Report) -> Vec<Finding> {
             let end = format!("n/{}/{}", size.name, contestant.name());
             let direct_mapped = format!("{end}/direct-mapped");
             // Behind the cruder filter tmpfs with fallocate=none is no better than files of the kernel: that tells of fio.
-            let is_direct_mapped = |row: &Row| contestant != Contestant::Kernel && row.case.ends_with(&direct_mapped);
+            let is_kernel = [Contestant::Kernel, Contestant::Run].contains(&contestant);
+            let is_direct_mapped = |row: &Row| !is_kernel && row.case.ends_with(&direct_mapped);
             let is_judged = |row: &&Row| row.case.ends_with(&end) || is_direct_mapped(row);
             let rows = report.rows.iter().filter(is_judged);
             findings.extend(rows.map(|row| Finding {
@@ -54,6 +56,7 @@ mod tests {
             ("scaling/4n/mount", 1.0),
             ("4n/4k/mount/direct-mapped", 91.0),
             ("4n/4k/kernel/direct-mapped", 91.0),
+            ("4n/4k/run/direct-mapped", 91.0),
             ("4n/4k/mount-classic", 50.0),
         ] {
             let mut samples = Samples::default();

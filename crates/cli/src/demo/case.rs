@@ -10,6 +10,8 @@ pub(super) enum Contestant {
     TmpfsHuge,
     /// A mount whose files are the kernel's.
     Kernel,
+    /// The same mount, for a program under `homenode run`.
+    Run,
     /// A mount whose bytes are in the pool's blocks.
     Pool,
     Library,
@@ -26,6 +28,7 @@ impl Contestant {
             Self::Tmpfs => "tmpfs",
             Self::TmpfsHuge => "tmpfs huge=always",
             Self::Kernel => "mount",
+            Self::Run => "homenode run",
             Self::Pool => "mount, pool",
             Self::Library => "library",
             Self::Cached => "library, disk",
@@ -41,7 +44,7 @@ impl Contestant {
     }
 
     pub(super) const fn is_ours(self) -> bool {
-        matches!(self, Self::Kernel | Self::Pool | Self::Library | Self::Cached)
+        !matches!(self, Self::Tmpfs | Self::TmpfsHuge)
     }
 }
 
@@ -77,7 +80,8 @@ impl Section {
             Self::Fio => {
                 "`mount` is what `homenode up` gives: the kernel reads and writes the files itself, where Homenode has placed them. \
                  `mount, pool` keeps bytes in the pool's blocks, as older kernels do: its writes reach the server, and its reads are \
-                 answered by the kernel's page cache, which holds what was written."
+                 answered by the kernel's page cache, which holds what was written. `homenode run` is `mount` once more, for a program whose \
+                 reads and writes at an offset become copies by its own threads."
             }
             Self::FioDirect => {
                 "With bytes in the pool's blocks each call crosses the transport to the server and back: this is what the transport \
@@ -97,9 +101,10 @@ impl Section {
 
     /// Who can take part.
     pub(super) const fn contestants(self) -> &'static [Contestant] {
-        use Contestant::{Cached, Kernel, Library, Pool, Tmpfs, TmpfsHuge};
+        use Contestant::{Cached, Kernel, Library, Pool, Run, Tmpfs, TmpfsHuge};
         match self {
-            Self::Fio | Self::FioDirect => &[Tmpfs, TmpfsHuge, Kernel, Pool],
+            Self::Fio => &[Tmpfs, TmpfsHuge, Kernel, Run, Pool],
+            Self::FioDirect => &[Tmpfs, TmpfsHuge, Kernel, Pool],
             Self::InProcess => &[Tmpfs, TmpfsHuge, Library, Cached],
             Self::Copy => &[Tmpfs, Kernel, Pool],
         }

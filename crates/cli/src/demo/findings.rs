@@ -188,6 +188,13 @@ pub(super) fn all(outcome: &Outcome) -> Vec<String> {
             ));
         }
     }
+    if let Some(run) = Ratios::of(outcome, &[Section::Fio], &[Contestant::Run], peer) {
+        findings.push(format!(
+            "A program under `homenode run` on the mount: {}; {}.",
+            extreme("most in", run.most()),
+            extreme("least in", run.least()),
+        ));
+    }
     findings.extend(kernel_absent(outcome));
     findings.extend(copies(outcome));
     findings.push(places(outcome));

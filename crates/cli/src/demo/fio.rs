@@ -4,6 +4,7 @@ use super::case::{Case, Contestant, Operation};
 use super::interrupt::Interrupt;
 use super::program;
 use crate::failure::{Failure, Result};
+use crate::run::preload;
 use crate::topology::ranges;
 use homenode_policy::CpuId;
 use serde_json::Value;
@@ -17,6 +18,8 @@ pub(super) struct Entrant {
     pub(super) directory: PathBuf,
     /// By O_DIRECT.
     pub(super) direct: bool,
+    /// What is preloaded; the files are another entrant's then.
+    pub(super) library: Option<PathBuf>,
 }
 
 impl Entrant {
@@ -41,14 +44,14 @@ impl Fio {
     pub(super) fn lay_out(&self, entrants: &[Entrant], interrupt: &Interrupt) -> Result<()> {
         let mut command = self.command();
         command.args(["--rw=write", "--bs=1M"]);
-        for entrant in entrants {
+        for entrant in entrants.iter().filter(|one| one.library.is_none()) {
             // By the page cache, so that it holds what is read later.
             self.add_jobs(&mut command, entrant, self.cpus_by_job.len(), false);
         }
         program::run(&mut command, None, interrupt).map(drop)
     }
 
-    /// Runs `case` on every entrant in turn, in one process, `seconds` each. Gives the rates in the order of `entrants`.
+    /// Runs `case` on every entrant in turn, `seconds` each: in one process, and in one more for those that have the library. Gives the rates in the order of `entrants`.
     pub(super) fn measure(
         &self,
         case: &Case,
@@ -56,7 +59,36 @@ impl Fio {
         seconds: f64,
         interrupt: &Interrupt,
     ) -> Result<Vec<f64>> {
+        let mut measured = vec![0.0; entrants.len()];
+        for has_library in [false, true] {
+            let is_one = |place: &usize| entrants[*place].library.is_some() == has_library;
+            let places: Vec<usize> = (0..entrants.len()).filter(is_one).collect();
+            let those: Vec<&Entrant> = places.iter().map(|place| entrants[*place]).collect();
+            for (place, rate) in places
+                .into_iter()
+                .zip(self.measure_those(case, &those, seconds, interrupt)?)
+            {
+                measured[place] = rate;
+            }
+        }
+        Ok(measured)
+    }
+
+    /// [`Fio::measure`] in one process.
+    fn measure_those(
+        &self,
+        case: &Case,
+        entrants: &[&Entrant],
+        seconds: f64,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<f64>> {
+        let Some(first) = entrants.first() else {
+            return Ok(Vec::new());
+        };
         let mut command = self.command();
+        if let Some(library) = &first.library {
+            preload(&mut command, library, false, None);
+        }
         command.arg(match case.operation {
             Operation::Write => "--rw=randwrite",
             Operation::Read => "--rw=randread",

@@ -15,6 +15,7 @@ use super::{DemoArgs, JOBS_MAX};
 use super::{place, placement, tmpfs};
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
+use crate::run;
 use crate::topology::human_bytes;
 use homenode::{Data, Pool, PoolOptions, Size};
 use rustix::fd::OwnedFd;
@@ -45,6 +46,8 @@ pub(super) struct Stage {
     mounts: BTreeMap<Contestant, Served>,
     library: Pool,
     cached: Option<Pool>,
+    /// What `homenode run` preloads, if there is a mount for it.
+    preloaded: Option<PathBuf>,
     directory: Directory,
     pub(super) size_per_node: u64,
     pub(super) file_bytes: u64,
@@ -65,12 +68,24 @@ impl Stage {
             mounts: BTreeMap::new(),
             library,
             cached: None,
+            preloaded: None,
             directory,
             size_per_node,
             file_bytes,
         };
         for contestant in Contestant::MOUNTS {
             stage.mount(contestant, outcome, interrupt)?;
+        }
+        let found = match stage.mounts.contains_key(&Contestant::Kernel) {
+            true => run::library(),
+            false => Err(Failure::new("it needs a mount whose files are the kernel's")),
+        };
+        match found {
+            Ok(library) => stage.preloaded = Some(library),
+            Err(failure) => outcome.absent.push(Absent {
+                contestant: Contestant::Run,
+                reason: failure.to_string(),
+            }),
         }
         let bytes = stage.library.status().capacity_bytes;
         for contestant in Contestant::PEERS {
@@ -166,18 +181,26 @@ impl Stage {
     pub(super) fn entrants(&self) -> Vec<Entrant> {
         let mut entrants = Vec::new();
         for (contestant, directory) in self.roots() {
-            if contestant.is_ours() {
-                entrants.push(Entrant {
-                    contestant,
-                    directory: directory.clone(),
-                    direct: true,
-                });
-            }
-            entrants.push(Entrant {
+            let buffered = Entrant {
                 contestant,
                 directory,
                 direct: false,
-            });
+                library: None,
+            };
+            if contestant.is_ours() {
+                entrants.push(Entrant {
+                    direct: true,
+                    ..buffered.clone()
+                });
+            }
+            if contestant == Contestant::Kernel && self.preloaded.is_some() {
+                entrants.push(Entrant {
+                    contestant: Contestant::Run,
+                    library: self.preloaded.clone(),
+                    ..buffered.clone()
+                });
+            }
+            entrants.push(buffered);
         }
         entrants
     }

@@ -143,6 +143,13 @@ fn descriptors(path: &Path) {
         -1
     );
     assert_eq!(errno(), libc::EINVAL);
+    // No path is no file, also where the directory was just asked about.
+    std::env::set_current_dir(path.parent().unwrap()).unwrap();
+    let mut status = std::mem::MaybeUninit::uninit();
+    for (path, found) in [(c".", 0), (c"", -1)] {
+        assert_eq!(unsafe { libc::stat64(path.as_ptr(), status.as_mut_ptr()) }, found);
+    }
+    assert_eq!(errno(), libc::ENOENT);
     // Mapped by another name of the same file: rename and removal change nothing.
     std::fs::rename(path, path.with_extension("renamed")).unwrap();
     use_as(reader.as_raw_fd(), b'a');

@@ -88,7 +88,8 @@ pub(crate) fn commands(path: &Path) {
             }
             "size" => status(fd).st_size.to_string(),
             "status" => {
-                let status = (1..number(1)).fold(status(fd), |_, _| status(fd));
+                let status = |turn| if turn % 2 == 0 { status(fd) } else { status_at(path) };
+                let status = (1..number(1)).fold(status(0), |_, turn| status(turn));
                 format!(
                     "{} {:o} {} {}",
                     status.st_size,
@@ -116,6 +117,16 @@ fn status(fd: c_int) -> libc::stat64 {
     let mut status = std::mem::MaybeUninit::uninit();
     // SAFETY: room for one.
     assert_eq!(unsafe { libc::fstat64(fd, status.as_mut_ptr()) }, 0);
+    // SAFETY: the call has filled it.
+    unsafe { status.assume_init() }
+}
+
+/// stat(2).
+fn status_at(path: &Path) -> libc::stat64 {
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+    let mut status = std::mem::MaybeUninit::uninit();
+    // SAFETY: a string, and room for one.
+    assert_eq!(unsafe { libc::stat64(path.as_ptr(), status.as_mut_ptr()) }, 0);
     // SAFETY: the call has filled it.
     unsafe { status.assume_init() }
 }

@@ -141,6 +141,7 @@ pub(super) fn class(contestant: Contestant) -> &'static str {
         Contestant::Tmpfs => "tmpfs",
         Contestant::TmpfsHuge => "huge",
         Contestant::Kernel => "kernel",
+        Contestant::Run => "run",
         Contestant::Pool => "pool",
         Contestant::Library => "library",
         Contestant::Cached => "cached",

@@ -1,0 +1,204 @@
+//! Bare loops, each in a process of its own: of reads, of writes, of copies in memory beside them, and of calls that nothing can be done about.
+
+use super::told;
+use crate::error::Error;
+use crate::interleave::{Samples, interleave};
+use crate::interrupt;
+use crate::report::Row;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Copies in memory, without a file.
+pub(super) const MEMCPY: &str = "memcpy";
+/// Without the library.
+pub(super) const PLAIN: &str = "plain";
+const BLOCK_BYTES: usize = 4096;
+
+/// What a loop does with a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Work {
+    Read,
+    Write,
+    /// Copies it out of memory that is as large as the file.
+    Load,
+    /// Copies it into such memory.
+    Store,
+    /// Reads a device that has nothing.
+    ReadNothing,
+}
+
+impl Work {
+    pub(super) fn of(writes: bool) -> Self {
+        if writes { Self::Write } else { Self::Read }
+    }
+}
+
+/// Arguments of the loop.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LoopArguments {
+    file: PathBuf,
+    #[arg(long)]
+    block_bytes: usize,
+    #[arg(long)]
+    milliseconds: u64,
+    #[arg(long)]
+    work: Work,
+    #[arg(long)]
+    threads: usize,
+}
+
+/// The command that runs a loop.
+pub(super) fn command(
+    file: &Path,
+    block_bytes: usize,
+    work: Work,
+    threads: usize,
+    time: Duration,
+) -> Result<Command, Error> {
+    let own = std::env::current_exe().map_err(|error| Error::system("finding this program", error))?;
+    let mut command = Command::new(own);
+    let work = clap::ValueEnum::to_possible_value(&work).expect("none is hidden");
+    command.arg("preload-loop").arg(file).args([
+        format!("--block-bytes={block_bytes}"),
+        format!("--milliseconds={}", time.as_millis()),
+        format!("--work={}", work.get_name()),
+        format!("--threads={threads}"),
+    ]);
+    Ok(command)
+}
+
+/// Takes blocks at random, and prints the ns of one: of all threads together.
+pub(crate) fn run_loop(arguments: &LoopArguments) -> Result<(), Error> {
+    let system = |error| Error::system(format!("the loop on {}", arguments.file.display()), error);
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(&arguments.file)
+        .map_err(system)?;
+    let start = Instant::now();
+    let count: io::Result<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..arguments.threads)
+            .map(|thread| {
+                scope.spawn({
+                    let file = &file;
+                    move || turns(file, arguments, thread as u64)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    #[expect(clippy::cast_precision_loss, reason = "billions are exact")]
+    let count = count.map_err(system)? as f64;
+    println!("{}", start.elapsed().as_secs_f64() * 1e9 / count);
+    Ok(())
+}
+
+/// One thread's part; the number of its blocks.
+fn turns(file: &File, arguments: &LoopArguments, thread: u64) -> io::Result<u64> {
+    let LoopArguments { block_bytes, work, .. } = *arguments;
+    let file_bytes = file.metadata()?.len();
+    let mut buffer = vec![9; block_bytes];
+    // Each thread its part: together they take as much as the file.
+    let memory_bytes = match work {
+        Work::Load | Work::Store => usize::try_from(file_bytes).unwrap_or(0) / arguments.threads,
+        _ => 0,
+    };
+    let mut memory = vec![7; memory_bytes];
+    let blocks = match memory_bytes {
+        0 => file_bytes,
+        bytes => bytes as u64,
+    } / block_bytes as u64;
+    let (mut random, mut count) = (88_172_645_463_325_252_u64 ^ (thread << 32), 0);
+    let (time, start) = (Duration::from_millis(arguments.milliseconds), Instant::now());
+    while start.elapsed() < time {
+        for _ in 0..256 {
+            // Marsaglia's xorshift.
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let at = random % blocks.max(1) * block_bytes as u64;
+            #[expect(clippy::cast_possible_truncation, reason = "below the memory's size")]
+            let place = at as usize..at as usize + block_bytes;
+            match work {
+                Work::Read => file.read_exact_at(&mut buffer, at)?,
+                Work::Write => file.write_all_at(&buffer, at)?,
+                Work::Load => buffer.copy_from_slice(&memory[place]),
+                Work::Store => memory[place].copy_from_slice(&buffer),
+                Work::ReadNothing => _ = file.read_at(&mut buffer, at)?,
+            }
+            // Copies that nobody looks at are not left out.
+            std::hint::black_box((&mut buffer, &mut memory));
+        }
+        count += 256;
+    }
+    Ok(count)
+}
+
+/// A case of loops alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Alone {
+    /// What a second thread in the same file gains, beside what it gains memcpy.
+    Threads { writes: bool },
+    /// A call on a file of no pool, with the library and without it.
+    Other,
+}
+
+impl Alone {
+    pub(super) fn all() -> Vec<Self> {
+        vec![
+            Self::Threads { writes: true },
+            Self::Threads { writes: false },
+            Self::Other,
+        ]
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Threads { writes: true } => "preload/threads/4k/write",
+            Self::Threads { writes: false } => "preload/threads/4k/read",
+            Self::Other => "preload/other",
+        }
+    }
+
+    /// Measures it on a file of the pool.
+    pub(super) fn row(self, file: &Path, library: &Path, rounds: usize, time: Duration) -> Result<Row, Error> {
+        let sample = |command: Command, library: Option<&Path>| -> Result<f64, Error> {
+            let mut command = command;
+            interrupt::check()?;
+            let text = told(&mut command, library, || self.name().to_owned())?;
+            let number = text.trim().parse();
+            number.map_err(|_| Error::system(self.name(), io::Error::other(format!("it tells nothing: {text}"))))
+        };
+        let samples: Vec<Samples> = match self {
+            Self::Threads { writes } => {
+                let copies = if writes { Work::Store } else { Work::Load };
+                let turns = [(Work::of(writes), 1), (Work::of(writes), 2), (copies, 1), (copies, 2)];
+                interleave(1, turns.len(), rounds, |_, _, turn| {
+                    let (work, threads) = turns[turn];
+                    sample(command(file, BLOCK_BYTES, work, threads, time)?, Some(library))
+                })?
+            }
+            Self::Other => interleave(1, 2, rounds, |_, _, turn| {
+                let nothing = Path::new("/dev/null");
+                let library = (turn == 0).then_some(library);
+                sample(command(nothing, 1, Work::ReadNothing, 1, time)?, library)
+            })?,
+        }
+        .remove(0);
+        let name = self.name().to_owned();
+        Ok(match &samples[..] {
+            [own_1, own_2, memcpy_1, memcpy_2] => Row::new(
+                name,
+                "of one thread's time",
+                &own_2.over(own_1),
+                &[(MEMCPY, &memcpy_2.over(memcpy_1))],
+            ),
+            [own, plain] => Row::new(name, "ns/op", own, &[(PLAIN, plain)]),
+            _ => unreachable!("so many turns"),
+        })
+    }
+}

@@ -1,7 +1,7 @@
 //! The C library's reads and writes at an offset.
 
 use crate::real::{alias, real};
-use homenode_mapped::{From, FromMany, Range, To, ToMany, has, range, read, write};
+use homenode_mapped::{From, FromMany, Range, To, ToMany, has, is_other, range, read, write};
 use libc::{iovec, off64_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
 
@@ -22,6 +22,16 @@ pub(crate) fn buffers<'a>(vector: *const iovec, count: c_int, offset: off64_t) -
 /// pread(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pread64(fd: c_int, to: *mut c_void, bytes: size_t, offset: off64_t) -> ssize_t {
+    if is_other(fd) {
+        return real!(pread64(fd => c_int, to => *mut c_void, bytes => size_t, offset => off64_t) -> ssize_t);
+    }
+    // SAFETY: the caller's.
+    unsafe { pread_by_copy(fd, to, bytes, offset) }
+}
+
+/// A function of its own: files of no pool do not pay for its stack.
+#[inline(never)]
+unsafe fn pread_by_copy(fd: c_int, to: *mut c_void, bytes: size_t, offset: off64_t) -> ssize_t {
     let system = || real!(pread64(fd => c_int, to => *mut c_void, bytes => size_t, offset => off64_t) -> ssize_t);
     // SAFETY: the caller's.
     unsafe { read(fd, range(offset, bytes), &To(to.cast(), bytes), system) }
@@ -46,6 +56,16 @@ unsafe extern "C" fn __pread64_chk(
 /// pwrite(2).
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pwrite64(fd: c_int, from: *const c_void, bytes: size_t, offset: off64_t) -> ssize_t {
+    if is_other(fd) {
+        return real!(pwrite64(fd => c_int, from => *const c_void, bytes => size_t, offset => off64_t) -> ssize_t);
+    }
+    // SAFETY: the caller's.
+    unsafe { pwrite_by_copy(fd, from, bytes, offset) }
+}
+
+/// As [`pread_by_copy`].
+#[inline(never)]
+unsafe fn pwrite_by_copy(fd: c_int, from: *const c_void, bytes: size_t, offset: off64_t) -> ssize_t {
     let system = || real!(pwrite64(fd => c_int, from => *const c_void, bytes => size_t, offset => off64_t) -> ssize_t);
     // SAFETY: the caller's.
     unsafe { write(fd, range(offset, bytes), &From(from.cast(), bytes), system) }

@@ -119,6 +119,17 @@ pub(crate) fn is_mapped(fd: c_int) -> bool {
     descriptor.is_some_and(|descriptor| descriptor.mapped().is_some())
 }
 
+/// Returns true if a descriptor is known to be none of a pool, and counts a call on it.
+#[inline]
+pub fn is_other(fd: c_int) -> bool {
+    let state = usize::try_from(fd).ok().and_then(|fd| ALL.get(fd));
+    let is_other = state.is_none_or(|state| state.0.load(Ordering::Relaxed) == OTHER);
+    if is_other {
+        statistics::count(statistics::Outcome::Other);
+    }
+    is_other
+}
+
 /// A descriptor that may have a mapping.
 #[inline]
 pub(crate) fn find(fd: c_int) -> Option<&'static Descriptor> {

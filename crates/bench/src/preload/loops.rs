@@ -1,4 +1,4 @@
-//! Bare loops, each in a process of its own: of reads, of writes, of copies in memory beside them, and of calls that nothing can be done about.
+//! Bare loops, each in a process of its own: of reads, of writes, of copies in memory beside them, and of calls on files of no pool.
 
 use super::told;
 use crate::error::Error;
@@ -27,8 +27,6 @@ pub(crate) enum Work {
     Load,
     /// Copies it into such memory.
     Store,
-    /// Reads a device that has nothing.
-    ReadNothing,
 }
 
 impl Work {
@@ -48,7 +46,7 @@ pub(crate) struct LoopArguments {
     #[arg(long)]
     work: Work,
     #[arg(long)]
-    threads: usize,
+    threads: u64,
 }
 
 /// The command that runs a loop.
@@ -56,7 +54,7 @@ pub(super) fn command(
     file: &Path,
     block_bytes: usize,
     work: Work,
-    threads: usize,
+    threads: u64,
     time: Duration,
 ) -> Result<Command, Error> {
     let own = std::env::current_exe().map_err(|error| Error::system("finding this program", error))?;
@@ -79,32 +77,27 @@ pub(crate) fn run_loop(arguments: &LoopArguments) -> Result<(), Error> {
         .write(true)
         .open(&arguments.file)
         .map_err(system)?;
-    let start = Instant::now();
-    let count: io::Result<u64> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..arguments.threads)
-            .map(|thread| {
-                scope.spawn({
-                    let file = &file;
-                    move || turns(file, arguments, thread as u64)
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    let rate: io::Result<f64> = std::thread::scope(|scope| {
+        let begin = |thread| {
+            let file = &file;
+            scope.spawn(move || rate(file, arguments, thread))
+        };
+        let threads: Vec<_> = (0..arguments.threads).map(begin).collect();
+        let rates = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+        rates.sum()
     });
-    #[expect(clippy::cast_precision_loss, reason = "billions are exact")]
-    let count = count.map_err(system)? as f64;
-    println!("{}", start.elapsed().as_secs_f64() * 1e9 / count);
+    println!("{}", 1e9 / rate.map_err(system)?);
     Ok(())
 }
 
-/// One thread's part; the number of its blocks.
-fn turns(file: &File, arguments: &LoopArguments, thread: u64) -> io::Result<u64> {
+/// One thread's part; its blocks a second.
+fn rate(file: &File, arguments: &LoopArguments, thread: u64) -> io::Result<f64> {
     let LoopArguments { block_bytes, work, .. } = *arguments;
     let file_bytes = file.metadata()?.len();
     let mut buffer = vec![9; block_bytes];
     // Each thread its part: together they take as much as the file.
     let memory_bytes = match work {
-        Work::Load | Work::Store => usize::try_from(file_bytes).unwrap_or(0) / arguments.threads,
+        Work::Load | Work::Store => usize::try_from(file_bytes / arguments.threads).unwrap_or(0),
         _ => 0,
     };
     let mut memory = vec![7; memory_bytes];
@@ -112,7 +105,7 @@ fn turns(file: &File, arguments: &LoopArguments, thread: u64) -> io::Result<u64>
         0 => file_bytes,
         bytes => bytes as u64,
     } / block_bytes as u64;
-    let (mut random, mut count) = (88_172_645_463_325_252_u64 ^ (thread << 32), 0);
+    let (mut random, mut count) = (88_172_645_463_325_252_u64 ^ (thread << 32), 0_u32);
     let (time, start) = (Duration::from_millis(arguments.milliseconds), Instant::now());
     while start.elapsed() < time {
         for _ in 0..256 {
@@ -128,14 +121,13 @@ fn turns(file: &File, arguments: &LoopArguments, thread: u64) -> io::Result<u64>
                 Work::Write => file.write_all_at(&buffer, at)?,
                 Work::Load => buffer.copy_from_slice(&memory[place]),
                 Work::Store => memory[place].copy_from_slice(&buffer),
-                Work::ReadNothing => _ = file.read_at(&mut buffer, at)?,
             }
             // Copies that nobody looks at are not left out.
             std::hint::black_box((&mut buffer, &mut memory));
         }
         count += 256;
     }
-    Ok(count)
+    Ok(f64::from(count) / start.elapsed().as_secs_f64())
 }
 
 /// A case of loops alone.
@@ -182,11 +174,16 @@ impl Alone {
                     sample(command(file, BLOCK_BYTES, work, threads, time)?, Some(library))
                 })?
             }
-            Self::Other => interleave(1, 2, rounds, |_, _, turn| {
-                let nothing = Path::new("/dev/null");
-                let library = (turn == 0).then_some(library);
-                sample(command(nothing, 1, Work::ReadNothing, 1, time)?, library)
-            })?,
+            Self::Other => {
+                let others = Others::build()?;
+                interleave(1, 2, rounds, |_, _, turn| {
+                    let list = match turn {
+                        0 => format!("{}:{}", library.display(), others.next.display()),
+                        _ => others.next.display().to_string(),
+                    };
+                    sample(Command::new(&others.program), Some(Path::new(&list)))
+                })?
+            }
         }
         .remove(0);
         let name = self.name().to_owned();
@@ -199,6 +196,40 @@ impl Alone {
             ),
             [own, plain] => Row::new(name, "ns/op", own, &[(PLAIN, plain)]),
             _ => unreachable!("so many turns"),
+        })
+    }
+}
+
+/// `others.c`, built.
+struct Others {
+    program: PathBuf,
+    next: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Others {
+    fn build() -> Result<Self, Error> {
+        let system = |error| Error::system("building the loop of calls on other files by cc", error);
+        let directory = tempfile::tempdir().map_err(system)?;
+        let path = |name: &str| directory.path().join(name);
+        let (source, program, next) = (path("others.c"), path("others"), path("next.so"));
+        std::fs::write(&source, include_str!("others.c")).map_err(system)?;
+        for (to, options) in [(&program, &[][..]), (&next, &["-DNEXT", "-shared", "-fPIC"][..])] {
+            let built = Command::new("cc")
+                .arg("-O2")
+                .args(options)
+                .arg("-o")
+                .args([to, &source])
+                .status();
+            let status = built.map_err(system)?;
+            if !status.success() {
+                return Err(system(io::Error::other(status.to_string())));
+            }
+        }
+        Ok(Self {
+            program,
+            next,
+            _directory: directory,
         })
     }
 }

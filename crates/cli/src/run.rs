@@ -22,7 +22,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 
 /// Run a command whose reads and writes at an offset, on mounted pools, are copies by its own threads.
 ///
-/// It is for programs that use pread(2) and pwrite(2) on files that they have opened for both: databases, fio, channels of the JVM. All other calls, and all
+/// It is for programs that use pread(2) and pwrite(2) on files that they have opened for both: databases, fio, channels of the JVM. fstat(2) and stat(2) ask the server at most once in a tick of the kernel's clock. All other calls, and all
 /// other files, are as ever. Files have to be the kernel's (`homenode status` says: data kernel), as they are on pools of memory, and are not on durable ones. Programs that are linked statically, run with another user's rights, or use
 /// another C library than glibc run unchanged.
 #[derive(clap::Parser, Debug)]

@@ -33,6 +33,7 @@ pub unsafe extern "C" fn homenode_open(path: *const c_char, flags: c_int, mode: 
 /// # Safety
 /// `to` has room for `bytes` bytes.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub unsafe extern "C" fn homenode_pread(fd: c_int, to: *mut c_void, bytes: size_t, offset: i64) -> ssize_t {
     let system = || real!(pread64(fd => c_int, to => *mut c_void, bytes => size_t, offset => i64) -> ssize_t);
     // SAFETY: the caller's.
@@ -44,6 +45,7 @@ pub unsafe extern "C" fn homenode_pread(fd: c_int, to: *mut c_void, bytes: size_
 /// # Safety
 /// `from` has `bytes` bytes.
 #[unsafe(no_mangle)]
+#[inline(never)]
 pub unsafe extern "C" fn homenode_pwrite(fd: c_int, from: *const c_void, bytes: size_t, offset: i64) -> ssize_t {
     let system = || real!(pwrite64(fd => c_int, from => *const c_void, bytes => size_t, offset => i64) -> ssize_t);
     // SAFETY: the caller's.

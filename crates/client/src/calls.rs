@@ -1,7 +1,8 @@
 //! The C library's reads and writes at an offset.
 
+use crate::abi;
 use crate::real::{alias, real};
-use homenode_mapped::{From, FromMany, Range, To, ToMany, has, is_other, range, read, write};
+use homenode_mapped::{FromMany, Range, ToMany, has, is_other, range, read, write};
 use libc::{iovec, off64_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
 
@@ -25,16 +26,9 @@ unsafe extern "C" fn pread64(fd: c_int, to: *mut c_void, bytes: size_t, offset: 
     if is_other(fd) {
         return real!(pread64(fd => c_int, to => *mut c_void, bytes => size_t, offset => off64_t) -> ssize_t);
     }
+    // A function of its own: files of no pool do not pay for its stack.
     // SAFETY: the caller's.
-    unsafe { pread_by_copy(fd, to, bytes, offset) }
-}
-
-/// A function of its own: files of no pool do not pay for its stack.
-#[inline(never)]
-unsafe fn pread_by_copy(fd: c_int, to: *mut c_void, bytes: size_t, offset: off64_t) -> ssize_t {
-    let system = || real!(pread64(fd => c_int, to => *mut c_void, bytes => size_t, offset => off64_t) -> ssize_t);
-    // SAFETY: the caller's.
-    unsafe { read(fd, range(offset, bytes), &To(to.cast(), bytes), system) }
+    unsafe { abi::homenode_pread(fd, to, bytes, offset) }
 }
 
 /// [`pread64`] of a program that was built with checks of lengths.
@@ -59,16 +53,9 @@ unsafe extern "C" fn pwrite64(fd: c_int, from: *const c_void, bytes: size_t, off
     if is_other(fd) {
         return real!(pwrite64(fd => c_int, from => *const c_void, bytes => size_t, offset => off64_t) -> ssize_t);
     }
+    // A function of its own: files of no pool do not pay for its stack.
     // SAFETY: the caller's.
-    unsafe { pwrite_by_copy(fd, from, bytes, offset) }
-}
-
-/// As [`pread_by_copy`].
-#[inline(never)]
-unsafe fn pwrite_by_copy(fd: c_int, from: *const c_void, bytes: size_t, offset: off64_t) -> ssize_t {
-    let system = || real!(pwrite64(fd => c_int, from => *const c_void, bytes => size_t, offset => off64_t) -> ssize_t);
-    // SAFETY: the caller's.
-    unsafe { write(fd, range(offset, bytes), &From(from.cast(), bytes), system) }
+    unsafe { abi::homenode_pwrite(fd, from, bytes, offset) }
 }
 
 /// preadv(2).

@@ -1,4 +1,4 @@
-//! Functions of the C library that make, close and change descriptors, of which nothing is known afterwards.
+//! Functions of the C library that make, close and change descriptors, of which nothing is known afterwards, and those that tell of files.
 //!
 //! Calls of the C library within itself do not come here. So its functions that close a descriptor inside (fclose(3), closedir(3)) are here as well, and
 //! syscall(2). A program that closes what the C library has opened by an instruction of its own is not for this library.
@@ -200,7 +200,7 @@ unsafe extern "C" fn fstat64(fd: c_int, to: *mut libc::stat64) -> c_int {
     }
 }
 
-/// stat(2), likewise.
+/// stat(2), answered as [`fstat64`] is.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn stat64(path: *const c_char, to: *mut libc::stat64) -> c_int {
     let system = |to| real!(stat64(path => *const c_char, to => *mut libc::stat64) -> c_int);

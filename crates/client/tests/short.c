@@ -35,7 +35,7 @@ int main(int count, char **words)
         signal(SIGALRM, on_alarm);
         setitimer(ITIMER_REAL, &soon, NULL);
     }
-    for (int round = 0; round < 12 || way == 3; round++)
+    for (int round = 0; round < 40 || way == 3; round++)
         if (pwrite(file, buffer, sizeof buffer, 0) != sizeof buffer || pread(shared, buffer, 4096, 0) != 4096 || pwrite(shared, buffer, 4096, 0) != 4096)
             return 4;
     if (buffer[0] != 'a' || buffer[4095] != 'a')

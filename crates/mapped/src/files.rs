@@ -3,6 +3,7 @@
 //! A descriptor is learned when it has been used some times, so that short-lived ones cost nothing. Whatever closes or replaces it makes it unknown, before
 //! and after. A state changes from one to the next by an exchange, so a descriptor that was closed meanwhile gets no mapping.
 
+use crate::attributes;
 use crate::errno::KeptErrno;
 use crate::faults::{self, Quiet};
 use crate::mapped::Mapped;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering}
 
 /// Descriptors that can have a mapping: those below.
 const DESCRIPTORS: usize = 1 << 16;
-/// Uses before a descriptor is learned: as long as a short transaction's journal lives, as what is learned costs some requests.
+/// Uses before a descriptor is learned. Learning costs requests to the server; a journal that lives for one transaction is used fewer times.
 const USES: usize = 31;
 const LEARNING: usize = USES + 1;
 const CLOSING: usize = USES + 2;
@@ -77,6 +78,7 @@ fn start() -> bool {
     if !faults::catch() || !threads::start() {
         return false;
     }
+    attributes::start();
     // SAFETY: functions that may be called in a child.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     IS_ON.store(true, Ordering::Relaxed);

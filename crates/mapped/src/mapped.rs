@@ -4,6 +4,7 @@
 //! dense have no holes. Whatever is known was told by the server, or is what a system call of this process has written at the file's end. One thread at a time
 //! changes what is known; others read it meanwhile, and a change of `cuts` makes them look again. Docs: docs/decisions/020-words.md.
 
+use crate::attributes;
 use crate::faults::Quiet;
 use crate::pages::{self, File, Told};
 use homenode_shared::{Line, PIECE_BYTES, PIECES, Seen, try_copy, try_copy_past_caches};
@@ -35,6 +36,7 @@ pub(crate) struct Mapped {
     place: AtomicUsize,
     page: AtomicU64,
     line_number: AtomicU64,
+    inode: AtomicU64,
     base: AtomicPtr<u8>,
     /// The part of the file that is mapped.
     start: AtomicU64,
@@ -203,6 +205,7 @@ impl Mapped {
         mapped.place.store(file.place, Ordering::Relaxed);
         mapped.page.store(file.told.page, Ordering::Relaxed);
         mapped.line_number.store(file.told.line, Ordering::Relaxed);
+        mapped.inode.store(file.inode, Ordering::Relaxed);
         mapped.base.store(base.cast(), Ordering::Relaxed);
         mapped.start.store(start, Ordering::Relaxed);
         mapped.bytes.store(bytes, Ordering::Relaxed);
@@ -370,6 +373,7 @@ impl Mapped {
         let Ok(written) = u64::try_from(written) else {
             return false;
         };
+        attributes::note_written(self.inode.load(Ordering::Relaxed));
         if written == 0
             || before.number != self.number.load(Ordering::Relaxed)
             || !self.can_write.load(Ordering::Relaxed)
@@ -632,8 +636,13 @@ pub(crate) fn tick() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: there is room for a time.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut now) };
-    // Only that two are equal counts.
-    (now.tv_sec as u64) << 30 | now.tv_nsec as u64
+    tick_of(now.tv_sec, now.tv_nsec)
+}
+
+/// A time as a number, as ticks are.
+#[inline]
+pub(crate) fn tick_of(seconds: i64, nanoseconds: i64) -> u64 {
+    (seconds as u64) << 30 | nanoseconds as u64
 }
 
 /// The range of a call at an offset, if it can be a copy at all.

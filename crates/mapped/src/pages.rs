@@ -25,6 +25,7 @@ pub(crate) struct File {
     /// Where its page is: see [`let_go`].
     pub(crate) place: usize,
     pub(crate) can_write: bool,
+    pub(crate) inode: u64,
     pub(crate) told: Told,
 }
 
@@ -88,7 +89,12 @@ pub fn only(device: u64) {
 
 /// Looks at a descriptor; `None` if it is to be left to system calls. Does not ask the server.
 pub(crate) fn look(fd: c_int) -> Option<Found> {
-    let status = attributes::known(fd, None, libc::STATX_TYPE | libc::STATX_INO)?;
+    let status = attributes::known(
+        fd,
+        c"".as_ptr(),
+        libc::AT_EMPTY_PATH,
+        libc::STATX_TYPE | libc::STATX_INO,
+    )?;
     let device = libc::makedev(status.stx_dev_major, status.stx_dev_minor);
     let is_wanted = [0, device].contains(&ONLY.load(Ordering::Relaxed));
     if u32::from(status.stx_mode) & libc::S_IFMT != libc::S_IFREG || !is_wanted {
@@ -175,6 +181,7 @@ pub(crate) fn file(mut asked: Asked) -> Option<File> {
         line,
         place,
         can_write: asked.found.can_write,
+        inode: asked.found.inode,
         told: asked.told,
     })
 }
@@ -186,11 +193,11 @@ fn keep_page(asked: &mut Asked) -> Option<usize> {
         .position(|page| page.lines.load(Ordering::Relaxed).is_null())?;
     let words = asked.page.take()?;
     let page = &PAGES[place];
-    // Relaxed, all of these: `BUSY` orders them.
+    // Relaxed: who looks without `BUSY` sees them by the pointer to the lines.
     page.device.store(asked.found.device, Ordering::Relaxed);
     page.inode.store(asked.told.page, Ordering::Relaxed);
     page.users.store(0, Ordering::Relaxed);
-    page.lines.store(words.leak().as_ptr().cast_mut(), Ordering::Relaxed);
+    page.lines.store(words.leak().as_ptr().cast_mut(), Ordering::Release);
     Some(place)
 }
 
@@ -201,7 +208,7 @@ impl Page {
 
     /// Whether it is mapped, and of a file on `device`.
     fn is_of(&self, device: u64) -> bool {
-        !self.lines.load(Ordering::Relaxed).is_null() && self.device.load(Ordering::Relaxed) == device
+        !self.lines.load(Ordering::Acquire).is_null() && self.device.load(Ordering::Relaxed) == device
     }
 }
 

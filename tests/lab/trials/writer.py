@@ -1,5 +1,5 @@
 """A program that writes and reads, and knows what must be there. Its words: a path, the node it is pinned to, and the blocks of
-the file, and whether it goes past the page cache, as it does by itself. Overwrites blocks at random and reads others back; makes and empties PATH.new, so that blocks
+the file, and whether to use O_DIRECT, as it does if that is not said. Overwrites blocks at random and reads others back; makes and empties PATH.new, so that blocks
 are taken and freed too. A line of its input is a tag: all of its blocks begin with it when it says so, and all that it writes
 from then on; or it is ?, which asks how many blocks it has written. At the end of its input it reads everything, tells how often it wrote, and ends.
 """

@@ -20,7 +20,7 @@ pub(super) enum Contestant {
     MountClassic,
     /// fio, as it is by default, on a mount whose files are the kernel's.
     Kernel,
-    /// The same under `homenode run`, whose copies the kernel does not count.
+    /// fio on such a mount under `homenode run`; nobody counts the bytes of its copies.
     Run,
     /// fio on tmpfs, both as they are by default, beside `homenode steer --mover on`.
     Steer,

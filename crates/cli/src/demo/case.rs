@@ -10,7 +10,7 @@ pub(super) enum Contestant {
     TmpfsHuge,
     /// A mount whose files are the kernel's.
     Kernel,
-    /// The same mount, for a program under `homenode run`.
+    /// A program under `homenode run` on that mount.
     Run,
     /// A mount whose bytes are in the pool's blocks.
     Pool,

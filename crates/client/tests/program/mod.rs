@@ -2,7 +2,7 @@
 
 use crate::support::calls::{commands, errno, open, pread, pwrite, say};
 use crate::support::{FILE, PART};
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, CString, c_int};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
@@ -121,15 +121,15 @@ fn descriptors(path: &Path) {
     assert_eq!(pwrite(third, &[b'b'; 10], 0), Ok(10));
     // SAFETY: takes numbers.
     assert_eq!(unsafe { libc::fcntl(first, libc::F_SETFL, libc::O_APPEND) }, 0);
-    (0..20).for_each(|_| assert_eq!(pwrite(third, b"z", 0), Ok(1)));
+    (0..40).for_each(|_| assert_eq!(pwrite(third, b"z", 0), Ok(1)));
     assert_eq!(pread(second, 1, 0), Ok(vec![b'b']), "it was appended");
-    assert_eq!(pread(second, 30, 10_000), Ok(vec![b'z'; 20]));
+    assert_eq!(pread(second, 50, 10_000), Ok(vec![b'z'; 40]));
     // What cannot be written, read, or is not open.
     let reader = File::open(path).unwrap();
     use_as(reader.as_raw_fd(), b'a');
     assert_eq!(pwrite(reader.as_raw_fd(), b"z", 0), Err(libc::EBADF));
     let writer = OpenOptions::new().write(true).open(path).unwrap();
-    (0..20).for_each(|_| assert_eq!(pread(writer.as_raw_fd(), 1, 0), Err(libc::EBADF)));
+    (0..40).for_each(|_| assert_eq!(pread(writer.as_raw_fd(), 1, 0), Err(libc::EBADF)));
     assert_eq!(pread(999, 1, 0), Err(libc::EBADF));
     assert_eq!(pread(-1, 1, 0), Err(libc::EBADF));
     // SAFETY: no bytes are read.
@@ -145,11 +145,20 @@ fn descriptors(path: &Path) {
     assert_eq!(errno(), libc::EINVAL);
     // No path is no file, also where the directory was just asked about.
     std::env::set_current_dir(path.parent().unwrap()).unwrap();
-    let mut status = std::mem::MaybeUninit::uninit();
-    for (path, found) in [(c".", 0), (c"", -1)] {
-        assert_eq!(unsafe { libc::stat64(path.as_ptr(), status.as_mut_ptr()) }, found);
+    let names = |path: &CStr| {
+        let mut status = std::mem::MaybeUninit::<libc::stat64>::uninit();
+        match unsafe { libc::stat64(path.as_ptr(), status.as_mut_ptr()) } {
+            // SAFETY: the call has filled it.
+            0 => Ok(unsafe { status.assume_init() }.st_nlink),
+            _ => Err(errno()),
+        }
+    };
+    for round in 0..50 {
+        let before = names(c".").unwrap();
+        std::fs::create_dir(format!("directory-{round}")).unwrap();
+        assert_eq!(names(c"."), Ok(before + 1), "a directory in it more, in the same tick");
     }
-    assert_eq!(errno(), libc::ENOENT);
+    assert_eq!(names(c""), Err(libc::ENOENT));
     // Mapped by another name of the same file: rename and removal change nothing.
     std::fs::rename(path, path.with_extension("renamed")).unwrap();
     use_as(reader.as_raw_fd(), b'a');

@@ -88,8 +88,11 @@ pub(crate) fn commands(path: &Path) {
             }
             "size" => status(fd).st_size.to_string(),
             "status" => {
-                let status = |turn| if turn % 2 == 0 { status(fd) } else { status_at(path) };
-                let status = (1..number(1)).fold(status(0), |_, turn| status(turn));
+                // By descriptor and by path, in turn.
+                let both = |_| (status(fd), status_at(path));
+                let (status, other) = (1..number(1)).fold(both(0), |_, turn| both(turn));
+                let numbers = |of: &libc::stat64| (of.st_size, of.st_mode);
+                assert_eq!(numbers(&status), numbers(&other));
                 format!(
                     "{} {:o} {} {}",
                     status.st_size,
@@ -97,6 +100,14 @@ pub(crate) fn commands(path: &Path) {
                     status.st_mtime,
                     status.st_mtime_nsec
                 )
+            }
+            "times" => {
+                let times = (0..number(1))
+                    .map(|_| status(fd))
+                    .map(|of| (of.st_mtime, of.st_mtime_nsec));
+                let times: Vec<_> = times.collect();
+                let back = times.windows(2).filter(|pair| pair[1] < pair[0]).count();
+                format!("{back} times it went back")
             }
             "close" => {
                 files.clear();

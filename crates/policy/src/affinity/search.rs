@@ -170,6 +170,7 @@ fn together(state: &mut State<'_>, items: &[Item], domain: usize) -> bool {
 
 /// Tries to exchange two things of two domains, as neither may have room for one more. Whether something helped.
 fn exchanges(state: &mut State<'_>, free: &Free) -> bool {
+    // A look at a task takes as long as some of the steps that are counted.
     state.work += 8 * free.tasks.len() as u64;
     if state.load.all_over() == 0 && !free.tasks.iter().any(|task| lacks_room(state, *task)) {
         return false;

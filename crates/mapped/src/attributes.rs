@@ -108,6 +108,7 @@ fn place(inode: u64) -> usize {
 }
 
 /// All of an answer that others may change, and its tick. An answer that the kernel has thrown away, as something newer came before, differs from what it knows.
+#[allow(clippy::useless_conversion, reason = "links are 32 bits on some machines")]
 fn hash(status: &libc::stat64, tick: u64) -> u64 {
     let words = [
         status.st_dev,
@@ -141,6 +142,7 @@ pub(crate) fn known(fd: c_int, path: *const c_char, flags: c_int, wanted: u32) -
     (done == 0).then(|| unsafe { known.assume_init() })
 }
 
+#[allow(clippy::useless_conversion, reason = "likewise")]
 fn status_of(known: &libc::statx) -> libc::stat64 {
     // SAFETY: numbers, of which zero is one.
     let mut status: libc::stat64 = unsafe { std::mem::zeroed() };

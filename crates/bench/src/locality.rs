@@ -3,8 +3,8 @@
 //! One job for everyone: a process pinned to each node writes, then reads, blocks of its own file at random. It is fio's
 //! job on tmpfs as fio and tmpfs are by default, on tmpfs with `fallocate=none`, and, with fio's defaults, on a mount by
 //! each transport, by `O_DIRECT`, with files of the kernel, and under `homenode run` on these (shares only: nobody counts the
-//! bytes of its copies), and on tmpfs beside `homenode steer`, whose mover has had time to move files; the library's threads do the same. Each file is written once by such a job before
-//! anything is counted.
+//! bytes of its copies), and on tmpfs beside `homenode steer`, whose mover has had time to move files; the library's threads do
+//! the same. Each file is written once by such a job before anything is counted.
 //!
 //! The share is of everything the machine accessed in an interval of steady work: by users and kernel, on all CPUs, behind a
 //! model of each CPU's cache (also behind a direct-mapped one; and raw, of every load and store). How much was moved in an
@@ -239,7 +239,7 @@ impl Bench {
     }
 }
 
-/// Whether bytes are known, without which there is no throughput.
+/// Returns true if a contestant's bytes are known, without which there is no throughput.
 fn is_counted(contestant: &Contestant) -> bool {
     *contestant != Contestant::Run
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 pub(crate) use loops::{LoopArguments, run_loop};
 
 const PEERS: [&str; 3] = ["mount", "tmpfs-huge", "tmpfs"];
-/// What the rows of loops alone are compared with.
+/// Peers of the rows of loops alone.
 const PEERS_ALONE: [&str; 2] = [loops::MEMCPY, loops::PLAIN];
 const LIBRARY: &str = "libhomenode.so";
 const KIB: usize = 1 << 10;
@@ -286,7 +286,7 @@ fn measure(case: Case, contestant: &Contestant, library: &Path, time: Duration) 
     Ok((1e9 / iops, tail))
 }
 
-/// What a program tells on its standard output, with the library or without it.
+/// Runs a program, with the library or without it; returns its standard output.
 fn told(command: &mut Command, library: Option<&Path>, what: impl Fn() -> String) -> Result<String, Error> {
     if let Some(library) = library {
         command.env("LD_PRELOAD", library).env("HOMENODE_RUN", "on");

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// First kernel that knows the size after each write that was passed through.
 const LINUX_MIN: (u32, u32) = (6, 12);
-/// Places for what is known of files, by inode.
+/// Number of places in the tables, by inode.
 const PLACES: usize = 256;
 
 /// Hash of the server's last answer about a file, with its tick; 0 for none.
@@ -22,7 +22,7 @@ static ASKED: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 static WRITTEN: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Looks whether the kernel knows enough.
+/// Finds out whether this kernel knows enough.
 pub(crate) fn start() {
     let mut system = MaybeUninit::<libc::utsname>::uninit();
     // SAFETY: room for one.
@@ -107,7 +107,7 @@ fn place(inode: u64) -> usize {
     inode as usize % PLACES
 }
 
-/// All of an answer that others may change, and its tick. An answer that the kernel has thrown away, as something newer came before, differs from what it knows.
+/// Hash of all in an answer that others may change, and its tick. An answer that the kernel has thrown away, as something newer came before, differs from what it knows.
 #[allow(clippy::useless_conversion, reason = "links are 32 bits on some machines")]
 fn hash(status: &libc::stat64, tick: u64) -> u64 {
     let words = [
@@ -130,7 +130,7 @@ fn hash(status: &libc::stat64, tick: u64) -> u64 {
     })
 }
 
-/// What the kernel knows of the file at a path, or behind a descriptor, without asking the server. Only statx(2) can be told that: newfstatat(2) forgets it where there is no
+/// Returns what the kernel knows of the file at a path, or behind a descriptor, without asking the server. Only statx(2) can be told that: newfstatat(2) forgets it where there is no
 /// path.
 pub(crate) fn known(fd: c_int, path: *const c_char, flags: c_int, wanted: u32) -> Option<libc::statx> {
     let _errno = KeptErrno::new();

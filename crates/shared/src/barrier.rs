@@ -31,7 +31,8 @@
 //! # Where it is tested
 //!
 //! `slots::tests::nobody_is_inside_a_closed_gate` runs the litmus test 400,000 times with stores that miss the cache in front
-//! of E's, and `words::tests::who_asks_sees_what_was_written_before` does so for barriers that a server puts into its clients. Run on x86-64 (a guest with 2 CPUs of an AMD EPYC, Linux 6.18): without the call of membarrier(2) it fails within a
+//! of E's; `words::tests::who_asks_sees_what_was_written_before` does so for barriers that a server puts into its clients.
+//! Run on x86-64 (a guest with 2 CPUs of an AMD EPYC, Linux 6.18): without the call of membarrier(2) it fails within a
 //! second each time, on an otherwise idle machine. Without the compiler fence it passes: this compiler keeps the order of
 //! a relaxed store and a SeqCst load anyway, which the language does not promise. It has not been run on aarch64, whose
 //! loads and stores change places more freely; the argument above does not depend on the processor. Loom and Miri know the

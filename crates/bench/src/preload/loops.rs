@@ -18,7 +18,7 @@ pub(super) const MEMCPY: &str = "memcpy";
 pub(super) const PLAIN: &str = "plain";
 const BLOCK_BYTES: usize = 4096;
 
-/// What a loop does with a block.
+/// Work of a loop on each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Work {
     Read,
@@ -90,7 +90,7 @@ pub(crate) fn run_loop(arguments: &LoopArguments) -> Result<(), Error> {
     Ok(())
 }
 
-/// One thread's part; its blocks a second.
+/// Runs one thread's part; returns its blocks a second.
 fn rate(file: &File, arguments: &LoopArguments, thread: u64) -> io::Result<f64> {
     let LoopArguments { block_bytes, work, .. } = *arguments;
     let file_bytes = file.metadata()?.len();
@@ -133,7 +133,7 @@ fn rate(file: &File, arguments: &LoopArguments, thread: u64) -> io::Result<f64> 
 /// A case of loops alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Alone {
-    /// What a second thread in the same file gains, beside what it gains memcpy.
+    /// Gain by a second thread in the same file, beside memcpy's gain.
     Threads { writes: bool },
     /// A call on a file of no pool, with the library and without it.
     Other,

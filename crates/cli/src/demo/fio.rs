@@ -18,7 +18,7 @@ pub(super) struct Entrant {
     pub(super) directory: PathBuf,
     /// By O_DIRECT.
     pub(super) direct: bool,
-    /// What is preloaded; the files are another entrant's then.
+    /// Library to preload. The files are another entrant's then.
     pub(super) library: Option<PathBuf>,
 }
 
@@ -51,7 +51,8 @@ impl Fio {
         program::run(&mut command, None, interrupt).map(drop)
     }
 
-    /// Runs `case` on every entrant in turn, `seconds` each: in one process, and in one more for those that have the library. Gives the rates in the order of `entrants`.
+    /// Runs `case` on every entrant in turn, `seconds` each: in one process, and in one more for those that have the library. Gives the
+    /// rates in the order of `entrants`.
     pub(super) fn measure(
         &self,
         case: &Case,
@@ -63,45 +64,29 @@ impl Fio {
         for has_library in [false, true] {
             let is_one = |place: &usize| entrants[*place].library.is_some() == has_library;
             let places: Vec<usize> = (0..entrants.len()).filter(is_one).collect();
-            let those: Vec<&Entrant> = places.iter().map(|place| entrants[*place]).collect();
-            for (place, rate) in places
-                .into_iter()
-                .zip(self.measure_those(case, &those, seconds, interrupt)?)
-            {
+            let Some(first) = places.first() else { continue };
+            let mut command = self.command();
+            if let Some(library) = &entrants[*first].library {
+                preload(&mut command, library, false, None);
+            }
+            command.arg(match case.operation {
+                Operation::Write => "--rw=randwrite",
+                Operation::Read => "--rw=randread",
+            });
+            command.arg(format!("--bs={}", case.block_bytes));
+            command.args(["--time_based".to_owned(), format!("--runtime={:.0}ms", seconds * 1e3)]);
+            for place in &places {
+                self.add_jobs(&mut command, entrants[*place], case.jobs, entrants[*place].direct);
+            }
+            let ended = program::run(&mut command, None, interrupt)?;
+            let output = String::from_utf8_lossy(&ended.output);
+            let rates = rates(&output, case, places.len())
+                .ok_or_else(|| Failure::new(format!("fio's output is not understood: {}", output.trim())))?;
+            for (place, rate) in places.into_iter().zip(rates) {
                 measured[place] = rate;
             }
         }
         Ok(measured)
-    }
-
-    /// [`Fio::measure`] in one process.
-    fn measure_those(
-        &self,
-        case: &Case,
-        entrants: &[&Entrant],
-        seconds: f64,
-        interrupt: &Interrupt,
-    ) -> Result<Vec<f64>> {
-        let Some(first) = entrants.first() else {
-            return Ok(Vec::new());
-        };
-        let mut command = self.command();
-        if let Some(library) = &first.library {
-            preload(&mut command, library, false, None);
-        }
-        command.arg(match case.operation {
-            Operation::Write => "--rw=randwrite",
-            Operation::Read => "--rw=randread",
-        });
-        command.arg(format!("--bs={}", case.block_bytes));
-        command.args(["--time_based".to_owned(), format!("--runtime={:.0}ms", seconds * 1e3)]);
-        for entrant in entrants {
-            self.add_jobs(&mut command, entrant, case.jobs, entrant.direct);
-        }
-        let ended = program::run(&mut command, None, interrupt)?;
-        let output = String::from_utf8_lossy(&ended.output);
-        rates(&output, case, entrants.len())
-            .ok_or_else(|| Failure::new(format!("fio's output is not understood: {}", output.trim())))
     }
 
     fn command(&self) -> Command {

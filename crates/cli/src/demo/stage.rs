@@ -46,7 +46,7 @@ pub(super) struct Stage {
     mounts: BTreeMap<Contestant, Served>,
     library: Pool,
     cached: Option<Pool>,
-    /// What `homenode run` preloads, if there is a mount for it.
+    /// Library of `homenode run`, if there is a mount for it.
     preloaded: Option<PathBuf>,
     directory: Directory,
     pub(super) size_per_node: u64,

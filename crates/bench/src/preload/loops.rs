@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Copies in memory, without a file.
@@ -34,6 +35,9 @@ impl Work {
         if writes { Self::Write } else { Self::Read }
     }
 }
+
+/// A block in memory. Its lock takes a few percent of a copy's time, with one thread and with two.
+type Block = Mutex<Box<[u8]>>;
 
 /// Arguments of the loop.
 #[derive(Debug, clap::Args)]
@@ -77,10 +81,18 @@ pub(crate) fn run_loop(arguments: &LoopArguments) -> Result<(), Error> {
         .write(true)
         .open(&arguments.file)
         .map_err(system)?;
+    let blocks = match arguments.work {
+        Work::Load | Work::Store => file.metadata().map_err(system)?.len() / arguments.block_bytes as u64,
+        Work::Read | Work::Write => 0,
+    };
+    // As large as the file, and all threads use all of it, as they do with the file. Nearly never do two want a block at once.
+    let memory: Vec<Block> = (0..blocks)
+        .map(|_| Block::new(vec![7; arguments.block_bytes].into()))
+        .collect();
     let rate: io::Result<f64> = std::thread::scope(|scope| {
         let begin = |thread| {
-            let file = &file;
-            scope.spawn(move || rate(file, arguments, thread))
+            let (file, memory) = (&file, &memory[..]);
+            scope.spawn(move || rate(file, memory, arguments, thread))
         };
         let threads: Vec<_> = (0..arguments.threads).map(begin).collect();
         let rates = threads.into_iter().map(|thread| thread.join().expect("no panic"));
@@ -91,20 +103,11 @@ pub(crate) fn run_loop(arguments: &LoopArguments) -> Result<(), Error> {
 }
 
 /// Runs one thread's part; returns its blocks a second.
-fn rate(file: &File, arguments: &LoopArguments, thread: u64) -> io::Result<f64> {
+fn rate(file: &File, memory: &[Block], arguments: &LoopArguments, thread: u64) -> io::Result<f64> {
     let LoopArguments { block_bytes, work, .. } = *arguments;
     let file_bytes = file.metadata()?.len();
     let mut buffer = vec![9; block_bytes];
-    // Each thread its part: together they take as much as the file.
-    let memory_bytes = match work {
-        Work::Load | Work::Store => usize::try_from(file_bytes / arguments.threads).unwrap_or(0),
-        _ => 0,
-    };
-    let mut memory = vec![7; memory_bytes];
-    let blocks = match memory_bytes {
-        0 => file_bytes,
-        bytes => bytes as u64,
-    } / block_bytes as u64;
+    let blocks = file_bytes / block_bytes as u64;
     let (mut random, mut count) = (88_172_645_463_325_252_u64 ^ (thread << 32), 0_u32);
     let (time, start) = (Duration::from_millis(arguments.milliseconds), Instant::now());
     while start.elapsed() < time {
@@ -113,17 +116,18 @@ fn rate(file: &File, arguments: &LoopArguments, thread: u64) -> io::Result<f64> 
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
-            let at = random % blocks.max(1) * block_bytes as u64;
-            #[expect(clippy::cast_possible_truncation, reason = "below the memory's size")]
-            let place = at as usize..at as usize + block_bytes;
+            let block = random % blocks.max(1);
+            let at = block * block_bytes as u64;
+            #[expect(clippy::cast_possible_truncation, reason = "so many blocks are in memory")]
+            let in_memory = || memory[block as usize].lock().expect("no panic");
             match work {
                 Work::Read => file.read_exact_at(&mut buffer, at)?,
                 Work::Write => file.write_all_at(&buffer, at)?,
-                Work::Load => buffer.copy_from_slice(&memory[place]),
-                Work::Store => memory[place].copy_from_slice(&buffer),
+                Work::Load => buffer.copy_from_slice(&in_memory()),
+                Work::Store => in_memory().copy_from_slice(&buffer),
             }
             // Copies that nobody looks at are not left out.
-            std::hint::black_box((&mut buffer, &mut memory));
+            std::hint::black_box(&mut buffer);
         }
         count += 256;
     }

@@ -8,7 +8,7 @@ use crate::machine::Machine;
 use crate::mover::{self, Files, MoverMode, MoverStatus, Watch};
 use crate::periodic::Periodic;
 use crate::pool::{EngineFs, Inner, Pool};
-use crate::tasks::{Ledger, Places, PoolTasks, Reach, divide};
+use crate::tasks::{Ledger, Places, PoolTasks, Reach, divide, now_ms};
 use crate::{CpuId, Error, NodeId};
 use homenode_engine::BLOCK_BYTES;
 use homenode_engine::backing::BackingStore;
@@ -172,7 +172,6 @@ impl Mount {
             };
         }
         *self.tasks.asked.lock() = Some(Instant::now());
-        let mut counts = self.server.take_tasks(fs.pool().nodes());
         let mut unseen = Vec::new();
         let place = self.directory.display();
         let is_kernel = self.data().data == Data::Kernel;
@@ -183,9 +182,6 @@ impl Mount {
                     why,
                 ));
             }
-            let (threads, lost_bytes) = self.tasks.reach.lock().take();
-            counts.threads.extend(threads);
-            counts.lost_bytes += lost_bytes;
         } else {
             let why = "its server is not asked for them: only for what the cache has not, or with O_DIRECT";
             unseen.push((
@@ -194,7 +190,16 @@ impl Mount {
             ));
         }
         let mut ledger = self.tasks.ledger.lock();
-        ledger.note(counts.threads, counts.lost_bytes, start_ticks);
+        // Users of files of the kernel are known up to the last look.
+        let mut reach = self.tasks.reach.lock();
+        let counted_ms = if is_kernel { reach.counted_ms() } else { now_ms() };
+        if counted_ms > ledger.counted_ms() {
+            let mut counts = self.server.take_tasks(fs.pool().nodes());
+            let (threads, lost_bytes) = reach.take();
+            counts.threads.extend(threads);
+            ledger.note(counted_ms, counts.threads, counts.lost_bytes + lost_bytes, start_ticks);
+        }
+        drop(reach);
         let files = Busy {
             of: &OfMount::new(fs, is_kernel, &self.tasks),
         };
@@ -356,16 +361,16 @@ impl Files for OfMount<'_> {
     }
 
     fn note_reached(&self, reached: &[Reached]) {
-        if self.tasks.is_asked() {
-            let all = reached.iter();
-            let all = all.map(|entry| (entry.thread, entry.file, entry.read_bytes + entry.written_bytes));
-            let map = |file| {
-                let inode = self.fs.inode(Ino(file));
-                inode.map(|inode| self.lies(file, &inode)).unwrap_or_default()
-            };
-            let divided = divide(all, map);
-            self.tasks.reach.lock().note(divided);
-        }
+        let counted_ms = now_ms();
+        let reached = if self.tasks.is_asked() { reached } else { &[] };
+        let all = reached.iter();
+        let all = all.map(|entry| (entry.thread, entry.file, entry.read_bytes + entry.written_bytes));
+        let map = |file| {
+            let inode = self.fs.inode(Ino(file));
+            inode.map(|inode| self.lies(file, &inode)).unwrap_or_default()
+        };
+        let divided = divide(all, map);
+        self.tasks.reach.lock().note(counted_ms, divided);
     }
 }
 

@@ -17,8 +17,8 @@ use homenode_linux::process::{own_thread, start_ticks};
 use homenode_policy::mover::RATE_MIN;
 use homenode_shared::SlotNumber;
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 /// Threads that are told at most.
 const THREADS_MAX: usize = 4096;
@@ -89,10 +89,17 @@ impl Inner {
         };
         PoolTasks {
             answered: true,
+            counted_ms: now_ms(),
             threads: self.own_threads().into_iter().filter_map(told).collect(),
             ..PoolTasks::default()
         }
     }
+}
+
+/// Milliseconds of a clock that all programs of the machine read.
+pub(crate) fn now_ms() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or(0)
 }
 
 fn by_node(homes: impl IntoIterator<Item = (NodeId, u64)>) -> ByNode {
@@ -103,7 +110,8 @@ fn by_node(homes: impl IntoIterator<Item = (NodeId, u64)>) -> ByNode {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     threads: BTreeMap<u32, Moved>,
-    noted: Instant,
+    /// Up to when bytes are in it, by [`now_ms`].
+    counted_ms: u64,
     /// Bytes of threads that found no room, here or in a table.
     lost_bytes: u64,
 }
@@ -123,17 +131,28 @@ impl Default for Ledger {
     fn default() -> Self {
         Self {
             threads: BTreeMap::new(),
-            noted: Instant::now(),
+            counted_ms: now_ms(),
             lost_bytes: 0,
         }
     }
 }
 
 impl Ledger {
-    /// Adds what was counted since the last call; `started` tells a thread's start, if it is there.
-    pub(crate) fn note(&mut self, counts: Vec<TaskCount>, lost_bytes: u64, started: impl Fn(u32) -> Option<u64>) {
-        let passed_s = self.noted.elapsed().as_secs_f64().max(0.001);
-        self.noted = Instant::now();
+    /// Up to when bytes are in it, by [`now_ms`].
+    pub(crate) fn counted_ms(&self) -> u64 {
+        self.counted_ms
+    }
+
+    /// Adds what was counted since the last call and up to a later time; `started` tells a thread's start, if it is there.
+    pub(crate) fn note(
+        &mut self,
+        counted_ms: u64,
+        counts: Vec<TaskCount>,
+        lost_bytes: u64,
+        started: impl Fn(u32) -> Option<u64>,
+    ) {
+        let passed_s = (counted_ms.saturating_sub(self.counted_ms) as f64 / 1000.0).max(0.001);
+        self.counted_ms = counted_ms;
         self.note_after(passed_s, counts, lost_bytes, started);
     }
 
@@ -236,6 +255,7 @@ impl Ledger {
             let why = "there are more threads than its server tells apart, and they moved least";
             own.unseen.push((what, why.to_owned()));
         }
+        own.counted_ms = self.counted_ms;
         own
     }
 }
@@ -253,6 +273,8 @@ fn whole(rate: f64) -> u64 {
 /// Users of files of the kernel, as BPF programs counted them since the last question.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
+    /// When the programs' counts were taken last, by [`now_ms`].
+    counted_ms: u64,
     threads: Vec<TaskCount>,
     lost_bytes: u64,
     /// Where the busy files lay lately.
@@ -290,8 +312,14 @@ pub(crate) fn divide(
 }
 
 impl Reach {
-    /// Adds what was reached in a second.
-    pub(crate) fn note(&mut self, (threads, places): (Vec<TaskCount>, Places)) {
+    /// When the counts were taken last, by [`now_ms`].
+    pub(crate) fn counted_ms(&self) -> u64 {
+        self.counted_ms
+    }
+
+    /// Adds what was reached since the last call and up to `counted_ms`.
+    pub(crate) fn note(&mut self, counted_ms: u64, (threads, places): (Vec<TaskCount>, Places)) {
+        self.counted_ms = counted_ms;
         if self.threads.len() + threads.len() > REACHED_MAX {
             let homes = threads.iter().flat_map(|count| &count.homes);
             self.lost_bytes += homes.map(|(_, bytes)| bytes).sum::<u64>();
@@ -440,7 +468,7 @@ mod tests {
             _ => panic!("too little to be looked at"),
         };
         let mut reach = Reach::default();
-        reach.note(divide(reached.into_iter(), map));
+        reach.note(1, divide(reached.into_iter(), map));
         assert_eq!((reach.place(1), reach.place(2)), (Some(map(1)), None));
         let (counts, lost) = reach.take();
         assert_eq!((reach.take(), lost), ((vec![], 0), 0));
@@ -453,7 +481,7 @@ mod tests {
         );
         // What nobody takes does not grow for ever.
         for thread in 0..u32::try_from(REACHED_MAX).unwrap() + 5 {
-            reach.note(divide([(thread, 1, MIB)].into_iter(), map));
+            reach.note(2, divide([(thread, 1, MIB)].into_iter(), map));
         }
         let (counts, lost) = reach.take();
         assert_eq!((counts.len(), lost), (REACHED_MAX, 5 * MIB));

@@ -109,7 +109,7 @@ impl Sensor {
         let mut threads = Threads::default();
         let mut pools = Pools::new(ask);
         let mut gaps = Gaps::default();
-        let mut buffers = pools.read(&tree, &mut gaps);
+        let mut buffers = pools.read(&tree, last.ticks..last.ticks, &mut gaps);
         let counted = bpf.read(&tree, &mut gaps);
         let mut first = Pass {
             tree: &tree,
@@ -147,7 +147,7 @@ impl Sensor {
         let now = Reading::read(&self.tree)?;
         // Counts first: they are of the period that ends now, and settings may take a while.
         let mut gaps = Gaps::default();
-        let mut buffers = self.pools.read(&self.tree, &mut gaps);
+        let mut buffers = self.pools.read(&self.tree, self.last.ticks..now.ticks, &mut gaps);
         let counted = self.bpf.read(&self.tree, &mut gaps);
         self.read_settings(&now, topology);
         let period_ns = period_ns(self.last.ticks, now.ticks);

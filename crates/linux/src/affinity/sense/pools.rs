@@ -1,21 +1,28 @@
 //! Buffers of threads, as the servers of pools tell: bytes by thread and home, and the files they are of.
 //!
 //! Servers are asked by the command's protocol, so whoever makes a sensor brings the way to ask ([`Ask`]). Counts are since a server began
-//! to count; those of a period are what two answers differ by. A thread is known by its number and its start, so that none is taken for
-//! one that had its number before. What was told becomes a file of a recording, and is read from there again.
+//! to count; what two answers differ by was moved in the time that passed between them by the server's word, which need not be a period: servers
+//! may answer late, or have counted up to some time ago only. A period has its part of it, also one without an answer or news, for a while.
+//! A thread is known by its number and its start, so that none is taken for one that had its number before. What was told becomes a file of
+//! a recording, and is read from there again.
 //!
 //! Cost: a question and an answer for each server and period.
 
 use super::gaps::Gaps;
+use super::threads::TICKS_PER_SECOND;
 use crate::topology::sysfs::Tree;
 use homenode_policy::NodeId;
 use homenode_policy::affinity::{FileId, PoolFile};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::ops::Range;
 
 /// Where a recording has what servers told.
 const FILE: &str = "proc/homenode/tasks";
+const TICK_MS: u64 = 1000 / TICKS_PER_SECOND;
+/// Time without news after which nothing is said of a pool's threads.
+const STALE_MS: u64 = 60_000;
 const BUFFERS: &str = "bytes of threads in memory of pools";
 
 /// Bytes by node, ascending.
@@ -32,6 +39,9 @@ pub struct PoolTasks {
     pub pool: (u32, u32),
     /// Whether the server has answered; else `unseen` tells why not.
     pub answered: bool,
+    /// Up to when its counts reach, in milliseconds of any clock. Recordings of earlier versions have none.
+    #[serde(default)]
+    pub counted_ms: u64,
     /// Threads that moved bytes lately.
     pub threads: Vec<TaskBytes>,
     /// Files of theirs that may move.
@@ -67,12 +77,25 @@ pub struct FilePlace {
 /// A thread's number and start.
 type Who = (u32, u64);
 
-/// The way to ask, and the last answers.
+/// The way to ask, and what is known of each pool.
 pub(super) struct Pools {
     ask: Ask,
-    /// Pools that have answered.
-    known: HashSet<(u32, u32)>,
-    before: HashMap<((u32, u32), Who), ByNode>,
+    known: HashMap<(u32, u32), Known>,
+}
+
+/// What the answers of a pool's server come to.
+#[derive(Debug)]
+struct Known {
+    /// Up to when its counts reach, by its clock.
+    counted_ms: u64,
+    /// Period in which they came, by ours.
+    heard_ms: u64,
+    homes: HashMap<Who, ByNode>,
+    /// Bytes that were moved in so many milliseconds, the last that are known.
+    moved: HashMap<Who, ByNode>,
+    moved_in_ms: u64,
+    rates: HashMap<Who, Vec<(u64, u64)>>,
+    files: Vec<PoolFile>,
 }
 
 impl fmt::Debug for Pools {
@@ -109,13 +132,12 @@ impl Pools {
     pub(super) fn new(ask: Ask) -> Self {
         Self {
             ask,
-            known: HashSet::new(),
-            before: HashMap::new(),
+            known: HashMap::new(),
         }
     }
 
-    /// Asks, and gives what was moved since the last call.
-    pub(super) fn read(&mut self, tree: &Tree, gaps: &mut Gaps) -> Buffers {
+    /// Asks, and gives what was moved in a period, in clock ticks, that ends now.
+    pub(super) fn read(&mut self, tree: &Tree, period: Range<u64>, gaps: &mut Gaps) -> Buffers {
         let told = if tree.is_live() {
             let told = (self.ask)();
             tree.keep(FILE, &serde_json::to_vec(&told).expect("numbers and strings"));
@@ -129,58 +151,91 @@ impl Pools {
                 }
             }
         };
-        self.since(&told, gaps)
+        self.since(&told, period.start * TICK_MS..period.end * TICK_MS, gaps)
     }
 
-    fn since(&mut self, told: &[PoolTasks], gaps: &mut Gaps) -> Buffers {
+    fn since(&mut self, told: &[PoolTasks], period: Range<u64>, gaps: &mut Gaps) -> Buffers {
         let mut buffers = Buffers::default();
-        let mut now = HashMap::new();
+        self.known.retain(|pool, _| told.iter().any(|one| one.pool == *pool));
         for one in told {
-            let pool = one.pool;
-            let is_known = self.known.contains(&pool);
-            for task in &one.threads {
-                let who = (task.thread, task.started);
-                let before = self.before.get(&(pool, who));
-                // A thread that comes anew did all of it in the period.
-                if is_known {
-                    let buffer = buffers.threads.entry(who).or_default();
-                    for (node, bytes) in &task.homes {
-                        let before = before.and_then(|homes| homes.iter().find(|(known, _)| known == node));
-                        // A server that began anew has counted less.
-                        let did = before
-                            .and_then(|(_, before)| bytes.checked_sub(*before))
-                            .unwrap_or(*bytes);
-                        if did > 0 {
-                            let sum = buffer.memory.entry(NodeId(*node)).or_default();
-                            *sum = sum.saturating_add(did);
-                        }
-                    }
-                    let files = task
-                        .files
-                        .iter()
-                        .map(|(inode, rate)| (FileId { pool, inode: *inode }, *rate));
-                    buffer.files.extend(files);
-                }
-                now.insert((pool, who), task.homes.clone());
-            }
-            let by_node = |homes: &ByNode| homes.iter().map(|(node, bytes)| (NodeId(*node), *bytes)).collect();
-            let file = |place: &FilePlace| PoolFile {
-                id: FileId {
-                    pool,
-                    inode: place.inode,
-                },
-                lies: by_node(&place.homes),
-                room: by_node(&one.room),
-            };
-            buffers.files.extend(one.files.iter().map(file));
             one.unseen.iter().for_each(|(what, why)| gaps.tell(what, why));
+            if one.answered {
+                self.note(one, period.end);
+            }
+            if let Some(known) = self.known.get(&one.pool)
+                && period.end.saturating_sub(known.heard_ms) < STALE_MS
+            {
+                known.tell(one.pool, period.end - period.start, &mut buffers);
+            }
         }
         buffers.files.sort_by_key(|file| file.id);
         buffers.files.dedup_by_key(|file| file.id);
-        let answered = told.iter().filter(|one| one.answered);
-        self.known = answered.map(|one| one.pool).collect();
-        self.before = now;
         buffers
+    }
+
+    fn note(&mut self, answer: &PoolTasks, now_ms: u64) {
+        let counted_ms = if answer.counted_ms == 0 { now_ms } else { answer.counted_ms };
+        let homes: HashMap<Who, ByNode> = answer.threads.iter().map(|task| (task.who(), task.homes.clone())).collect();
+        let known = self.known.entry(answer.pool).or_insert_with(|| Known {
+            counted_ms,
+            heard_ms: now_ms,
+            homes: homes.clone(),
+            moved: HashMap::new(),
+            moved_in_ms: 1,
+            rates: HashMap::new(),
+            files: Vec::new(),
+        });
+        known.rates = answer.threads.iter().map(|task| (task.who(), task.files.clone())).collect();
+        let by_node = |homes: &ByNode| homes.iter().map(|(node, bytes)| (NodeId(*node), *bytes)).collect();
+        let file = |place: &FilePlace| PoolFile {
+            id: FileId {
+                pool: answer.pool,
+                inode: place.inode,
+            },
+            lies: by_node(&place.homes),
+            room: by_node(&answer.room),
+        };
+        known.files = answer.files.iter().map(file).collect();
+        if let Some(passed_ms @ 1..) = counted_ms.checked_sub(known.counted_ms) {
+            // A thread that comes anew did all of it in between.
+            let moved = |(who, homes): (&Who, &ByNode)| (*who, moved(known.homes.get(who), homes));
+            known.moved = homes.iter().map(moved).collect();
+            (known.moved_in_ms, known.heard_ms) = (passed_ms, now_ms);
+        }
+        (known.counted_ms, known.homes) = (counted_ms, homes);
+    }
+}
+
+impl TaskBytes {
+    fn who(&self) -> Who {
+        (self.thread, self.started)
+    }
+}
+
+fn moved(before: Option<&ByNode>, now: &ByNode) -> ByNode {
+    let since = |(node, bytes): &(u16, u64)| {
+        let before = before.and_then(|homes| homes.iter().find(|(known, _)| known == node));
+        // A server that began anew has counted less.
+        let moved = before.and_then(|(_, before)| bytes.checked_sub(*before));
+        (*node, moved.unwrap_or(*bytes))
+    };
+    now.iter().map(since).filter(|(_, bytes)| *bytes > 0).collect()
+}
+
+impl Known {
+    /// Adds what is of a period.
+    fn tell(&self, pool: (u32, u32), period_ms: u64, buffers: &mut Buffers) {
+        for (who, homes) in &self.moved {
+            let buffer = buffers.threads.entry(*who).or_default();
+            for (node, bytes) in homes {
+                let part = u128::from(*bytes) * u128::from(period_ms) / u128::from(self.moved_in_ms);
+                let sum = buffer.memory.entry(NodeId(*node)).or_default();
+                *sum = sum.saturating_add(u64::try_from(part).unwrap_or(u64::MAX));
+            }
+            let files = self.rates.get(who).into_iter().flatten();
+            buffer.files.extend(files.map(|(inode, rate)| (FileId { pool, inode: *inode }, *rate)));
+        }
+        buffers.files.extend(self.files.iter().cloned());
     }
 }
 

@@ -202,6 +202,7 @@ fn told(threads: &[Told<'_>]) -> PoolTasks {
     PoolTasks {
         pool: (0, 45),
         answered: true,
+        counted_ms: 0,
         threads: threads.iter().map(task).collect(),
         files: vec![FilePlace {
             inode: 3,
@@ -217,6 +218,7 @@ fn memory_after(first: &[PoolTasks], second: &[PoolTasks]) -> ([Vec<(NodeId, u64
     let machine = machine();
     machine.bytes("proc/homenode/tasks", &serde_json::to_vec(first).unwrap());
     let mut sensor = machine.sensor();
+    machine.uptime("101.00");
     machine.bytes("proc/homenode/tasks", &serde_json::to_vec(second).unwrap());
     machine.threads(&[8, 9, 10].map(|thread| counts(thread, 200, 0, 15)));
     let sensed = sensor.sense(&topology(&[])).unwrap();
@@ -269,4 +271,40 @@ fn counts_of_an_unknown_time_are_not_taken_for_the_periods() {
     // A server that began anew has counted less.
     let (memory, _) = memory_after(&[told(&[(8, 5, &[(0, 500)])])], &[second]);
     assert_eq!(memory[0], [(NodeId(0), 100)]);
+}
+
+#[test]
+fn periods_without_an_answer_or_news_have_their_part_of_what_is_known() {
+    let machine = machine();
+    let silent = PoolTasks {
+        pool: (0, 45),
+        ..PoolTasks::default()
+    };
+    let answer = |counted_ms, bytes| PoolTasks {
+        counted_ms,
+        ..told(&[(8, 5, &[(1, bytes)])])
+    };
+    let tell = |one: &PoolTasks| {
+        let told = serde_json::to_vec(std::slice::from_ref(one)).unwrap();
+        machine.bytes("proc/homenode/tasks", &told);
+    };
+    tell(&answer(5000, 1000));
+    let mut sensor = machine.sensor();
+    let mut run_ns = 100;
+    let mut moved_at = |uptime: &str, one: &PoolTasks| {
+        machine.uptime(uptime);
+        tell(one);
+        // A thread that does not run has no buffers.
+        run_ns += 100;
+        machine.threads(&[counts(8, run_ns, 0, 15)]);
+        let threads = sensor.sense(&topology(&[])).unwrap().snapshot.threads;
+        threads[0].memory.first().map(|(_, bytes)| *bytes)
+    };
+    assert_eq!(moved_at("101.00", &silent), None);
+    assert_eq!(moved_at("102.00", &answer(7000, 5000)), Some(2000));
+    assert_eq!(moved_at("103.00", &silent), Some(2000));
+    assert_eq!(moved_at("104.00", &answer(7000, 5000)), Some(2000));
+    assert_eq!(moved_at("106.00", &answer(8000, 5500)), Some(1000));
+    assert_eq!(moved_at("165.00", &silent), Some(500 * 59));
+    assert_eq!(moved_at("166.00", &silent), None);
 }

@@ -7,7 +7,7 @@
 use crate::attributes;
 use crate::faults::Quiet;
 use crate::pages::{self, File, Told};
-use homenode_shared::{Line, PIECE_BYTES, PIECES, Seen, try_copy, try_copy_past_caches};
+use homenode_shared::{Line, PAST_CACHES_BYTES_MIN, PIECE_BYTES, PIECES, Seen, expect, try_copy, try_copy_past_caches};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -288,9 +288,17 @@ impl Mapped {
             .then(|| self.base.load(Ordering::Relaxed).wrapping_add(within as usize))
     }
 
-    /// Looks at the line before a copy. Returns its words, and the first byte of a range that is mapped, while what is known of the file is true.
+    /// Looks at the line before a copy, which goes through the caches or not. Returns its words, and the first byte of a range that is mapped, while what
+    /// is known of the file is true.
     #[inline]
-    fn begin(&self, range: Range) -> Result<(Before, Seen, *mut u8), Before> {
+    fn begin(&self, range: Range, is_cached: bool) -> Result<(Before, Seen, *mut u8), Before> {
+        let at = self.address(range);
+        if let Some(at) = at
+            && is_cached
+        {
+            // What is looked at next takes some hundred instructions, and the bytes are on their way meanwhile.
+            expect(at, range.bytes);
+        }
         let before = Before {
             number: self.number.load(Ordering::Relaxed),
             seen: self.line().look(),
@@ -301,8 +309,7 @@ impl Mapped {
             .seen
             .filter(|seen| seen.cuts == self.cuts.load(Ordering::Acquire))
             .ok_or(before)?;
-        let at = self.address(range).ok_or(before)?;
-        Ok((before, seen, at))
+        Ok((before, seen, at.ok_or(before)?))
     }
 
     /// Copies from the file; what is to be told to [`Mapped::after_read`] when that is not possible.
@@ -311,7 +318,7 @@ impl Mapped {
     /// The buffers can be written to, `range.bytes` in all.
     #[inline]
     pub(crate) unsafe fn read(&self, range: Range, to: &impl Buffers) -> Result<(), Before> {
-        let (before, seen, at) = self.begin(range)?;
+        let (before, seen, at) = self.begin(range, true)?;
         // Acquire: pieces that are known below it.
         let is_known = range.end() <= self.size.load(Ordering::Acquire) && self.is_dense(range);
         if !is_known || self.read_tick.load(Ordering::Relaxed) != before.tick {
@@ -331,7 +338,8 @@ impl Mapped {
     /// The buffers can be read, `range.bytes` in all.
     #[inline]
     pub(crate) unsafe fn write(&self, range: Range, from: &impl Buffers) -> Result<(), Before> {
-        let (before, seen, at) = self.begin(range)?;
+        let is_large = self.size.load(Ordering::Relaxed) >= LARGE_BYTES;
+        let (before, seen, at) = self.begin(range, !is_large || range.bytes < PAST_CACHES_BYTES_MIN)?;
         let is_known = range.end() <= self.size.load(Ordering::Acquire) && self.can_write.load(Ordering::Relaxed);
         // Acquire: the system call of another thread came before.
         let is_stamped =
@@ -339,7 +347,6 @@ impl Mapped {
         if !is_known || !is_stamped {
             return Err(before);
         }
-        let is_large = self.size.load(Ordering::Relaxed) >= LARGE_BYTES;
         // SAFETY: the range is mapped as long as the caller is inside; the buffers are the caller's.
         let is_copied = unsafe { from.copy(at, is_large) };
         if is_copied && self.line().is_written_since(seen) {

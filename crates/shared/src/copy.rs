@@ -43,10 +43,56 @@ global_asm!(
     "2:",
     "test rcx, rcx",
     "jz homenode_copy_end",
+    "cmp rdx, 64",
+    "jb 3f",
+    // The last 64 bytes, some of which are copied by now.
+    "movups xmm0, [rsi + rcx - 64]",
+    "movups xmm1, [rsi + rcx - 48]",
+    "movups xmm2, [rsi + rcx - 32]",
+    "movups xmm3, [rsi + rcx - 16]",
+    "movups [rdi + rcx - 64], xmm0",
+    "movups [rdi + rcx - 48], xmm1",
+    "movups [rdi + rcx - 32], xmm2",
+    "movups [rdi + rcx - 16], xmm3",
+    "xor ecx, ecx",
+    "jmp homenode_copy_end",
     "3:",
     // Interrupted, it has counted down what it has copied.
     "rep movsb",
     "jmp homenode_copy_end",
+    // By registers of 32 bytes, which processors with AVX have: the string instruction is better from further on.
+    ".globl homenode_copy_wide",
+    ".hidden homenode_copy_wide",
+    ".type homenode_copy_wide,@function",
+    "homenode_copy_wide:",
+    "mov rcx, rdx",
+    "cmp rcx, 32768",
+    "jb 6f",
+    "mov eax, edi",
+    "sub eax, esi",
+    "and eax, 4095",
+    "dec eax",
+    "cmp eax, 62",
+    "ja 3b",
+    "6:",
+    "cmp rcx, 128",
+    "jb 5b",
+    "7:",
+    "vmovups ymm0, [rsi]",
+    "vmovups ymm1, [rsi + 32]",
+    "vmovups ymm2, [rsi + 64]",
+    "vmovups ymm3, [rsi + 96]",
+    "vmovups [rdi], ymm0",
+    "vmovups [rdi + 32], ymm1",
+    "vmovups [rdi + 64], ymm2",
+    "vmovups [rdi + 96], ymm3",
+    "sub rsi, -128",
+    "sub rdi, -128",
+    "add rcx, -128",
+    "cmp rcx, 128",
+    "jae 7b",
+    "vzeroupper",
+    "jmp 5b",
     // Copy past the caches: bytes go to memory without being read from there first.
     ".globl homenode_copy_past_caches",
     ".hidden homenode_copy_past_caches",
@@ -114,8 +160,13 @@ unsafe extern "C" {
     fn homenode_copy(to: *mut u8, from: *const u8, bytes: usize) -> usize;
     fn homenode_copy_end();
     #[cfg(target_arch = "x86_64")]
+    fn homenode_copy_wide(to: *mut u8, from: *const u8, bytes: usize) -> usize;
+    #[cfg(target_arch = "x86_64")]
     fn homenode_copy_past_caches(to: *mut u8, from: *const u8, bytes: usize) -> usize;
 }
+
+/// Fewer bytes do not go past the caches.
+pub const PAST_CACHES_BYTES_MIN: u64 = 2048;
 
 /// Copies bytes between a mapping of a file and memory of the caller, both of which others may change meanwhile. False if a page could not be had, in a
 /// process whose handler of SIGBUS calls [`end_copy`]: some of the bytes are copied then.
@@ -125,6 +176,11 @@ unsafe extern "C" {
 #[inline]
 #[must_use]
 pub unsafe fn try_copy(to: *mut u8, from: *const u8, bytes: usize) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx") {
+        // SAFETY: as below, and the processor has AVX.
+        return unsafe { homenode_copy_wide(to, from, bytes) == 0 };
+    }
     // SAFETY: the caller's. The routine is one call of the C ABI, which touches no memory but these bytes.
     unsafe { homenode_copy(to, from, bytes) == 0 }
 }
@@ -137,12 +193,31 @@ pub unsafe fn try_copy(to: *mut u8, from: *const u8, bytes: usize) -> bool {
 #[must_use]
 pub unsafe fn try_copy_past_caches(to: *mut u8, from: *const u8, bytes: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if bytes >= 2048 {
+    if bytes as u64 >= PAST_CACHES_BYTES_MIN {
         // SAFETY: as in `try_copy`.
         return unsafe { homenode_copy_past_caches(to, from, bytes) == 0 };
     }
     // SAFETY: the caller's.
     unsafe { try_copy(to, from, bytes) }
+}
+
+/// Has the processor load the first bytes of what will be copied soon. Any address will do.
+#[inline]
+pub fn expect(at: *const u8, bytes: u64) {
+    const MOST: u64 = 1024;
+    for line in (0..bytes.min(MOST)).step_by(64) {
+        let at = at.wrapping_add(line as usize);
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a hint, which reads nothing that a program could tell.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+        }
+        #[cfg(all(target_arch = "aarch64", not(miri)))]
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags));
+        }
+    }
 }
 
 /// Ends a copy that a signal has interrupted: the thread goes on at the routine's end. False if the signal came from elsewhere. Called in a handler.
@@ -169,6 +244,12 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     type Copy = unsafe fn(*mut u8, *const u8, usize) -> bool;
+
+    /// [`try_copy`] of a processor without AVX.
+    unsafe fn narrow(to: *mut u8, from: *const u8, bytes: usize) -> bool {
+        // SAFETY: the caller's.
+        unsafe { homenode_copy(to, from, bytes) == 0 }
+    }
 
     extern "C" fn on_bus_error(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: the kernel gives a context to an action with SA_SIGINFO, for the time of the call.
@@ -208,12 +289,16 @@ mod tests {
         assert_ne!(mapped, libc::MAP_FAILED);
         let mapped = mapped.cast::<u8>();
         let mut bytes = vec![1_u8; 16384];
-        for count in [0, 1, 63, 64, 65, 128, 2047, 2048, 2049, 2111, 4000, 8192] {
+        for count in [
+            0, 1, 63, 64, 65, 127, 128, 129, 193, 1000, 2047, 2048, 2049, 2111, 4000, 8192,
+        ] {
             // There the low bits of both places differ by 16.
             let alias = (4096 + 16 - bytes.as_ptr().addr() % 4096) % 4096;
             for (copy, at) in [
                 (try_copy as Copy, 0),
                 (try_copy, alias),
+                (narrow, 3),
+                (narrow, alias),
                 (try_copy_past_caches, 0),
                 (try_copy_past_caches, 16),
                 (try_copy_past_caches, 5),
@@ -238,6 +323,8 @@ mod tests {
         bytes.fill(1);
         // SAFETY: both are as long, but for pages that the file does not have.
         assert!(!unsafe { try_copy(bytes.as_mut_ptr(), mapped, 8193) });
+        // SAFETY: as above.
+        assert!(!unsafe { narrow(bytes.as_mut_ptr(), mapped, 8193) });
         assert!(bytes[..8192].iter().all(|byte| *byte == 7) && bytes[8192] == 1);
         // SAFETY: as above.
         assert!(!unsafe { try_copy(bytes.as_mut_ptr(), mapped.wrapping_add(8192 - 192), 256) });

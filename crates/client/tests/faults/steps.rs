@@ -187,7 +187,7 @@ impl Bench {
         // The server may look at a file at any time.
         let is_copy = call.is_copy() && first.is_none();
         let traces = std::iter::repeat_with(trace).take(TRIES).flatten();
-        let mut traces = traces.filter(|places| !is_copy || places.iter().any(Place::is_repeated));
+        let mut traces = traces.filter(|places| !is_copy || places.iter().any(|place| place.is_amid));
         traces.next().expect("undisturbed, it comes to each place")
     }
 
@@ -394,15 +394,12 @@ fn stops(bench: &mut Bench, random: &mut fastrand::Rng) -> Vec<Stop> {
     for call in &CALLS {
         let stops = stops_of(bench, call, None, random);
         // In the middle of the copy.
-        let middle = stops
-            .iter()
-            .find(|stop| stop.place.is_repeated())
-            .map(|stop| stop.place);
+        let middle = stops.iter().find(|stop| stop.place.is_amid).map(|stop| stop.place);
         all.push(stops.into_iter());
         if !call.is_copy() || !call.is_write {
             continue;
         }
-        let middle = middle.expect("a copy repeats an instruction");
+        let middle = middle.expect("a copy has a middle");
         for other in first_others() {
             all.push(stops_of(bench, call, Some((middle, other)), random).into_iter());
         }

@@ -23,22 +23,20 @@ pub(super) struct Place {
     repeated: u32,
     /// Whether a copy or a system call has begun before it.
     pub(super) is_late: bool,
-}
-
-impl Place {
-    /// Whether it lies in the middle of an instruction that repeats itself.
-    pub(super) fn is_repeated(&self) -> bool {
-        self.repeated > 0
-    }
+    /// Whether a copy has begun to store bytes before it, and has not returned.
+    pub(super) is_amid: bool,
 }
 
 /// Repetitions after which an instruction that repeats itself is a place once more.
 const REPEATED: [u32; 3] = [0, 1, 8];
 /// Bytes of such an instruction: `rep movsb`.
 const REPEATING_BYTES: u64 = 2;
-/// The instruction that is a system call, and one by which copies begin: `movups xmm0, [rsi]`.
+/// The instruction that is a system call, those by which copies begin to load and to store, `movups xmm0, [rsi]`, `vmovups ymm0, [rsi]`, and the other way, and that which
+/// ends them.
 const SYSTEM_CALL: [u8; 2] = [0x0F, 0x05];
-const COPY: [u8; 3] = [0x0F, 0x10, 0x06];
+const LOADS: [&[u8]; 2] = [&[0x0F, 0x10, 0x06], &[0xC5, 0xFC, 0x10, 0x06]];
+const STORES: [&[u8]; 2] = [&[0x0F, 0x11, 0x07], &[0xC5, 0xFC, 0x11, 0x07]];
+const RETURN: u8 = 0xC3;
 
 impl Traced {
     /// Begins to trace the first thread of a process.
@@ -154,10 +152,11 @@ impl Traced {
     pub(super) fn places_until(&self, stop: u64, visits: u32) -> Vec<Place> {
         let mut places: Vec<Place> = Vec::new();
         let mut visited = HashMap::<u64, u32>::new();
-        let (mut address, mut is_late) = (self.counter(), false);
+        let (mut address, mut is_late, mut is_amid) = (self.counter(), false, false);
         while address != stop - 1 {
             let code = self.code(address).to_le_bytes();
-            is_late |= code.starts_with(&SYSTEM_CALL) || code.starts_with(&COPY);
+            let is_one = |of: &[&[u8]]| of.iter().any(|one| code.starts_with(one));
+            is_late |= is_one(&[&SYSTEM_CALL]) || is_one(&LOADS);
             self.go_on(libc::PTRACE_SINGLESTEP);
             let next = self.counter();
             let is_repeating = next == address;
@@ -174,8 +173,10 @@ impl Traced {
                     visit: *visit,
                     repeated: *repeated,
                     is_late,
+                    is_amid: *repeated > 0 || is_amid,
                 }));
             }
+            is_amid = (is_amid || is_one(&STORES)) && code[0] != RETURN;
             address = self.counter();
         }
         self.to_stop();

@@ -174,8 +174,16 @@ impl Pools {
     }
 
     fn note(&mut self, answer: &PoolTasks, now_ms: u64) {
-        let counted_ms = if answer.counted_ms == 0 { now_ms } else { answer.counted_ms };
-        let homes: HashMap<Who, ByNode> = answer.threads.iter().map(|task| (task.who(), task.homes.clone())).collect();
+        let counted_ms = if answer.counted_ms == 0 {
+            now_ms
+        } else {
+            answer.counted_ms
+        };
+        let homes: HashMap<Who, ByNode> = answer
+            .threads
+            .iter()
+            .map(|task| (task.who(), task.homes.clone()))
+            .collect();
         let known = self.known.entry(answer.pool).or_insert_with(|| Known {
             counted_ms,
             heard_ms: now_ms,
@@ -185,7 +193,11 @@ impl Pools {
             rates: HashMap::new(),
             files: Vec::new(),
         });
-        known.rates = answer.threads.iter().map(|task| (task.who(), task.files.clone())).collect();
+        known.rates = answer
+            .threads
+            .iter()
+            .map(|task| (task.who(), task.files.clone()))
+            .collect();
         let by_node = |homes: &ByNode| homes.iter().map(|(node, bytes)| (NodeId(*node), *bytes)).collect();
         let file = |place: &FilePlace| PoolFile {
             id: FileId {
@@ -233,7 +245,9 @@ impl Known {
                 *sum = sum.saturating_add(u64::try_from(part).unwrap_or(u64::MAX));
             }
             let files = self.rates.get(who).into_iter().flatten();
-            buffer.files.extend(files.map(|(inode, rate)| (FileId { pool, inode: *inode }, *rate)));
+            buffer
+                .files
+                .extend(files.map(|(inode, rate)| (FileId { pool, inode: *inode }, *rate)));
         }
         buffers.files.extend(self.files.iter().cloned());
     }

@@ -112,7 +112,10 @@ fn main() -> ExitCode {
         }
         Err(error) => error.exit(),
     };
-    logging::start(has_own_terminal(&verb));
+    // `run` logs nothing, and is to be gone soon.
+    if !matches!(verb, Verb::Run(_)) {
+        logging::start(has_own_terminal(&verb));
+    }
     if let Verb::Fsck(args) = &verb {
         return fsck::run(args);
     }

@@ -48,8 +48,35 @@ impl RunArgs {
     /// Parses the command line of this process if this is its verb.
     pub(crate) fn parse_if_meant() -> Option<clap::error::Result<Self>> {
         let mut words = std::env::args_os().skip(1);
-        let name = words.next().filter(|verb| verb == "run").map(|_| "homenode run".into());
-        name.map(|name| clap::Parser::try_parse_from(std::iter::once(name).chain(words)))
+        words.next().filter(|verb| verb == "run")?;
+        let words: Vec<OsString> = words.collect();
+        let name = std::iter::once("homenode run".into());
+        // A program that starts and ends at once should not wait for those who tell what was wrong.
+        let plain = Self::plain(words.iter().cloned()).map(Ok);
+        plain.or_else(|| Some(clap::Parser::try_parse_from(name.chain(words))))
+    }
+
+    /// What words say that are right and do not ask for help.
+    fn plain(mut words: impl Iterator<Item = OsString>) -> Option<Self> {
+        let (mut pool, mut stats) = (None, false);
+        loop {
+            let word = words.next()?;
+            let command: Vec<OsString> = match word.to_str() {
+                Some("--stats") if !stats => {
+                    stats = true;
+                    continue;
+                }
+                Some("--pool") if pool.is_none() => {
+                    let is_name = |word: &OsString| !matches!(word.as_encoded_bytes(), [] | [b'-', ..]);
+                    pool = Some(words.next().filter(is_name)?.into());
+                    continue;
+                }
+                Some("--") => words.collect(),
+                _ if word.as_encoded_bytes().starts_with(b"-") => return None,
+                _ => std::iter::once(word).chain(words).collect(),
+            };
+            return (!command.is_empty()).then_some(Self { pool, stats, command });
+        }
     }
 }
 
@@ -130,4 +157,43 @@ pub(crate) fn library() -> Result<PathBuf> {
 /// Whether the dynamic linker takes the path for one: it separates paths by colons and blanks.
 fn can_be_listed(path: &OsStr) -> bool {
     !path.as_encoded_bytes().iter().any(|byte| matches!(byte, b':' | b' '))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn plain_words_mean_what_clap_says() {
+        let lines = [
+            ("echo a", true),
+            ("-- echo a", true),
+            ("--stats echo --stats --pool", true),
+            ("--pool /m --stats -- echo -- a", true),
+            ("--stats --pool /m sh -c exit", true),
+            ("-- -- echo", true),
+            ("-- --help", true),
+            ("--pool=/m echo", false),
+            ("--help", false),
+            ("", false),
+            ("--", false),
+            ("--stats", false),
+            ("--stats --stats echo", false),
+            ("--pool", false),
+            ("--pool --stats echo", false),
+            ("--pool /a --pool /b echo", false),
+            ("-x echo", false),
+            ("- echo", false),
+        ];
+        for (line, is_plain) in lines {
+            let words: Vec<OsString> = line.split_ascii_whitespace().map(OsString::from).collect();
+            let plain = RunArgs::plain(words.iter().cloned());
+            assert_eq!(plain.is_some(), is_plain, "{line}");
+            let Some(plain) = plain else { continue };
+            let name = std::iter::once("homenode run".into());
+            let args = RunArgs::try_parse_from(name.chain(words)).unwrap();
+            assert_eq!(format!("{plain:?}"), format!("{args:?}"), "{line}");
+        }
+    }
 }

@@ -9,8 +9,13 @@ fn main() {
         // Where there is no such archive, the shared one does.
         let argument = format!("-print-file-name=lib{library}.a");
         let found = Command::new("cc").arg(argument).output();
-        let Some(found) = found.ok().and_then(|found| String::from_utf8(found.stdout).ok()) else { continue };
-        if let Some(directory) = Path::new(found.trim()).parent().filter(|directory| directory.is_absolute()) {
+        let Some(found) = found.ok().and_then(|found| String::from_utf8(found.stdout).ok()) else {
+            continue;
+        };
+        if let Some(directory) = Path::new(found.trim())
+            .parent()
+            .filter(|directory| directory.is_absolute())
+        {
             println!("cargo::rustc-link-search=native={}", directory.display());
             println!("cargo::rustc-link-lib=static:-bundle={library}");
         }

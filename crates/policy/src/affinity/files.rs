@@ -6,7 +6,8 @@
 //! - several of them would move at a higher price than the file, or
 //! - they stay far from it although they were free: with all that is placed, that is best for them.
 //!
-//! A file that has moved rests, as a thread does. Nothing is moved for threads that are left alone or have just moved.
+//! A file that has moved rests, as a thread does. Nothing is moved for threads that are left alone or have just moved, nor for those whose place
+//! beside the file a thread has that rests: when it may move again, they go there.
 //! Cost: the files of the snapshot times the threads that use each; a second model when any file moves.
 
 use super::cost::{Cost, NS_PER_S};
@@ -16,7 +17,7 @@ use super::tasks::Task;
 use super::{FileId, FileReason, MoveFile, Policy, PoolFile, Previous, Snapshot};
 use crate::NodeId;
 use crate::mover::{self, Reason};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 /// When files are looked at.
@@ -56,10 +57,17 @@ pub(super) fn wanted(snapshot: &Snapshot, previous: &Previous, state: &State<'_>
         }
     }
     let mut buffers: Buffers = model.tasks.iter().map(|task| buffers(task, state)).collect();
+    let mut kept: BTreeSet<NodeId> = BTreeSet::new();
+    if moment == Moment::Placed {
+        let resting = (0..model.tasks.len()).filter(|task| is_resting(&model.tasks[*task]));
+        kept.extend(resting.map(|task| model.node_of(state.place_of[task])));
+    }
     let files: BTreeMap<FileId, &PoolFile> = snapshot.files.iter().map(|file| (file.id, file)).collect();
     let rests = |file: &&&PoolFile| previous.file_rests(file.id, model.config.dwell_periods);
     let movable = files.values().filter(|file| !rests(file));
+    let is_blocked = |file: &PoolFile| file.lies.iter().any(|(node, _)| kept.contains(node));
     movable
+        .filter(|file| !is_blocked(file))
         .filter_map(|file| decide(file, users.get(&file.id)?, state, moment, &mut buffers))
         .collect()
 }
@@ -122,15 +130,16 @@ fn decide(file: &PoolFile, users: &[User], state: &State<'_>, moment: Moment, al
 /// Why the file is to come to these threads; none where it is not.
 fn reason(there: &[&User], state: &State<'_>, moment: Moment, price: Cost) -> Option<FileReason> {
     let model = state.model;
-    let rate = |wanted: fn(&Task<'_>) -> bool| {
-        let found = there.iter().filter(|user| wanted(&model.tasks[user.task]));
+    let rate = |wanted: &dyn Fn(usize) -> bool| {
+        let found = there.iter().filter(|user| wanted(user.task));
         found.fold(0, |sum: u64, user| sum.saturating_add(user.rate))
     };
-    let all = rate(|_| true);
-    if rate(is_left).saturating_mul(2) > all {
+    let all = rate(&|_| true);
+    let moves = |task: usize| state.place_of[task] != model.tasks[task].origin;
+    if rate(&|task| is_left(&model.tasks[task]) || moves(task)).saturating_mul(2) > all {
         return None;
     }
-    if rate(is_held).saturating_mul(2) >= all {
+    if rate(&|task| is_held(&model.tasks[task])).saturating_mul(2) >= all {
         return Some(FileReason::Held);
     }
     let free = there
@@ -147,7 +156,12 @@ fn reason(there: &[&User], state: &State<'_>, moment: Moment, price: Cost) -> Op
 
 /// Whether nothing is done for a task now.
 fn is_left(task: &Task<'_>) -> bool {
-    task.policy != Policy::Local || matches!(task.hold, Some(Why::Off | Why::Dwell { .. } | Why::New))
+    task.policy != Policy::Local || matches!(task.hold, Some(Why::Off)) || is_resting(task)
+}
+
+/// Whether a task stays where it is for some periods only.
+fn is_resting(task: &Task<'_>) -> bool {
+    matches!(task.hold, Some(Why::Dwell { .. } | Why::New))
 }
 
 /// Whether others keep a task where it is.

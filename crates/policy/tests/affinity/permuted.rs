@@ -154,3 +154,38 @@ fn reader_that_was_put_elsewhere_makes_way_however_little_it_moves() {
         assert_eq!(period(&mut world, &config, &mut previous).actions, []);
     }
 }
+
+/// Readers of files, some of which have been moved before anybody knew where their files are.
+#[test]
+fn files_stay_while_threads_rest_in_the_places_that_others_want() {
+    let mut world = World::new(&[1; NODES as usize], 20, 2);
+    for node in 0..NODES {
+        let reader = world.add_thread("reader", u32::from(node), 70);
+        let inode = u64::from(node) + 1;
+        world.add_file(inode, (node + 1) % NODES, 12 * MB);
+        world.add_use(reader, inode, 6 * MB);
+        world.fixed.push((reader, NodeId((node + 1) % NODES), 0));
+    }
+    let config = Config {
+        dwell_periods: 3,
+        ..Config::default()
+    };
+    let mut previous = Previous::default();
+    // Two have buffers at each other's place besides, and change places.
+    for (reader, home) in [(2, 5), (5, 2)] {
+        world.fixed.push((reader, NodeId(home), 100 * MB));
+    }
+    for reader in [0, 1, 3, 4, 6, 7] {
+        world.uses[reader].bytes = 1000;
+    }
+    world.observe();
+    let plan = period(&mut world, &config, &mut previous);
+    assert_eq!((plan.actions.len(), plan.files.len()), (2, 0), "{plan:?}");
+    world.fixed.truncate(usize::from(NODES));
+    world.uses.iter_mut().for_each(|it| it.bytes = 6 * MB);
+    world.observe();
+    for _ in 0..8 {
+        assert_eq!(period(&mut world, &config, &mut previous).files, []);
+    }
+    assert_eq!(misplaced(&world), [0; 0]);
+}

@@ -59,6 +59,8 @@ const RATIOS_MIN: [(&str, &str, f64); 20] = [
 const SCALING_MIN: f64 = 0.9;
 /// Most ns that a call on a file of no pool may take longer.
 const OTHER_NS_MAX: f64 = 3.0;
+/// Most ns that a program may start later.
+const START_NS_MAX: f64 = 2e6;
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -221,10 +223,15 @@ fn findings(report: &Report) -> Vec<Finding> {
             .ratio
             .get(loops::MEMCPY)
             .map(|found| (*found, Bound::AtLeast(SCALING_MIN)));
+        let most = if row.case == loops::START {
+            START_NS_MAX
+        } else {
+            OTHER_NS_MAX
+        };
         let other = row
             .peers
             .get(loops::PLAIN)
-            .map(|plain| (row.homenode - plain, Bound::AtMost(OTHER_NS_MAX)));
+            .map(|plain| (row.homenode - plain, Bound::AtMost(most)));
         let (what, (found, bound)) = (row.case.clone(), scaling.or(other)?);
         Some(Finding { what, found, bound })
     });

@@ -7,7 +7,9 @@
 use crate::attributes;
 use crate::faults::Quiet;
 use crate::pages::{self, File, Told};
-use homenode_shared::{Line, PAST_CACHES_BYTES_MIN, PIECE_BYTES, PIECES, Seen, expect, try_copy, try_copy_past_caches};
+use homenode_shared::{
+    Line, PAST_CACHES_BYTES_MIN, PIECE_BYTES, PIECES, Seen, prefetch, try_copy, try_copy_past_caches,
+};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -297,7 +299,7 @@ impl Mapped {
             && is_cached
         {
             // What is looked at next takes some hundred instructions, and the bytes are on their way meanwhile.
-            expect(at, range.bytes);
+            prefetch(at, range.bytes);
         }
         let before = Before {
             number: self.number.load(Ordering::Relaxed),

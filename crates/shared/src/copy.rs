@@ -203,10 +203,11 @@ pub unsafe fn try_copy_past_caches(to: *mut u8, from: *const u8, bytes: usize) -
 
 /// Has the processor load the first bytes of what will be copied soon. Any address will do.
 #[inline]
-pub fn expect(at: *const u8, bytes: u64) {
-    const MOST: u64 = 1024;
-    for line in (0..bytes.min(MOST)).step_by(64) {
-        let at = at.wrapping_add(line as usize);
+pub fn prefetch(at: *const u8, bytes: u64) {
+    const MOST: usize = 1024;
+    let bytes = usize::try_from(bytes).unwrap_or(MOST).min(MOST);
+    for line in (0..bytes).step_by(64) {
+        let at = at.wrapping_add(line);
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         // SAFETY: a hint, which reads nothing that a program could tell.
         unsafe {

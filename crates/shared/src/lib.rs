@@ -23,7 +23,7 @@ pub use block_map::{
     Allowance, Asker, BlockMap, Change, Extent, Found, Nodes, NodesExhausted, Places, RUN_BLOCKS, Taker,
 };
 pub use bucket::Bucket;
-pub use copy::{PAST_CACHES_BYTES_MIN, end_copy, expect, try_copy, try_copy_past_caches};
+pub use copy::{PAST_CACHES_BYTES_MIN, end_copy, prefetch, try_copy, try_copy_past_caches};
 pub use fault::{Guarded, is_lost};
 pub use frames::{Away, Cooled, Epochs, Forgotten, FrameIndex};
 pub use freeze::Freeze;

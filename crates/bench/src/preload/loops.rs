@@ -1,4 +1,5 @@
-//! Bare loops, each in a process of its own: of reads, of writes, of copies in memory beside them, and of calls on files of no pool.
+//! Bare loops, each in a process of its own: of reads, of writes, of copies in memory beside them, and of calls on files of no pool; and programs that do
+//! nothing, one after the other.
 
 use super::told;
 use crate::error::Error;
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 pub(super) const MEMCPY: &str = "memcpy";
 /// Without the library.
 pub(super) const PLAIN: &str = "plain";
+pub(super) const OTHER: &str = "preload/other";
+pub(super) const START: &str = "preload/start";
 const BLOCK_BYTES: usize = 4096;
 
 /// Work of a loop on each block.
@@ -141,7 +144,12 @@ pub(super) enum Alone {
     Threads { writes: bool },
     /// A call on a file of no pool, with the library and without it.
     Other,
+    /// A program that does nothing, by `homenode run` and without it.
+    Start,
 }
+
+/// Programs that are started for a sample.
+const STARTS: u32 = 20;
 
 impl Alone {
     pub(super) fn all() -> Vec<Self> {
@@ -149,6 +157,7 @@ impl Alone {
             Self::Threads { writes: true },
             Self::Threads { writes: false },
             Self::Other,
+            Self::Start,
         ]
     }
 
@@ -156,7 +165,8 @@ impl Alone {
         match self {
             Self::Threads { writes: true } => "preload/threads/4k/write",
             Self::Threads { writes: false } => "preload/threads/4k/read",
-            Self::Other => "preload/other",
+            Self::Other => OTHER,
+            Self::Start => START,
         }
     }
 
@@ -188,6 +198,21 @@ impl Alone {
                     sample(Command::new(&others.program), Some(Path::new(&list)))
                 })?
             }
+            Self::Start => interleave(1, 2, rounds, |_, _, turn| {
+                interrupt::check()?;
+                let start = Instant::now();
+                for _ in 0..STARTS {
+                    let mut command = match turn {
+                        0 => Command::new(library.with_file_name("homenode")),
+                        _ => Command::new("/bin/true"),
+                    };
+                    if turn == 0 {
+                        command.args(["run", "--", "/bin/true"]);
+                    }
+                    told(&mut command, None, || "starting /bin/true".to_owned())?;
+                }
+                Ok::<_, Error>(start.elapsed().as_nanos() as f64 / f64::from(STARTS))
+            })?,
         }
         .remove(0);
         let name = self.name().to_owned();
@@ -198,7 +223,10 @@ impl Alone {
                 &own_2.over(own_1),
                 &[(MEMCPY, &memcpy_2.over(memcpy_1))],
             ),
-            [own, plain] => Row::new(name, "ns/op", own, &[(PLAIN, plain)]),
+            [own, plain] => {
+                let unit = if name == START { "ns/start" } else { "ns/op" };
+                Row::new(name, unit, own, &[(PLAIN, plain)])
+            }
             _ => unreachable!("so many turns"),
         })
     }

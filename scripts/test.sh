@@ -88,7 +88,7 @@ step "examples in the documentation"
 cargo test --workspace --doc
 
 step "crashes of durable pools: planted faults are found, with members on disks"
-# `make crash` has members of each kind.
+# Each fault has a meaning there. `make crash` has members of each kind.
 HOMENODE_CRASH_KIND=block cargo test -p homenode-engine --features planted --test crash planted
 
 # What is done on a mount is done by each transport, with each kind of body. Last, all tests by the better transport, with files of the

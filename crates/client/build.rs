@@ -1,13 +1,17 @@
 //! The name by which programs link the library, and the unwinder within it: the shared one takes a third of the time that a program
 //! with the library takes longer to start.
 
+use std::env;
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libhomenode.so");
     println!("cargo::rerun-if-changed=build.rs");
-    // Where the compiler has no such library, the shared one does.
+    // The library that is looked for is this machine's; where there is none, the shared one does.
+    if env::var_os("HOST") != env::var_os("TARGET") {
+        return;
+    }
     let found = Command::new("cc").arg("-print-file-name=libgcc_eh.a").output();
     let Some(found) = found.ok().and_then(|found| String::from_utf8(found.stdout).ok()) else {
         return;

@@ -22,7 +22,7 @@ const PRELOAD: &str = "LD_PRELOAD";
 
 /// Run a command whose reads and writes at an offset, on mounted pools, are copies by its own threads.
 ///
-/// It is for programs that use pread(2) and pwrite(2) on files that they have opened for both: databases, fio, channels of the JVM. fstat(2) and stat(2) ask the server at most once in a tick of the kernel's clock. All other calls, and all
+/// It is for programs that use pread(2) and pwrite(2) on files that they have open for reading, or for both, and have used 32 times: databases, fio, channels of the JVM. fstat(2) and stat(2) ask the server at most once in a tick of the kernel's clock. All other calls, and all
 /// other files, are as ever. Files have to be the kernel's (`homenode status` says: data kernel), as they are on pools of memory, and are not on durable ones. Programs that are linked statically, run with another user's rights, or use
 /// another C library than glibc run unchanged.
 #[derive(clap::Parser, Debug)]
@@ -51,12 +51,12 @@ impl RunArgs {
         words.next().filter(|verb| verb == "run")?;
         let words: Vec<OsString> = words.collect();
         let name = std::iter::once("homenode run".into());
-        // A program that starts and ends at once should not wait for those who tell what was wrong.
+        // A program that starts and ends at once should not wait for clap, which tells what was wrong.
         let plain = Self::plain(words.iter().cloned()).map(Ok);
         plain.or_else(|| Some(clap::Parser::try_parse_from(name.chain(words))))
     }
 
-    /// What words say that are right and do not ask for help.
+    /// Parses words that clap would take, and that do not ask for help; `None` for others.
     fn plain(mut words: impl Iterator<Item = OsString>) -> Option<Self> {
         let (mut pool, mut stats) = (None, false);
         loop {
@@ -96,6 +96,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<()> {
     let error = command.exec();
     let name = shown(Path::new(program));
     match error.kind() {
+        ErrorKind::NotFound if program.as_encoded_bytes().starts_with(b"-") => {
+            fail!("cannot run {name}: there is no such command, and no such option: see `homenode run --help`")
+        }
         ErrorKind::NotFound => fail!("cannot run {name}: there is no such command, or not what its first line names"),
         _ => Err(Failure::new(format!("cannot run {name}: {error}"))),
     }
@@ -144,7 +147,13 @@ pub(crate) fn library() -> Result<PathBuf> {
     let places = [directory.join(LIBRARY), directory.join("../lib/homenode").join(LIBRARY)];
     let found = places.iter().find(|place| place.is_file());
     let found = found.and_then(|place| place.canonicalize().ok());
-    found.filter(|place| can_be_listed(place.as_os_str())).ok_or_else(|| {
+    if let Some(place) = found.as_deref().filter(|place| !can_be_listed(place.as_os_str())) {
+        fail!(
+            "cannot use {}: the dynamic linker takes no library whose path has a colon or a blank: put it elsewhere",
+            shown(place)
+        );
+    }
+    found.ok_or_else(|| {
         let [beside, installed] = &places;
         Failure::new(format!(
             "cannot find {LIBRARY}: neither {} nor {} is there; `make install` or `cargo build --package homenode-client` makes it",

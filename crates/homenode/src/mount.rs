@@ -190,9 +190,10 @@ impl Mount {
             ));
         }
         let mut ledger = self.tasks.ledger.lock();
-        // Users of files of the kernel are known up to the last look.
+        // Users of files of the kernel are known up to the last look, if anything looks.
         let mut reach = self.tasks.reach.lock();
-        let counted_ms = if is_kernel { reach.counted_ms() } else { now_ms() };
+        let is_looked = is_kernel && self.mover.get().is_some();
+        let counted_ms = if is_looked { reach.counted_ms() } else { now_ms() };
         if counted_ms > ledger.counted_ms() {
             let mut counts = self.server.take_tasks(fs.pool().nodes());
             let (threads, lost_bytes) = reach.take();

@@ -298,7 +298,7 @@ impl Mapped {
         if let Some(at) = at
             && is_cached
         {
-            // What is looked at next takes some hundred instructions, and the bytes are on their way meanwhile.
+            // The look takes some 250 instructions, and the bytes are on their way meanwhile.
             prefetch(at, range.bytes);
         }
         let before = Before {

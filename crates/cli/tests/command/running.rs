@@ -27,6 +27,10 @@ fn commands_that_are_not_there_and_directories_that_are_no_pools_are_refused() {
         &["cannot run no-such-command", "no such command"],
     );
     refused(
+        &mut homenode(["run", "--statz", "--", "true"]),
+        &["cannot run --statz", "no such option", "homenode run --help"],
+    );
+    refused(
         &mut homenode(["run", "--", "/etc/passwd"]),
         &["cannot run /etc/passwd", "Permission denied"],
     );

@@ -31,11 +31,13 @@ pub(super) struct Place {
 const REPEATED: [u32; 3] = [0, 1, 8];
 /// Bytes of such an instruction: `rep movsb`.
 const REPEATING_BYTES: u64 = 2;
-/// The instruction that is a system call, those by which copies begin to load and to store, `movups xmm0, [rsi]`, `vmovups ymm0, [rsi]`, and the other way, and that which
-/// ends them.
+/// The instruction that is a system call.
 const SYSTEM_CALL: [u8; 2] = [0x0F, 0x05];
+/// Instructions by which copies begin: `movups xmm0, [rsi]` and `vmovups ymm0, [rsi]`.
 const LOADS: [&[u8]; 2] = [&[0x0F, 0x10, 0x06], &[0xC5, 0xFC, 0x10, 0x06]];
+/// Instructions that store what those have loaded.
 const STORES: [&[u8]; 2] = [&[0x0F, 0x11, 0x07], &[0xC5, 0xFC, 0x11, 0x07]];
+/// The instruction that ends a copy.
 const RETURN: u8 = 0xC3;
 
 impl Traced {

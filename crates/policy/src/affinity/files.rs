@@ -6,8 +6,8 @@
 //! - several of them would move at a higher price than the file, or
 //! - they stay far from it although they were free: with all that is placed, that is best for them.
 //!
-//! A file that has moved rests, as a thread does. Nothing is moved for threads that are left alone or have just moved, nor for those whose place
-//! beside the file a thread has that rests: when it may move again, they go there.
+//! A file that has moved rests, as a thread does. Nothing is moved for threads that are left alone or have just moved. A file stays, too, while a thread
+//! that was moved lately is on its node: when that may move again, its threads can perhaps go there.
 //! Cost: the files of the snapshot times the threads that use each; a second model when any file moves.
 
 use super::cost::{Cost, NS_PER_S};
@@ -59,13 +59,15 @@ pub(super) fn wanted(snapshot: &Snapshot, previous: &Previous, state: &State<'_>
     let mut buffers: Buffers = model.tasks.iter().map(|task| buffers(task, state)).collect();
     let mut kept: BTreeSet<NodeId> = BTreeSet::new();
     if moment == Moment::Placed {
-        let resting = (0..model.tasks.len()).filter(|task| is_resting(&model.tasks[*task]));
+        let resting = (0..model.tasks.len()).filter(|task| matches!(model.tasks[*task].hold, Some(Why::Dwell { .. })));
         kept.extend(resting.map(|task| model.node_of(state.place_of[task])));
     }
     let files: BTreeMap<FileId, &PoolFile> = snapshot.files.iter().map(|file| (file.id, file)).collect();
     let rests = |file: &&&PoolFile| previous.file_rests(file.id, model.config.dwell_periods);
     let movable = files.values().filter(|file| !rests(file));
-    let is_blocked = |file: &PoolFile| file.lies.iter().any(|(node, _)| kept.contains(node));
+    // On the node with most of its bytes.
+    let most = |file: &PoolFile| file.lies.iter().max_by_key(|(_, bytes)| *bytes).map(|(node, _)| *node);
+    let is_blocked = |file: &PoolFile| most(file).is_some_and(|node| kept.contains(&node));
     movable
         .filter(|file| !is_blocked(file))
         .filter_map(|file| decide(file, users.get(&file.id)?, state, moment, &mut buffers))
@@ -156,12 +158,7 @@ fn reason(there: &[&User], state: &State<'_>, moment: Moment, price: Cost) -> Op
 
 /// Whether nothing is done for a task now.
 fn is_left(task: &Task<'_>) -> bool {
-    task.policy != Policy::Local || matches!(task.hold, Some(Why::Off)) || is_resting(task)
-}
-
-/// Whether a task stays where it is for some periods only.
-fn is_resting(task: &Task<'_>) -> bool {
-    matches!(task.hold, Some(Why::Dwell { .. } | Why::New))
+    task.policy != Policy::Local || matches!(task.hold, Some(Why::Off | Why::Dwell { .. } | Why::New))
 }
 
 /// Whether others keep a task where it is.

@@ -88,10 +88,11 @@ pub(super) struct Pools {
 struct Known {
     /// Up to when its counts reach, by its clock.
     counted_ms: u64,
-    /// Period in which they came, by ours.
+    /// End of the period in which that time moved on, by ours.
     heard_ms: u64,
+    /// The counts of that time.
     homes: HashMap<Who, ByNode>,
-    /// Bytes that were moved in so many milliseconds, the last that are known.
+    /// Bytes by thread in the last `moved_in_ms`.
     moved: HashMap<Who, ByNode>,
     moved_in_ms: u64,
     rates: HashMap<Who, Vec<(u64, u64)>>,
@@ -151,7 +152,11 @@ impl Pools {
                 }
             }
         };
-        self.since(&told, period.start * TICK_MS..period.end * TICK_MS, gaps)
+        self.since(
+            &told,
+            period.start.saturating_mul(TICK_MS)..period.end.saturating_mul(TICK_MS),
+            gaps,
+        )
     }
 
     fn since(&mut self, told: &[PoolTasks], period: Range<u64>, gaps: &mut Gaps) -> Buffers {
@@ -165,7 +170,7 @@ impl Pools {
             if let Some(known) = self.known.get(&one.pool)
                 && period.end.saturating_sub(known.heard_ms) < STALE_MS
             {
-                known.tell(one.pool, period.end - period.start, &mut buffers);
+                known.tell(one.pool, period.end.saturating_sub(period.start), &mut buffers);
             }
         }
         buffers.files.sort_by_key(|file| file.id);
@@ -208,7 +213,11 @@ impl Pools {
             room: by_node(&answer.room),
         };
         known.files = answer.files.iter().map(file).collect();
-        if let Some(passed_ms @ 1..) = counted_ms.checked_sub(known.counted_ms) {
+        if counted_ms == known.counted_ms {
+            // What is counted beyond that time is of the next answer.
+            return;
+        }
+        if let Some(passed_ms) = counted_ms.checked_sub(known.counted_ms) {
             // A thread that comes anew did all of it in between.
             let moved = |(who, homes): (&Who, &ByNode)| (*who, moved(known.homes.get(who), homes));
             known.moved = homes.iter().map(moved).collect();

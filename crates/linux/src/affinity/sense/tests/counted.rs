@@ -303,7 +303,8 @@ fn periods_without_an_answer_or_news_have_their_part_of_what_is_known() {
     assert_eq!(moved_at("101.00", &silent), None);
     assert_eq!(moved_at("102.00", &answer(7000, 5000)), Some(2000));
     assert_eq!(moved_at("103.00", &silent), Some(2000));
-    assert_eq!(moved_at("104.00", &answer(7000, 5000)), Some(2000));
+    // More than is counted up to that time counts with the next answer.
+    assert_eq!(moved_at("104.00", &answer(7000, 5400)), Some(2000));
     assert_eq!(moved_at("106.00", &answer(8000, 5500)), Some(1000));
     assert_eq!(moved_at("165.00", &silent), Some(500 * 59));
     assert_eq!(moved_at("166.00", &silent), None);

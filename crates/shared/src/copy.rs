@@ -135,7 +135,7 @@ global_asm!(
     "homenode_copy_past_caches:",
     "mov rcx, rdx",
     "test edi, 63",
-    "jnz 3b",
+    "jnz homenode_copy",
     "4:",
     "movups xmm0, [rsi]",
     "movups xmm1, [rsi + 16]",

@@ -209,7 +209,8 @@ impl Alone {
                     if turn == 0 {
                         command.args(["run", "--", "/bin/true"]);
                     }
-                    told(&mut command, None, || "starting /bin/true".to_owned())?;
+                    let what = command.get_program().display().to_string();
+                    told(&mut command, None, || format!("running {what}"))?;
                 }
                 Ok::<_, Error>(start.elapsed().as_nanos() as f64 / f64::from(STARTS))
             })?,

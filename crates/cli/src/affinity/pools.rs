@@ -140,6 +140,7 @@ fn believed(mut tasks: PoolTasks, uid: u32, owner: impl Fn(u32) -> Option<u32>) 
     tasks.threads.truncate(THREADS_MAX);
     let mut tasks = seen_by(tasks, Some(uid), owner);
     tasks.files.truncate(FILES_MAX);
+    tasks.threads.iter_mut().for_each(|task| task.files.truncate(FILES_MAX));
     if uid != 0 {
         // Words of a user's choice, in the log of root.
         tasks.unseen.clear();
@@ -246,6 +247,9 @@ mod tests {
         assert_eq!(believed(claimed.clone(), 0, owner), claimed);
         let many: Vec<u32> = (1..500).collect();
         assert_eq!(believed(tasks(&many), 0, owner).files.len(), FILES_MAX);
+        let mut long = tasks(&[1]);
+        long.threads[0].files = vec![(1, 1); 500];
+        assert_eq!(believed(long, 0, owner).threads[0].files.len(), FILES_MAX);
     }
 
     /// A server that answers by `answer`, and the asking end of it.

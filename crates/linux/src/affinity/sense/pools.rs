@@ -83,7 +83,7 @@ pub(super) struct Pools {
     known: HashMap<(u32, u32), Known>,
 }
 
-/// What the answers of a pool's server come to.
+/// Counts of a pool's threads, by its server's answers.
 #[derive(Debug)]
 struct Known {
     /// Up to when its counts reach, by its clock.
@@ -233,11 +233,12 @@ impl TaskBytes {
     }
 }
 
+/// Returns the bytes since `before`, all of them for a thread that is new. In one pass: an answer may be long, and a user's.
 fn moved(before: Option<&ByNode>, now: &ByNode) -> ByNode {
+    let before: HashMap<u16, u64> = before.into_iter().flatten().copied().collect();
     let since = |(node, bytes): &(u16, u64)| {
-        let before = before.and_then(|homes| homes.iter().find(|(known, _)| known == node));
         // A server that began anew has counted less.
-        let moved = before.and_then(|(_, before)| bytes.checked_sub(*before));
+        let moved = before.get(node).and_then(|before| bytes.checked_sub(*before));
         (*node, moved.unwrap_or(*bytes))
     };
     now.iter().map(since).filter(|(_, bytes)| *bytes > 0).collect()

@@ -309,3 +309,15 @@ fn periods_without_an_answer_or_news_have_their_part_of_what_is_known() {
     assert_eq!(moved_at("165.00", &silent), Some(500 * 59));
     assert_eq!(moved_at("166.00", &silent), None);
 }
+
+/// A user's server may say so, and whoever asks it is root's.
+#[test]
+fn answers_with_homes_without_end_are_taken_in_at_once() {
+    let homes: Vec<(u16, u64)> = (0..8).flat_map(|_| (0..=u16::MAX).map(|node| (node, 7))).collect();
+    let answer = told(&[(8, 5, &homes)]);
+    let start = std::time::Instant::now();
+    let (memory, _) = memory_after(std::slice::from_ref(&answer), std::slice::from_ref(&answer));
+    assert_eq!(memory[0], []);
+    let taken = start.elapsed();
+    assert!(taken.as_secs() < 5, "{taken:?}");
+}

@@ -31,6 +31,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use told::Told;
 
 /// Type of a tmpfs, as statfs(2) tells it.
@@ -42,6 +43,8 @@ const WRITE_BYTES_MAX: usize = 64 << 10;
 const DIRECT_BYTES_MAX: usize = 1 << 20;
 /// Zeros that a new member has in the page cache at a time.
 const CACHED_BYTES_MAX: usize = 64 << 20;
+/// For so long a disk that is in use is asked for again.
+const CHILD_TIME: Duration = Duration::from_millis(200);
 /// Bytes at each end of what becomes a member that are looked at for other data.
 const LOOKED_AT_BYTES: u64 = 1 << 20;
 
@@ -55,6 +58,14 @@ pub struct MemberFile {
     device: Option<Devdax>,
     /// Set for what is reached past the page cache: disks and their partitions, and files when that was asked for.
     direct: Option<Direct>,
+}
+
+impl Drop for MemberFile {
+    /// Ends the lock. To close the file is not enough: a child that another thread starts has it open until it begins its own program.
+    fn drop(&mut self) {
+        // It fails for what cannot be locked, which never was.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// Why a file cannot be a member.
@@ -199,7 +210,7 @@ impl MemberFile {
         if is_disk {
             flags |= libc::O_DIRECT | locked.map_or(0, |_| libc::O_EXCL);
         }
-        let file = options.clone().custom_flags(flags).open(path);
+        let file = open_when_free(path, options.clone().custom_flags(flags), is_disk);
         let file = file.map_err(|error| match error.raw_os_error() {
             Some(libc::EISDIR) => none(),
             Some(libc::EBUSY) if is_disk => in_use(path),
@@ -457,6 +468,20 @@ impl MemberFile {
 }
 
 /// A disk that another has.
+/// Opens a file, or a disk that some process has to itself for a moment: a child that another thread starts has all open files, closed ones too,
+/// until it begins its own program.
+fn open_when_free(path: &Path, options: &OpenOptions, is_disk: bool) -> io::Result<File> {
+    let end = Instant::now() + CHILD_TIME;
+    loop {
+        match options.open(path) {
+            Err(error) if is_disk && error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opened => return opened,
+        }
+    }
+}
+
 fn in_use(path: &Path) -> MemberFileError {
     let found = std::fs::metadata(path).ok();
     let number = found.map(|found| (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev())));
@@ -706,14 +731,25 @@ mod tests {
         let device = crate::memory::devdax::tests::found("read", "dax", &[("size", "1048576\n")]);
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 20).unwrap();
-        let member = MemberFile {
-            device,
-            ..MemberFile::open_to_read(file.path()).unwrap()
-        };
+        let mut member = MemberFile::open_to_read(file.path()).unwrap();
+        member.device = device;
         let memory = crate::memory::NodeMemory::new();
         let refused = memory.attach_to_read(MemberId(0), MemberKind::Pmem, member);
         let text = refused.unwrap_err().to_string();
         assert!(text.contains("without --read-only and --degraded"), "{text}");
+    }
+
+    #[test]
+    fn the_lock_ends_with_the_member_though_a_child_has_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let member = MemberFile::open(file.path()).unwrap();
+        let in_use = MemberFile::open(file.path()).unwrap_err();
+        assert!(matches!(in_use, MemberFileError::InUse { .. }), "{in_use}");
+        // As a child has it between fork(2) and exec(2).
+        let of_child = member.file.try_clone().unwrap();
+        drop(member);
+        MemberFile::open(file.path()).unwrap();
+        drop(of_child);
     }
 
     #[test]

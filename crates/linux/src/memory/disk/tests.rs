@@ -7,7 +7,7 @@ use crate::memory::{Health, NodeMemory};
 use homenode_engine::{Memory, MemoryError, NodeId};
 use std::fs::{File, OpenOptions};
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const DISK: MemberId = MemberId(0);
 const FRAMES: MemberId = MemberId(2048);
@@ -22,15 +22,8 @@ fn frame(index: u64) -> Block {
     Block::new(FRAMES, index)
 }
 
-/// Opened as soon as no process has it any more: one that is just started has all open files for a moment.
 fn open(path: &Path) -> MemberFile {
-    let end = Instant::now() + Duration::from_secs(10);
-    loop {
-        match MemberFile::open(path).and_then(MemberFile::direct) {
-            Err(MemberFileError::InUse { .. }) if Instant::now() < end => std::thread::yield_now(),
-            opened => return opened.unwrap(),
-        }
-    }
+    MemberFile::open(path).and_then(MemberFile::direct).unwrap()
 }
 
 /// Memory of a disk and of frames, which hold different bytes.

@@ -7,7 +7,6 @@ use homenode_engine::log::UnusableSuperblock;
 use homenode_engine::pool::MemberKind;
 use homenode_engine::{Block, MemberId, Memory};
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
 
 const BYTES: u64 = 16 << 20;
 
@@ -15,15 +14,8 @@ fn refused(path: &Path) -> String {
     MemberFile::open(path).unwrap_err().to_string()
 }
 
-/// Opened as soon as no process has it any more: one that is just started has all open files for a moment.
 fn open(path: &Path) -> MemberFile {
-    let end = Instant::now() + Duration::from_secs(10);
-    loop {
-        match MemberFile::open(path) {
-            Err(MemberFileError::InUse { .. }) if Instant::now() < end => std::thread::yield_now(),
-            opened => return opened.unwrap(),
-        }
-    }
+    MemberFile::open(path).unwrap()
 }
 
 fn prepare(member: &MemberFile) -> Result<(), MemberFileError> {

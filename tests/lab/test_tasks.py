@@ -26,7 +26,7 @@ class Tasks(TrialTest):
         nvme = ("--nvme", "node=0,queues=8,size=192M", "--nvme", "node=1,queues=8,size=256M")
         model = ("--count", file, "--delay-ns", 100)
         options = (*machine, "--kernel", "6.18", "--module", "ext4", *model, *nvme)
-        told = self.passes("tasks.py", options=options, transport="uring")
+        told = self.passes("tasks.py", options=options, transport="uring", seconds=5400)
         lines = [json.loads(line) for line in told.splitlines() if line.startswith('{"')]
         names = [line["interval"] for line in lines if "interval" in line]
         intervals = json.loads(file.read_text())["intervals"]

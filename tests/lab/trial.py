@@ -8,7 +8,7 @@ from scene import HERE, SceneTest
 class TrialTest(SceneTest):
     """A test that is as good as its trials."""
 
-    def passes(self, program: str, *words, options: tuple = (), transport: str = "classic") -> str:
+    def passes(self, program: str, *words, options: tuple = (), transport: str = "classic", seconds: int = 1500) -> str:
         """Runs a program of trials/ in a guest. All its tests have to pass, and none to be skipped. What it wrote."""
         uring = "echo Y >/sys/module/fuse/parameters/enable_uring;" if transport == "uring" else ""
         script = f'{uring} exec /usr/bin/python3 -B "$@"'
@@ -16,7 +16,7 @@ class TrialTest(SceneTest):
         # Where scenes find these two as well.
         words = [HERE / "trials" / program, self.binary, self.witness, *map(json.dumps, words)]
         done = self.lab(
-            *("--show", HERE, *options, "--timeout", 1500, "--", "env", *environment, "sh", "-c", script, "sh"), *words
+            *("--show", HERE, *options, "--timeout", seconds, "--", "env", *environment, "sh", "-c", script, "sh"), *words
         )
         self.assertEqual(done.returncode, 0, f"{program} in the guest:\n{done.stdout}\n{done.stderr}")
         self.assertRegex(done.stderr, r"Ran [1-9]\d* tests? in .*\n\nOK\n")

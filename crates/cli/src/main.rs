@@ -92,11 +92,13 @@ enum MemberCommand {
 }
 
 fn main() -> ExitCode {
-    if mount_helper::is_called() {
-        return mount_helper::main();
-    }
-    if let Some(code) = mkfs::main_if_called() {
-        return code;
+    let called = std::env::args_os().next().unwrap_or_default();
+    match called.as_encoded_bytes().rsplit(|byte| *byte == b'/').next() {
+        Some(name) if name == mount_helper::NAME.as_bytes() => return mount_helper::main(),
+        Some(name) if name == mount_helper::NAME_FOR_MOUNTED.as_bytes() => return mount_helper::main(),
+        Some(name) if name == mkfs::MKFS.as_bytes() => return mkfs::main(),
+        Some(name) if name == mkfs::FSCK.as_bytes() => return mkfs::main_of_fsck(),
+        _ => {}
     }
     // Building the arguments of all verbs takes longer than many a program that it starts.
     let parsed = match run::RunArgs::parse_if_meant() {
@@ -112,10 +114,11 @@ fn main() -> ExitCode {
         }
         Err(error) => error.exit(),
     };
-    // `run` logs nothing, and is to be gone soon.
-    if !matches!(verb, Verb::Run(_)) {
-        logging::start(has_own_terminal(&verb));
+    // It logs nothing, and is to be gone soon.
+    if let Verb::Run(args) = &verb {
+        return run::run(args);
     }
+    logging::start(has_own_terminal(&verb));
     if let Verb::Fsck(args) = &verb {
         return fsck::run(args);
     }
@@ -137,14 +140,13 @@ fn run(verb: &Verb) -> Result<()> {
         Verb::File(command) => file::run(command),
         Verb::Pool(command) => pool::run(command),
         Verb::Volume(command) => volume::run(command),
-        Verb::Run(args) => run::run(args),
         Verb::Steer(args) => steer::run(args),
         Verb::Topology(args) => topology::run(args).map_err(boxed),
         Verb::Affinity(command) => affinity::run(command),
         Verb::Doctor(args) => doctor::run(args),
         Verb::Blk(command) => blk::run(command),
         Verb::Demo(args) => demo::run(args),
-        Verb::Fsck(_) => unreachable!("it has exit codes of its own"),
+        Verb::Run(_) | Verb::Fsck(_) => unreachable!("they have exit codes of their own"),
         Verb::Member(MemberCommand::List(args)) => member_list::run(args).map_err(boxed),
         Verb::Generate(args) => generate::run(args, Cli::command()),
     }

@@ -5,8 +5,6 @@ use crate::fsck::{self, FsckArgs};
 use crate::pool::durable::{self, FilesArgs};
 use clap::{ArgAction, Command, CommandFactory, Parser};
 use homenode::PoolName;
-use std::ffi::OsStr;
-use std::path::Path;
 use std::process::ExitCode;
 
 /// The names they are called by.
@@ -46,24 +44,23 @@ struct CheckArgs {
     progress: Option<String>,
 }
 
-/// Exit code of this process, if it is called as one of them.
-pub(crate) fn main_if_called() -> Option<ExitCode> {
-    let name = std::env::args_os().next();
-    let name = name.as_deref().and_then(|name| Path::new(name).file_name());
-    match name.and_then(OsStr::to_str)? {
-        MKFS => Some(mkfs(&MkfsArgs::parse())),
-        FSCK => Some(match CheckArgs::try_parse() {
-            Ok(CheckArgs { mut check, a, n, .. }) => {
-                check.repair = n == 0 && (check.repair || a > 0);
-                fsck::run(&check)
-            }
-            Err(error) => {
-                // Where it cannot be printed, the exit code has to do.
-                let _ = error.print();
-                ExitCode::from(if error.use_stderr() { fsck::USAGE } else { 0 })
-            }
-        }),
-        _ => None,
+/// `main` of [`MKFS`].
+pub(crate) fn main() -> ExitCode {
+    mkfs(&MkfsArgs::parse())
+}
+
+/// `main` of [`FSCK`].
+pub(crate) fn main_of_fsck() -> ExitCode {
+    match CheckArgs::try_parse() {
+        Ok(CheckArgs { mut check, a, n, .. }) => {
+            check.repair = n == 0 && (check.repair || a > 0);
+            fsck::run(&check)
+        }
+        Err(error) => {
+            // Where it cannot be printed, the exit code has to do.
+            let _ = error.print();
+            ExitCode::from(if error.use_stderr() { fsck::USAGE } else { 0 })
+        }
     }
 }
 

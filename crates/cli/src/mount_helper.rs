@@ -16,7 +16,7 @@ use options::Meaning;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::error::Error;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -75,13 +75,6 @@ impl HelperArgs {
         let options = self.options.iter().flat_map(|options| options.split(','));
         options.filter(|option| !option.is_empty())
     }
-}
-
-/// Whether this process is called as the helper.
-pub(crate) fn is_called() -> bool {
-    let name = std::env::args_os().next();
-    let name = name.as_deref().and_then(|name| Path::new(name).file_name());
-    name.is_some_and(|name| [NAME, NAME_FOR_MOUNTED].map(OsStr::new).contains(&name))
 }
 
 /// The helper's `main`.

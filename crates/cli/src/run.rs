@@ -5,11 +5,13 @@ mod program;
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::{locate, shown};
 use program::{Fit, look_at};
+use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 /// The library's file.
 const LIBRARY: &str = "libhomenode.so";
@@ -25,6 +27,8 @@ const PRELOAD: &str = "LD_PRELOAD";
 /// It is for programs that use pread(2) and pwrite(2) on files that they have open for reading, or for both, and have used 32 times: databases, fio, channels of the JVM. fstat(2) and stat(2) ask the server at most once in a tick of the kernel's clock. All other calls, and all
 /// other files, are as ever. Files have to be the kernel's (`homenode status` says: data kernel), as they are on pools of memory, and are not on durable ones. Programs that are linked statically, run with another user's rights, or use
 /// another C library than glibc run unchanged.
+///
+/// The exit code is the command's: 127 where there is no such command, 126 where it cannot be run, 1 where this command failed.
 #[derive(clap::Parser, Debug)]
 #[command(name = "homenode-run", version)]
 pub(crate) struct RunArgs {
@@ -80,36 +84,56 @@ impl RunArgs {
     }
 }
 
-pub(crate) fn run(args: &RunArgs) -> Result<()> {
+/// Exit codes where no command ran, as env(1) has them.
+const NOT_FOUND: u8 = 127;
+const NOT_RUN: u8 = 126;
+
+/// Exit code of what could not be run: no return else.
+pub(crate) fn run(args: &RunArgs) -> ExitCode {
+    let Err((code, failure)) = run_or_fail(args);
+    complain!("homenode: {failure}");
+    code
+}
+
+fn run_or_fail(args: &RunArgs) -> std::result::Result<Infallible, (ExitCode, Failure)> {
+    let failed = |failure| (ExitCode::FAILURE, failure);
     let (program, words) = args.command.split_first().expect("clap requires one");
     let mut command = Command::new(program);
     command.args(words);
-    let device = args.pool.as_deref().map(device_of).transpose()?;
+    let device = args.pool.as_deref().map(device_of).transpose().map_err(failed)?;
     let fit = look_at(program);
     if let (Some(Fit::Unfit(reason) | Fit::Other(reason)), true) = (&fit, args.stats) {
         complain!("homenode run: {} runs unchanged: {reason}", shown(Path::new(program)));
     }
     // What cannot be looked at can perhaps be run; if not, that is told below.
     if !matches!(fit, Some(Fit::Other(_))) {
-        preload(&mut command, &library()?, args.stats, device);
+        preload(&mut command, &library().map_err(failed)?, args.stats, device);
     }
     let error = command.exec();
     let name = shown(Path::new(program));
-    match error.kind() {
-        ErrorKind::NotFound if program.as_encoded_bytes().starts_with(b"-") => {
-            fail!("cannot run {name}: there is no such command, and no such option: see `homenode run --help`")
-        }
-        ErrorKind::NotFound => fail!("cannot run {name}: there is no such command, or not what its first line names"),
-        _ => Err(Failure::new(format!("cannot run {name}: {error}"))),
-    }
+    let (code, why) = match error.kind() {
+        ErrorKind::NotFound if program.as_encoded_bytes().starts_with(b"-") => (
+            NOT_FOUND,
+            "there is no such command, and no such option: see `homenode run --help`".to_owned(),
+        ),
+        ErrorKind::NotFound => (
+            NOT_FOUND,
+            "there is no such command, or not what its first line names".to_owned(),
+        ),
+        _ => (NOT_RUN, error.to_string()),
+    };
+    Err((code.into(), Failure::new(format!("cannot run {name}: {why}"))))
 }
 
 /// Has a command run with the library, on all pools or on the one of a device.
 pub(crate) fn preload(command: &mut Command, library: &Path, stats: bool, device: Option<String>) {
     let mut list = library.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
+    let others = std::env::var_os(PRELOAD).unwrap_or_default();
+    let others = others.as_encoded_bytes().split(|byte| matches!(byte, b':' | b' '));
+    // It is there already where such a command runs another one.
+    for other in others.filter(|other| !other.is_empty() && *other != library.as_os_str().as_bytes()) {
         list.push(":");
-        list.push(others);
+        list.push(OsStr::from_bytes(other));
     }
     command.env(PRELOAD, list).env(RUN, if stats { "stats" } else { "on" });
     match device {
@@ -144,16 +168,16 @@ pub(crate) fn library() -> Result<PathBuf> {
     let own = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot tell where this command lies: {error}")))?;
     let directory = own.parent().unwrap_or(Path::new("/"));
-    let places = [directory.join(LIBRARY), directory.join("../lib/homenode").join(LIBRARY)];
+    let prefix = directory.parent().unwrap_or(directory);
+    let places = [directory.join(LIBRARY), prefix.join("lib/homenode").join(LIBRARY)];
     let found = places.iter().find(|place| place.is_file());
-    let found = found.and_then(|place| place.canonicalize().ok());
-    if let Some(place) = found.as_deref().filter(|place| !can_be_listed(place.as_os_str())) {
+    if let Some(place) = found.filter(|place| !can_be_listed(place.as_os_str())) {
         fail!(
             "cannot use {}: the dynamic linker takes no library whose path has a colon or a blank: put it elsewhere",
             shown(place)
         );
     }
-    found.ok_or_else(|| {
+    found.cloned().ok_or_else(|| {
         let [beside, installed] = &places;
         Failure::new(format!(
             "cannot find {LIBRARY}: neither {} nor {} is there; `make install` or `cargo build --package homenode-client` makes it",

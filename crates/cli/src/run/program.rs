@@ -1,8 +1,8 @@
 //! Whether a library can be preloaded into a program: what its file says.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -20,11 +20,17 @@ pub(crate) enum Fit {
 
 /// Scripts that name scripts: as many as the kernel takes.
 const SCRIPTS_MAX: usize = 5;
-/// Header of an ELF file of 64 bits, and of one part of it.
-const HEADER_BYTES: usize = 64;
+/// Runs what has no such line.
+const SHELL: &str = "/bin/sh";
+/// Capabilities of a file, as an attribute.
+const CAPABILITIES: &str = "security.capability";
+/// Bytes of a program that are read at once: those that tell as a rule.
+const START_BYTES: usize = 1024;
+/// Header of a part of an ELF file of 64 bits.
 const PART_BYTES: usize = 56;
-/// The part that names the dynamic linker.
-const PT_INTERP: u32 = 3;
+/// The part that names the dynamic linker, and bytes of a name at most.
+const PT_INTERP: u64 = 3;
+const NAME_BYTES_MAX: usize = 4096;
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 
@@ -37,15 +43,21 @@ pub(crate) fn look_at(command: &OsStr) -> Option<Fit> {
         let is_others = status.mode() & SET_UID != 0 && status.uid() != rustix::process::geteuid().as_raw()
             || status.mode() & SET_GID != 0 && status.gid() != rustix::process::getegid().as_raw();
         if is_others {
-            return Some(Fit::Unfit(
-                "it is set-uid or set-gid, and runs with another's rights".to_owned(),
-            ));
+            return Some(unfit("it is set-uid or set-gid, and runs with another's rights"));
         }
-        let mut start = Vec::new();
-        (&file).take(512).read_to_end(&mut start).ok()?;
-        match start.strip_prefix(b"#!") {
-            Some(line) => path = interpreter(line)?,
-            None => return Some(fit(&file, &start)),
+        if rustix::fs::fgetxattr(&file, CAPABILITIES, &mut [0_u8; 0]).is_ok() {
+            return Some(unfit("it has file capabilities, and runs with more rights"));
+        }
+        let mut start = [0; START_BYTES];
+        let bytes = file.read_at(&mut start, 0).ok()?;
+        let start = &start[..bytes];
+        if let Some(line) = start.strip_prefix(b"#!") {
+            path = interpreter(line)?;
+        } else if start.starts_with(b"\x7FELF") {
+            return Some(fit(&file, start).unwrap_or_else(|| unfit("its file is cut off")));
+        } else {
+            // As execvp(3) does.
+            path = SHELL.into();
         }
     }
     None
@@ -73,49 +85,51 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     Some(Path::new(OsStr::from_bytes(words.next()?)).to_owned())
 }
 
-/// Looks at a program's header.
-fn fit(file: &File, header: &[u8]) -> Fit {
-    let unfit = |reason: &str| Fit::Unfit(reason.to_owned());
-    let Some(header) = header
-        .get(..HEADER_BYTES)
-        .filter(|header| header.starts_with(b"\x7FELF\x02\x01"))
-    else {
-        return unfit("it is no ELF program of 64 bits");
+/// Looks at a program's header, in its first bytes as a rule; `None` if it names what is beyond its end.
+fn fit(file: &File, start: &[u8]) -> Option<Fit> {
+    if !start.starts_with(b"\x7FELF\x02\x01") {
+        return Some(Fit::Other("it is no program of 64 bits for this machine".to_owned()));
+    }
+    let bytes = |at: u64, length: usize| -> Option<Cow<'_, [u8]>> {
+        let begin = usize::try_from(at).ok()?;
+        if let Some(found) = start.get(begin..begin.checked_add(length)?) {
+            return Some(found.into());
+        }
+        let mut beyond = vec![0; length];
+        file.read_exact_at(&mut beyond, at).ok()?;
+        Some(beyond.into())
     };
-    let number = |bytes: &[u8], at: usize, length: usize| {
-        let bytes = &bytes[at..at + length];
+    let number = |bytes: &[u8]| {
         bytes
             .iter()
             .rev()
-            .fold(0_u64, |number, byte| number << 8 | u64::from(*byte))
+            .fold(0, |number, byte| number << 8 | u64::from(*byte))
     };
-    let (offset, count) = (number(header, 32, 8), number(header, 56, 2));
+    let (parts, count) = (number(&bytes(32, 8)?), number(&bytes(56, 2)?));
     for nth in 0..count {
-        let mut part = [0; PART_BYTES];
-        let at = offset.saturating_add(nth * PART_BYTES as u64);
-        if file.read_exact_at(&mut part, at).is_err() {
-            return unfit("its file is cut off");
-        }
-        if number(&part, 0, 4) != u64::from(PT_INTERP) {
+        let part = bytes(parts.saturating_add(nth * PART_BYTES as u64), PART_BYTES)?;
+        if number(&part[..4]) != PT_INTERP {
             continue;
         }
-        let mut name = vec![0; usize::try_from(number(&part, 32, 8).min(4096)).unwrap_or(0)];
-        if file.read_exact_at(&mut name, number(&part, 8, 8)).is_err() {
-            return unfit("its file is cut off");
-        }
-        let name = String::from_utf8_lossy(&name);
-        let linker = name
-            .trim_end_matches('\0')
-            .rsplit('/')
-            .next()
-            .unwrap_or_default()
-            .to_owned();
-        return match linker.starts_with("ld-linux") {
+        let length = usize::try_from(number(&part[32..40])).ok()?;
+        let name = bytes(number(&part[8..16]), length.min(NAME_BYTES_MAX))?;
+        let linker = name.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        return Some(match linker.starts_with(b"ld-linux") {
             true => Fit::Fits,
-            false => Fit::Other(format!("its C library is not glibc: it is linked by {linker}")),
-        };
+            false => {
+                let linker = String::from_utf8_lossy(linker);
+                Fit::Other(format!(
+                    "its C library is not glibc: it is linked by {}",
+                    linker.trim_end_matches('\0')
+                ))
+            }
+        });
     }
-    unfit("it is linked statically")
+    Some(unfit("it is linked statically"))
+}
+
+fn unfit(reason: &str) -> Fit {
+    Fit::Unfit(reason.to_owned())
 }
 
 #[cfg(test)]
@@ -134,7 +148,7 @@ mod tests {
         fs::write(path("script"), "#! /bin/sh -e\nexit\n").expect("there is room");
         assert_eq!(look("script"), Some(Fit::Fits));
         fs::write(path("text"), "echo").expect("there is room");
-        assert!(matches!(look("text"), Some(Fit::Unfit(reason)) if reason.contains("no ELF")));
+        assert_eq!(look("text"), Some(Fit::Fits));
         assert_eq!(look("absent"), None);
 
         // Parts of a header: no dynamic linker, another one, and an end too early.
@@ -146,6 +160,10 @@ mod tests {
             .find(|at| bytes[*at] == 3)
             .expect("it has a linker");
         let name = usize::from(bytes[interp + 8]) | usize::from(bytes[interp + 9]) << 8;
+        let mut short = bytes.clone();
+        short[4] = 1;
+        fs::write(path("short"), &short).expect("there is room");
+        assert!(matches!(look("short"), Some(Fit::Other(reason)) if reason.contains("64 bits")));
         let mut other = bytes.clone();
         let at = (name..)
             .find(|at| other[*at..].starts_with(b"ld-linux"))

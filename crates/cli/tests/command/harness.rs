@@ -148,9 +148,14 @@ pub(crate) fn fail(code: i32, command: &mut Command) -> String {
     message
 }
 
-/// As [`fail`] with code 1: one line, naming everything in `parts`.
+/// As [`refused_with`] with code 1.
 pub(crate) fn refused(command: &mut Command, parts: &[&str]) {
-    let message = fail(1, command);
+    refused_with(1, command, parts);
+}
+
+/// As [`fail`]: one line, naming everything in `parts`.
+pub(crate) fn refused_with(code: i32, command: &mut Command, parts: &[&str]) {
+    let message = fail(code, command);
     assert_eq!(message.trim_end().lines().count(), 1, "one message: {message}");
     for part in parts {
         assert!(message.contains(part), "{part:?} is missing in: {message}");

@@ -2,6 +2,7 @@
 
 use super::harness::*;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -22,15 +23,18 @@ fn library() -> &'static Path {
 fn commands_that_are_not_there_and_directories_that_are_no_pools_are_refused() {
     library();
     fail(2, &mut homenode(["run"]));
-    refused(
+    refused_with(
+        127,
         &mut homenode(["run", "--", "no-such-command"]),
         &["cannot run no-such-command", "no such command"],
     );
-    refused(
+    refused_with(
+        127,
         &mut homenode(["run", "--statz", "--", "true"]),
         &["cannot run --statz", "no such option", "homenode run --help"],
     );
-    refused(
+    refused_with(
+        126,
         &mut homenode(["run", "--", "/etc/passwd"]),
         &["cannot run /etc/passwd", "Permission denied"],
     );
@@ -67,14 +71,31 @@ fn stats_tell_each_process_and_why_a_program_runs_unchanged() {
         output.status.success() && said.contains("0 of 0 reads and writes at an offset were copies"),
         "{said}"
     );
-    let script = scratch.path().join("script");
-    fs::write(&script, "echo").unwrap();
-    let said = homenode(["run", "--stats", "--"]).arg(&script).output().unwrap().stderr;
-    let said = String::from_utf8(said).unwrap();
-    assert!(
-        said.contains("runs unchanged: it is no ELF program") && said.contains("Permission denied"),
-        "{said}"
-    );
+    // As one of 32 bits says it is: the dynamic linker would complain. The kernel does not look.
+    let program = scratch.path().join("program");
+    let mut bytes = fs::read("/bin/true").unwrap();
+    bytes[4] = 1;
+    fs::write(&program, bytes).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = homenode(["run", "--stats", "--"]).arg(&program).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("runs unchanged: it is no program of 64 bits"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn the_library_is_listed_once_however_often_it_is_asked_for() {
+    let library = library().to_str().unwrap();
+    let twice = ["run", "--", BINARY, "run", "--", "sh", "-c", "echo $LD_PRELOAD"];
+    let output = homenode(twice).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim_end(), library);
+    // Libraries of others stay.
+    let output = homenode(twice)
+        .env("LD_PRELOAD", "libm.so.6 libdl.so.2")
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(listed.trim_end(), format!("{library}:libm.so.6:libdl.so.2"));
 }
 
 /// The server dies at once; what a program has open goes on, as it does without `run`.

@@ -32,6 +32,7 @@ step() {
 
 step "format"
 cargo fmt --all --check
+scripts/check-prose.sh
 
 step "lints"
 cargo clippy --workspace --all-targets --quiet -- -D warnings

@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// The same header with the length that the payload has; the fixed part stays as long as it was said to be.
+/// Returns the header with the payload's real length; the fixed part keeps its stated length.
 fn corrected(header: RingHeader, payload_bytes: usize) -> Option<RingHeader> {
     let (request, entry) = (header.request(), header.entry());
     let fixed_bytes = request.len.wrapping_sub(entry.payload_sz) % 256;

@@ -29,7 +29,7 @@ const FILES: [&str; 12] = [
 ];
 const AT_END: u8 = 0x80;
 
-/// What is there when nothing else is said.
+/// Numbers and texts of the files that are there unless the input replaces them.
 const USUAL: [(usize, &str); 9] = [
     (3, "      CPU0 CPU1\n30: 1 2 PCI-MSI 1-edge nvme0q1\n"),
     (4, "100.00 1.00\n"),

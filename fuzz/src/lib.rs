@@ -1,4 +1,4 @@
-//! What targets share: what holds for every request that a decoder gives, and a place for files.
+//! Code that targets share: checks for every request that a decoder gives, and a directory for files.
 
 use homenode_fuse::wire::Request;
 use std::env;

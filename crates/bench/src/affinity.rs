@@ -30,10 +30,10 @@ use job::{Done, Policy, Shares};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `homenode-bench affinity` takes.
+/// Arguments of `homenode-bench affinity`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// One policy, four connections, short intervals: shows that the bench works.
+    /// Measure policies off and local once, with four connections and short intervals: shows that the bench works.
     #[arg(long, conflicts_with = "check")]
     smoke: bool,
     /// Write the rows to FILE as JSON.
@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     check: bool,
 }
 
-/// What is found out apart from the rest.
+/// Part of the bench that can be run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// Shares of bytes and completions that are right, in a guest.
@@ -83,7 +83,7 @@ const COMPLETIONS: &str = "/completions";
 const DAEMON: &str = "daemon/";
 const MESSAGE: &str = "message/";
 
-/// What is told of the shares of an interval, with its unit.
+/// Row made from an interval's shares: the end of its name, its unit, and its value.
 type Column = (&'static str, &'static str, fn(&Shares) -> Option<f64>);
 const SHARES: [Column; 3] = [
     (BYTES, "% on the reader's node", |shares| shares.received_right_percent),
@@ -98,7 +98,7 @@ const MODELLED: [Column; 1] = [("/modelled", "modelled MiB/s", |shares| {
     Some(shares.written_bytes / shares.seconds / f64::from(1 << 20))
 })];
 
-/// As it is in every guest here.
+/// Nodes of every guest that this bench boots.
 const NODES: u32 = 4;
 const DEVICES: [&str; 3] = [
     "--net=node=1,queues=4",

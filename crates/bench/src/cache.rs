@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
     check: bool,
 }
 
-/// What is found out apart from the rest.
+/// Part of the bench that can be run alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// Hit ratios of the cache's decisions, by traces.
@@ -86,7 +86,7 @@ enum Part {
 }
 
 impl Part {
-    /// Those that take place on disks.
+    /// Parts that measure on disks.
     const ON_DISKS: [Self; 4] = [Self::Hit, Self::Miss, Self::Stream, Self::Beside];
 }
 

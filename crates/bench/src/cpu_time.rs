@@ -15,7 +15,7 @@ pub(crate) struct CpuTime {
 }
 
 impl CpuTime {
-    /// Of the process with this number.
+    /// Reads the CPU time of the process with this number.
     pub(crate) fn of(pid: u32) -> Result<Self, Error> {
         let stat = read(&format!("/proc/{pid}/stat"))?;
         let ticks = ticks_of(&stat).ok_or_else(|| malformed(&format!("/proc/{pid}/stat")))?;
@@ -37,7 +37,7 @@ impl CpuTime {
         Ok(Self { ns, ticks })
     }
 
-    /// What was used since `earlier`.
+    /// Returns the CPU time used since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             ns: self.ns.saturating_sub(earlier.ns),

@@ -33,7 +33,7 @@ use job::{Contestant, SIZES, Size};
 use lab::{Counts, Homes, Interval};
 use std::path::PathBuf;
 
-/// What `homenode-bench locality` takes.
+/// Arguments of `homenode-bench locality`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Two nodes and one short interval: shows that the bench works.
@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     check: bool,
 }
 
-/// What is found out by guests of its own.
+/// Part of the bench that boots guests of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     /// Shares of local accesses.
@@ -77,7 +77,7 @@ enum Part {
     Scaling,
 }
 
-/// What a share is of, and how its row's name ends.
+/// End of a row's name, and the accesses that the row's share is of.
 type Filter = (&'static str, fn(&Counts) -> Homes);
 const FILTERS: [Filter; 3] = [
     ("", |counts| counts.missed),

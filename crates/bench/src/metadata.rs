@@ -25,7 +25,7 @@ use namespace::{Library, Namespace};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What `homenode-bench metadata` takes.
+/// Arguments of `homenode-bench metadata`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Few files and rounds: shows that the bench works, not how fast anything is.
@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
 }
 
-/// What is done to every file.
+/// Operation on every file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
     Create,
@@ -194,7 +194,7 @@ fn time(contestant: &mut dyn Namespace, operation: Operation, files: usize, seed
     Ok(elapsed_ns / files)
 }
 
-/// What is promised, and what was found.
+/// Returns each promised bound beside the number found.
 fn findings(report: &Report) -> Vec<Finding> {
     let ratio = |operation: Operation| {
         Some(Finding {

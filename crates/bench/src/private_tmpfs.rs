@@ -11,7 +11,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 /// Which tmpfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// As `mount -t tmpfs` gives it.
+    /// Pages of `mount -t tmpfs` without the option `huge`.
     Default,
     /// With `huge=always`.
     Huge,

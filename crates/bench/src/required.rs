@@ -28,7 +28,7 @@ impl fmt::Display for Bound {
     }
 }
 
-/// One promised number and what was found.
+/// Promised bound of a number, and the number found.
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub(crate) what: String,

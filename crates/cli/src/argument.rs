@@ -78,7 +78,7 @@ pub(crate) fn transport() -> impl TypedValueParser<Value = Transport> {
         .map(|name| name.parse().expect("these are the names of transports"))
 }
 
-/// What holds the bytes of files. Completions offer the names.
+/// Returns the parser of [`Data`], the storage of files' bytes. Completions offer the names.
 pub(crate) fn data() -> impl TypedValueParser<Value = Data> {
     PossibleValuesParser::new(Data::ALL.map(Data::name)).map(|name| name.parse().expect("these are the names of data"))
 }

@@ -90,7 +90,7 @@ pub(crate) fn lock() -> Result<File> {
     }
 }
 
-/// What to do about an error that root would not have met.
+/// Returns the hint to run as root if permission was denied; empty for other errors.
 pub(crate) fn root_hint(error: &io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::PermissionDenied {
         " (run as root)"

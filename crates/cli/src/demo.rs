@@ -63,7 +63,7 @@ pub(crate) struct DemoArgs {
     /// Seconds of measuring for each number, over all rounds. Default: 1.2, with --quick 0.1.
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<f64>,
-    /// One short round and a small tree: shows that it works; its numbers are worth little.
+    /// Run a single short round with a small tree: shows that the demo works; its numbers are worth little.
     #[arg(long)]
     quick: bool,
     /// Where to write the page.

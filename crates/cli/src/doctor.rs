@@ -26,7 +26,7 @@ use std::path::Path;
 /// when it found something, and with 1 only when it could not look.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -118,7 +118,8 @@ fn have_it_unmounted(connection: &mut Connection, located: &Located, lazy: bool)
     }
 }
 
-/// Of two commands that take a mount down at once one comes too late, and fails at whatever it was doing.
+/// Forgives a failure if another command has taken the mount down meanwhile. Of two such commands at
+/// once, the later one fails at its current step.
 fn unless_gone<T: Default>(done: Result<T>, located: &Located) -> Result<T> {
     // All of the entry: its number may be another mount's by now.
     let is_gone = |mounts: Vec<MountEntry>| !mounts.contains(&located.mount);

@@ -23,7 +23,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// As `Display`: what a test or a `main` prints.
+/// Formats as `Display`, because tests and `main` print errors by `Debug`.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -31,7 +31,7 @@ pub(crate) enum FileCommand {
 pub(crate) struct MapArgs {
     /// A file on a homenode mount or on any tmpfs, such as /dev/shm.
     path: PathBuf,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -182,7 +182,7 @@ fn move_on_tmpfs(file: &OwnedFd, args: &MoveArgs) -> Result<()> {
     }
 }
 
-/// What to do about an error of moving pages.
+/// Returns the remedy for an error of moving pages; empty if none is known.
 fn move_hint(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::PERM) => "; moving pages that others map needs CAP_SYS_NICE: run it as root",

@@ -50,7 +50,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// One filesystem over the memory of every NUMA node: bytes lie on the node of the CPU that writes them.
+/// A filesystem over the memory of all NUMA nodes: bytes lie on the node of the CPU that writes them.
 #[derive(Debug, Parser)]
 #[command(name = "homenode", version, propagate_version = true)]
 struct Cli {

@@ -18,7 +18,7 @@ pub(crate) const FILESYSTEM_TYPE: &str = "fuse.homenode";
 /// Mounts of a path that may be taken away one after the other while it is looked up.
 const LOOKS_MAX: usize = 16;
 
-/// One line of mountinfo.
+/// Mount, from its line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountEntry {
     pub(crate) id: u64,

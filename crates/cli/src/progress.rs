@@ -7,7 +7,7 @@ use signal_hook::iterator::Signals;
 use std::thread;
 use std::time::Duration;
 
-/// What takes less needs no bar.
+/// Time after which a bar appears: shorter work needs no bar.
 const REVEAL_AFTER: Duration = Duration::from_secs(1);
 /// 128 + SIGINT: what a shell makes of a command that Ctrl-C ended.
 pub(crate) const INTERRUPTED_EXIT_CODE: i32 = 130;

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// What to show: `live`, an XML file made with `lstopo --disallowed FILE.xml`, or a description such as "node:4 core:8 pu:1".
+    /// Machine to show: `live`, an XML file made with `lstopo --disallowed FILE.xml`, or a description such as "node:4 core:8 pu:1".
     #[arg(long, value_name = "SOURCE", default_value = "live")]
     from: Source,
     /// Only read it: what the child of [`crashes_hwloc`] does.

@@ -56,7 +56,7 @@ pub(crate) struct ListArgs {
     /// Where the pool is mounted, or anything on it. Default: every pool of this machine.
     #[arg(value_name = "POOL")]
     pool: Option<PathBuf>,
-    /// As JSON; sizes in bytes.
+    /// Print JSON; sizes in bytes.
     #[arg(long)]
     json: bool,
 }
@@ -232,10 +232,10 @@ fn find(volume: &Path) -> Result<(Connection, String)> {
     Ok((connection, name))
 }
 
-/// Of a volume's name.
+/// Length limit for a volume's name.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What is before and behind the last slash. The server judges the name.
+/// Splits `POOL/NAME` at the last slash into the directory and the name. The server checks the name further.
 fn split(volume: &Path) -> Result<(&Path, String)> {
     let bytes = volume.as_os_str().as_bytes();
     let (directory, name) = match bytes.iter().rposition(|byte| *byte == b'/') {

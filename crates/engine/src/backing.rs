@@ -37,7 +37,7 @@ pub trait BackingStore: Debug + Send + Sync {
     fn resize(&self, blocks: u64) -> Result<()>;
 }
 
-/// What a backing file tells of itself.
+/// Size, space and times of a backing file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackingStatus {
     /// In bytes.

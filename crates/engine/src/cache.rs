@@ -59,9 +59,9 @@ pub struct Cached<M> {
 
 #[derive(Debug)]
 struct Cache {
-    /// By member.
+    /// Disks, indexed by member.
     disks: Box<[OnceLock<Box<Disk>>]>,
-    /// Those that there are, and how many.
+    /// Members that are disks now, and their number.
     members: Mutex<Vec<MemberId>>,
     disk_count: AtomicUsize,
     slices: Box<[Slice]>,

@@ -293,7 +293,7 @@ pub trait Disks: Memory {
     /// [`MemoryError`] when not all of them were read; what the frames hold then is undefined.
     fn read(&self, first: Block, frames: &[Block]) -> Result<(), MemoryError>;
 
-    /// What is to be done to read the blocks from `first` on into `frames`; `None` when that is only possible by [`Disks::read`].
+    /// Returns the transfer that reads the blocks from `first` on into `frames`; `None` when only [`Disks::read`] can read them.
     fn transfer(&self, first: Block, frames: &[Block]) -> Option<Transfer> {
         let _ = (first, frames);
         None

@@ -11,7 +11,7 @@ use std::error::Error;
 use std::path::Path;
 use std::{fs, io};
 
-/// Of each operation; those with the most different lengths.
+/// Most seeds of each operation: the shortest requests of different lengths.
 const SEEDS_OF_OPERATION_MAX: usize = 2;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -59,7 +59,7 @@ fn request_of(line: &str) -> Option<Vec<u8>> {
     bytes.filter(|_| whole)
 }
 
-/// The same request as a ring brings it. How long its fixed part is, is found out by parsing.
+/// Turns a request into the form in which a ring brings it. Parsing finds the length of its fixed part.
 fn through_ring(bytes: &[u8]) -> Option<Vec<u8>> {
     let incoming = Incoming::parse(bytes).ok()?;
     let expected = format!("{:?}", incoming.request);

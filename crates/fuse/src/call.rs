@@ -111,7 +111,7 @@ pub(crate) struct Call<'a, M: Memory, C: Clock, H> {
     pub(crate) origin: Origin,
     /// Set when the request is to be carried out again.
     pub(crate) later: Cell<Option<Later>>,
-    /// What is to be read with [`Later::Fetch`].
+    /// Reads to carry out with [`Later::Fetch`].
     pub(crate) fetches: &'a RefCell<Vec<Fetch>>,
     /// Whether the thread may wait, and is counted as one that does.
     pub(crate) waits: Cell<bool>,

@@ -24,11 +24,11 @@ struct BackingMap {
     padding: u64,
 }
 
-/// One descriptor of a FUSE connection.
+/// A descriptor of a FUSE connection.
 #[derive(Debug)]
 pub(crate) struct Device(File);
 
-/// What one read of the device gave.
+/// Result of one read of the device.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// A request of that many bytes.
@@ -37,7 +37,7 @@ pub(crate) enum Received {
     Unmounted,
 }
 
-/// What became of an answer.
+/// Result of sending an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// The kernel has it.

@@ -1,4 +1,4 @@
-//! What can go wrong while mounting, serving and unmounting.
+//! Errors of mounting, serving and unmounting.
 
 use homenode_engine::CpuId;
 use std::io;
@@ -34,7 +34,7 @@ pub enum Error {
     /// The kernel's first request did not come or could not be answered.
     #[error("the kernel and the server could not agree on the FUSE protocol: {source}")]
     Negotiate {
-        /// What the device said.
+        /// The error of the device.
         #[source]
         source: io::Error,
     },
@@ -73,7 +73,7 @@ pub enum Error {
     /// A server thread ended although the filesystem is mounted.
     #[error("a server thread stopped reading requests: {source}")]
     Serve {
-        /// What the device said.
+        /// The error of the device.
         #[source]
         source: io::Error,
     },
@@ -127,11 +127,11 @@ pub enum RingError {
         "{queues} CPUs need buffers of {least_bytes} bytes at least, and {bytes} are allowed: allow more, or use the classic transport"
     )]
     Buffers {
-        /// What is allowed.
+        /// Bytes allowed for the buffers.
         bytes: u64,
         /// Queues, one for each possible CPU.
         queues: usize,
-        /// What they need.
+        /// Least bytes that the queues need.
         least_bytes: u64,
     },
     /// The memory of a ring's buffers could not be mapped.
@@ -157,7 +157,7 @@ pub enum RingError {
     Register {
         /// Whose ring.
         cpu: CpuId,
-        /// What it said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },

@@ -17,7 +17,7 @@ use std::path::Path;
 /// The type in /proc/mounts; the kernel takes what follows the point as the subtype.
 const FILESYSTEM_TYPE: &str = "fuse.homenode";
 
-/// What an unmount does when the filesystem is in use.
+/// Behaviour of an unmount when the filesystem is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Busy {
     /// Fails with EBUSY.
@@ -133,7 +133,7 @@ fn lists(table: &[u8], dir: &Path, device: u64) -> bool {
     })
 }
 
-/// As the kernel writes mount points: space, tab, newline and backslash as `\` and three octal digits.
+/// Escapes a mount point as the kernel does: space, tab, newline and backslash as `\` and three octal digits.
 fn escaped(dir: &Path) -> Vec<u8> {
     let mut text = Vec::new();
     for &byte in dir.as_os_str().as_bytes() {

@@ -20,7 +20,7 @@ pub struct Options {
     pub noexec: bool,
     /// How requests travel.
     pub transport: Transport,
-    /// What holds the bytes of regular files.
+    /// Storage of the bytes of regular files.
     pub data: Data,
     /// Threads of the classic transport; `None`: one for each CPU this process may use, and at least two, so that one
     /// long request does not hold up the rest.
@@ -124,7 +124,7 @@ impl FromStr for Transport {
     }
 }
 
-/// What holds the bytes of a mount's regular files.
+/// Storage of the bytes of a mount's regular files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Data {
     /// Files of the kernel where it can pass reads and writes through, else blocks of the pool.
@@ -171,7 +171,7 @@ impl FromStr for Data {
     }
 }
 
-/// What holds the bytes of regular files, and why.
+/// Storage chosen for the bytes of regular files, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChosenData {

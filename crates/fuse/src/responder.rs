@@ -24,7 +24,7 @@ pub(crate) struct Responder<M: Memory, C: Clock, H> {
     pub(crate) service: Arc<Service<M, C, H>>,
     pub(crate) slot: Slot,
     pub(crate) counters: Arc<Counters>,
-    /// What the last request asks the thread of a ring to read.
+    /// Reads that the last request asks the thread of a ring to carry out.
     pub(crate) fetches: RefCell<Vec<Fetch>>,
 }
 

@@ -112,7 +112,7 @@ impl Server {
         &self.chosen
     }
 
-    /// What holds the bytes of regular files, and why.
+    /// Returns the storage of regular files' bytes, and why it was chosen.
     #[must_use]
     pub fn data(&self) -> &ChosenData {
         &self.data

@@ -1,4 +1,4 @@
-//! What the server has done: counted by each thread on its own cache lines, summed when somebody asks.
+//! Counts of the server's work: kept by each thread on its own cache lines, summed on request.
 
 use crate::tasks::Tasks;
 use crate::wire::Opcode;
@@ -17,7 +17,7 @@ pub struct Statistics {
     pub unknown: u64,
     /// Answers that carried an errno other than ENOENT, ENODATA and ENOSYS, which are part of ordinary life.
     pub errors: u64,
-    /// Those by errno, the ones that were given at least once.
+    /// Answers counted in `errors`, by errno, for each errno that was given at least once.
     pub errors_by_errno: Vec<(i32, u64)>,
     /// Requests that panicked and were answered with EIO.
     pub panics: u64,
@@ -65,13 +65,13 @@ impl Statistics {
     }
 }
 
-/// One thread's counts. Only that thread writes, so a load and a store (no locked instruction) are enough; all accesses
+/// Counts of one thread. Only that thread writes, so a load and a store (no locked instruction) are enough; all accesses
 /// are relaxed because nothing else is ordered by them. The alignment keeps threads off each other's lines.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Counters {
     requests: [AtomicU64; Opcode::LIMIT],
-    /// By errno; what is not one counts as 0.
+    /// Errors by errno; a number that is no errno counts as 0.
     errors: [AtomicU64; ERRNO_LIMIT],
     panics: AtomicU64,
     read_bytes: AtomicU64,

@@ -1,4 +1,4 @@
-//! One server thread: reads a request, has it answered, writes the answer, until the filesystem is unmounted.
+//! Server thread: reads a request, has it answered, writes the answer, until the filesystem is unmounted.
 //!
 //! After its buffers are made, a thread takes nothing from the heap to read and write files.
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Pause after a FORGET, which nobody waits for: the next ones come together, and cost one wake-up instead of one each.
 const FORGET_PAUSE: Duration = Duration::from_micros(500);
 
-/// What a server thread owns.
+/// State of a server thread.
 #[derive(Debug)]
 pub(crate) struct Worker<M: Memory, C: Clock, H> {
     pub(crate) device: Arc<Device>,

@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     })
 }
 
-/// One disk, by a thread on each of its CPUs.
+/// Drives a disk by a thread on each of its CPUs.
 fn drive(word: &str, blocks: u64, poll: bool) -> Result<()> {
     let (disk, cpus) = word.split_once('=').ok_or("a disk is PATH=CPU[,CPU...]")?;
     let cpus: Vec<CpuId> = cpus

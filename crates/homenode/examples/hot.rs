@@ -1,5 +1,5 @@
-//! One hot path, for counting its instructions: `valgrind --tool=callgrind hot read|overwrite COUNT`.
-//! Two counts, and the difference of their instructions divided by the difference of the counts, give one operation's.
+//! A hot path, for counting its instructions: `valgrind --tool=callgrind hot read|overwrite COUNT`.
+//! Runs with two counts give one operation's instructions: the difference of their instructions divided by that of the counts.
 use std::error::Error;
 
 use homenode::{OpenOptions, Pool, PoolOptions, Size};

@@ -261,9 +261,9 @@ impl Pool {
 /// Ways in which a file can become a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewFile {
-    /// As [`PoolOptions::unwritten`].
+    /// Leaves the file unwritten: see [`PoolOptions::unwritten`].
     pub unwritten: bool,
-    /// As [`PoolOptions::direct`].
+    /// Makes the file a disk of the pool: see [`PoolOptions::direct`].
     pub direct: bool,
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_millis(20);
-/// The same while something is promised: in it writers at 13 GB/s take less than the margin of promises.
+/// Time between two looks while something is promised: writers at 13 GB/s take less in it than the margin of promises.
 const PROMISED_PERIOD: Duration = Duration::from_millis(5);
 /// Looking where files lie takes at most one part in this many of a CPU, while they grow and a node may get fat.
 const STEERING_REST: u32 = 5;

@@ -1,13 +1,13 @@
-//! What is told about a file, and what kinds of them there are.
+//! Attributes of a file, and the kinds of files.
 
 use homenode_engine::fs::Attr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What stat(2) tells about a file, directory or link.
+/// Attributes of a file, directory or link, as stat(2) tells them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata(pub(crate) Attr);
 
-/// What an inode is.
+/// Kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FileType {
@@ -47,7 +47,7 @@ impl FileType {
 }
 
 impl Metadata {
-    /// What it is.
+    /// Returns the kind of the file.
     #[must_use]
     pub fn file_type(&self) -> FileType {
         FileType::of_mode(self.0.mode)

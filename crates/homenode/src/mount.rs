@@ -103,7 +103,7 @@ impl Mount {
         self.server.transport()
     }
 
-    /// What holds the bytes of regular files, and why.
+    /// Returns the storage of regular files' bytes, and why it was chosen.
     #[must_use]
     pub fn data(&self) -> &ChosenData {
         self.server.data()
@@ -306,8 +306,8 @@ impl<'a> OfMount<'a> {
     }
 }
 
-/// The same files, for a question that is to be answered soon: of files of the kernel it is told where they lay a moment ago, and files on disks
-/// do not move.
+/// Files of a mounted pool, for a question that is to be answered soon. Files of the kernel are reported where they lay a moment ago;
+/// files on disks do not move.
 struct Busy<'a> {
     of: &'a OfMount<'a>,
 }

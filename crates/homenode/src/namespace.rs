@@ -16,7 +16,7 @@ const PERMISSIONS_MASK: u32 = 0o7777;
 /// Paths start at the pool's root, with or without a leading slash. Permissions are kept, not checked: a pool is its
 /// process's own.
 impl Pool {
-    /// What `path` leads to.
+    /// Returns the attributes of the file that `path` leads to.
     ///
     /// # Errors
     /// As stat(2).
@@ -27,7 +27,7 @@ impl Pool {
         })
     }
 
-    /// What `path` names, a symbolic link itself.
+    /// Returns the attributes of the file that `path` names; a symbolic link is not followed.
     ///
     /// # Errors
     /// As lstat(2).
@@ -178,7 +178,7 @@ impl Pool {
         })
     }
 
-    /// What the symbolic link `path` says.
+    /// Returns the target of the symbolic link `path`.
     ///
     /// # Errors
     /// As readlink(2).

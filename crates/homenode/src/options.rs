@@ -90,7 +90,7 @@ impl PoolOptions {
 
     /// Time between two commits, unless another is set.
     const COMMIT_PERIOD_DEFAULT: Duration = Duration::from_secs(1);
-    /// Of pools with disks.
+    /// Time between two commits in a pool with disks, unless another is set.
     const COMMIT_PERIOD_DEFAULT_OF_DISKS: Duration = Duration::from_secs(5);
     /// Shorter ones force the disk for nothing (a program that needs more syncs its files); longer ones are mistakes.
     const COMMIT_PERIODS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Symbolic links followed in one resolution, the kernel's limit.
 const SYMLINKS_MAX: usize = 40;
 
-/// What to do with a symbolic link in the last place.
+/// Treatment of a symbolic link in the last place of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
     Follow,
@@ -66,7 +66,7 @@ impl Inner {
     }
 }
 
-/// One resolution; counts the symbolic links it followed.
+/// Resolution of one path; counts the symbolic links it followed.
 struct Walk<'a> {
     inner: &'a Inner,
     symlinks: usize,

@@ -78,7 +78,7 @@ impl Signal {
         drop(self.changed.wait_while(now, waiting));
     }
 
-    /// What is found from now on answers whoever asked.
+    /// Notes that a look begins: its result answers all who asked before.
     fn begin_to_look(&self) {
         let _now = self.progress();
         self.asked.store(false, Ordering::Relaxed);

@@ -34,7 +34,7 @@ impl DirEntry {
         self.ino
     }
 
-    /// What it names.
+    /// Returns the kind of the file that the entry names.
     #[must_use]
     pub fn file_type(&self) -> FileType {
         self.file_type

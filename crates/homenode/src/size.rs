@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// How much of something: bytes, or a share of the memory of the node it is taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// So many bytes.
+    /// Number of bytes.
     Bytes(u64),
     /// Hundredths of a percent of the node's memory, 1 ..= 10 000.
     Share(u16),
@@ -24,7 +24,7 @@ pub struct SizeError {
 }
 
 impl SizeError {
-    /// What is wrong with the text, without what to write instead: not everywhere is there a node to have a share of.
+    /// Returns the problem of the text, without advice: not every caller has a node to take a share of.
     #[must_use]
     pub const fn problem(&self) -> &'static str {
         self.problem

@@ -29,7 +29,7 @@ fn options() -> PoolOptions {
 enum Kind {
     /// Mapped: the kernel has each store.
     Mapped,
-    /// By requests, below a cache that goes with the process.
+    /// Reached by requests, below a cache that goes with the process.
     Disk,
 }
 

@@ -108,7 +108,7 @@ fn options() -> PoolOptions {
     options
 }
 
-/// What a run of a file holds.
+/// Returns the bytes that a run of a file holds in a version.
 fn content(file: u64, run: u64, version: u64) -> Vec<u8> {
     let word = file << 48 | run << 32 | version;
     word.to_le_bytes().repeat(RUN_BYTES / 8)

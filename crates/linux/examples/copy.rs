@@ -39,7 +39,7 @@ enum Operation {
     Zero,
 }
 
-/// One way to do an operation.
+/// Way to do an operation.
 enum Way {
     Copy(Method),
     File(File),

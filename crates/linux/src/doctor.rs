@@ -19,7 +19,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// What was seen of a machine.
+/// Findings about a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Examined {
     /// Interrupts, queues and threads, and all that could not be seen.
@@ -47,7 +47,7 @@ pub fn examine(source: &Source, root: &Path, period: Duration, ask: Ask) -> Resu
     Ok(Examined::read(&tree, &before, sensed))
 }
 
-/// What was recorded into `directory`.
+/// Reads the findings that were recorded into `directory`.
 ///
 /// # Errors
 /// The first file that is missing or damaged.
@@ -55,7 +55,7 @@ pub fn recorded(directory: &Path) -> Result<Examined, Error> {
     crate::affinity::recorded_whole(directory)
 }
 
-/// What is counted since boot, as a period began.
+/// Counters since boot, at the beginning of a period.
 #[derive(Debug)]
 pub(crate) struct Before {
     pages: PageCounts,
@@ -97,14 +97,14 @@ impl Examined {
     }
 }
 
-/// Of cards that tell.
+/// Returns the most queues that each card can have, for cards that tell this number.
 fn queues_max(sensed: &Sensed) -> BTreeMap<String, u64> {
     let cards = sensed.cards.iter();
     let told = cards.filter_map(|card| Some((card.device.clone(), u64::from(card.queues?.max()))));
     told.collect()
 }
 
-/// What is missing that matters on a machine with several nodes.
+/// Returns the missing facts that matter on a machine with several nodes.
 fn gaps(facts: &Facts, topology: &Topology) -> Vec<Unseen> {
     let gap = |is_there: bool, what: &str, file: &str| {
         let why = format!("the kernel does not tell, or /{file} cannot be read");

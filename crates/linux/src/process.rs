@@ -1,4 +1,4 @@
-//! What a process passes on to the programs it starts, and what tells it from another one of its number.
+//! Descriptors that started programs inherit, and start times, which distinguish processes of one number.
 
 use std::io;
 

@@ -17,7 +17,7 @@ pub(crate) const OWNER_ONLY: Mode = Mode::from_raw_mode(0o600);
 pub(crate) struct Context(OwnedFd);
 
 impl Context {
-    /// One of `bytes` bytes.
+    /// Begins to make a tmpfs of `bytes` bytes.
     pub(crate) fn new(bytes: u64) -> io::Result<Self> {
         let mut context = Self(fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?);
         context.set("size", &bytes.to_string())?;

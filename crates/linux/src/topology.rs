@@ -43,7 +43,7 @@ pub(crate) fn below(machine: &Hardware, source: &Source, tree: Option<&Tree>) ->
     })
 }
 
-/// What hwloc knows of `source`.
+/// Loads hwloc's view of `source`.
 pub(crate) fn load(source: &Source) -> Result<Hardware, Error> {
     let builder = TopologyBuilder::new();
     let builder = match source {
@@ -98,7 +98,7 @@ pub enum Error {
         "\"{text}\" is no topology: give `live`, an XML file made with `lstopo --disallowed FILE.xml`, or a description such as \"node:4 core:8 pu:1\""
     )]
     UnknownSource {
-        /// What was given.
+        /// The text that was given.
         text: String,
     },
     /// The file cannot be read.
@@ -106,7 +106,7 @@ pub enum Error {
     ReadFile {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of reading the file.
         source: io::Error,
     },
     /// The file is something else.
@@ -135,15 +135,15 @@ pub enum Error {
     /// hwloc cannot read this machine.
     #[error("hwloc cannot read the topology of this machine: {source}: is /sys mounted?")]
     Load {
-        /// What hwloc said.
+        /// The error from hwloc.
         source: io::Error,
     },
-    /// What was read contradicts itself.
+    /// The topology contradicts itself.
     #[error("the topology of {origin} does not fit together: {source}")]
     Inconsistent {
         /// Where it is from.
         origin: Source,
-        /// What does not fit.
+        /// The contradiction.
         source: TopologyError,
     },
 }

@@ -62,7 +62,7 @@ fn file_path(device: u32) -> PathBuf {
 /// taken up goes on waiting then.
 #[derive(Debug)]
 pub struct Added {
-    /// None when it has become a [`Server`]'s.
+    /// The driver's control device; `None` once a [`Server`] has it.
     control: Option<Control>,
     info: DeviceInfo,
     /// The device's file: who has it open serves the device, or is about to.
@@ -158,7 +158,7 @@ impl Added {
         Ok(Arena::parted(self.queue_bytes(), homes)?)
     }
 
-    /// What each queue has of the buffers.
+    /// Returns the bytes that each queue has of the buffers.
     fn queue_bytes(&self) -> u64 {
         u64::from(self.info.depth) * u64::from(self.info.io_bytes_max)
     }

@@ -42,7 +42,7 @@ use files::Moment;
 use model::Model;
 use state::State;
 
-/// What is to be done after this period, given what was done before.
+/// Decides the plan to carry out after this period, given the settings of earlier plans.
 #[must_use]
 pub fn decide(snapshot: &Snapshot, config: &Config, previous: &Previous) -> Plan {
     let model = Model::new(snapshot, config, previous);

@@ -1,10 +1,11 @@
-//! What is wrong with where bytes, threads, interrupts and memory are on a machine, and what mending it would bring.
+//! Problems with the places of bytes, threads, interrupts and memory on a machine, and the gain of mending each.
 //!
-//! [`findings`] judges a period of it: its snapshot, what the affinity plan for that would do, and [`Facts`] besides.
+//! [`findings`] judges one period of a machine by its snapshot, the affinity plan for that snapshot, and [`Facts`].
 //!
-//! Invariants: the same machine, in whatever order it is told, gives the same findings. Each is of something that was
-//! counted or is set, and moves bytes between nodes or costs time; on a machine with one node there are none but those
-//! about pools. What the affinity plan leaves where it is because nowhere is better is none.
+//! Invariants: the same machine, in whatever order its parts are listed, gives the same findings. Each finding is about
+//! something that was counted or is set, and that moves bytes between nodes or costs time; a machine with one node has
+//! findings about pools only. A thread or interrupt that the affinity plan leaves where it is because nowhere is better
+//! is no finding.
 //! Cost: a few passes over the snapshot.
 
 mod devices;
@@ -25,38 +26,39 @@ pub use problem::{Heap, Held, Mobility, Problem, Threads, Way};
 
 /// Fewer interrupts a second keep a CPU busy for less than a thousandth of its time, and are nobody's load.
 pub const ARRIVALS_PER_S_MIN: u64 = 100;
-/// As the affinity plan, which does not look at less.
+/// Smallest reported rate, in bytes a second; the default limit of the affinity plan is the same.
 pub const RATE_BYTES_PER_S_MIN: u64 = 1 << 20;
-/// What the kernel counts memory in.
+/// Size of a page, the kernel's unit of memory counts.
 pub const PAGE_BYTES: u64 = 4096;
 
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What.
+    /// The problem.
     pub problem: Problem,
-    /// What mending it would save, where that can be told. Bytes of a thread are those of its queues too: these do not
+    /// Cost that mending would save, where it can be told. Bytes of a thread are those of its queues too: gains do not
     /// add up.
     pub gain: Option<Cost>,
 }
 
-/// What the findings come to.
+/// Summary of the findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing can be remote.
     OneNode,
     /// There are several nodes, and nothing was found that could be nearer.
     AllLocal,
-    /// So many findings, and what the affinity plan would save.
+    /// Number of findings, and the cost that the affinity plan would save.
     Findings {
-        /// Those about nodes.
+        /// Number of findings about nodes.
         count: usize,
-        /// Of the whole plan.
+        /// Cost that the whole plan would save.
         gain: Cost,
     },
 }
 
-/// What is wrong, the largest gain first; what has none follows, what moves bytes before what only costs time.
+/// Finds the problems, the largest gain first. Problems without a gain follow in this order: threads, devices, queues,
+/// memory, settings.
 #[must_use]
 pub fn findings(facts: &Facts, snapshot: &Snapshot, plan: &Plan) -> Vec<Finding> {
     let mut findings = Vec::new();

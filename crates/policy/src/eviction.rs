@@ -70,7 +70,7 @@ pub struct Victim {
 pub struct Counts {
     /// Blocks that came in.
     pub inserts: u64,
-    /// Those of them that came back while their ghost was there.
+    /// Blocks among `inserts` that came back while their ghost was there.
     pub returned: u64,
     /// Frames that [`Eviction::evict`] gave back.
     pub evictions: u64,
@@ -81,7 +81,7 @@ pub struct Counts {
 /// Frames of a slice, in the order in which they go.
 #[derive(Debug)]
 pub struct Eviction {
-    /// By frame, then a sentinel for each queue: rings.
+    /// Links of the frames, then of a sentinel for each queue. Each queue is a ring.
     links: Box<[Link]>,
     /// Frames of each queue.
     lengths: [u32; QUEUES as usize],

@@ -67,7 +67,7 @@ fn deal(nodes: &BTreeMap<NodeId, Vec<usize>>, queues: &[Option<NodeId>]) -> Vec<
     users
 }
 
-/// What a node has.
+/// Numbers of cores and queues of a node.
 struct Share {
     node: NodeId,
     cores: usize,

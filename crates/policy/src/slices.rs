@@ -45,7 +45,7 @@ struct Slice {
     frames: u64,
     /// The other slices, by distance.
     nearest: Vec<usize>,
-    /// By slice, whether this one's node may take frames of it.
+    /// Whether the node of this slice may take frames of another slice, by number of the other slice.
     may_take: Vec<bool>,
     /// Blocks that came to the slice.
     came: u64,

@@ -10,7 +10,7 @@ const CASES: u32 = 400;
 const OPERATIONS: usize = 600;
 /// Few keys, so that blocks return.
 const KEYS: u64 = 200;
-/// As those of the eviction.
+/// Limits of looks and of busy frames, equal to those of the eviction.
 const LOOKS_MAX: usize = 64;
 const BUSY_MAX: usize = 16;
 
@@ -53,7 +53,7 @@ enum State {
     Vanished,
 }
 
-/// What the cache keeps of its frames: both sides look here.
+/// Key and state of each frame's block, as the cache keeps them for the eviction's looks.
 type Table = HashMap<u32, (u64, State)>;
 
 /// With `cooled` as the state of frames that it makes cool.
@@ -78,7 +78,7 @@ struct Model {
     main: Vec<u32>,
     /// Where those of `main` begin that were cooled lately.
     cooled: Option<u32>,
-    /// By key, which of all victims remembered it was.
+    /// Number of the last remembered victim with each key, counted from 1.
     ghosts: HashMap<u64, usize>,
     remembered: usize,
 }
@@ -350,7 +350,7 @@ fn agrees_with_vectors() {
 struct Cache {
     eviction: Eviction,
     ghosts: Ghosts,
-    /// By frame: block, whether it is hot.
+    /// Block of each frame, and whether the block is hot.
     blocks: Vec<(u64, bool)>,
     frames: HashMap<u64, u32>,
     looks_max: u64,
@@ -496,7 +496,7 @@ fn eviction_from_frames_that_are_all_hot_takes_those_that_waited_longest() {
     }
 }
 
-/// As in a cache whose threads may use a frame for a while after it was made cool.
+/// Models a cache whose threads may use a frame for a while after the frame was made cool.
 #[test]
 fn frames_cooled_by_a_call_without_a_victim_go_in_the_next_ones() {
     let frames: u32 = 1 << 21;

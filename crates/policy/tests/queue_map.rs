@@ -136,7 +136,7 @@ fn then_balance_and_neighbours_share() {
     });
 }
 
-/// Of all ways to deal queues that are anyone's to the nodes, none has a smaller largest load.
+/// Checks that no way to deal queues without a node to the nodes has a smaller largest load.
 #[test]
 fn queues_of_no_node_go_where_they_are_needed_most() {
     seeded::check(1000, machine(12, 6, 3), |machine| {

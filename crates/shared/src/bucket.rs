@@ -115,7 +115,7 @@ fn time_up(unit_time: u64, units: u64) -> u64 {
     saturated(time >> FRACTION_BITS)
 }
 
-/// The same, rounded down.
+/// Returns the time in which `units` come in, in whole ns, rounded down.
 #[inline(always)]
 fn time_down(unit_time: u64, units: u64) -> u64 {
     saturated((u128::from(unit_time) * u128::from(units)) >> FRACTION_BITS)
@@ -199,7 +199,7 @@ mod loom_tests {
     use super::*;
     use std::sync::Arc;
 
-    /// What passes at most by `now`, if the bucket was full at 100.
+    /// Returns the most units that may pass by `now_ns`, if the bucket was full at 100.
     fn limit(now_ns: u64) -> u64 {
         3 + (now_ns - 100)
     }
@@ -246,7 +246,7 @@ mod loom_tests {
         });
     }
 
-    /// The same while the bucket is full and stays so.
+    /// The rate of a full bucket changes while another core takes: units that pass are charged at the new rate.
     #[test]
     fn a_change_of_the_rate_of_a_full_bucket() {
         loom::model(|| {

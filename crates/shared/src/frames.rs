@@ -67,7 +67,7 @@ pub enum Forgotten {
     Nothing,
     /// The block had this frame, which is the caller's now.
     Frame(u32),
-    /// As before, and it was dirty.
+    /// The block had this frame, which was dirty and is the caller's now.
     DirtyFrame(u32),
 }
 

@@ -17,7 +17,7 @@ pub struct Freeze {
 }
 
 impl Freeze {
-    /// Of so many cores: none has begun, nothing is frozen.
+    /// Makes the state of a device with `cores` cores: no core has begun, and the device is not frozen.
     #[must_use]
     pub fn new(cores: usize) -> Self {
         Self {

@@ -11,7 +11,7 @@ use crate::sync::{AtomicUsize, Mutex, Ordering};
 pub struct Map(Box<[AtomicUsize]>);
 
 impl Map {
-    /// Of as many cores, in order.
+    /// Makes a map that sends the requests of core `n` to `queues[n]`.
     #[must_use]
     pub fn new(queues: &[usize]) -> Self {
         Self(queues.iter().map(|queue| AtomicUsize::new(*queue)).collect())
@@ -41,7 +41,7 @@ impl Map {
 /// Where cores come to a hardware queue, with what `T` ties them to it.
 #[derive(Debug)]
 pub struct Door<T> {
-    /// Those who have not been taken in; none once the queue has gone.
+    /// Newcomers not yet taken in; none once the queue has gone.
     waiting: Mutex<Option<Vec<T>>>,
     /// How many ever entered.
     entered: AtomicUsize,
@@ -66,7 +66,7 @@ impl<T> Door<T> {
         }
     }
 
-    /// Those who have come since `seen`, which is how many had entered when the queue's thread looked last; 0 at first.
+    /// Takes the newcomers since the last look, if there are any. `seen` is how many had entered at that look: 0 at first.
     #[inline]
     pub fn newcomers(&self, seen: &mut usize) -> Option<Vec<T>> {
         // Relaxed: only tells to look; the lock orders.
@@ -169,7 +169,7 @@ mod loom_tests {
         });
     }
 
-    /// Of two cores that come while newcomers are taken in, none is overlooked.
+    /// Two cores come while newcomers are taken in: neither is overlooked.
     #[test]
     fn two_newcomers() {
         loom::model(|| {

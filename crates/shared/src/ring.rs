@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// What both ends see. Positions count messages since the beginning, and wrap with `usize`.
+/// State that both ends share. Positions count messages since the beginning, and wrap with `usize`.
 #[derive(Debug)]
 struct Shared {
     /// The first message that was not given back. Written by the receiver.
@@ -43,9 +43,9 @@ pub struct Sender<const WORDS: usize> {
     shared: Arc<Shared>,
     /// Where the next message goes.
     next: usize,
-    /// What `tail` says.
+    /// Value of `tail`.
     published: usize,
-    /// What `head` said last.
+    /// Value last read from `head`.
     head: usize,
     one_thread: PhantomData<Cell<()>>,
 }
@@ -56,7 +56,7 @@ pub struct Receiver<const WORDS: usize> {
     shared: Arc<Shared>,
     /// The next message to pop.
     next: usize,
-    /// What `tail` said last.
+    /// Value last read from `tail`.
     tail: usize,
     one_thread: PhantomData<Cell<()>>,
 }
@@ -291,7 +291,7 @@ mod loom_tests {
         });
     }
 
-    /// What the sender published, or left unpublished when it was dropped, is popped before the ring is closed.
+    /// Messages that the sender published, or left unpublished when dropped, are popped before the ring is closed.
     #[test]
     fn closing_while_popping() {
         loom::model(|| {

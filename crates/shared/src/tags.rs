@@ -32,7 +32,7 @@ pub struct TagSpace {
     shares: Mutex<Vec<Share>>,
 }
 
-/// What a core takes tags from.
+/// Source of a core's tags: its own stack, then the bitmap.
 #[derive(Debug, Default)]
 struct Share {
     /// Never more than `share` and a group.
@@ -41,7 +41,8 @@ struct Share {
     word: usize,
 }
 
-/// One core's tags. When dropped with all taken tags put, the share may go to another core; else it is lost, as those tags are.
+/// Tags of one core. When they are dropped, a share that is whole may go to another core; else the share is lost. Taken tags that were not
+/// put are lost too.
 #[derive(Debug)]
 pub struct Tags {
     space: Arc<TagSpace>,

@@ -10,7 +10,7 @@ const NS_PER_SECOND: i128 = 1_000_000_000;
 const BUCKETS: u64 = if cfg!(miri) { 20 } else { 3000 };
 const REQUESTS: u64 = if cfg!(miri) { 20 } else { 200 };
 
-/// What is missing in the bucket, in billionths of a unit, so that nothing is rounded.
+/// Model of a bucket that counts missing units in billionths, so that nothing is rounded.
 struct Model {
     rate: i128,
     burst: i128,
@@ -25,7 +25,7 @@ impl Model {
         self.now_ns = now_ns;
     }
 
-    /// What has to come in before `units` may pass.
+    /// Returns the billionths of a unit that have to come in before `units` may pass.
     fn lacking(&self, units: u64) -> i128 {
         self.missing + (i128::from(units).min(self.burst) - self.burst) * NS_PER_SECOND
     }

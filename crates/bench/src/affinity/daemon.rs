@@ -1,4 +1,4 @@
-//! What `homenode affinity run` costs beside 1,000 threads, on this machine: its CPU time in a second, read from /proc.
+//! Cost of `homenode affinity run` beside 1,000 threads on this machine: its CPU time in a second, read from /proc.
 //!
 //! The threads are of this process. Nothing on this machine is moved: the daemon may move only what is of a process that
 //! does not run. Some threads may move bytes; they pay for being counted, which is told apart from what the daemon takes.
@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 const THREADS: usize = 1000;
 /// A thread needs little of it.
 const STACK_BYTES: usize = 64 << 10;
-/// So often a thread that runs does.
+/// Interval at which a running thread wakes for a moment.
 const TURN: Duration = Duration::from_millis(200);
 /// The first periods read what later ones know.
 const WARM_UP: Duration = Duration::from_secs(3);
 /// Everything is looked at and decided on, and nothing is moved.
 const CONFIGURATION: &str = "policy = \"off\"\n[processes]\nof-nobody = \"local\"\n";
 
-/// What the threads do. Those that do neither sleep.
+/// Numbers of threads that run and that move bytes. All other threads sleep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crowd {
     pub(super) name: &'static str,
@@ -57,7 +57,7 @@ pub(super) const CROWDS: [Crowd; 4] = [
     },
 ];
 
-/// What an interval cost.
+/// Cost of an interval.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     /// The daemon's CPU time, in percent of a CPU.
@@ -87,7 +87,7 @@ impl Crowd {
         self.moving > 0
     }
 
-    /// What an interval costs with the daemon beside the crowd, or without.
+    /// Measures the cost of an interval, with or without the daemon beside the crowd.
     pub(super) fn cost(self, daemon: Option<&Path>, length: Duration) -> Result<Cost, Error> {
         let threads = Threads::start(self)?;
         let daemon = daemon
@@ -127,7 +127,7 @@ struct Threads {
     /// That were received.
     messages: Arc<AtomicU64>,
     all: Vec<JoinHandle<io::Result<()>>>,
-    /// Of those that move bytes.
+    /// Network of the threads that move bytes.
     network: Option<Network>,
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// What `homenode-bench measure-affinity` takes.
+/// Arguments of `homenode-bench measure-affinity`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     Ok(())
 }
 
-/// Of one policy, for everything.
+/// Returns the configuration that applies one policy to everything.
 fn configuration(policy: Policy) -> String {
     format!("policy = \"{}\"\n", policy.name())
 }
@@ -117,7 +117,7 @@ fn far_cpus(machine: &Machine, card: Option<usize>) -> Result<Vec<usize>, Error>
 /// The network card.
 #[derive(Debug)]
 struct Card {
-    /// As its interrupts are named.
+    /// Name of the device, with which the names of its interrupts begin.
     device: String,
     home: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! What host and guest speak of.
+//! Policies, work and results that host and guest exchange.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub(crate) enum Policy {
 impl Policy {
     pub(super) const ALL: [Self; 5] = [Self::Off, Self::Local, Self::Spread, Self::Pack, Self::SingleCore];
 
-    /// As the command and rows name it.
+    /// Returns the policy's name in the command and in rows.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -29,7 +29,7 @@ impl Policy {
     }
 }
 
-/// What is measured once.
+/// Work of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Work {
     pub(super) round: u32,
@@ -37,7 +37,7 @@ pub(super) struct Work {
     pub(super) policy: Policy,
 }
 
-/// What it showed, as the guest tells it in a line.
+/// Result of one measurement, as the guest reports it in a line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Done {
     pub(super) work: Work,
@@ -49,13 +49,14 @@ pub(super) struct Done {
 pub(super) struct Shares {
     pub(super) seconds: f64,
     pub(super) received_bytes: f64,
-    /// Of these, what was processed on the node of the CPU that read it from the socket; none where nothing was received.
+    /// Percent of the received bytes processed on the node of the CPU that read them from the socket. `None` if
+    /// no bytes were received.
     pub(super) received_right_percent: Option<f64>,
     pub(super) written_bytes: f64,
     /// Interrupts of the disks' queues.
     pub(super) completions: f64,
-    /// Of these, what arrived on the node of those who submit to the queue.
+    /// Percent of the completions that arrived on the node of the queue's submitters.
     pub(super) completions_right_percent: Option<f64>,
-    /// Of these, what arrived on the disk's home.
+    /// Percent of the completions that arrived on the disk's home.
     pub(super) completions_home_percent: Option<f64>,
 }

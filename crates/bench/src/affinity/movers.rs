@@ -19,7 +19,7 @@ use std::time::Duration;
 const MESSAGE_BYTES: usize = 16 << 10;
 /// Between two messages: 50 a second, so that 100 pairs move some 80 MB/s and leave most of a small machine idle.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Of the network that RFC 2544 has for measurements.
+/// Address of the senders, in the network that RFC 2544 reserves for measurements.
 const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 76, 2);
 const MAKE_FAR: &str = "ip link add far type veth peer name $0 netns $1; ip address add 198.18.76.2/30 dev far; ip link set far up; echo; exec cat";
 const MAKE_NEAR: &str = "ip address add 198.18.76.1/30 dev $0; ip link set $0 up";
@@ -33,7 +33,7 @@ pub(super) struct Network {
     listener: TcpListener,
 }
 
-/// What one thread of a pair does.
+/// Role of one thread of a pair, with its socket.
 #[derive(Debug)]
 pub(super) enum Mover {
     Sends(TcpStream),

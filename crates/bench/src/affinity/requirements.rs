@@ -1,4 +1,4 @@
-//! What the project promises of core affinity, and whether a report keeps it.
+//! Promises of the project about core affinity, and the check whether a report keeps them.
 
 use super::{BYTES, COMPLETIONS, DAEMON};
 use crate::error::Error;

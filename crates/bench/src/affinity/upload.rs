@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What is uploaded, and how.
+/// Source, rate and block size of an upload.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Load {
     /// Who sends: docs/lab.md, --source.
@@ -45,19 +45,19 @@ pub(super) struct Upload {
     threads: Vec<JoinHandle<Result<(), Error>>>,
 }
 
-/// What one thread has counted. Nobody else writes near it.
+/// Counts of one thread. No other thread writes near them.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Seen {
     disk: usize,
-    /// By the node that processed, then by the reader's.
+    /// Bytes received, by the node that processed the packets, then by the reader's node.
     received: Vec<AtomicU64>,
-    /// By CPU.
+    /// Writes submitted, by CPU.
     submitted: Vec<AtomicU64>,
     written: AtomicU64,
 }
 
-/// One thread's part.
+/// Reader of one connection, with its part of a disk.
 #[derive(Debug)]
 struct Reader {
     load: Load,
@@ -70,7 +70,7 @@ struct Reader {
     stop: Arc<AtomicBool>,
 }
 
-/// What every thread has to have written before the work is steady.
+/// Bytes that every thread writes before the work counts as steady.
 const STEADY_BYTES: u64 = 1 << 20;
 const STEADY_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(50);

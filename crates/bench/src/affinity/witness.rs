@@ -12,7 +12,7 @@ use std::time::Instant;
 /// The nodes of CPUs, and the disks that are looked at.
 #[derive(Debug)]
 pub(super) struct Machine {
-    /// By the CPU's number.
+    /// Node of each CPU, indexed by the CPU's number.
     pub(super) cpu_nodes: Vec<usize>,
     pub(super) disks: Vec<Disk>,
 }
@@ -20,11 +20,11 @@ pub(super) struct Machine {
 /// An NVMe disk.
 #[derive(Debug)]
 pub(super) struct Disk {
-    /// As /dev has it: `nvme0n1`.
+    /// Name in /dev, such as `nvme0n1`.
     pub(super) name: String,
     pub(super) bytes: u64,
     pub(super) home: Option<usize>,
-    /// As its interrupts are named: `nvme0q1` is that of the first queue.
+    /// Controller's name, such as `nvme0`: the interrupt of its first queue is `nvme0q1`.
     controller: String,
     /// The CPUs that submit to each queue.
     queues: Vec<Vec<usize>>,
@@ -34,12 +34,12 @@ pub(super) struct Disk {
 #[derive(Clone, Debug)]
 pub(super) struct Counts {
     pub(super) at: Instant,
-    /// By the node that processed the packets, then by that of the reader.
+    /// Bytes received, by the node that processed the packets, then by the reader's node.
     pub(super) received: Vec<Vec<u64>>,
-    /// By disk, then by CPU.
+    /// Writes submitted, by disk, then by CPU.
     pub(super) submitted: Vec<Vec<u64>>,
     pub(super) written_bytes: u64,
-    /// By disk, queue and CPU.
+    /// Interrupts, by disk, queue and CPU.
     arrivals: Vec<Vec<BTreeMap<usize, u64>>>,
 }
 
@@ -83,7 +83,7 @@ impl Machine {
         })
     }
 
-    /// What went where between two counts.
+    /// Returns the shares of the bytes and completions between two counts.
     pub(super) fn shares(&self, from: &Counts, to: &Counts) -> Shares {
         let (mut received, mut received_right) = (0, 0);
         for (processed, (from, to)) in from.received.iter().zip(&to.received).enumerate() {

@@ -7,7 +7,7 @@ use crate::error::Error;
 use memmap2::{Advice, MmapMut};
 use std::sync::{Mutex, PoisonError};
 
-/// Of all cores together. More than any cache has.
+/// Size of the device that all cores share, larger than any cache.
 pub(super) const DEVICE_BYTES: u64 = 256 << 20;
 pub(super) const BUFFER_BYTES: u64 = 16 << 20;
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 const READS: usize = 200_000;
-/// One of so many bytes of the hot file is read.
+/// Ratio of the hot file's size to the part that is read, at the file's start.
 const HOT_SHARE: usize = 4;
 
 /// The rows of a kind of disk.

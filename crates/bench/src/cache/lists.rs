@@ -6,7 +6,7 @@ const NONE: u32 = u32::MAX;
 /// `N` lists of numbers below a bound, each from the one that was added first to the one that was added last.
 #[derive(Debug)]
 pub(super) struct Lists<const N: usize> {
-    /// By number.
+    /// List and neighbours of each number, indexed by the number.
     members: Vec<Member>,
     ends: [[u32; 2]; N],
     lengths: [usize; N],

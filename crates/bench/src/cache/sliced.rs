@@ -6,7 +6,7 @@ use super::trace::Trace;
 use homenode_policy::eviction::{Eviction, Ghosts, Look};
 use homenode_policy::slices::Slices;
 
-/// What a replay showed.
+/// Counts of a replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) hits: u64,
@@ -48,7 +48,7 @@ struct Slice {
     eviction: Eviction,
     /// Frames without a block.
     free: Vec<u32>,
-    /// By frame.
+    /// Block in each frame, indexed by the frame.
     blocks: Vec<u32>,
 }
 
@@ -57,7 +57,7 @@ struct Cache<'a> {
     slices: Vec<Slice>,
     ghosts: Ghosts,
     sizes: Slices,
-    /// By block.
+    /// State of each block, indexed by the block.
     states: Vec<State>,
 }
 

@@ -22,7 +22,7 @@ const SIZES: [(&str, usize); 4] = [
 const TIME_MAX: f64 = 2.0;
 /// A disk has so many blocks for each frame.
 const DISK_SHARE: u64 = 4;
-/// One of so many frames is made dirty, and written.
+/// Ratio of frames to the stores that make blocks dirty before a write-back.
 const DIRTY_SHARE: u64 = 8;
 const EVICTIONS: usize = 20_000;
 const DISK: MemberId = MemberId(0);

@@ -1,4 +1,4 @@
-//! What takes part in the measurements: a pool with a cache, filesystems with the kernel's, and a bare disk, all on the same kind of disk.
+//! Contestants on one kind of disk: a pool with a cache, filesystems with the page cache, and a bare disk.
 
 use crate::durable::disk::{Disk, Loop};
 use crate::durable::place::{Open, Place};

@@ -17,7 +17,7 @@ pub(super) fn zipf() -> Trace {
     Trace::new("zipf", (0..REQUESTS).map(|_| draw()).collect())
 }
 
-/// The same, but every other turn reads on in a region larger than the cache.
+/// Returns a trace that alternates turns of [`zipf`] with sequential reads of a region larger than the cache.
 pub(super) fn zipf_and_scan() -> Trace {
     let mut draw = draws();
     let mut scanned = 0;

@@ -11,7 +11,7 @@ pub(super) const SIZES: [(&str, usize); 7] = [
     ("2m", 2 << 20),
 ];
 
-/// What is done to the blocks.
+/// Operation on the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     /// Writes to an empty file that was only extended: every block is placed by this write.
@@ -25,7 +25,7 @@ pub(super) enum Operation {
 impl Operation {
     pub(super) const ALL: [Self; 3] = [Self::First, Self::Overwrite, Self::Read];
 
-    /// As it stands in the name of a case.
+    /// Returns the operation's name in the name of a case.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::First => "first",
@@ -38,7 +38,7 @@ impl Operation {
 /// How threads share files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Files {
-    /// One file, each thread in a part of its own.
+    /// A single file, each thread in a part of its own.
     Same,
     /// A file for each thread.
     Separate,
@@ -101,7 +101,7 @@ impl Layout {
     }
 }
 
-/// What belongs to one thread.
+/// Part of a file that belongs to one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) file: usize,

@@ -13,8 +13,8 @@ use std::os::fd::AsFd;
 /// Files of every contestant: one for each thread.
 pub(super) const FILES: usize = crate::cpus::THREADS_MAX;
 
-/// One thread's view of its part of a file. Offsets count from the start of that part. Lanes are inlined, so that their own
-/// cost is the same for all: next to none.
+/// A thread's view of its part of a file. Offsets count from the start of that part. Lanes are inlined, so that their own
+/// cost is the same for all contestants: next to none.
 pub(super) trait Lane: Send {
     /// Writes all of `from`.
     fn write(&mut self, at: usize, from: &[u8]) -> io::Result<()>;
@@ -36,7 +36,7 @@ pub(super) trait Store {
     fn lanes(&mut self, layout: Layout) -> Vec<Self::Lane<'_>>;
 }
 
-/// What the bench calls, whatever the store.
+/// Contestant as the bench calls it, whatever its [`Store`].
 pub(super) trait Contestant {
     /// See [`Store::name`].
     fn name(&self) -> &'static str;

@@ -1,4 +1,4 @@
-//! One timed pass of one contestant: every block of every lane once, in random order.
+//! A timed pass of a contestant: every block of every lane once, in random order.
 //!
 //! Each thread is pinned to its CPU, has one block-sized buffer that stays hot in its caches, and starts at a barrier.
 //! The clock is read twice per thread, not per operation.
@@ -16,7 +16,7 @@ use std::time::Instant;
 /// Blocks that are read back and compared after a pass that writes.
 const VERIFIED_BLOCKS: usize = 8;
 
-/// What every contestant does in the same way.
+/// Description of a pass, the same for every contestant.
 #[derive(Debug)]
 pub(super) struct Pass<'a> {
     pub(super) case: &'a str,
@@ -24,7 +24,7 @@ pub(super) struct Pass<'a> {
     pub(super) layout: Layout,
     pub(super) block_bytes: usize,
     pub(super) file_bytes: usize,
-    /// One for each thread.
+    /// CPU of each thread.
     pub(super) cpus: &'a [usize],
     /// Decides the order of blocks and the bytes written; the same for all contestants of a round.
     pub(super) seed: u64,
@@ -68,7 +68,7 @@ pub(super) fn time<L: Lane>(lanes: Vec<L>, pass: &Pass<'_>, contestant: &'static
     Ok(elapsed_ns.into_iter().fold(0.0, f64::max) / operations)
 }
 
-/// One thread's share of a pass.
+/// Work of one thread in a pass.
 struct Worker<'a> {
     cpu: usize,
     operations: usize,

@@ -53,7 +53,7 @@ impl Fio {
         Ok(Self { child, jobs, write })
     }
 
-    /// What each job has read or written so far, by the kernel's count; 0 for those not yet started.
+    /// Returns the bytes that each job has read or written, by the kernel's count. A job not yet started has 0.
     pub(super) fn bytes(&mut self) -> Result<Vec<f64>, Error> {
         let system = |error| Error::system("reading what fio has done", error);
         if let Some(status) = self.child.try_wait().map_err(system)? {

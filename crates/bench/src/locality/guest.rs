@@ -22,7 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What `homenode-bench measure-locality` takes.
+/// Arguments of `homenode-bench measure-locality`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Bytes of an operation.
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
 
 /// The kernel's switch for rings, of a guest of its own.
 const RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
-/// What every job has to have moved before its work is steady.
+/// Bytes that every job moves before its work counts as steady.
 const STEADY_BYTES: f64 = (1 << 20) as f64;
 const STEADY_TIMEOUT: Duration = Duration::from_secs(60);
 /// In this time the mover has seen who uses a file, and has moved it.

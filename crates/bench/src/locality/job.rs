@@ -1,4 +1,4 @@
-//! What is done in a guest, and by whom.
+//! Work done in a guest, and the contestants that do it.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub(super) enum Contestant {
     Library,
     /// fio, as it is by default, on a mount through rings.
     Mount,
-    /// The same by `O_DIRECT`: the page cache of the kernel answers nothing.
+    /// fio, as for [`Self::Mount`] but by `O_DIRECT`: the page cache of the kernel answers nothing.
     MountDirect,
     /// fio, as it is by default, on a mount through the classic device.
     MountClassic,
@@ -78,7 +78,7 @@ pub(super) const SIZES: [Size; 2] = [
 /// Bytes of each node's file: many times the lab's cache filter, which is 1 MiB.
 pub(super) const FILE_BYTES: u64 = 16 << 20;
 
-/// What is done in one interval.
+/// Work of one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Work {
     pub(super) round: u32,
@@ -88,7 +88,7 @@ pub(super) struct Work {
     pub(super) write: bool,
 }
 
-/// What was done in one interval, as the guest tells it in a line.
+/// Work done in one interval, as the guest reports it in a line of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Done {
     pub(super) work: Work,

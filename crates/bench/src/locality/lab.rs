@@ -16,30 +16,30 @@ pub(super) struct Guest<'a> {
     pub(super) sizes: &'a [Size],
     pub(super) rounds: u32,
     pub(super) interval_ms: u32,
-    /// Of remote accesses that miss: a model.
+    /// Modelled delay of a remote access that misses the cache.
     pub(super) delay_ns: u32,
     /// The command homenode.
     pub(super) command: &'a Path,
 }
 
-/// What was done, and the accesses meanwhile.
+/// Work done in an interval, and the accesses meanwhile.
 #[derive(Clone, Debug)]
 pub(super) struct Interval {
     pub(super) work: Work,
     pub(super) bytes: f64,
     pub(super) seconds: f64,
-    /// Those of each node's CPUs.
+    /// Accesses of each node's CPUs, indexed by the node.
     pub(super) by_node: Vec<Counts>,
 }
 
 /// Loads and stores of some CPUs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// As the CPUs make them.
+    /// All accesses that the CPUs make.
     pub(super) raw: Homes,
-    /// Those that a cache of 1 MiB and eight ways a CPU does not hold.
+    /// Accesses that miss a cache of 1 MiB and eight ways on each CPU.
     pub(super) missed: Homes,
-    /// Those that a direct-mapped one does not hold.
+    /// Accesses that miss a direct-mapped cache of 1 MiB on each CPU.
     pub(super) direct_missed: Homes,
 }
 
@@ -65,7 +65,7 @@ impl Homes {
 }
 
 impl Interval {
-    /// Of the whole machine.
+    /// Returns the accesses of the whole machine.
     pub(super) fn counts(&self) -> Counts {
         self.by_node.iter().copied().sum()
     }
@@ -94,11 +94,11 @@ struct Document {
     intervals: Vec<Vec<Accesses>>,
 }
 
-/// Of one CPU to one home, by user or kernel.
+/// Accesses of one CPU to one home, in user or kernel mode.
 #[derive(Debug, Deserialize)]
 struct Accesses {
     cpu_node: u32,
-    /// None: a device or firmware.
+    /// Node of the memory; none for a device or firmware.
     home: Option<u32>,
     loads: f64,
     stores: f64,

@@ -3,9 +3,9 @@
 
 use super::lab::Counts;
 
-/// What an access takes that a CPU's cache has, of eight bytes as the guest's kernel copies.
+/// Time of an access that hits a CPU's cache, of eight bytes as the guest's kernel copies.
 const HIT_NS: f64 = 1.0;
-/// What a line takes from the memory of the CPU's own node.
+/// Time to fetch a cache line from the memory of the CPU's own node.
 const LOCAL_NS: f64 = 90.0;
 
 /// When the last node is through with its accesses, where remote memory is `delay_ns` farther than local.

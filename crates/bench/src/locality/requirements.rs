@@ -1,4 +1,4 @@
-//! What the project promises of locality, and whether a report keeps it.
+//! Promises of the project about locality, and the check whether a report keeps them.
 
 use super::job::{Contestant, SIZES};
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! The same job by threads of this process that call the library: fio cannot.
+//! fio's job by threads of this process that call the library, which fio cannot.
 
 use super::job::FILE_BYTES;
 use crate::cpus;
@@ -31,7 +31,7 @@ pub(super) struct Running {
 #[repr(align(128))]
 struct Moved(AtomicU64);
 
-/// One thread's part.
+/// Work of one thread.
 #[derive(Debug)]
 struct Job {
     file: File,

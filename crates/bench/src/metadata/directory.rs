@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 
-/// As large as the C library's buffer for a directory.
+/// Size of the buffer for directory entries, as large as the C library's.
 const LIST_BUFFER_BYTES: usize = 32 << 10;
 
 /// An open directory, empty at first.

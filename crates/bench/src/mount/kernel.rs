@@ -22,7 +22,7 @@ use std::io;
 use std::thread;
 use std::time::Instant;
 
-/// What all names of these cases start with.
+/// Start of all names of these cases.
 const PREFIX: &str = "kernel";
 
 /// Work of a pass.
@@ -32,7 +32,7 @@ enum Work {
     First,
     /// Overwrites blocks of a file at random.
     Over,
-    /// The same by two threads in one file.
+    /// Overwrites blocks of one file at random by two threads.
     OverTwo,
     /// Reads blocks of a file at random.
     Read,
@@ -44,7 +44,7 @@ enum Work {
     MapOver,
     /// Opens a file that nobody else has open for reading, and closes it.
     OpenClose,
-    /// The same with a file that somebody has open for writing.
+    /// Opens for reading a file that the bench has open for writing, and closes it.
     OpenCloseWritten,
     /// Makes a file, writes a block, closes and removes it.
     CreateWriteUnlink,
@@ -261,7 +261,7 @@ pub(super) fn run(bench: &Bench<'_>, mut each: impl FnMut(Row)) -> Result<(), Er
     Ok(())
 }
 
-/// One pass of a case.
+/// A pass of a case.
 struct Pass<'a> {
     case: Case,
     file_bytes: usize,

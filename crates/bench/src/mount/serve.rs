@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// How requests travel.
     #[arg(long)]
     transport: Transport,
-    /// What holds the bytes of files.
+    /// Storage that holds the bytes of files.
     #[arg(long, default_value = "pool")]
     data: Data,
     /// Have the kernel look for privileges before each buffered write.

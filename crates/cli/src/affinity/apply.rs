@@ -34,8 +34,8 @@ pub(crate) struct ApplyArgs {
     settings: SettingsArgs,
     #[command(flatten)]
     journal: JournalArgs,
-    /// As JSON: what became of each setting of cards, and of each look what `plan --json` has, with what became of each
-    /// action.
+    /// Print JSON: the outcome of each setting of cards, and each look. A look has the fields of `plan --json`, and
+    /// the outcome of each action.
     #[arg(long)]
     json: bool,
 }
@@ -43,13 +43,13 @@ pub(crate) struct ApplyArgs {
 /// A load that stays the same is settled by then.
 const LOOKS_MAX: usize = 3;
 
-/// What was tried so far. Text is printed as it comes; JSON at the end, also when something failed before it.
+/// Attempts so far. Text is printed as it comes; JSON at the end, also after a failure.
 #[derive(Default)]
 struct Told {
     arranged: Vec<(CardSetting, CardOutcome)>,
     looks: Vec<serde_json::Value>,
     changes: usize,
-    /// Of threads, interrupts and queues.
+    /// Changes made to threads, interrupts and queues.
     made: usize,
     refused: usize,
 }
@@ -175,7 +175,7 @@ struct Done<'a> {
     files: &'a [FileMoved],
 }
 
-/// What was decided by a look, and what became of it; after the last one, what there is to know besides.
+/// Returns the decisions of a look and their outcomes; for the last look, also conflicts and unseen data.
 fn text(heading: &str, decided: &Decided, done: &Done<'_>, is_last: bool, revert: &str) -> String {
     let (snapshot, plan) = (&decided.sensed.snapshot, &decided.plan);
     let lately = if is_last { lately(plan) } else { String::new() };

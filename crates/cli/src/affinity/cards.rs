@@ -17,7 +17,7 @@ pub(super) fn line((setting, outcome): &(CardSetting, CardOutcome)) -> String {
     plain(&format!("{setting}: {outcome}"))
 }
 
-/// What `apply` would do first, under a heading; nothing where nothing is asked for.
+/// Returns the card settings that `apply` would make first, under a heading; empty if none is asked for.
 pub(super) fn asked(settings: &Settings, cards: &[Card]) -> String {
     if settings.cards.is_empty() {
         return String::new();

@@ -27,7 +27,8 @@ pub(crate) struct ExplainArgs {
     settings: SettingsArgs,
     #[command(flatten)]
     journal: JournalArgs,
-    /// As JSON: what was seen of it, with its action or why it stays, as `plan --json` has them.
+    /// Print JSON: all that was seen of each target, and its action or the reason why it stays.
+    /// Actions and reasons are as in `plan --json`.
     #[arg(long)]
     json: bool,
 }

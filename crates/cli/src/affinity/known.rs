@@ -1,4 +1,4 @@
-//! What decisions know besides a period: what was set before, by the journal, and what other programs set.
+//! Knowledge for decisions besides a period: earlier settings, from the journal, and settings of other programs.
 
 use super::settings::Settings;
 use super::words::{count, plain};
@@ -84,7 +84,7 @@ impl JournalArgs {
     }
 }
 
-/// What is taken back by another command only.
+/// Tells of the changes in other journals, which only another command takes back.
 pub(super) fn tell_others(others: &[(PathBuf, usize)]) {
     for (path, changes) in others {
         let (changes, verb) = (
@@ -119,7 +119,7 @@ pub(super) fn failure(error: Error) -> Failure {
     Failure::new(chain(&error))
 }
 
-/// Of a journal in which something is to be written down.
+/// Returns the failure for a journal that cannot be opened for writing.
 pub(super) fn unopened(error: Error) -> Failure {
     let why = match &error {
         Error::Journal { .. } => {
@@ -139,7 +139,7 @@ pub(super) fn standing<S: Store>(actor: &Actor<Live, S>) -> usize {
     targets + actor.changed_cards().len()
 }
 
-/// Of this machine; nothing of a recorded one.
+/// Knowledge about this machine; empty for a recorded machine.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) previous: Previous,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// What is looked at.
+/// Machine to look at, and for how long.
 #[derive(Args, Debug)]
 pub(crate) struct LookArgs {
     /// Take the machine that `homenode affinity record` put into DIR, instead of this one.
@@ -39,7 +39,7 @@ impl LookArgs {
         }
     }
 
-    /// What is known of it besides.
+    /// Returns the knowledge besides the period; empty for a recorded machine.
     pub(super) fn known(&self, journal: &JournalArgs, settings: &Settings) -> Known {
         if self.is_live() {
             Known::glance(journal, settings)
@@ -52,7 +52,7 @@ impl LookArgs {
         self.from.is_none()
     }
 
-    /// As it is told in JSON.
+    /// Returns the source for JSON: `live`, or the recording's directory.
     pub(super) fn source(&self) -> String {
         let directory = |from: &PathBuf| from.display().to_string();
         self.from.as_ref().map_or_else(|| "live".to_owned(), directory)
@@ -79,7 +79,7 @@ impl Look {
         })
     }
 
-    /// What has happened since it was called last, or begun; settings are read anew.
+    /// Returns the activity since the last call, or since the beginning; settings are read anew.
     pub(super) fn sense(&mut self) -> Result<Sensed> {
         self.sensor.settings_changed();
         self.sensor.sense(&self.topology).map_err(failure)

@@ -30,7 +30,7 @@ pub(crate) struct PlanArgs {
     /// List all that stays, each with the reason.
     #[arg(long)]
     all: bool,
-    /// As JSON; always with all that stays.
+    /// Print JSON, always with all that stays.
     #[arg(long)]
     json: bool,
 }
@@ -41,7 +41,7 @@ pub(super) struct Decided {
     pub(super) sensed: Sensed,
     pub(super) plan: Plan,
     pub(super) conflicts: Vec<Conflict>,
-    /// What is to be done to cards before it.
+    /// Text about the card settings to be made before the plan.
     pub(super) asked: String,
 }
 

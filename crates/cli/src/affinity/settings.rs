@@ -33,19 +33,19 @@ pub(crate) struct SettingsArgs {
     policy: Option<Policy>,
 }
 
-/// What was configured.
+/// Settings from the configuration file and the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) decide: Config,
     /// Numbers of queues and RSS tables that cards are to have; by name.
     pub(crate) cards: Vec<CardWish>,
-    /// Of `run`.
+    /// Period of `run`.
     pub(crate) period: Duration,
     /// Where `run` serves metrics.
     pub(crate) metrics: Option<Address>,
     /// Whether interrupts are moved although irqbalance runs.
     pub(crate) despite_irqbalance: bool,
-    /// What was read, if a file was.
+    /// Configuration file that was read, if any.
     pub(crate) file: Option<PathBuf>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn period(text: &str) -> std::result::Result<Duration, String> {
     seconds.ok_or_else(|| format!("write {PERIOD}"))
 }
 
-/// What a period is to be.
+/// Expected form of a period, for messages.
 const PERIOD: &str = "seconds from 0.1 to 3600, as 1 or 0.5";
 
 fn period_of(seconds: f64) -> Option<Duration> {

@@ -1,9 +1,9 @@
-//! What a person asks about, and what of a snapshot that is.
+//! Target that a person asks about, and its matches in a snapshot.
 
 use homenode_policy::affinity::{Interrupt, Queue, QueueKind, Snapshot, Thread};
 use std::str::FromStr;
 
-/// As it was asked for.
+/// Target as the person wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// A thread, or all threads of a process.
@@ -15,7 +15,7 @@ pub(super) enum Asked {
     Name(String),
 }
 
-/// What of a snapshot is meant; nothing where nothing was seen of it.
+/// Parts of a snapshot that match a target; empty if nothing was seen of the target.
 #[derive(Debug, Default)]
 pub(super) struct Found<'a> {
     pub(super) threads: Vec<&'a Thread>,

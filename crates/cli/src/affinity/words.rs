@@ -75,7 +75,7 @@ pub(crate) fn unseen(unseen: &[Unseen]) -> String {
     "could not be seen:\n".to_owned() + &lines.collect::<String>()
 }
 
-/// The same, in reports as JSON.
+/// Data that could not be seen, in reports as JSON.
 #[derive(Serialize)]
 pub(crate) struct UnseenReport<'a> {
     what: &'a str,

@@ -56,7 +56,7 @@ pub(crate) struct Args {
 enum SchedulerName {
     /// First come, first served.
     None,
-    /// By offset, reads first, within deadlines.
+    /// Order of offsets, reads first, within deadlines.
     Deadline,
     /// Streams share alike.
     Fair,
@@ -144,7 +144,7 @@ fn is_same(trace: &Path, device: &Path) -> bool {
     file(trace).is_ok_and(|trace| file(device).is_ok_and(|device| device == trace))
 }
 
-/// What Ctrl-C sets from now on; a second one ends the process at once, should a device answer no more.
+/// Returns a flag that Ctrl-C sets. A second Ctrl-C ends the process at once, should a device answer no more.
 fn watch() -> Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     // In this order: the second handler is the one that sets it.

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a running server needs at most for what it has at hand.
+/// Longest time that a running server needs for a quick request.
 const QUICK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An open connection to a server.

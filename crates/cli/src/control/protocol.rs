@@ -449,7 +449,7 @@ pub(crate) struct FuseReport {
     /// `uring` or `classic`.
     pub(crate) transport: String,
     pub(crate) transport_reason: String,
-    /// What holds the bytes of regular files: `kernel` or `pool`.
+    /// Storage of the bytes of regular files: `kernel` or `pool`.
     pub(crate) data: String,
     pub(crate) data_reason: String,
     pub(crate) requests: u64,

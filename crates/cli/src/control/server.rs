@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const CONNECTIONS_MAX: usize = 64;
 /// Progress lines are at least this far apart.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
-/// What a client has to take a reply; a stopped client must not hold a thread for ever.
+/// Time in which a client must take a reply: a stopped client must not hold a thread for ever.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Answers requests of a user, where it is known which. `progress` takes bytes done and to do.
@@ -130,7 +130,7 @@ impl Activity {
     }
 }
 
-/// One more of what `count` picks, until it is dropped: also when a panic unwinds past it.
+/// Guard that keeps the number picked by `count` one higher until it is dropped, also by a panic.
 struct Counted {
     activity: Arc<Activity>,
     count: fn(&mut Counts) -> &mut usize,

@@ -1,4 +1,4 @@
-//! What is measured, and on whom.
+//! Contestants and cases of the measurement.
 
 use serde::Serialize;
 
@@ -74,7 +74,7 @@ impl Section {
         }
     }
 
-    /// What a reader has to know about these rows.
+    /// Returns the explanation of the section's rows for the reader.
     pub(super) const fn note(self) -> &'static str {
         match self {
             Self::Fio => {
@@ -118,7 +118,7 @@ pub(super) enum Operation {
     Read,
 }
 
-/// What a row counts. More is better.
+/// Unit of a row's numbers. More is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) enum Unit {
     /// 10^6 bytes a second.
@@ -138,14 +138,14 @@ impl Unit {
     }
 }
 
-/// One row: what is done, in which blocks, by how many threads at a time.
+/// Row of the table: the operation, the block size, and the number of threads at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Case {
     pub(super) section: Section,
     pub(super) operation: Operation,
     pub(super) block_bytes: usize,
     pub(super) jobs: usize,
-    /// What is copied, for rows of [`Section::Copy`].
+    /// Tree that is copied, for rows of [`Section::Copy`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tree: Option<String>,
 }

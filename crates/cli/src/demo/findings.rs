@@ -1,4 +1,4 @@
-//! What the numbers say, in sentences; all of them are computed.
+//! Findings as sentences, all computed from the numbers.
 
 use super::case::{Contestant, Operation, Section};
 use super::outcome::{Outcome, PoolReport, Row};
@@ -129,7 +129,7 @@ pub(super) struct Glance {
     pub(super) mean: Option<f64>,
 }
 
-/// What a glance shows, and the peer that is 1.
+/// Returns the glances, and the peer whose rate is 1.
 pub(super) fn glances(outcome: &Outcome) -> (Contestant, Vec<Glance>) {
     const MOUNT_KINDS: [(&str, Section, Operation); 4] = [
         ("mount: reads that the page cache holds", Section::Fio, Operation::Read),
@@ -166,7 +166,7 @@ pub(super) fn glances(outcome: &Outcome) -> (Contestant, Vec<Glance>) {
     (peer, glances)
 }
 
-/// What else there is to say.
+/// Returns the findings besides the headline.
 pub(super) fn all(outcome: &Outcome) -> Vec<String> {
     let peer = peer(outcome);
     let mut findings = Vec::new();

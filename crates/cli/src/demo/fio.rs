@@ -11,12 +11,12 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// One who takes part in a run, and how.
+/// Participant of a fio run, with its directory and way of access.
 #[derive(Clone, Debug)]
 pub(super) struct Entrant {
     pub(super) contestant: Contestant,
     pub(super) directory: PathBuf,
-    /// By O_DIRECT.
+    /// Whether fio uses O_DIRECT.
     pub(super) direct: bool,
     /// Library to preload. The files are another entrant's then.
     pub(super) library: Option<PathBuf>,
@@ -122,7 +122,7 @@ impl Fio {
     }
 }
 
-/// What each job reached, from fio's JSON; there may be warnings above it.
+/// Parses the rate of each job from fio's JSON; warnings may come before the JSON.
 fn rates(output: &str, case: &Case, jobs: usize) -> Option<Vec<f64>> {
     let json: Value = serde_json::from_str(&output[output.find('{')?..]).ok()?;
     let direction = match case.operation {

@@ -117,7 +117,7 @@ impl Loop {
     }
 }
 
-/// As fio calls them.
+/// Returns the file name that fio gives a job.
 fn file_name(job: usize) -> String {
     format!("{}{job}", super::fio::FILES[0])
 }
@@ -130,7 +130,7 @@ fn whole(done: usize, wanted: usize) -> io::Result<()> {
     }
 }
 
-/// One thread: `call` on blocks at random offsets until the time is up. Gives its rate.
+/// Runs `call` on blocks at random offsets until the time is up. Returns the rate of the calling thread.
 fn run(
     case: &Case,
     file_bytes: u64,

@@ -1,4 +1,4 @@
-//! What the numbers do not say, in sentences.
+//! Limits of the numbers, as sentences.
 
 use super::findings::one_node;
 use super::outcome::{Outcome, Row};
@@ -11,7 +11,7 @@ const NOISY_SPREAD: f64 = 0.25;
 const BUSY_SPREAD: f64 = 0.5;
 const ONE_ROUND: &str = "There was one round, so nothing tells how noisy the machine was: trust no single number.";
 
-/// What the numbers do not say.
+/// Returns the limits of the outcome's numbers.
 pub(super) fn of(outcome: &Outcome) -> Vec<String> {
     let settings = &outcome.settings;
     let mut limits = Vec::new();
@@ -70,7 +70,7 @@ pub(super) fn of(outcome: &Outcome) -> Vec<String> {
     limits
 }
 
-/// What who reads no further has to know: that the numbers of this run mean little.
+/// Returns the warning, if any, that the numbers of this run mean little, for readers of the text table.
 pub(super) fn distrust(outcome: &Outcome) -> Option<String> {
     if outcome.settings.rounds < 2 {
         return Some(ONE_ROUND.to_owned());

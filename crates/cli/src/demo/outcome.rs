@@ -1,4 +1,4 @@
-//! What a demo found: plain data, from which the table, the page and the JSON are made.
+//! Outcome of a demo: plain data, from which the table, the page and the JSON are made.
 
 use super::case::{Case, Contestant, Unit};
 use crate::control::protocol::{AccessReport, SpillReport};
@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 #[derive(Debug, Serialize)]
 pub(super) struct Outcome {
     pub(super) output_version: u32,
-    /// One sentence made of the numbers below.
+    /// Sentence made of the numbers below.
     pub(super) headline: String,
     /// More such sentences.
     pub(super) findings: Vec<String>,
-    /// What the numbers do not say.
+    /// Limits of the numbers, as sentences.
     pub(super) limits: Vec<String>,
     pub(super) machine: Machine,
     pub(super) settings: Settings,
@@ -78,7 +78,7 @@ pub(super) struct Tree {
     pub(super) verified_on: Vec<Contestant>,
 }
 
-/// One line of the table.
+/// Row of the table.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     #[serde(flatten)]
@@ -190,7 +190,7 @@ pub(super) struct Files {
     pub(super) bytes_by_node: BTreeMap<u16, u64>,
 }
 
-/// What a pool tells.
+/// Members, accesses and spills of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct PoolState {
     pub(super) members: Vec<Member>,

@@ -8,9 +8,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Of a temporary directory's name; the number of the process follows.
+/// Start of a temporary directory's name; the process number follows.
 const TEMPORARY_PREFIX: &str = "homenode-demo-";
-/// What a demo makes in its directory.
+/// Names of the mount points in the demo's directory.
 pub(super) const KERNEL: &str = "kernel";
 pub(super) const POOL: &str = "pool";
 pub(super) const TMPFS: &str = "tmpfs";

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::{io, thread};
 
-/// What each node's thread writes.
+/// Bytes that each node's thread writes.
 const WRITTEN_BYTES: usize = 8 << 20;
 
 /// The CPUs of each node that this process may use; nodes without any left out.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Short against what is timed, long against what looking costs.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// What a program that succeeded left.
+/// Result of a program that succeeded.
 #[derive(Debug)]
 pub(super) struct Ended {
     /// Its standard output.

@@ -27,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// To unmount and to give a gigabyte or so of memory back.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the child tells, a JSON line each.
+/// Messages of the child, a JSON line each.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Answer {
@@ -87,7 +87,7 @@ impl Served {
             .map_err(|error| Failure::new(format!("cannot open {}: {error}", shown(&self.directory))))
     }
 
-    /// What the pool holds, once everything that is populated ahead is.
+    /// Asks the server for the state of its pool, after all memory populated ahead is populated.
     pub(super) fn state(&mut self, interrupt: &Interrupt) -> Result<PoolState> {
         let told = self.questions.as_mut().map(|questions| questions.write_all(b"state\n"));
         if !matches!(told, Some(Ok(()))) {

@@ -1,6 +1,6 @@
-//! What the demo runs on: two mounts, the library's pool, two tmpfs, and the directory that holds the mounts.
+//! Stage of the demo: two mounts, the library's pools, two tmpfs, and the directory that holds the mounts.
 //!
-//! Whatever was set up is taken down when the stage is dropped.
+//! Dropping the stage takes all of them down.
 
 use super::case::Contestant;
 use super::fio::{Entrant, FILES};
@@ -30,7 +30,7 @@ const FILE_BYTES_MAX: u64 = 128 << 20;
 /// A mount has four files, which may all lie on one node, and trees want room too.
 const FILES_PER_MEMBER: u64 = 8;
 const SIZE_PER_NODE_MAX: u64 = 1 << 30;
-/// Of a node's memory: three pools, two tmpfs and the page cache share it.
+/// Divisor of a node's memory for the size per node: three pools, two tmpfs and the page cache share it.
 const SHARE_OF_NODE: u64 = 8;
 /// Room for a pool's log beside small files.
 const DISK_BYTES_MIN: u64 = 64 << 20;
@@ -150,7 +150,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Those whose files have paths.
+    /// Returns contestants whose files have paths, with these paths.
     pub(super) fn roots(&self) -> impl Iterator<Item = (Contestant, PathBuf)> {
         let process = std::process::id();
         // By number: it works from other processes, and no name of a directory can upset fio. The dot makes it a directory

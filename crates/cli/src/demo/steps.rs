@@ -1,4 +1,4 @@
-//! What the person sees while it runs: a line for each step, and a bar on a terminal.
+//! Progress of the demo for the person: a line for each step, and a bar on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;

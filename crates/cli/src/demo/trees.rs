@@ -26,12 +26,12 @@ pub(super) struct Original {
     tracked: Option<Vec<u8>>,
 }
 
-/// What a directory holds.
+/// Entries and bytes of a tree of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extent {
     /// Files, directories, links and what else has a name.
     pub(super) entries: usize,
-    /// Of regular files.
+    /// Bytes of regular files.
     pub(super) bytes: u64,
 }
 
@@ -118,7 +118,7 @@ impl Original {
     }
 }
 
-/// What is in `path`, itself counted.
+/// Counts the entries and bytes of `path`, itself included.
 pub(super) fn extent(path: &Path) -> io::Result<Extent> {
     let mut sum = Extent::default();
     each(path, &mut |_, found| {

@@ -173,7 +173,7 @@ fn running(snapshot: &Snapshot, node: NodeId) -> Vec<CpuId> {
     online.filter(|cpu| snapshot.node(*cpu) == Some(node)).collect()
 }
 
-/// Those with CPUs as well: `0-1,3`.
+/// Lists the nodes that have both memory and CPUs: `0-1,3`.
 fn nodes_with_memory(judged: &Judged) -> String {
     let nodes = judged.examined.sensed.snapshot.topology.nodes().iter();
     let numbers: Vec<CpuId> = nodes

@@ -1,4 +1,4 @@
-//! What is told of machines of many shapes, against a text that was looked at.
+//! Checks the doctor's text about machines of many shapes against the expected text of `golden.txt`.
 //!
 //! The load: a disk and a network card at home on the last node with CPUs; the card's interrupts and all threads on the
 //! first one, one of them pinned there. The first node's memory is full of page cache, and files in memory are on the last.

@@ -1,4 +1,4 @@
-//! What the doctor found, for a person: the verdict, the machine, the findings, and what could not be seen.
+//! Doctor's report for a person: the verdict, the machine, the findings, and the data that could not be seen.
 
 use super::{Judged, remedy};
 use crate::affinity::words::{count, plain, seconds, unseen};
@@ -103,7 +103,7 @@ fn circumstances(judged: &Judged) -> String {
     format!("{kernel}{machine}; looked at for {period}, {threads} ran{unread}\n")
 }
 
-/// What is wrong, what mending it brings, and how.
+/// Describes a finding: the problem, its gain if mended, and the command.
 fn told(judged: &Judged, finding: &Finding) -> String {
     let problem = &finding.problem;
     let gain = match finding.gain {

@@ -1,4 +1,4 @@
-//! What a man page has besides the command line's own help.
+//! Sections of a man page besides the command line's own help.
 
 use clap::Command;
 use clap_mangen::roff::{Inline, Roff, bold, roman};

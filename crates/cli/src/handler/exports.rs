@@ -25,7 +25,7 @@ pub(crate) struct Exports(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By the volume's name.
+    /// Exports by the volume's name.
     exports: BTreeMap<Box<str>, Export>,
     /// The server ends: no more of them.
     is_over: bool,

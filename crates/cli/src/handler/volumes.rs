@@ -1,4 +1,4 @@
-//! What the server does with volumes.
+//! Handlers of the requests about volumes.
 
 use super::Exports;
 use crate::control::protocol::{NodeBytes, Outcome, Refusal, VolumeReport};
@@ -45,7 +45,7 @@ pub(super) fn remove(pool: &Pool, name: &str) -> Result<Outcome, Error> {
     Ok(Outcome::VolumeRemoved)
 }
 
-/// What to do about a refusal that the command has a remedy for.
+/// Returns the remedy for a refusal; empty if the command has none.
 pub(super) fn remedy(error: &Error) -> &'static str {
     match error {
         Error::Volume { source, .. } => match source {

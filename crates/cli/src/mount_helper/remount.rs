@@ -9,7 +9,7 @@ use crate::failure::{Result, fail};
 use std::path::Path;
 use std::process::Command;
 
-/// What mount(2) carries out on a mount that is there.
+/// Options that mount(2) applies to an existing mount.
 const BY_KERNEL: [&str; 13] = [
     "remount",
     "ro",
@@ -25,7 +25,7 @@ const BY_KERNEL: [&str; 13] = [
     "nosymfollow",
     "mand",
 ];
-/// Of a FUSE mount in the mount table. The kernel gives them, and ignores them here.
+/// Options of a FUSE mount in the mount table. The kernel lists these options, and a remount ignores them.
 const OF_FUSE: [&str; 3] = ["user_id", "group_id", "max_read"];
 
 pub(super) fn is_asked_for(args: &HelperArgs) -> bool {

@@ -5,7 +5,7 @@ use homenode_policy::topology::{CacheKind, DeviceKind, LatencySource, NodeKind, 
 use homenode_policy::{CpuId, NodeId};
 use serde::Serialize;
 
-/// What `homenode topology --json` prints.
+/// Output of `homenode topology --json`.
 #[derive(Serialize)]
 pub(crate) struct Machine<'a> {
     output_version: u32,

@@ -16,9 +16,9 @@ pub(crate) struct MountingArgs {
     #[arg(long, value_name = "auto|uring|classic", value_parser = argument::transport(), default_value = "auto")]
     #[arg(hide_possible_values = true)]
     transport: Transport,
-    /// What holds the bytes of regular files: `kernel` (files of a private tmpfs, which the kernel reads, writes and maps
-    /// itself at the speed of a tmpfs; Linux 6.9 and newer), `pool` (blocks of the pool, all bytes go through the server), or
-    /// `auto`: kernel where it can be had.
+    /// Storage of the bytes of regular files: `kernel`, `pool` or `auto`. `kernel` means files of a private tmpfs, which the
+    /// kernel reads, writes and maps itself at the speed of a tmpfs (Linux 6.9 and newer). `pool` means blocks of the pool:
+    /// all bytes go through the server. `auto` takes `kernel` where it can be had.
     #[arg(long, value_name = "auto|kernel|pool", value_parser = argument::data(), default_value = "auto")]
     #[arg(hide_possible_values = true)]
     pub(crate) data: Data,

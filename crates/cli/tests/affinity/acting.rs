@@ -6,7 +6,7 @@ use std::fs;
 
 const LONG_ENOUGH: &str = "--period=1";
 
-/// What `apply` said when it moved the load: on a busy machine that may do nothing for a whole period.
+/// Returns the text of the `apply` that moved the load. On a busy machine `apply` may do nothing for a whole period.
 fn applied(load: &Load) -> String {
     let mut text = String::new();
     load::wait_until("moved", || {
@@ -218,7 +218,7 @@ fn on_a_full_disk_nothing_is_moved() {
     assert_eq!(load.mask(), before);
 }
 
-/// As a disk becomes on which something went wrong.
+/// A read-only file system, as after an error of its disk.
 #[test]
 fn with_a_journal_that_can_only_be_read_all_is_given_back() {
     let Some(load) = Load::start() else { return };

@@ -1,4 +1,4 @@
-//! What `apply` tells of when it fails after it has changed something.
+//! Messages of `apply` when it fails after it has changed something.
 
 use super::harness::*;
 use super::load::{self, Load};
@@ -23,8 +23,8 @@ fn apart(load: &Load, arguments: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What `apply` says when the look after the one that moved the load cannot read the machine. On a busy machine that may
-/// be the last look: then all is given back, and it is tried again.
+/// Returns the output of an `apply` that cannot read the machine in the look after it moved the load. On a busy machine
+/// that may be the last look: then `apply` is reverted, and tried again.
 fn failed_later(load: &Load, arguments: &[&str]) -> (String, String) {
     let mut said = None;
     load::wait_until("a look that fails", || {
@@ -65,8 +65,8 @@ fn one_stands(load: &Load) -> String {
     format!("; 1 change that was made before stands: {revert} takes it back\n")
 }
 
-/// What `apply` says that has moved the load, and gets this signal, if any, before it looks again. On a busy machine it may
-/// do nothing for some periods.
+/// Returns the output of an `apply` that moved the load and then ended with an error. `signal`, if any, comes before the
+/// next look. On a busy machine `apply` may do nothing for some periods.
 fn ended(load: &Load, arguments: &[&str], signal: Option<Signal>, output: fn() -> Stdio) -> Output {
     let mut ended = None;
     load::wait_until("a change that stands", || {
@@ -123,7 +123,7 @@ fn what_stands_is_told_when_the_output_cannot_be_written() {
     }
 }
 
-/// What begins in the first period is left for the second.
+/// Threads that begin in the first period are left for the second.
 #[test]
 fn what_has_just_begun_is_looked_at_again() {
     let Some(load) = Load::start() else { return };

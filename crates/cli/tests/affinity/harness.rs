@@ -40,7 +40,7 @@ pub(crate) fn refused(command: &mut Command, code: i32, parts: &[&str]) {
     }
 }
 
-/// As nobody, who may run the binary but owns nothing; none where this test is not run by root.
+/// Runs a command as nobody, who may run the binary but owns nothing; `None` unless this test runs as root.
 pub(crate) fn as_nobody(arguments: &[&str]) -> Option<Output> {
     if !rustix::process::geteuid().is_root() {
         skipped("root, to be somebody else");

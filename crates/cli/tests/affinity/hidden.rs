@@ -10,7 +10,7 @@ use std::process::Command;
 struct Group(PathBuf);
 
 impl Group {
-    /// None where there are no cpusets to be made.
+    /// Returns `None` where no cpusets can be made.
     fn of(load: &Load) -> Option<Self> {
         let first = Path::new("/sys/fs/cgroup/cpuset");
         let is_first = first.join("cpuset.cpus").exists();

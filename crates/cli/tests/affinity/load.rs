@@ -22,7 +22,7 @@ while (1) {
 }
 "#;
 
-/// One that writes, until it is dropped.
+/// Process that writes, until it is dropped.
 pub(crate) struct Writer(Child);
 
 impl Writer {
@@ -50,7 +50,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// None where this machine lacks what it needs.
+    /// Returns `None` without root, a second CPU, or counted disk bytes.
     pub(crate) fn start() -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if !rustix::process::geteuid().is_root() {

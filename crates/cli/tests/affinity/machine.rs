@@ -21,8 +21,8 @@ pub(crate) fn recording() -> &'static Path {
     &RECORDING
 }
 
-/// One in which threads use a pool: cruncher copies 900 MB/s from node 2 and 100 from node 1, where it runs; fio-pinned 500 MB/s of file 17, which has
-/// 8 MiB on node 0.
+/// Arguments for a recording in which threads use a pool. cruncher copies 900 MB/s from node 2 and 100 from node 1, where it runs; fio-pinned copies
+/// 500 MB/s of file 17, which has 8 MiB on node 0.
 pub(crate) fn with_pool() -> [&'static str; 2] {
     ["--from", WITH_POOL.to_str().unwrap()]
 }
@@ -144,7 +144,7 @@ impl Machine {
         self.file("proc/uptime", &format!("{}.00 0.00\n", 100 + 2 * moment));
     }
 
-    /// What the server of a pool has counted by then.
+    /// Writes the counts of a pool's server at this moment.
     fn pool(&self, moment: u64) {
         let mb = 2_000_000 * moment;
         let tasks = serde_json::json!([{

@@ -148,12 +148,12 @@ pub(crate) fn fail(code: i32, command: &mut Command) -> String {
     message
 }
 
-/// As [`refused_with`] with code 1.
+/// Expects a failure as [`refused_with`] does, with code 1.
 pub(crate) fn refused(command: &mut Command, parts: &[&str]) {
     refused_with(1, command, parts);
 }
 
-/// As [`fail`]: one line, naming everything in `parts`.
+/// Expects a failure as [`fail`] does, with one line that names everything in `parts`.
 pub(crate) fn refused_with(code: i32, command: &mut Command, parts: &[&str]) {
     let message = fail(code, command);
     assert_eq!(message.trim_end().lines().count(), 1, "one message: {message}");

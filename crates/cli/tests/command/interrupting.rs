@@ -75,7 +75,7 @@ fn a_drain_that_is_interrupted_after_it_began_goes_on() {
     down(&dir);
 }
 
-/// What is done is done, and told. Who cannot wait until it is told is not kept.
+/// A command that has done its work tells so despite Ctrl-C. A second Ctrl-C ends a command that cannot print.
 #[test]
 fn a_command_that_cannot_tell_what_is_done_is_ended_by_a_second_ctrl_c() {
     need_mounts!();
@@ -118,7 +118,7 @@ fn a_command_that_cannot_tell_what_is_done_is_ended_by_a_second_ctrl_c() {
     down(&dir);
 }
 
-/// So that whoever writes next has to wait.
+/// Fills the pipe, so that the next writer has to wait.
 fn fill(mut pipe: &io::PipeWriter) {
     let flags = rustix::fs::fcntl_getfl(pipe).unwrap();
     rustix::fs::fcntl_setfl(pipe, flags | OFlags::NONBLOCK).unwrap();

@@ -16,7 +16,7 @@ pub(crate) const BOUND: Duration = Duration::from_secs(10);
 /// Set in the process that does the work: where.
 const DIRECTORY: &str = "HOMENODE_TEST_LOAD";
 const O_DIRECT: i32 = 0o40000;
-/// Of each file that is written.
+/// Blocks of 4 KiB in each written file.
 const FILE_BLOCKS: u64 = 256;
 
 /// The process. Dropping it kills it.
@@ -96,7 +96,7 @@ impl Load {
             .collect()
     }
 
-    /// As [`Self::ended_by`]; fails unless each thread was told that its server is gone.
+    /// Waits as [`Self::ended_by`]; fails unless each thread was told that its server is gone.
     pub(crate) fn ended_by_loss_of_server(self) {
         let errors = self.ended_by();
         // ENOTCONN, ECONNABORTED, and ECANCELED of a ring whose thread has just died.

@@ -14,7 +14,7 @@ pub(crate) const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// As long as this is held, no test changes the machine.
+/// Returns a guard: while a test holds it, no other test changes the machine.
 pub(crate) fn as_it_is() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// In this time a command has told that a server does not answer.
 const TOLD_BOUND: Duration = Duration::from_secs(10);
 
-/// What a command says of a server that does not answer; it may not wait for it. That it ends in error is the caller's to
-/// expect.
+/// Returns a command's output about a server that does not answer, and whether the command succeeded. Fails if the
+/// command waits for the server.
 fn said(arguments: &[&str], dir: Option<&Path>) -> (String, bool) {
     let start = Instant::now();
     let mut command = Command::new("timeout");

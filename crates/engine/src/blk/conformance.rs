@@ -74,7 +74,7 @@ struct Suite<'a, Q, B, S> {
     data: Data,
     settle: S,
     done: Done,
-    /// What was given as finished, until it was asked for.
+    /// Finished requests, until the suite asks for them.
     seen: Vec<(Tag, Outcome)>,
 }
 

@@ -1,4 +1,4 @@
-//! What the block layer asks of a device: the contract of drivers, sentence by sentence.
+//! Contract of drivers: the demands of the block layer on a device, sentence by sentence.
 //!
 //! The sentences are numbered; [`super::conformance`] checks on any driver those that can be checked from outside.
 
@@ -14,15 +14,15 @@ use super::request::{Errno, Operation, Outcome, Refusal, Request};
 use super::slot::{Slots, Tag};
 use homenode_policy::NodeId;
 
-/// What a device is and can do. It does not change while the device is in use.
+/// Properties of a device. They do not change while the device is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Size of the device; a multiple of `block_bytes`.
     pub device_bytes: u64,
     /// Offsets and lengths are multiples of this, a power of two.
     pub block_bytes: u32,
-    /// What the driver takes as one request; a multiple of `block_bytes`. Longer ones are given to it piece by piece, one
-    /// after the other.
+    /// Most bytes that the driver takes as one request; a multiple of `block_bytes`. The driver is given longer requests piece by
+    /// piece, one after the other.
     pub transfer_bytes_max: u32,
     /// Requests that may be merged into one; 1: none.
     pub segments_max: u16,
@@ -113,10 +113,10 @@ impl Limits {
 
 /// A device: its limits and its hardware queues.
 pub trait Driver {
-    /// One of its hardware queues.
+    /// A hardware queue of the device.
     type Queue: DriverQueue;
 
-    /// What it is and can do.
+    /// Returns the properties of the device.
     fn limits(&self) -> Limits;
 
     /// The node that each hardware queue is at home on, where that is known. At least one queue.
@@ -129,22 +129,23 @@ pub trait Driver {
     fn queue(&self, index: usize) -> std::io::Result<Self::Queue>;
 }
 
-/// One hardware queue of a device. One thread calls it.
+/// A hardware queue of a device, called by one thread.
 ///
 /// 1. A tag is the driver's from when `queue_batch` takes it until it is in `done`, by that same call or a later `poll`, or
-///    `timeout` gives it up: no later and no earlier does it touch the request's buffers, and it gives each tag once.
-/// 2. `queue_batch` takes requests in order, from the first on; of those behind what it takes it has done nothing. It is
-///    given no more than make [`Limits::depth`] with those it has. It takes fewer, also none, when it is busy; when it has
-///    none, it takes at least one.
-/// 3. Neither call waits for the device.
+///    `timeout` gives it up. Only in this time the driver touches the request's buffers, and it gives each tag once.
+/// 2. `queue_batch` takes requests in order, from the first on, and does nothing with the requests behind. A batch and the
+///    requests that the driver has are [`Limits::depth`] together at most. A busy driver takes fewer, also none; a driver
+///    that has no requests takes at least one.
+/// 3. Neither `queue_batch` nor `poll` waits for the device.
 /// 4. An `Ok` outcome tells the bytes done from the request's start: all of them, or fewer (a multiple of the device's blocks)
-///    when the rest is to be asked for again. None of a request with bytes means there is nothing there any more. A flush
-///    has done none.
+///    when the rest is to be asked for again. 0 bytes done of a request with bytes mean that there is nothing there any more.
+///    A flush has 0 bytes done.
 /// 5. After an error some of the bytes may be done.
-/// 6. Requests may be finished in any order, also in the order of their bytes: what overlaps is the submitter's concern.
-/// 7. A write whose bytes are told done is what a later request reads.
-/// 8. What was told done before a flush was taken is durable when the flush is told done; so is a forced write when it is.
-/// 9. It is asked for what its limits allow only, and panics over nothing that a request says.
+/// 6. Requests may be finished in any order, also in the order of their bytes: overlaps are the submitter's concern.
+/// 7. A later request reads the bytes of a write that was told done.
+/// 8. A request that was told done before a flush was taken is durable when the flush is told done. A forced write is durable
+///    when it is told done itself.
+/// 9. The driver is asked only for what its limits allow, and panics over nothing that a request says.
 pub trait DriverQueue: Send {
     /// Starts the requests `batch`; how many of them it takes. Those that are finished at once are in `done` then, which has
     /// room for all that the driver has. `now`: ns, never going back.
@@ -163,7 +164,7 @@ pub trait DriverQueue: Send {
     }
 }
 
-/// What a driver does about a request that is late.
+/// Answer of a driver about a request that is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// It keeps it: it will be finished, or asked about again.
@@ -189,10 +190,10 @@ impl Done {
         }
     }
 
-    /// One is finished.
+    /// Adds a finished request.
     ///
     /// # Panics
-    /// When more are than the driver can have.
+    /// When more requests are finished than the driver can have.
     #[inline]
     pub fn push(&mut self, tag: Tag, outcome: Outcome) {
         let free = self.all.get_mut(self.count);
@@ -200,7 +201,7 @@ impl Done {
         self.count += 1;
     }
 
-    /// What is in it.
+    /// Returns the finished requests.
     #[inline]
     pub(super) fn all(&self) -> &[(Tag, Outcome)] {
         &self.all[..self.count]

@@ -27,7 +27,7 @@ const fn units(now: u64) -> u32 {
     (now >> STARTED_SHIFT) as u32
 }
 
-/// What is done about requests that fail or are late.
+/// Timeout of requests that are late, and retries of requests that fail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     /// ns.
@@ -44,7 +44,7 @@ pub(super) struct Hardware<Q> {
     /// The dispatch list.
     waiting: VecDeque<Tag>,
     in_flight: usize,
-    /// Of those, what the driver has finished.
+    /// Requests in flight that the driver has finished.
     done: Done,
     /// Cores that send their requests here. Some have gone.
     links: Vec<Option<Inbound>>,
@@ -231,7 +231,7 @@ impl<Q: DriverQueue> Hardware<Q> {
         }
     }
 
-    /// What must hold between two calls.
+    /// Checks the conditions that must hold between two calls.
     pub(super) fn check_invariants(&self) {
         let with = |state| {
             (0..self.slots.tags())

@@ -181,7 +181,7 @@ impl Inbound {
     }
 }
 
-/// As the kernel tells results: bytes, or the negative number of the error.
+/// Packs a tag and an outcome into a word: the bytes, or the number of the error with bit 31 set.
 fn word_of(tag: Tag, outcome: Outcome) -> u64 {
     let result = match outcome {
         Ok(bytes) => u64::from(bytes),

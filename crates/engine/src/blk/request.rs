@@ -1,8 +1,8 @@
-//! What is asked of a device, and what became of it.
+//! Requests to a device, and their outcomes.
 
 use std::fmt;
 
-/// What a device is to do.
+/// Operation of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Operation {
@@ -10,7 +10,7 @@ pub enum Operation {
     Read = 0,
     /// Bytes of the buffer onto the device.
     Write = 1,
-    /// What was complete before is durable when this is.
+    /// Writes complete before the flush are durable when the flush is complete.
     Flush = 2,
     /// The bytes are not needed any more; what is read afterwards is undefined.
     Discard = 3,
@@ -70,12 +70,12 @@ impl Durability {
     }
 }
 
-/// One thing asked of a device.
+/// A request to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is to be done.
+    /// Operation to carry out.
     pub operation: Operation,
-    /// Of writes; else [`Durability::Later`].
+    /// Durability of a write; else [`Durability::Later`].
     pub durability: Durability,
     /// Whose it is, for schedulers that divide a device: below the number of streams it was set up with.
     pub stream: u16,
@@ -145,7 +145,7 @@ impl Request {
         self
     }
 
-    /// Of this stream.
+    /// Sets the stream that the request belongs to.
     #[must_use]
     #[inline]
     pub const fn stream(mut self, stream: u16) -> Self {
@@ -153,7 +153,7 @@ impl Request {
         self
     }
 
-    /// As durable as this when it is complete.
+    /// Sets how durable the write is when it is complete.
     #[must_use]
     #[inline]
     pub const fn durability(mut self, durability: Durability) -> Self {
@@ -203,7 +203,7 @@ pub type Outcome = Result<u32, Errno>;
 /// A request that is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// As in the request.
+    /// Number that the request gave as its `user`.
     pub user: u64,
     /// All its bytes, or why not all of them: some may be done then.
     pub outcome: Outcome,
@@ -213,9 +213,9 @@ pub struct Completion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the request was not taken: {why}")]
 pub struct Rejected {
-    /// As it was given.
+    /// Request as the caller gave it.
     pub request: Request,
-    /// What was wrong.
+    /// Reason of the refusal.
     pub why: Refusal,
 }
 

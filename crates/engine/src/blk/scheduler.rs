@@ -20,7 +20,7 @@ pub enum Scheduling {
     /// First come, first served. The fastest, and right for devices that are fast themselves.
     #[default]
     None,
-    /// By offset, reads first; but no request waits for much longer than its deadline. Merges neighbours that have not come one
+    /// Order by offset, reads first; but no request waits for much longer than its deadline. Merges neighbours that have not come one
     /// after the other.
     Deadline,
     /// Streams get shares of the bytes by their weights, and no more than their limits.
@@ -34,7 +34,7 @@ pub(super) enum Scheduler {
     Fair(Box<Fair>),
 }
 
-/// What a scheduler needs to know of its device.
+/// Limits of a device on merged requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Merging {
     pub(super) segments_max: u16,

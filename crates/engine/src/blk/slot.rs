@@ -23,7 +23,7 @@ impl Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// None: the tag is free.
+    /// No layer: the tag is free.
     Free,
     /// The software queue: plugged or scheduled.
     Staged,
@@ -173,7 +173,7 @@ impl Slots {
         (requests, bytes)
     }
 
-    /// What the driver is to do.
+    /// Returns the operation that the driver is to carry out.
     #[must_use]
     #[inline]
     pub fn operation(&self, tag: Tag) -> Operation {
@@ -218,7 +218,7 @@ impl Slots {
         Segments { slots: self, next: tag }
     }
 
-    /// What the driver keeps with the request: set by it, and forgotten when it has finished the request.
+    /// Returns the number that the driver keeps with the request: set by the driver, forgotten when the request is finished.
     #[must_use]
     #[inline]
     pub fn scratch(&self, tag: Tag) -> u64 {

@@ -22,7 +22,7 @@ const VERSION: u32 = 1;
 pub struct Entry {
     /// When, in ns of the clock that the core is run by.
     pub time_ns: u64,
-    /// What. Its buffer and its user's number are 0.
+    /// Request, with 0 as its buffer and its user's number.
     pub request: Request,
     /// On which core.
     pub core: u16,
@@ -45,7 +45,7 @@ pub enum TraceError {
     Unknown {
         /// Which field.
         what: &'static str,
-        /// What it holds.
+        /// Number in the field.
         number: u8,
     },
 }
@@ -80,7 +80,7 @@ fn part<const BYTES: usize>(from: &[u8; ENTRY_BYTES], at: usize) -> [u8; BYTES] 
 }
 
 impl Entry {
-    /// As in a file.
+    /// Encodes the entry as in a file.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
@@ -166,7 +166,7 @@ pub fn recorder(core: u16, entries: usize) -> (Recorder, Recorded) {
 }
 
 impl Recorder {
-    /// By value: a request whose address is taken anywhere lies in memory everywhere.
+    /// Records a request, taken by value: a request whose address is taken anywhere lies in memory everywhere.
     #[cold]
     pub(super) fn record(&mut self, request: Request, time_ns: u64) {
         // Relaxed: a number, which the other end reads when this one is gone.

@@ -1,4 +1,4 @@
-//! What those who tend a slice do: read ahead, keep frames free, write back.
+//! Work of the threads that tend a slice: read ahead, keep frames free, write back.
 
 use super::{Cache, Cached, Disk};
 use crate::{Block, Disks, NodeId};

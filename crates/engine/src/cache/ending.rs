@@ -19,7 +19,7 @@ const KEPT_MAX: usize = 16;
 /// Times that a thread looks whether a block is there before it sleeps.
 const LOOKS: u32 = 20;
 
-/// What is known of the reads of a disk that are to be ended.
+/// Ends of a disk's reads: the thread that takes them, the threads that sleep, and the blocks kept back.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     state: Mutex<State>,

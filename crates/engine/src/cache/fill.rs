@@ -25,7 +25,7 @@ impl Fetch {
         self.frames.len() as u64
     }
 
-    /// What is to be read.
+    /// Returns the read to carry out.
     #[must_use]
     pub fn transfer(&self) -> &Transfer {
         &self.transfer

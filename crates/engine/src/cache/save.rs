@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-/// One of so many frames may be dirty before some are written back; a commit writes all.
+/// Divisor of the number of frames: write-back begins when more frames than the quotient are dirty. A commit writes all dirty blocks.
 const DIRTY_SHARE: u64 = 10;
 /// Dirty blocks come into no more than three of four frames: bytes can be read while a disk cannot be written.
 const DIRTY_SHARE_MAX: (u64, u64) = (3, 4);
@@ -57,7 +57,7 @@ struct Writes {
     failures: Failures,
 }
 
-/// What became of some dirty blocks: they were written up to `behind`, or not.
+/// Result of writing the dirty blocks up to `behind`.
 struct Saved {
     behind: u64,
     result: Result<(), MemoryError>,

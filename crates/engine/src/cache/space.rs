@@ -15,7 +15,7 @@ use std::time::Duration;
 const BATCH: usize = 16;
 /// Frames that are evicted at a time by those who tend a slice.
 const TENDED: usize = 256;
-/// One frame of so many is kept free by those who tend a slice.
+/// Divisor of a slice's frames: the threads that tend the slice keep as many frames free as the quotient.
 const FREE_SHARE: u32 = 64;
 /// Pause of a thread that waits for a frame, and pauses after which it gives up when no block is read or written meanwhile: ten seconds.
 pub(super) const PAUSE: Duration = Duration::from_micros(200);
@@ -74,10 +74,10 @@ pub(super) struct Space {
 pub(super) struct AllGhosts(Box<[Mutex<Ghosts>]>);
 
 impl AllGhosts {
-    /// So that threads seldom meet.
+    /// Parts with a lock each, so that threads seldom meet.
     const PARTS: usize = 16;
 
-    /// As many as there are frames.
+    /// Makes room for as many blocks as there are frames.
     pub(super) fn new(frames: usize) -> Self {
         let part = || Mutex::new(Ghosts::new(frames.div_ceil(Self::PARTS)));
         Self((0..Self::PARTS).map(|_| part()).collect())

@@ -1,4 +1,4 @@
-//! What a cache tells of itself.
+//! Status of a cache and of its slices.
 
 use super::Cached;
 use super::save::count;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 /// State of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatus {
-    /// By node, ascending.
+    /// Slices, ascending by node.
     pub slices: Vec<SliceStatus>,
     /// Bytes of tables, besides the frames: as far as all of each disk was used.
     pub table_bytes: u64,

@@ -76,7 +76,7 @@ impl Acl {
             .all(|entry| matches!(entry.tag, USER_OBJ | GROUP_OBJ | OTHER))
     }
 
-    /// What chmod(2) does to an access list.
+    /// Changes the permissions of an access list as chmod(2) does.
     pub(super) fn set_mode(&mut self, mode: u32) {
         let group_tag = if self.find(MASK).is_some() { MASK } else { GROUP_OBJ };
         for entry in &mut self.0 {

@@ -1,4 +1,4 @@
-//! What the filesystem tells and takes about an inode.
+//! Attributes of inodes and of the filesystem, and modes of operations on them.
 
 use super::Ino;
 
@@ -17,7 +17,7 @@ pub(crate) const GROUP_EXECUTE: u32 = 0o010;
 /// Permission bits with set-uid, set-gid and sticky.
 pub(crate) const PERMISSIONS: u32 = 0o7777;
 
-/// What stat(2) tells.
+/// Attributes of an inode, for stat(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// Number of the inode.
@@ -57,7 +57,7 @@ pub enum SetTime {
     At(i64),
 }
 
-/// What to change; `None` leaves as is.
+/// Attributes to change; `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
     /// Permission bits (the type bits are ignored).
@@ -93,7 +93,7 @@ pub struct NewInode {
     pub rdev: u32,
 }
 
-/// What [`super::Fs::seek`] looks for.
+/// Kind of place that [`super::Fs::seek`] looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     /// SEEK_DATA
@@ -124,7 +124,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// What statfs(2) tells, in blocks of 4 KiB.
+/// Size and use of the filesystem, for statfs(2); space in blocks of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {
     /// All.

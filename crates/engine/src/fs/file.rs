@@ -32,7 +32,7 @@ pub mod fallocate_mode {
     pub const UNSHARE_RANGE: u32 = 0x40;
 }
 
-/// What holds the bytes of a body.
+/// Storage of a body's bytes.
 enum Bytes<'a> {
     /// Blocks of the pool.
     Blocks(&'a BlockFile),
@@ -73,7 +73,7 @@ impl Inode {
         }
     }
 
-    /// What holds the body's bytes, to carry `operation` out on, or the table's error.
+    /// Returns the storage of the body's bytes, to carry `operation` out on, or the table's error.
     fn bytes_for(&self, operation: Operation) -> Result<Bytes<'_>> {
         self.kind().supports(operation)?;
         Ok(match &self.body {

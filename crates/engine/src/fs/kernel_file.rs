@@ -158,7 +158,7 @@ impl KernelFile {
         self.may_be_mapped.load(Ordering::Relaxed)
     }
 
-    /// What the backing file tells; zeros when it is gone.
+    /// Returns the status of the backing file; zeros on an error, as when the file is gone.
     pub(super) fn status(&self) -> BackingStatus {
         self.lines.raise_asks();
         let status = self.file.status().unwrap_or_default();

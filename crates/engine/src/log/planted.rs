@@ -41,7 +41,7 @@ pub enum Planted {
     WipedFirst,
     /// Frames are clean though the disk did not take them.
     FailedIsClean,
-    /// What was written to a disk counts as durable.
+    /// Writes to a disk count as durable without a flush.
     NotFlushed,
     /// A dirty frame is given to another block.
     DirtyEvicted,

@@ -38,9 +38,9 @@ pub(super) struct Accounts {
     cpu_nodes: Box<[u16; CPUS]>,
     /// Index into `nodes` by member.
     member_homes: Box<[AtomicU16; MemberId::LIMIT]>,
-    /// By slot: what it counts most, in few instructions.
+    /// Favourite of each slot: the CPU and member that the slot counts most, in few instructions.
     favourites: Box<[Favourite]>,
-    /// By slot; made when a slot counts something else for the first time.
+    /// Cells of each slot; made when the slot counts anything but its favourite for the first time.
     slots: Box<[OnceLock<Box<[Cell]>>]>,
     /// Held by whoever changes a favourite, and by whoever adds all up.
     changing: Mutex<()>,
@@ -61,8 +61,8 @@ struct Counters {
 #[repr(align(64))]
 struct Cell(Counters);
 
-/// One CPU and one member, found by one comparison; the cell of their nodes counts what came before. Two lines, because
-/// adjacent lines are prefetched in pairs.
+/// Counters of one CPU and one member, found by one comparison. Earlier counts are in the cell of their nodes.
+/// Two cache lines, because adjacent lines are prefetched in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Favourite {
@@ -140,7 +140,7 @@ impl Accounts {
         operations
     }
 
-    /// Those of the nodes of these two.
+    /// Returns a slot's counters for the node of `cpu` and the home of `member`.
     fn counters(&self, slot: usize, cpu: CpuId, member: MemberId) -> &Counters {
         let cells = self.slots[slot].get_or_init(|| {
             (0..self.nodes.len() * self.nodes.len())

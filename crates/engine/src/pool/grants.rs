@@ -8,7 +8,7 @@ const ALIGNED_FROM: u64 = 16;
 /// Runs that a CPU may hold before it uses up what it has.
 const RUNS_MAX: usize = 4;
 
-/// What one CPU holds.
+/// Grants of one CPU.
 #[derive(Debug, Default)]
 pub(super) struct Grants {
     runs: Vec<Run>,
@@ -72,7 +72,7 @@ impl Grants {
             .map(|run| (run.first, run.blocks))
     }
 
-    /// What lies here.
+    /// Returns the first block and the length of each run held.
     pub(super) fn held(&self) -> impl Iterator<Item = (Block, u64)> {
         self.runs.iter().map(|run| (run.first, run.blocks))
     }

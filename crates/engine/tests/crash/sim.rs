@@ -34,7 +34,7 @@ impl Kind {
         matches!(self, Self::Disk { .. })
     }
 
-    /// As it is, but for the number of frames, and half of the time few of them.
+    /// Returns the kind with another number of frames, if it has any; half of the time few of them.
     pub(crate) fn varied(self, random: &mut fastrand::Rng) -> Self {
         match self {
             Self::Disk { .. } => Self::Disk {
@@ -149,7 +149,7 @@ struct State {
     until_fault: Option<u64>,
     /// Calls of persist that fail then.
     faults: u64,
-    /// Of 256 writes of a disk that are not to the log, those that fail.
+    /// Writes that fail of 256 writes of a disk outside the log, on average.
     failing: u8,
     /// Whether events are kept.
     records: bool,

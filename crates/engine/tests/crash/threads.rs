@@ -106,7 +106,7 @@ fn together(kind: Kind, operations: &[Operation], random: &mut fastrand::Rng, ea
     runs
 }
 
-/// One of the threads that are left, until it is dropped.
+/// Guard that counts a thread as ended when it is dropped.
 struct Ended<'a>(&'a AtomicUsize);
 
 impl Drop for Ended<'_> {

@@ -1,4 +1,4 @@
-//! What inodes carry besides data: permissions, lists, attributes, times, links.
+//! Properties of inodes besides data: permissions, lists, attributes, times, links.
 
 mod lists;
 mod stat;

@@ -138,7 +138,7 @@ fn an_operation_whose_memory_fails_says_so_and_shows_nothing_half_done() {
     });
 }
 
-/// Of the accesses that fail some are not the operation's own: write-back of what others have stored.
+/// Some accesses that fail are not the operation's own: write-back of earlier stores.
 #[test]
 fn an_operation_below_a_cache_whose_memory_fails_shows_nothing_half_done() {
     with_faults(DISKS, 23, Fault::Error, |name, result| match result {

@@ -61,7 +61,7 @@ fn agree(bytes: Bytes, cases: u32) {
     }
 }
 
-/// What happens now and then, and must happen for the property to mean anything.
+/// Rare outcomes that must all happen for the property to mean anything.
 const OUTCOMES: [&str; 10] = [
     "short write",
     "write without space",

@@ -14,7 +14,7 @@ const CASES: u32 = 500;
 const OPERATIONS: usize = 250;
 const _: () = assert!(CASES as usize * OPERATIONS >= 100_000);
 
-/// What an operation names: an inode, by its turn of creation; mostly a directory.
+/// Inode that an operation names, by its turn of creation; mostly a directory.
 #[derive(Clone, Debug)]
 struct Which {
     any: bool,

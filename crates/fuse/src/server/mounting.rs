@@ -135,7 +135,7 @@ impl<M: Memory, C: Clock, H: Host> Mounting<'_, M, C, H> {
         Ok((running, counters, chosen, data))
     }
 
-    /// What holds the bytes of regular files, and why; makes the store of backing files if they do.
+    /// Chooses the storage of regular files' bytes, and tells why. Makes the store of backing files if these are chosen.
     fn choose_data(&self, offer: &Offer) -> Result<ChosenData, Error> {
         let chosen = |data, reason: &str| ChosenData {
             data,

@@ -22,7 +22,7 @@ pub(super) struct Buffers {
     /// The first payload, on a 2 MiB boundary.
     first: NonNull<u8>,
     payload_bytes: usize,
-    /// By entry: where its header and payload are, as a registration tells the kernel.
+    /// Header and payload of each entry, as a registration tells them to the kernel.
     vectors: Vec<[libc::iovec; 2]>,
     /// Owner of each entry: who may write to it.
     holders: Vec<Holder>,
@@ -146,7 +146,7 @@ impl Buffers {
         self.holders.len()
     }
 
-    /// What a registration tells the kernel: where the entry's header and payload are.
+    /// Returns the entry's header and payload, as a registration tells them to the kernel.
     pub(super) fn vectors(&self, index: usize) -> &[libc::iovec; 2] {
         &self.vectors[index]
     }

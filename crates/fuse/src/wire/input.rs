@@ -1,4 +1,4 @@
-//! What the kernel sends: the fixed part of each request.
+//! Input from the kernel: the fixed part of each request.
 
 use super::layout::{Zeros, record};
 
@@ -12,7 +12,7 @@ record! {
     InitIn: 64 { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32, unused: Zeros<44> }
     /// FORGET.
     ForgetIn: 8 { nlookup: u64 }
-    /// One inode of BATCH_FORGET.
+    /// An inode of BATCH_FORGET.
     ForgetOne: 16 { nodeid: u64, nlookup: u64 }
     /// BATCH_FORGET.
     BatchForgetIn: 8 { count: u32, dummy: Zeros<4> }

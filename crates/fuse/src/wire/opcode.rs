@@ -2,7 +2,7 @@
 
 macro_rules! opcodes {
     ($($name:ident = $number:literal),* $(,)?) => {
-        /// What a request asks for; the numbers are the kernel's.
+        /// Operation that a request asks for; the numbers are the kernel's.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u32)]
         #[non_exhaustive]
@@ -44,7 +44,7 @@ opcodes! {
 }
 
 impl Opcode {
-    /// One more than the largest number: the length of a table by number.
+    /// Length of a table by number: one more than the largest number.
     pub const LIMIT: usize = 54;
 }
 

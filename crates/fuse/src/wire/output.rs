@@ -1,4 +1,4 @@
-//! What the kernel gets: the fixed part of each answer.
+//! Output to the kernel: the fixed part of each answer.
 
 use super::layout::{Zeros, record};
 

@@ -13,7 +13,7 @@ pub struct Reply<'a> {
     used: usize,
 }
 
-/// What should be added does not fit behind what is there.
+/// The bytes to be added do not fit into the reply buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reply buffer is full")]
 pub struct Full;

@@ -6,16 +6,16 @@
 use super::input::*;
 use super::{Field, Opcode};
 
-/// One request and who sent it.
+/// A request and its sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
     /// Sender, inode and number of the request.
     pub header: InHeader,
-    /// What is asked for.
+    /// Operation that is asked for, with its arguments.
     pub request: Request<'a>,
 }
 
-/// What is asked for; the inode asked about is `InHeader::nodeid`.
+/// Operation that a request asks for, with its arguments; the inode is `InHeader::nodeid`.
 #[derive(Clone, Copy, Debug)]
 #[allow(
     missing_docs,
@@ -179,7 +179,7 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// What follows a request's header: the fixed part, then names or data, in one piece or in two.
+/// Part behind a request's header: the fixed part, then names or data, in one piece or in two.
 struct Arguments<'a> {
     now: &'a [u8],
     /// Names and data, where they lie apart.
@@ -191,7 +191,7 @@ impl<'a> Arguments<'a> {
         F::take(&mut self.now)
     }
 
-    /// What is left, from where names and data are taken.
+    /// Returns the rest of the arguments, from which names and data are taken.
     fn rest(&mut self) -> &mut &'a [u8] {
         if let Some(payload) = self.payload.take() {
             self.now = payload;

@@ -32,7 +32,7 @@ record! {
 pub struct RingHeader(pub [u8; RING_HEADER_BYTES]);
 
 impl RingHeader {
-    /// As the kernel fills it; `None` when `arguments`, the fixed part, is longer than its place.
+    /// Makes the header as the kernel does; `None` when `arguments`, the fixed part, is longer than its place.
     #[must_use]
     pub fn of_request(request: InHeader, arguments: &[u8], entry: RingEntry) -> Option<Self> {
         let mut header = Self([0; RING_HEADER_BYTES]);

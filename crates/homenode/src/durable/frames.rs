@@ -19,7 +19,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// As a slice of the cache.
+    /// Returns the frames as a slice of the cache.
     pub(super) fn slice(&self) -> SliceOptions {
         SliceOptions {
             member: self.member,

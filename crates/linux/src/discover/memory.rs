@@ -37,7 +37,7 @@ pub(super) fn offers(tree: &Tree) -> Vec<Offer> {
     }
 }
 
-/// What a meminfo file tells; nothing when there is no memory. Clean page cache counts as free.
+/// Returns the offer of a node by its meminfo file; `None` without memory. Clean page cache counts as free.
 fn offer(home: NodeId, kind: OfferKind, meminfo: &str) -> Option<Offer> {
     let field = |name: &str| meminfo_bytes(meminfo, name).unwrap_or(0);
     let bytes = field("MemTotal");

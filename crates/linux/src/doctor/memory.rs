@@ -12,7 +12,7 @@ const MOUNTS: &str = "/proc/self/mounts";
 /// In recordings: a line for each mount of tmpfs, `BYTES POLICY PLACE`, where the policy may be empty.
 const TMPFS: &str = "homenode/tmpfs";
 
-/// By node: counts since boot, by name.
+/// Counters of each node since boot, by name.
 pub(super) type PageCounts = BTreeMap<NodeId, BTreeMap<String, u64>>;
 
 /// `numastat` of each node.
@@ -33,7 +33,7 @@ pub(super) fn named_counts(text: &str) -> BTreeMap<String, u64> {
     text.lines().filter_map(count).collect()
 }
 
-/// Those with memory, ascending, with what was counted since `before`.
+/// Returns the nodes with memory, ascending, with the pages counted since `before`.
 pub(super) fn nodes(tree: &Tree, before: &PageCounts) -> Vec<NodeMemory> {
     let now = page_counts(tree);
     let since = |node: NodeId, name: &str| {
@@ -78,8 +78,8 @@ fn nodes_of(tree: &Tree) -> Vec<NodeId> {
     tree.names(NODES).iter().filter_map(number).collect()
 }
 
-/// Those that hold something, the fullest first. What they hold no file tells, and the file of mounts tells much that is
-/// nobody's business; so recordings have a file of their own.
+/// Returns the mounts of tmpfs that hold something, the fullest first. No file tells the bytes that a mount holds, and the
+/// file of mounts tells much that is nobody's business; so recordings have a file of their own.
 pub(super) fn tmpfs(tree: &Tree) -> Vec<Tmpfs> {
     let told = tree.told(TMPFS, || {
         fs::read_to_string(MOUNTS).map_or_else(|_| String::new(), |text| held(&text))
@@ -106,7 +106,7 @@ fn holding(line: &str) -> Option<Tmpfs> {
     Some(Tmpfs { at, policy, used_bytes })
 }
 
-/// Of `tmpfs /dev/shm tmpfs rw,size=64k,mpol=bind:0 0 0` the place, and the policy where there is one.
+/// Returns the place and the policy (or none) of a mount such as `tmpfs /dev/shm tmpfs rw,size=64k,mpol=bind:0 0 0`.
 fn parse(line: &str) -> Option<(String, String)> {
     let mut fields = line.split(' ');
     let at = fields.nth(1)?;

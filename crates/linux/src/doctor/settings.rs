@@ -31,7 +31,7 @@ pub(super) fn balancing_counts(tree: &Tree) -> BalancingCounts {
     }
 }
 
-/// None of kernels that do not balance.
+/// Returns the state of NUMA balancing; `None` of kernels that do not balance.
 pub(super) fn balancing(tree: &Tree, before: &BalancingCounts) -> Option<Balancing> {
     let mode: u32 = tree.number(BALANCING)?;
     let now = balancing_counts(tree);
@@ -42,7 +42,7 @@ pub(super) fn balancing(tree: &Tree, before: &BalancingCounts) -> Option<Balanci
     })
 }
 
-/// None of kernels without NUMA.
+/// Returns mode and use of zone reclaim; `None` of kernels without NUMA.
 pub(super) fn zone_reclaim(tree: &Tree) -> Option<ZoneReclaim> {
     let mode = tree.number(ZONE_RECLAIM)?;
     let counts = named_counts(&tree.text(COUNTS).unwrap_or_default());
@@ -64,8 +64,8 @@ pub(super) fn fuse_rings(tree: &Tree) -> Option<bool> {
     }
 }
 
-/// Those that acting on a plan gives way to. The names of processes are read through the tree, so that a
-/// recording has them; it has none of the files that tell tuned's profile, so that tuned is not found there.
+/// Finds the programs that acting on a plan gives way to. The names of processes are read through the tree, so that a
+/// recording has these names; a recording has none of the files that tell tuned's profile, so that tuned is not found there.
 pub(super) fn helpers(tree: &Tree) -> Vec<Helper> {
     let mut processes = Vec::new();
     // Without /proc there are no processes to be found.
@@ -88,7 +88,7 @@ pub(super) fn is_virtual(tree: &Tree) -> Option<bool> {
     Some(flags.split_ascii_whitespace().any(|flag| flag == "hypervisor"))
 }
 
-/// Of devices without a known home: where someone can tell it to the kernel.
+/// Returns the PCI addresses of devices without a known home, where an operator can tell the kernel the home.
 pub(super) fn addresses(tree: &Tree, topology: &Topology) -> BTreeMap<String, String> {
     let homeless = topology.devices().iter().filter(|device| device.home.is_none());
     let address = |device: &Device| {

@@ -21,7 +21,7 @@ pub struct FrameReads<M: Memory, C: Clock> {
     fs: Arc<Fs<M, C>>,
 }
 
-/// What [`FrameReads::take`] tells.
+/// Event that [`FrameReads::take`] tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Came {
     /// A read for this request has ended, and whether all of its bytes came.

@@ -16,14 +16,14 @@ use std::os::fd::RawFd;
 const DEPTH: u16 = 128;
 /// How long a pause is.
 const PAUSE: Timespec = Timespec::new().nsec(50_000);
-/// What a pause is pushed with; no read has that number.
+/// User data of a pause; no read has that number.
 const PAUSED: u64 = u64::MAX;
 
 /// Reads under way, each with what it was begun with.
 pub(crate) struct Reads<T> {
     /// `None` once the kernel serves it no more.
     ring: Option<Ring>,
-    /// By number.
+    /// Reads by number; `None` at the numbers in `free`.
     all: Vec<Option<Read<T>>>,
     free: Vec<usize>,
     is_pausing: bool,

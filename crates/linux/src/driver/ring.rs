@@ -1,7 +1,7 @@
-//! One ring of io_uring, its files and buffers.
+//! A ring of io_uring, with its files and buffers.
 //!
-//! Invariants: the thread that submits first is the only one that can, but for a shared ring; what is pushed stays until the kernel takes it;
-//! when [`Ring::close`] is back the kernel has ended all it had, whichever thread calls that.
+//! Invariants: the thread that submits first is the only one that can, but for a shared ring; a pushed entry stays until the kernel takes it;
+//! when [`Ring::close`] is back the kernel has ended all requests it had, whichever thread calls that.
 
 use super::{Arena, RingError};
 use crate::cpu::near_cpus;

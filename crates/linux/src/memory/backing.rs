@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// What a DRAM member's bytes lie on.
+/// Kind of memory on which a DRAM member's bytes lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backing {

@@ -1,4 +1,4 @@
-//! What the memory control groups above this process still allow, version 1 and 2.
+//! Memory that the control groups above this process still allow, version 1 and 2.
 //!
 //! Pages of a member are charged to the group of the thread that populates them. A group at its limit calls its own OOM
 //! killer, so the room is asked before.
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// buffers that come when first used. A server without room for its text faults forever, as nobody else is in its group to
 /// be killed.
 const KEPT_BYTES_MIN: u64 = 64 << 20;
-/// Of a large limit, one part in this many is kept.
+/// Share of a large limit that is kept: one part in this many.
 const KEPT_PART: u64 = 64;
 
 /// The groups whose limits hold for this process: its own and those above.
@@ -29,13 +29,13 @@ struct Group {
 }
 
 impl Limits {
-    /// None where there are no groups, or they cannot be read.
+    /// Returns the groups of this process; none where there are no groups, or they cannot be read.
     pub(crate) fn of_this_process() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         Self::of(&directories(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo")))
     }
 
-    /// Of the groups at these directories.
+    /// Returns the groups at these directories.
     pub(super) fn of(directories: &[PathBuf]) -> Self {
         let groups = directories.iter().filter_map(|directory| Group::at(directory));
         Self {
@@ -75,7 +75,7 @@ impl Group {
         }
     }
 
-    /// None when the group sets no limit (`max`).
+    /// Returns the bytes that the group still allows; `None` when the group sets no limit (`max`), or its files cannot be read.
     fn room(&self) -> Option<u64> {
         let number = |path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let limit = number(&self.limit)?;

@@ -1,4 +1,4 @@
-//! What adding and removing members can end in, said to a person.
+//! Errors of adding and removing members, with messages for a person.
 
 use homenode_engine::{BLOCK_BYTES, MemberId, NodeId};
 use std::io;
@@ -24,9 +24,9 @@ pub enum Error {
         node: NodeId,
         /// Asked for.
         bytes: u64,
-        /// What it can give besides its reserve and what its members are still to get.
+        /// Bytes that the home can give besides its reserve and the bytes its members are still to get.
         free: u64,
-        /// What it has in all.
+        /// Bytes that the home has in all.
         total: u64,
     },
     /// The kernel's figures of the home cannot be read.
@@ -83,7 +83,7 @@ pub enum Error {
         home: NodeId,
         /// Its size.
         bytes: u64,
-        /// What was refused.
+        /// Step that was refused.
         doing: &'static str,
         /// The errno.
         source: io::Error,

@@ -19,7 +19,7 @@ const NODES: &str = "/sys/devices/system/node";
 const AGE_MAX: Duration = Duration::from_millis(20);
 /// The least a node keeps: above the kernel's own watermarks, and room for what populates at the same time elsewhere.
 const RESERVE_BYTES_MIN: u64 = 64 << 20;
-/// Of a large node, one part in this many is kept.
+/// Share of a large node that is kept: one part in this many.
 const RESERVE_PART: u64 = 50;
 
 /// Bytes of the memory of `node`.

@@ -149,7 +149,7 @@ impl Copy {
     }
 }
 
-/// What a copy's list tells of its files.
+/// List of a copy: the mode of each file, or the error of reading the file.
 #[derive(Debug)]
 pub(crate) struct Recorded(BTreeMap<PathBuf, Entry>);
 

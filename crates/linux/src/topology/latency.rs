@@ -16,7 +16,7 @@ use std::ptr;
 
 /// The scale of SLIT.
 const LOCAL: u32 = 10;
-/// What Linux assumes between nodes when there is no SLIT.
+/// Distance that Linux assumes between nodes when there is no SLIT.
 const REMOTE: u32 = 20;
 /// Within a package: what firmware reports for sub-NUMA clusters.
 const SAME_PACKAGE: u32 = 12;

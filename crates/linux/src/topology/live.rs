@@ -1,4 +1,4 @@
-//! What the kernel of a running machine adds to hwloc's view, read from sysfs below a root directory.
+//! Facts that the kernel of a running machine adds to hwloc's view, read from sysfs below a root directory.
 
 use super::sysfs::{Tree, meminfo_bytes, number_after, parse_mask};
 use homenode_policy::topology::{Cpu, Device, DeviceKind, DeviceQueue, Parts};

@@ -18,7 +18,7 @@ pub(crate) struct Tree {
     root: PathBuf,
     /// Where everything that is read is copied to.
     copy: Option<Copy>,
-    /// What a recording knows of the files besides their text.
+    /// Modes of a recording's files, and errors of reading them.
     recorded: Option<Recorded>,
     /// The path of the file read last, kept for its memory.
     scratch: RefCell<PathBuf>,
@@ -107,7 +107,7 @@ impl Tree {
         self.try_text(path).ok()
     }
 
-    /// The same, with the reason when there is none.
+    /// Returns the text of a file as [`Tree::text`] does, or the reason why there is none.
     pub(crate) fn try_text(&self, path: impl AsRef<Path>) -> io::Result<String> {
         let mut bytes = Vec::new();
         self.read(path, &mut bytes)?;
@@ -115,8 +115,8 @@ impl Tree {
         Ok(text.trim().to_owned())
     }
 
-    /// What no file of the machine tells. The running machine is asked by `ask`; of any other it is in the file `path`,
-    /// where the recording put it.
+    /// Returns facts that no file of the machine tells. For the running machine `ask` tells these facts; for any other
+    /// machine the recording has put these facts into the file `path`.
     pub(crate) fn told(&self, path: impl AsRef<Path>, ask: impl FnOnce() -> String) -> String {
         let path = path.as_ref();
         if self.root != Path::new("/") {
@@ -216,7 +216,7 @@ impl Tree {
 
 /// Reads to the end without asking for a size first: files of the kernel have none.
 fn read_whole(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
-    /// What one read gets. The kernel gives at most a page at once of most of its files.
+    /// Bytes of one read. The kernel gives at most a page at once of most of its files.
     const STEP: usize = 4096;
     let mut file = File::open(path)?;
     let mut filled = 0;

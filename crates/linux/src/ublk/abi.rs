@@ -1,4 +1,4 @@
-//! What the driver and we say to each other: the part of the kernel's linux/ublk_cmd.h that is used here.
+//! Interface to the driver: the part of the kernel's linux/ublk_cmd.h that is used here.
 //!
 //! Numbers and offsets are that header's; sizes are checked when this is compiled. Whatever a descriptor holds becomes a request
 //! or an error, never a panic: the driver is trusted with memory, but not to be of the version we know.
@@ -49,7 +49,7 @@ pub(super) const F_QUIESCE: u64 = 1 << 12;
 
 /// Any number the driver likes.
 pub(super) const NEW_DEVICE: u32 = u32::MAX;
-/// Of commands that are for no queue.
+/// Queue number of commands that are for no queue.
 const NO_QUEUE: u16 = u16::MAX;
 
 /// A device without a disk: not started, stopped, or its server is gone.
@@ -64,7 +64,7 @@ pub(super) const STATE_QUIESCED: u16 = 2;
 pub(super) const DEPTH_LIMIT: usize = 4096;
 
 const SECTOR_SHIFT: u32 = 9;
-/// What is discarded or zeroed at once.
+/// Most bytes that are discarded or zeroed at once.
 const DISCARD_BYTES_MAX: u64 = 1 << 30;
 /// Blocks as filesystems should take them.
 const PHYSICAL_BLOCK_BYTES: u32 = 4096;

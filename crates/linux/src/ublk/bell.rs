@@ -1,4 +1,4 @@
-//! What ends all queues of a device when one of them ends, whatever each waits for: a pipe that is never written to, only closed.
+//! Bell that ends all queues of a device when one ends, whatever each waits for. It is a pipe that is never written to, only closed.
 
 use parking_lot::Mutex;
 use std::io::{self, PipeReader, PipeWriter};
@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, RawFd};
 #[derive(Debug)]
 pub(super) struct Bell(Mutex<Option<PipeWriter>>);
 
-/// What queues listen with.
+/// End of the pipe on which queues listen.
 #[derive(Debug)]
 pub(super) struct Ear(PipeReader);
 

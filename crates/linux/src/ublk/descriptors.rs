@@ -30,7 +30,7 @@ impl Descriptors {
         Ok(Self { first, depth })
     }
 
-    /// What is asked for by `tag`. Whole only from when the kernel has told of the request until it is told the result.
+    /// Returns the descriptor of `tag`. It is whole only from the kernel's notice of the request until the kernel gets the result.
     #[inline]
     pub(super) fn read(&self, tag: u16) -> IoDescriptor {
         assert!(usize::from(tag) < self.depth, "a tag of this queue");

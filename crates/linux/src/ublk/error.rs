@@ -4,7 +4,7 @@ use crate::driver::{ArenaError, RingError};
 use std::io;
 use std::path::PathBuf;
 
-/// What serving a block device can end in.
+/// Error of serving a block device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,7 +37,7 @@ pub enum Error {
     /// It refused a command.
     #[error("the kernel does not {doing}: {source}{}", command_advice(source))]
     Command {
-        /// What it was to do, with its object.
+        /// Action that was refused, with its object.
         doing: String,
         /// The errno.
         source: io::Error,

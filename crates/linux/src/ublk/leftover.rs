@@ -1,4 +1,4 @@
-//! What servers left that were killed: their disks ended with them, the devices' numbers and files stay until someone removes them.
+//! Leftovers of killed servers: the devices' numbers and files, until someone removes them. The disks ended with their servers.
 //! A lasting disk does not end, and is no such leftover: see `lasting`.
 
 use super::abi::{LASTING, STATE_DEAD};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const CLASS: &str = "/sys/class/ublk-char";
 
-/// What the kernel gets to end the disk of a server that was killed a moment ago.
+/// Time that the kernel gets to end the disk of a server that was killed a moment ago.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const END_PAUSE: Duration = Duration::from_millis(20);
 

@@ -24,7 +24,7 @@ const BELL: Fixed = Fixed(1);
 const POLLIN: u32 = libc::POLLIN as u32;
 /// User data of the entry that listens to the bell; no tag is equal, as tags are 16 bits.
 const RUNG: u64 = u64::MAX;
-/// The same for the bell of the device's driver.
+/// User data of the entry that listens to the bell of the device's driver.
 const DRIVER_RUNG: u64 = u64::MAX - 1;
 /// Longest sleep while the driver has requests: late ones are looked for then.
 const SLEEP: Duration = Duration::from_secs(1);

@@ -19,20 +19,20 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What the kernel, or whoever fills /dev, gets to make the device's files.
+/// Time that the kernel, or the manager of /dev, gets to make the device's files.
 const FILE_TIMEOUT: Duration = Duration::from_secs(5);
 const FILE_PAUSE: Duration = Duration::from_millis(10);
 
-/// What a device is served with.
+/// Parts that a device is served with.
 #[derive(Debug)]
 pub struct Setup<Q> {
     /// A core, and a hardware queue that this core owns, for each queue of [`Added::queue_cpus`].
     pub device: Arc<Device<Q>>,
     /// From [`Added::buffers`].
     pub buffers: Arc<Arena>,
-    /// By queue, where its thread is to be while all CPUs of the queue are offline.
+    /// CPUs, by queue, on which the queue's thread is to be while all CPUs of the queue are offline.
     pub near: Vec<Vec<CpuId>>,
-    /// By queue, what records its requests.
+    /// Recorders of each queue's requests, by queue.
     pub recorders: Vec<Option<Recorder>>,
 }
 
@@ -50,7 +50,7 @@ pub struct Server {
     is_over: bool,
 }
 
-/// What all threads have.
+/// State that all threads share.
 struct Shared<Q> {
     layer: Arc<Device<Q>>,
     buffers: Arc<Arena>,
@@ -254,7 +254,7 @@ impl Drop for Server {
 }
 
 impl<Q: DriverQueue> Shared<Q> {
-    /// What the thread of a queue does.
+    /// Serves a queue on the calling thread, until the queue ends.
     fn serve(&self, index: usize, recorder: Option<Recorder>, ready: &mpsc::Sender<()>) -> Result<(), Error> {
         let failed = |source| Error::Queue {
             queue: index,
@@ -311,7 +311,7 @@ fn check_map<Q: DriverQueue>(device: &Device<Q>, queues: usize) {
     );
 }
 
-/// What `look` gives of a file that is there in a moment.
+/// Calls `look` until it finds the file, for at most [`FILE_TIMEOUT`].
 pub(super) fn wait_for<T>(path: &Path, look: impl Fn() -> io::Result<T>) -> Result<T, Error> {
     let start = Instant::now();
     loop {

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// What it says before it takes back what an earlier one has left, and after its first plan.
+/// Lines that the program prints before it takes back an earlier one's changes, and after its first plan.
 pub(crate) const BEGINS: &str = "about to begin";
 pub(crate) const HAS_ACTED: &str = "the first plan is carried out";
 const SEED: &str = "HOMENODE_AFFINITY_LIVE_SEED";

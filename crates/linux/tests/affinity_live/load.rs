@@ -1,4 +1,4 @@
-//! What is moved: a program that sends, writes files, and starts threads and processes all the time.
+//! Load that is moved: a program that sends, writes files, and starts threads and processes all the time.
 
 use crate::machine::BEYOND;
 use crate::{DIRECTORY, directory, role};

@@ -1,4 +1,4 @@
-//! What is looked at: masks of the load's threads, settings of queues and interrupts, as the kernel writes them.
+//! State that the tests look at, as the kernel writes it: masks of the load's threads, settings of queues and interrupts.
 
 use homenode_linux::affinity::act::{Kernel, Live};
 use homenode_policy::affinity::{QueueKind, Target, ThreadId};
@@ -105,7 +105,7 @@ fn texts(paths: Vec<String>) -> BTreeMap<String, String> {
     texts.map(|(text, path)| (path, text)).collect()
 }
 
-/// Of all processes of a session.
+/// Returns the threads of all processes of a session.
 pub(crate) fn threads(session: u32) -> Vec<ThreadId> {
     let kernel = Live::new();
     let of_it = |id: &ThreadId| {
@@ -122,7 +122,7 @@ pub(crate) fn queues() -> Vec<Target> {
     all.flatten().collect()
 }
 
-/// As `status` has it; none when the thread has ended.
+/// Returns a thread's mask as `status` has it; `None` when the thread has ended.
 fn mask(id: ThreadId) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{}/task/{}/status", id.process, id.thread)).ok()?;
     let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?;

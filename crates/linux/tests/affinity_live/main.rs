@@ -105,7 +105,7 @@ fn queues_that_went_come_back_as_they_were() {
     assert!(status.success(), "{status}");
 }
 
-/// The same, in the namespace.
+/// The part of `queues_that_went_come_back_as_they_were` that runs in the namespace.
 #[test]
 #[ignore = "a part of queues_that_went_come_back_as_they_were, which starts it"]
 fn arranged() {
@@ -119,7 +119,7 @@ fn act() {
     acting::run(&journal(&directory()));
 }
 
-/// What is moved.
+/// The load that is moved.
 #[test]
 #[ignore = "a part of killed_at_any_moment_it_leaves_nothing, which starts it"]
 fn work() {

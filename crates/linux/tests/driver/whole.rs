@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Longer than anything takes here.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the layer above mends.
+/// Rates of faults that the layer above mends.
 pub(crate) const FAULTS: Rates = Rates {
     refused: 100,
     failed: 0,
@@ -62,10 +62,10 @@ struct Half<'a, Q: DriverQueue> {
     core: Core<Q>,
     buffers: &'a Arena,
     random: fastrand::Rng,
-    /// Of its first place, on the device and in the buffers.
+    /// Offset of the half's first place, on the device and in the buffers.
     first: (u64, u64),
     piece: u32,
-    /// What each place holds, and what is under way there.
+    /// Number of the last write to each place, and the operation under way there.
     content: Vec<u64>,
     busy: Vec<Option<Operation>>,
 }
@@ -145,7 +145,7 @@ impl<'a, Q: DriverQueue> Half<'a, Q> {
         (self.first.0 + behind, self.first.1 + behind)
     }
 
-    /// What a place holds.
+    /// Returns the bytes that a place holds.
     fn pattern(&self, place: u64) -> Vec<u8> {
         let word = self.first.0 ^ place << 48 ^ self.content[place as usize];
         word.to_le_bytes().repeat(self.piece as usize / 8)

@@ -21,7 +21,7 @@ pub(crate) const MIB: usize = 1 << 20;
 
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
-/// One test at a time: they look at all of this process.
+/// Lock that lets one test run at a time: each test looks at all of this process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// A sensor, unless this machine lets no programs be loaded.

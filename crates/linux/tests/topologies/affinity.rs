@@ -54,7 +54,7 @@ fn loaded(topology: Topology) -> World {
     world
 }
 
-/// As the kernel writes lists: `0-3,8`.
+/// Writes CPUs as the kernel writes lists: `0-3,8`.
 fn list(cpus: &[CpuId]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for CpuId(cpu) in cpus {

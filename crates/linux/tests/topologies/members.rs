@@ -24,7 +24,7 @@ pub(crate) fn machines() -> impl Iterator<Item = (String, Topology)> {
     })
 }
 
-/// One member on each node with memory, with the node's number as its id.
+/// Returns a monitor with one member on each node with memory, with the node's number as its id.
 pub(crate) fn monitor(machine: &Topology) -> Monitor {
     let mut monitor = Monitor::new(&machine.node_ids(), &machine.latency().matrix, Thresholds::default());
     for node in machine.nodes().iter().filter(|node| node.memory_bytes > 0) {
@@ -50,7 +50,7 @@ pub(crate) fn filled_up(monitor: &mut Monitor, asking: NodeId) -> Vec<u16> {
     homes
 }
 
-/// What a pool of one member a node has to do, in the slowest and plainest way; counted in runs of 2 MiB.
+/// Model of a pool of one member a node, in the slowest and plainest way. Bytes are counted in runs of 2 MiB.
 pub(crate) struct Model {
     latency: Vec<(NodeId, Vec<(NodeId, u32)>)>,
     pub(crate) members: Vec<ModelMember>,

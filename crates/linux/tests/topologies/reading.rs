@@ -1,4 +1,4 @@
-//! What is read of each machine is what its kernel, or whoever made it up, says of it; and what cannot be read is named.
+//! Tests that each machine is read as its kernel or its description says, and that unreadable input is named.
 
 use crate::facts;
 use crate::members::file;

@@ -35,7 +35,7 @@ pub(super) struct Channel<'a> {
     processing_stays: bool,
     /// How often its interrupts arrive in a second.
     pub(super) arrivals_per_s: u64,
-    /// What it takes of its CPUs, in nanoseconds a second.
+    /// CPU time that the channel's interrupts and packets take, in nanoseconds a second.
     pub(super) load: u64,
     /// Bytes a second that threads are known to move through it.
     pub(super) known_rate: u64,
@@ -55,7 +55,8 @@ impl<'a> Channel<'a> {
         }
     }
 
-    /// What a byte costs on its way through it, in percent, from each domain; and, last, from nowhere.
+    /// Returns the cost of a byte on its way through the channel, in percent, from each domain. A last entry has the
+    /// part of the cost beyond the CPU that processes the byte.
     pub(super) fn reach(&self, domains: &Domains, position: &Position) -> Vec<u64> {
         let Position { interrupt, processing } = position;
         let hop = match interrupt == processing {
@@ -128,7 +129,8 @@ impl<'a> Channel<'a> {
         self.load = self.load.saturating_add(RECEIVE_NS_PER_KIB * (bytes_per_s >> 10));
     }
 
-    /// What is not known to be anybody's, and whether it is too little to be looked at.
+    /// Completes the channel's counts with its interrupts and with bytes that no thread is known to take. Holds a
+    /// channel that moves too little to be looked at.
     pub(super) fn settle(&mut self, config: &Config) {
         let counted = self.interrupts_move || self.queues.iter().any(|queue| queue.kind != QueueKind::Block);
         if counted {
@@ -179,7 +181,7 @@ pub(super) fn all<'a>(
     groups.into_iter().map(make).collect()
 }
 
-/// What a disk's bytes go through from CPUs that no queue of it names.
+/// Makes the channel of a disk's bytes from CPUs that no queue of the disk names.
 pub(super) fn direct<'a>(device: &'a str, home: Option<NodeId>) -> Channel<'a> {
     Channel {
         device,

@@ -1,4 +1,4 @@
-//! What an operator may choose.
+//! Choices of an operator: policies, limits and prices.
 
 use super::cost::{Cost, NS_PER_S};
 use alloc::collections::BTreeMap;
@@ -10,7 +10,7 @@ use core::fmt;
 pub enum Policy {
     /// Nothing is moved.
     Off,
-    /// What works together goes near each other and near the device: where the cost is least.
+    /// Least cost: threads, queues and interrupts that work together go near each other and near the device.
     #[default]
     Local,
     /// Evenly over all CPUs, one CPU each.
@@ -26,11 +26,12 @@ pub enum Policy {
 pub struct Config {
     /// For everything that `devices` and `processes` do not name.
     pub policy: Policy,
-    /// By a device's name: for its interrupts and queues, and for the threads that move most of their bytes with it.
+    /// Policies by device name: for interrupts and queues, and for threads that move most of their bytes with the
+    /// device.
     pub devices: BTreeMap<String, Policy>,
-    /// By a process's name: for its threads, whatever `devices` says.
+    /// Policies by process name: for threads of the process, whatever `devices` says.
     pub processes: BTreeMap<String, Policy>,
-    /// What has been moved stays for so many periods.
+    /// Least number of periods from one move of a thread, queue or file to its next move.
     pub dwell_periods: u64,
     /// A move must save at least this share of what the moved thread or queue costs where it is.
     pub hysteresis_percent: u32,
@@ -38,7 +39,7 @@ pub struct Config {
     pub rate_bytes_per_s_min: u64,
     /// How busy a CPU may become, up to 100; what is beyond costs ([`Cost::of_overload`]).
     pub busy_percent_max: u32,
-    /// What a move costs, be it of a thread or of a queue with its interrupts: it must save more than that.
+    /// Price of moving a thread, or a queue with its interrupts: a move must save more.
     pub migration_price: Cost,
     /// Whether files of pools may come to threads that cannot go to them.
     pub moves_files: bool,
@@ -61,7 +62,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What a CPU may take, in nanoseconds a second.
+    /// Returns the CPU time that a CPU may take, in nanoseconds a second.
     pub(super) fn busy_ns_max(&self) -> u64 {
         u64::from(self.busy_percent_max.min(100)) * (NS_PER_S / 100)
     }
@@ -84,7 +85,7 @@ impl Policy {
     /// Every one of them.
     pub const ALL: [Self; 5] = [Self::Off, Self::Local, Self::Spread, Self::Pack, Self::SingleCore];
 
-    /// As it is configured and told.
+    /// Returns the name of the policy in configurations and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

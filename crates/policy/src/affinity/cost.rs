@@ -1,5 +1,5 @@
-//! What a placement costs. The one cost model of everything that is placed: queues and threads now, tasks and their
-//! buffers with it.
+//! Cost of a placement. One cost model serves everything that is placed: queues and threads, and tasks with their
+//! buffers.
 //!
 //! **Unit.** Cost is counted in bytes a second that travel as far again as a local access: 1 MB/s between nodes of
 //! distance 20, where 10 is local, costs 1 MB/s; at distance 15 it costs half. So the cost is 0 when every byte stays on
@@ -11,7 +11,7 @@
 //! **Bytes.** A byte's way is thread - CPU that processes it - CPU of the interrupt - device's home. The CPUs work on it,
 //! so between CPUs the distance counts in full; the last stretch is the device's own access to memory, which no CPU
 //! waits for, and counts [`DEVICE_ACCESS_PERCENT`]. Where no interrupt is known, only the last stretch counts, from the
-//! thread's CPU. What has several CPUs uses each alike. A device without home is local to all.
+//! thread's CPU. A thread or queue with several CPUs uses each alike. A device without home is local to all.
 //! A byte that the thread copies from or to a buffer in memory travels between its CPU and the buffer's home: the distance
 //! counts in full, as a CPU waits for it.
 //!
@@ -19,7 +19,7 @@
 //! [`OVERLOAD_BYTES_PER_CPU`] a second. That is more than a core can copy, so that nothing is made local at the price of
 //! stalling it.
 //!
-//! What CPUs have to do is the threads' CPU time, and for interrupts that can move [`INTERRUPT_NS`] each and
+//! The load of CPUs is the threads' CPU time, and for interrupts that can move [`INTERRUPT_NS`] each and
 //! [`RECEIVE_NS_PER_KIB`]. Completions of disks whose interrupts cannot move go with the thread, and are not counted.
 //!
 //! **Migration.** A move costs what the configuration says, once for each thing that is moved in a period, and the
@@ -36,14 +36,14 @@ pub const CACHE_PERCENT: u64 = 10;
 pub const DISTANCE_PERCENT_MAX: u64 = 400;
 /// The share of a distance that counts for the device's own access to memory.
 pub const DEVICE_ACCESS_PERCENT: u64 = 50;
-/// What one CPU's worth of overload costs, in bytes a second: a core copies up to about 2 GB/s from one node to another
+/// Cost of one CPU's worth of overload, in bytes a second. A core copies up to about 2 GB/s from one node to another
 /// and back.
 pub const OVERLOAD_BYTES_PER_CPU: u64 = 4_000_000_000;
-/// What an interrupt keeps its CPU busy for, roughly.
+/// Time for which an interrupt keeps its CPU busy, roughly.
 pub const INTERRUPT_NS: u64 = 2_000;
-/// What processing received packets takes, roughly.
+/// Time to process 1 KiB of received packets, roughly.
 pub const RECEIVE_NS_PER_KIB: u64 = 300;
-/// What an interrupt brings at least, where nobody is known to take its bytes: a packet.
+/// Bytes that an interrupt brings at least: a packet. Bytes that no thread is known to take count as unknown.
 pub const ARRIVAL_BYTES: u64 = 1_500;
 /// Rates are cut here, above what any device moves, so that sums cannot overflow.
 pub const RATE_BYTES_PER_S_MAX: u64 = 100_000_000_000;
@@ -60,13 +60,13 @@ pub(super) const OVERLOAD_PER_NS: u64 = OVERLOAD_BYTES_PER_CPU / NS_PER_S * 100;
 pub struct Cost(pub(super) u64);
 
 impl Cost {
-    /// Of so many bytes a second over a distance.
+    /// Returns the cost of bytes a second that travel over a distance, in percent beyond a local access.
     #[must_use]
     pub const fn new(bytes_per_s: u64, distance_percent: u64) -> Self {
         Self(bytes_per_s.saturating_mul(distance_percent))
     }
 
-    /// Of so much CPU time, in a second, beyond what CPUs may take.
+    /// Returns the cost of an overload: CPU time a second beyond the time that CPUs may take.
     #[must_use]
     pub const fn of_overload(ns_per_s: u64) -> Self {
         Self(ns_per_s.saturating_mul(OVERLOAD_PER_NS))
@@ -84,7 +84,7 @@ impl Cost {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// What this is more than the other; nothing when it is less.
+    /// Returns the cost beyond another cost; 0 when this one is less.
     #[must_use]
     pub const fn beyond(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -106,7 +106,7 @@ pub struct Distances {
 }
 
 impl Distances {
-    /// Of this machine.
+    /// Computes the distances between the nodes of a machine.
     #[must_use]
     pub fn new(topology: &Topology) -> Self {
         let nodes = topology.node_ids();
@@ -136,7 +136,7 @@ impl Distances {
         }
     }
 
-    /// What the device's own access costs a byte, in percent; none where the device has no home.
+    /// Returns the cost of the device's own access for a byte, in percent; 0 where the device has no home.
     #[must_use]
     pub fn device_percent(&self, node: NodeId, home: Option<NodeId>) -> u64 {
         home.map_or(0, |home| self.percent(node, home) * DEVICE_ACCESS_PERCENT / 100)

@@ -78,12 +78,12 @@ impl Domains {
         self.domains[self.domain_of[cpu]].node
     }
 
-    /// None for one that does not run.
+    /// Returns the index of a CPU; none for a CPU that does not run.
     pub(super) fn index(&self, cpu: CpuId) -> Option<usize> {
         self.cpus.binary_search(&cpu).ok()
     }
 
-    /// Those that run, ascending, each once.
+    /// Returns the indices of the CPUs that run, ascending, each once.
     pub(super) fn indices(&self, cpus: &[CpuId]) -> Vec<usize> {
         let mut indices: Vec<usize> = cpus.iter().filter_map(|cpu| self.index(*cpu)).collect();
         indices.sort_unstable();

@@ -10,13 +10,13 @@ use alloc::vec::Vec;
 
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// What one CPU may take.
+    /// Load that one CPU may take.
     allowance: u64,
-    /// By CPU: what is bound to less than its domain.
+    /// Load bound to each CPU: threads that use only some CPUs of a domain, and all channels.
     pub(super) bound: Vec<u64>,
-    /// By domain: the sum of `bound` beyond the allowance.
+    /// Sum of `bound` beyond the allowance, by domain.
     bound_over: Vec<u64>,
-    /// By domain: everything.
+    /// Whole load of each domain.
     pub(super) total: Vec<u64>,
     capacity: Vec<u64>,
 }
@@ -36,7 +36,7 @@ impl Load {
         }
     }
 
-    /// What the domain has beyond what it may take.
+    /// Returns the overload of a domain: its load beyond the load that it may take.
     pub(super) fn over(&self, domain: usize) -> u64 {
         let beyond = self.total[domain].saturating_sub(self.capacity[domain]);
         beyond.max(self.bound_over[domain])

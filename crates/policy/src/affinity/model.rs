@@ -55,7 +55,7 @@ pub(super) struct Disk<'a> {
     pub(super) name: &'a str,
     /// The channel of each CPU.
     pub(super) channel_of: Vec<usize>,
-    /// By place: the channels of its CPUs, with how many of its CPUs use each.
+    /// Channels of each place's CPUs, with the number of CPUs that use each channel.
     paths: Vec<Vec<(usize, u64)>>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Model<'a> {
     pub(super) places: Places,
     pub(super) channels: Vec<Channel<'a>>,
     pub(super) disks: Vec<Disk<'a>>,
-    /// By node: the channel of its memory; empty where no thread's buffers are known.
+    /// Channel of each node's memory; empty where no thread's buffers are known.
     pub(super) memories: BTreeMap<NodeId, usize>,
     pub(super) tasks: Vec<Task<'a>>,
 }

@@ -1,4 +1,4 @@
-//! What is to be done, and why the rest is left.
+//! Plan of a period: the changes, and why everything else stays.
 
 use super::cost::Cost;
 use super::reason::{Rate, Reason, Why};
@@ -31,10 +31,10 @@ pub enum Target {
     },
 }
 
-/// One change. `from` and `to` are ascending and differ.
+/// A change of one target's CPUs. `from` and `to` are ascending and differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// What is changed.
+    /// Thread, interrupt or queue whose CPUs change.
     pub target: Target,
     /// The CPUs it has, as the snapshot has them.
     pub from: Vec<CpuId>,
@@ -42,9 +42,9 @@ pub struct Action {
     pub to: Vec<CpuId>,
     /// Why.
     pub reason: Reason,
-    /// What its bytes cost before. The bytes of a thread are those of its queues too: these do not add up.
+    /// Cost of the target's bytes before. The bytes of a thread are those of its queues too: these costs do not add up.
     pub cost_before: Cost,
-    /// What its bytes cost when the whole plan is done.
+    /// Cost of the target's bytes when the whole plan is done.
     pub cost_after: Cost,
 }
 
@@ -112,15 +112,15 @@ impl fmt::Display for FileId {
 /// Something that stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stay {
-    /// What stays.
+    /// Thread, interrupt or queue that stays.
     pub target: Target,
     /// Why.
     pub why: Why,
-    /// What its bytes cost when the plan is done.
+    /// Cost of the target's bytes when the plan is done.
     pub cost: Cost,
 }
 
-/// What is to be done in this period.
+/// Decisions of one period: changes, stays and moves of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The changes, by target. No target is named twice.
@@ -129,14 +129,14 @@ pub struct Plan {
     pub stays: Vec<Stay>,
     /// The files that move, ascending.
     pub files: Vec<MoveFile>,
-    /// What all bytes and overloads cost now.
+    /// Cost of all bytes and overloads now.
     pub cost_before: Cost,
-    /// What they cost when the plan is done. Moves are not in it.
+    /// Cost of all bytes and overloads when the plan is done, without the prices of the moves.
     pub cost_after: Cost,
 }
 
 impl Plan {
-    /// What is to be done with a target. None when it stays, or was not seen.
+    /// Returns the change of a target. None when the target stays, or was not seen.
     #[must_use]
     pub fn action(&self, target: &Target) -> Option<&Action> {
         let found = self.actions.binary_search_by(|action| action.target.cmp(target));

@@ -1,4 +1,4 @@
-//! What has been set before, so that things settle, and what others set is told from what is ours.
+//! Settings of earlier plans. With them loads settle, and settings of other programs are told from this program's own.
 
 use super::cost::{Cost, NS_PER_S};
 use super::model::per_second;
@@ -8,7 +8,7 @@ use crate::CpuId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// What the plans so far have set. The actor makes the next one after each plan that it carried out
+/// Settings of the plans so far. The actor makes the next `Previous` after each plan that it carried out
 /// ([`Previous::after`]), and corrects it where the kernel did not obey.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Previous {
@@ -37,7 +37,7 @@ struct Settled {
     threads: BTreeMap<ThreadId, Activity>,
 }
 
-/// What a thread does in a second.
+/// Bytes that a thread moves and CPU time that it takes, in a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Activity {
     disk_bytes: u64,

@@ -5,7 +5,7 @@ use crate::NodeId;
 use alloc::string::String;
 use core::fmt;
 
-/// What a thread does most, as the paper tells threads apart.
+/// Work that a thread does most, as the paper classifies threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// It moves bytes of the network.
@@ -21,7 +21,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Of bytes a second, of which fewer than `least` are not looked at.
+    /// Returns the class of a thread from its bytes a second; fewer than `least` in all count as none.
     #[must_use]
     pub fn of(network: u64, disk: u64, memory: u64, least: u64) -> Self {
         let devices = network.saturating_add(disk);
@@ -47,7 +47,7 @@ pub enum Reason {
     NearQueues {
         /// The thread's name.
         thread: String,
-        /// What it does.
+        /// Class of the thread.
         class: Class,
         /// The device it moves most bytes with.
         device: String,
@@ -149,7 +149,7 @@ pub enum Why {
     Unread,
     /// It moves less than the smallest rate that is looked at.
     Small {
-        /// What it moves.
+        /// Bytes a second that the thread or queue moves.
         bytes_per_s: u64,
     },
     /// It moves bytes, but it is not known with which device.
@@ -169,9 +169,9 @@ pub enum Why {
     InPlace(Policy),
     /// Another place is better, but not by what a move must save.
     TooLittle {
-        /// What a move would save.
+        /// Cost that a move would save.
         gain: Cost,
-        /// What it must save.
+        /// Price of the move, which the saving must exceed.
         price: Cost,
     },
     /// The load is the one for which the last plan was made.

@@ -82,7 +82,7 @@ fn near(model: &Model<'_>, device: &str) -> Vec<usize> {
     cpus
 }
 
-/// The same number on each CPU, give or take one.
+/// Puts the same number of items on each CPU, give or take one.
 fn spread(state: &mut State<'_>, items: &[Item]) {
     let quota = items.len().div_ceil(state.model.domains.cpu_count().max(1));
     let mut count = vec![0; state.model.domains.cpu_count()];
@@ -106,8 +106,8 @@ fn spread(state: &mut State<'_>, items: &[Item]) {
     }
 }
 
-/// As many of the `order`ed CPUs as the load needs, filled one after the other. `taken` is what packed things of other
-/// devices take of each.
+/// Puts items on as few of the `order`ed CPUs as the load needs, filling one CPU after the other. `taken` is the load
+/// of packed items of other devices on each CPU.
 fn pack(state: &mut State<'_>, items: &[Item], order: &[usize], taken: &mut [u64]) {
     let model = state.model;
     let (held, free): (Vec<Item>, Vec<Item>) = items.iter().partition(|item| is_held(model, **item));

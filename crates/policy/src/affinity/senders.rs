@@ -20,7 +20,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What is changed besides what the search has moved.
+/// Changes besides the moves of the search.
 #[derive(Debug, Default)]
 pub(super) struct Senders {
     /// Idle channels that come along, with why.
@@ -29,7 +29,7 @@ pub(super) struct Senders {
     pub(super) set: BTreeMap<Target, (Vec<CpuId>, Reason)>,
 }
 
-/// What a moved placement needs; idle channels that come along are put where they go.
+/// Returns the changes that a moved placement needs, and puts idle channels that come along on their CPUs.
 pub(super) fn follow(state: &mut State<'_>, previous: &Previous) -> Senders {
     let mut senders = Senders::default();
     let moved = moved(state);
@@ -43,8 +43,9 @@ pub(super) fn follow(state: &mut State<'_>, previous: &Previous) -> Senders {
     senders
 }
 
-/// By card: the domains that a thread or a queue of it moves to, those from which a queue that comes is used, and those
-/// with threads whose own queue goes elsewhere.
+/// Returns by card the domains whose CPUs may need another transmit queue. Each is a domain that a thread or a queue of
+/// the card moves to, a domain with threads that use a queue coming to their node, or a domain with threads whose own
+/// queue goes elsewhere.
 fn moved<'a>(state: &State<'a>) -> BTreeMap<&'a str, BTreeSet<usize>> {
     let model = state.model;
     let mut moved: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();

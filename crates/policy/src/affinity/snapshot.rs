@@ -1,11 +1,11 @@
-//! What was seen of a machine's interrupts, queues and threads in one period.
+//! Interrupts, queues and threads of a machine, as seen in one period.
 
 use crate::topology::Topology;
 use crate::{CpuId, NodeId};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// One period of a machine. Lists are ascending by number or name; sets of CPUs are ascending.
+/// State and counts of a machine in one period. Lists are ascending by number or name; sets of CPUs are ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Nodes, CPUs, caches and devices.
@@ -24,12 +24,12 @@ pub struct Snapshot {
     pub files: Vec<PoolFile>,
 }
 
-/// One interrupt of a device.
+/// An interrupt of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interrupt {
     /// The kernel's number.
     pub number: u32,
-    /// As /proc/interrupts names it: `nvme0q3`, `virtio1-input.0`.
+    /// Name in /proc/interrupts: `nvme0q3`, `virtio1-input.0`.
     pub name: String,
     /// The device's name in [`Topology::devices`], where one is known.
     pub device: Option<String>,
@@ -43,7 +43,7 @@ pub struct Interrupt {
     pub managed: bool,
 }
 
-/// What a queue carries.
+/// Kind of a queue, by the data that it carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QueueKind {
     /// Requests to a disk, and their completions.
@@ -54,12 +54,12 @@ pub enum QueueKind {
     Transmit,
 }
 
-/// One hardware queue of a device.
+/// A hardware queue of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
     /// The device's name.
     pub device: String,
-    /// What it carries.
+    /// Kind of the queue.
     pub kind: QueueKind,
     /// Its number in the device.
     pub index: u32,
@@ -83,7 +83,7 @@ pub struct ThreadId {
     pub started: u64,
 }
 
-/// One thread and what it did.
+/// A thread and its work in the period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
     /// Which.
@@ -152,7 +152,7 @@ pub struct Received {
 pub struct DeviceBytes {
     /// The disk's name in [`Topology::devices`], or the card's; none where only the sum is known.
     pub device: Option<String>,
-    /// Of a disk, read and written together.
+    /// Bytes moved; for a disk, bytes read and written together.
     pub bytes: u64,
 }
 

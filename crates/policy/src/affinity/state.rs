@@ -13,18 +13,18 @@ pub(super) type Delta = i64;
 #[derive(Clone, Debug)]
 pub(super) struct State<'a> {
     pub(super) model: &'a Model<'a>,
-    /// By task: its place.
+    /// Place of each task.
     pub(super) place_of: Vec<usize>,
-    /// By channel: the CPU it was put on; none where it was found.
+    /// CPU that each channel was put on; none for a channel that is where it was found.
     pub(super) cpu_of: Vec<Option<usize>>,
-    /// By channel: [`super::channels::Channel::reach`] of where it is.
+    /// Result of [`super::channels::Channel::reach`] for each channel at its current position.
     reach: Vec<Vec<u64>>,
-    /// By channel: bytes a second that threads in each domain move through it.
+    /// Bytes a second that threads in each domain move through each channel, by channel, then domain.
     pub(super) weight: Vec<Vec<u64>>,
     pub(super) load: Load,
-    /// By task: what a move must save.
+    /// Price of moving each task: a move must save more.
     pub(super) task_price: Vec<Delta>,
-    /// By channel: what a move must save.
+    /// Price of moving each channel: a move must save more.
     pub(super) channel_price: Vec<Delta>,
     /// How much was evaluated so far.
     pub(super) work: u64,
@@ -80,7 +80,7 @@ impl<'a> State<'a> {
         state
     }
 
-    /// What all bytes and overloads cost.
+    /// Returns the cost of all bytes and overloads.
     pub(super) fn cost(&self) -> Cost {
         let tasks = (0..self.place_of.len()).map(|task| self.flow_cost(task, self.place_of[task]));
         let channels = self.model.channels.iter().zip(&self.reach);
@@ -89,7 +89,7 @@ impl<'a> State<'a> {
         Cost(sum).plus(Cost::of_overload(self.load.all_over()))
     }
 
-    /// What is to be made small: the cost, and the prices of the moves.
+    /// Returns the value that the search minimizes: the cost, plus the prices of the moves.
     pub(super) fn value(&self) -> Delta {
         let tasks = (0..self.place_of.len()).filter(|task| self.place_of[*task] != self.model.tasks[*task].origin);
         let channels = (0..self.cpu_of.len()).filter(|channel| self.cpu_of[*channel].is_some());
@@ -99,7 +99,7 @@ impl<'a> State<'a> {
         prices.fold(cost, Delta::saturating_add)
     }
 
-    /// What the bytes of a task cost from a place.
+    /// Returns the cost of a task's bytes from a place.
     pub(super) fn flow_cost(&self, task: usize, place: usize) -> u64 {
         let domain = self.model.places.all[place].domain;
         let mut cost = 0;
@@ -108,12 +108,12 @@ impl<'a> State<'a> {
         cost
     }
 
-    /// What some bytes of a channel cost from a domain.
+    /// Returns the cost of moving `rate` bytes a second through a channel from a domain.
     pub(super) fn pull_cost(&self, channel: usize, domain: usize, rate: u64) -> Delta {
         signed(rate * self.reach[channel][domain])
     }
 
-    /// What the bytes of a channel cost where it is.
+    /// Returns the cost of a channel's bytes where the channel is.
     pub(super) fn channel_cost(&self, channel: usize) -> u64 {
         self.channel_cost_at(channel, &self.reach[channel])
     }
@@ -141,7 +141,7 @@ impl<'a> State<'a> {
         self.task_at(task, place)
     }
 
-    /// What a lifted task would cost at a place, with the price of moving it there.
+    /// Returns the cost of a lifted task at a place, with the overload it adds and the price of moving.
     pub(super) fn task_at(&mut self, task: usize, place: usize) -> Delta {
         let (model, at) = (self.model, &self.model.places.all[place]);
         self.work += model.tasks[task].flows.len() as u64 + model.tasks[task].disks.len() as u64 * 4 + 4;
@@ -168,7 +168,7 @@ impl<'a> State<'a> {
         signed(self.channel_cost(channel)) + more + moved
     }
 
-    /// What the bytes of a lifted channel would cost on a CPU, with the price of moving it there, without overload.
+    /// Returns the cost of a lifted channel's bytes on a CPU, with the price of the move, without overload.
     pub(super) fn channel_at(&mut self, channel: usize, cpu: usize) -> Delta {
         self.work += self.model.domains.len() as u64 + 4;
         let it = &self.model.channels[channel];
@@ -176,7 +176,7 @@ impl<'a> State<'a> {
         signed(self.channel_cost_at(channel, &reach)) + self.channel_price[channel]
     }
 
-    /// What a lifted channel would add to the overload, were it put on a CPU.
+    /// Returns the cost of the overload that a lifted channel would add on a CPU.
     pub(super) fn channel_overload(&self, channel: usize, cpu: usize) -> Delta {
         self.overload_on(channel, &self.model.channels[channel].at(cpu).processing)
     }
@@ -234,7 +234,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// What a byte costs beyond the CPU that processes it: the last of [`super::channels::Channel::reach`].
+/// Returns the cost of a byte beyond the CPU that processes it: the last of [`super::channels::Channel::reach`].
 fn beyond(reach: &[u64]) -> u64 {
     reach.last().copied().unwrap_or(0)
 }

@@ -53,7 +53,7 @@ struct Bytes {
     memory: u64,
     flows: BTreeMap<usize, u64>,
     disks: BTreeMap<usize, u64>,
-    /// Of `flows`, those that were received.
+    /// Received bytes among `flows` whose queue or CPU is known.
     received: BTreeMap<usize, u64>,
 }
 
@@ -130,7 +130,7 @@ struct Ways<'a> {
     by_cpu: Vec<Vec<(usize, u64)>>,
     /// Received, by card and queue.
     by_queue: BTreeMap<(&'a str, u32), usize>,
-    /// By card, each with the same share.
+    /// Receive channels of each card, each with the same share.
     receiving: BTreeMap<&'a str, Vec<(usize, u64)>>,
     sending: BTreeMap<&'a str, Vec<(usize, u64)>>,
 }
@@ -145,9 +145,9 @@ struct Sets<'a> {
 struct Set {
     /// Indices, ascending.
     cpus: Vec<usize>,
-    /// By domain: what threads have of it that ran there.
+    /// Place of threads that ran in each domain: the domain's CPUs in the set.
     origins: BTreeMap<usize, usize>,
-    /// By whether single CPUs are wanted, and by disk: the places it has.
+    /// Places in the set, by whether the policy is [`Policy::Local`] (otherwise single CPUs are wanted), and by disk.
     candidates: BTreeMap<(bool, Option<usize>), Vec<usize>>,
 }
 
@@ -164,7 +164,7 @@ impl<'a> Sets<'a> {
     }
 }
 
-/// What the thread's mask has of the domain in which it ran.
+/// Returns the place of the CPUs that the thread's mask has in the domain in which the thread ran.
 fn origin(thread: &Thread, own: &mut Set, places: &mut Places, domains: &Domains) -> usize {
     let Set { cpus, origins, .. } = own;
     let ran = domains.index(thread.cpu).filter(|cpu| cpus.binary_search(cpu).is_ok());
@@ -362,7 +362,8 @@ fn candidates(task: &mut Task<'_>, all: &mut Set, model: &mut Model<'_>, reach: 
     }
 }
 
-/// Of each domain, all CPUs of it; and those of them from which the disk is nearest, where that differs.
+/// Returns the place of each domain's CPUs among `cpus`. Adds the place of its CPUs from which the disk is nearest,
+/// where these are fewer.
 fn near(cpus: &[usize], disk: Option<usize>, model: &mut Model<'_>, reach: &[Vec<u64>]) -> Vec<usize> {
     // The CPUs of a domain need not follow each other.
     let mut parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();

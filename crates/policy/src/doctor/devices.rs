@@ -19,7 +19,7 @@ pub(super) fn find(case: &Case<'_>, findings: &mut Vec<Finding>) {
     conflicts(case, findings);
 }
 
-/// What arrived of a device's interrupts of one mobility.
+/// Arrivals of a device's interrupts that belong on the same node and have the same mobility.
 #[derive(Default)]
 struct Arrivals {
     numbers: Vec<u32>,
@@ -99,8 +99,8 @@ fn managed(case: &Case<'_>, device: &str) -> Option<Mobility> {
     moves.then_some(Mobility::ManagedPlanned)
 }
 
-/// What the plan saves of what goes through interrupts. Both directions of a number, and all interrupts of a queue, carry
-/// the same bytes, which count once.
+/// Returns the cost that the plan saves for bytes that go through these interrupts. Both directions of a queue number,
+/// and all interrupts of a queue, carry the same bytes, which count once.
 fn gain(case: &Case<'_>, numbers: &[u32]) -> Cost {
     let mut by_queue: BTreeMap<(&str, u32), Cost> = BTreeMap::new();
     for queue in &case.snapshot.queues {

@@ -1,4 +1,4 @@
-//! What is known of a machine besides its snapshot.
+//! Facts about a machine besides its snapshot.
 
 use crate::NodeId;
 use alloc::collections::BTreeMap;
@@ -10,11 +10,11 @@ use core::fmt;
 /// what could not be read, or what this kernel does not have, is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// By node, ascending; empty where the kernel tells none.
+    /// Memory of each node, ascending by node; empty where the kernel tells none.
     pub memory: Vec<NodeMemory>,
     /// Mounts of tmpfs that hold something, the fullest first.
     pub tmpfs: Vec<Tmpfs>,
-    /// What else on this machine places interrupts or threads, ascending.
+    /// Other programs on this machine that place interrupts or threads, ascending.
     pub helpers: Vec<Helper>,
     /// The kernel's own moving of pages and threads towards each other.
     pub balancing: Option<Balancing>,
@@ -60,7 +60,7 @@ pub struct Tmpfs {
     pub at: String,
     /// Its memory policy, such as `bind:0`; empty for the default one: the node of who writes first.
     pub policy: String,
-    /// What lies in it.
+    /// Bytes in use in the mount.
     pub used_bytes: u64,
 }
 

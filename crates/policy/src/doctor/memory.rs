@@ -86,7 +86,9 @@ fn full(case: &Case<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What was not wanted from another node, and not to be spread. CPUs of a node without memory have no choice.
+/// Finds memory that a policy or a driver put on another node than the node of the CPU that asked. Pages that a full
+/// node was asked for, and interleaved pages, do not count. CPUs of a node without memory have no choice: a machine
+/// with such a node has no finding.
 fn placed_far(case: &Case<'_>, findings: &mut Vec<Finding>) {
     let nodes = case.snapshot.topology.nodes();
     if nodes.iter().any(|node| node.kind() == NodeKind::CpuOnly) {

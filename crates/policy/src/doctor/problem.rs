@@ -1,4 +1,4 @@
-//! What may be wrong.
+//! Problems that a machine may have.
 
 use super::{Helper, Tmpfs};
 use crate::affinity::Class;
@@ -15,7 +15,7 @@ pub enum Problem {
         threads: Threads,
         /// The device they move most bytes with.
         device: String,
-        /// What they do.
+        /// Class of the threads, or of the first thread where the classes differ.
         class: Class,
         /// Where the affinity plan puts them.
         to: NodeId,
@@ -28,7 +28,7 @@ pub enum Problem {
         device: String,
         /// The device's home.
         home: NodeId,
-        /// By what.
+        /// Mask or cpuset that keeps the threads there.
         held: Held,
     },
     /// Threads run far from their buffers in memory of pools.
@@ -58,7 +58,7 @@ pub enum Problem {
         remote: u64,
         /// How many arrived in the period.
         all: u64,
-        /// Those other nodes, ascending.
+        /// Other nodes on which the interrupts arrived, ascending.
         on: Vec<NodeId>,
         /// Whether they can move.
         mobility: Mobility,
@@ -82,7 +82,7 @@ pub enum Problem {
         queues: u64,
         /// CPUs of its home that run.
         cpus: u64,
-        /// What it can have, where that is known.
+        /// Most queues that the card can have, where the number is known.
         max: Option<u64>,
     },
     /// A card has several transmit queues, and no CPU is told which to use.
@@ -136,7 +136,7 @@ pub enum Problem {
         largest_bytes: u64,
         /// Pages that came from other nodes.
         pages: u64,
-        /// Those nodes, ascending.
+        /// Nodes that gave the pages, ascending.
         from: Vec<NodeId>,
     },
     /// A policy, or a driver, put memory on another node than that of the CPU that asked.
@@ -204,7 +204,7 @@ pub enum Way {
     Held(Held),
 }
 
-/// What keeps threads where they are.
+/// Restriction that keeps threads where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Held {
     /// Someone has narrowed their masks.
@@ -235,7 +235,7 @@ pub struct Heap {
     pub bytes: u64,
     /// Its share of all nodes'.
     pub percent: u64,
-    /// What is free on the others.
+    /// Free memory of the other nodes that have CPUs.
     pub free_elsewhere_bytes: u64,
 }
 

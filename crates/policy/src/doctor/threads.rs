@@ -7,7 +7,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What threads must have in common to be told together: process, node, device.
+/// Process, node and device that threads have in common to be reported together.
 type Key = (String, NodeId, String);
 
 pub(super) fn find(case: &Case<'_>, findings: &mut Vec<Finding>) {
@@ -16,7 +16,7 @@ pub(super) fn find(case: &Case<'_>, findings: &mut Vec<Finding>) {
     buffers(case, findings);
 }
 
-/// Those that the plan moves.
+/// Finds threads that the plan moves to another node.
 fn far(case: &Case<'_>, findings: &mut Vec<Finding>) {
     let mut groups: BTreeMap<(Key, NodeId), (Class, Vec<u32>, Cost)> = BTreeMap::new();
     for action in &case.plan.actions {
@@ -54,7 +54,7 @@ fn far(case: &Case<'_>, findings: &mut Vec<Finding>) {
     );
 }
 
-/// Those that stay because someone has them stay, though their disk is elsewhere.
+/// Finds threads that a mask or a cpuset keeps on another node than their disk.
 fn held(case: &Case<'_>, findings: &mut Vec<Finding>) {
     let mut groups: BTreeMap<(Key, NodeId, Held), (Vec<u32>, Cost)> = BTreeMap::new();
     for stay in &case.plan.stays {

@@ -1,4 +1,4 @@
-//! What is wrong, in words.
+//! Problems in words.
 
 use super::{Heap, Held, Helper, Mobility, Problem, Threads, Tmpfs, Way};
 use crate::NodeId;
@@ -8,7 +8,7 @@ use alloc::string::{String, ToString};
 use core::fmt;
 
 impl Problem {
-    /// What it is wrong with.
+    /// Returns the name of the threads, device, memory, program or setting that has the problem.
     #[must_use]
     pub fn object(&self) -> String {
         match self {
@@ -34,7 +34,7 @@ impl Problem {
         }
     }
 
-    /// What mending it brings.
+    /// Returns the benefit of mending the problem.
     #[must_use]
     pub const fn benefit(&self) -> &'static str {
         match self {
@@ -72,7 +72,7 @@ impl Problem {
     }
 }
 
-/// What is wrong with [`Problem::object`], as the rest of a sentence.
+/// Writes the problem that [`Problem::object`] has, as the rest of a sentence.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -71,9 +71,9 @@ pub struct Monitor {
     nodes: Vec<NodeId>,
     /// `latency[a][b]` from node `nodes[a]` to memory of `nodes[b]`.
     latency: Vec<Vec<u32>>,
-    /// By member id; ids are never reused, so a removed member leaves a gap.
+    /// Members by id; ids are never reused, so a removed member leaves a gap.
     members: Vec<Option<Member>>,
-    /// One row an asking node, and a last one, by node and member, for nodes nobody told us of.
+    /// Order of the members for each asking node. A last row, by home and member, is for nodes that are not in `nodes`.
     rows: Vec<Vec<MemberId>>,
 }
 
@@ -246,7 +246,8 @@ impl Monitor {
         row.iter().filter_map(|member| Some((*member, self.member(*member)?)))
     }
 
-    /// What a row is sorted by. Local first, whatever the matrix says: measured latencies may be noisy.
+    /// Returns the sort key of a member in a row. Local members come first, whatever the matrix says: measured
+    /// latencies may be noisy.
     fn key(&self, row: usize, member: MemberId, home: NodeId) -> (bool, u32, NodeId, MemberId) {
         let Some(asking) = self.nodes.get(row) else {
             return (true, UNKNOWN_LATENCY, home, member);

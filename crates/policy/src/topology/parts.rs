@@ -1,4 +1,4 @@
-//! What a machine is made of, before it is checked.
+//! Parts of a machine, before they are checked.
 
 use crate::{CpuId, NodeId};
 use alloc::string::String;
@@ -31,7 +31,7 @@ pub struct Node {
     pub cpus: Vec<CpuId>,
     /// Memory of the node; 0 when it has none or all of it is offline.
     pub memory_bytes: u64,
-    /// What the memory is made of, where the machine tells: `HBM`, `CXL`, `NVM`, `GPUMemory` …
+    /// Technology of the memory, where the machine tells: `HBM`, `CXL`, `NVM`, `GPUMemory` …
     pub technology: Option<String>,
     /// Read latency from the nearest CPUs, where the machine tells (HMAT).
     pub latency_ns: Option<u32>,
@@ -39,7 +39,7 @@ pub struct Node {
     pub bandwidth_mib_per_s: Option<u64>,
 }
 
-/// What a node offers.
+/// Kind of a node: whether it has memory, CPUs, both or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// Memory with CPUs next to it.
@@ -66,7 +66,7 @@ impl Node {
         }
     }
 
-    /// What this node offers.
+    /// Returns the kind of this node.
     #[must_use]
     pub fn kind(&self) -> NodeKind {
         match (self.memory_bytes > 0, self.cpus.is_empty()) {
@@ -91,12 +91,12 @@ pub struct Cpu {
     pub online: bool,
 }
 
-/// One cache.
+/// A CPU cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     /// 1 is nearest to the core.
     pub level: u8,
-    /// What it holds.
+    /// Content of the cache.
     pub kind: CacheKind,
     /// Its size; 0 when unknown.
     pub bytes: u64,
@@ -104,7 +104,7 @@ pub struct Cache {
     pub cpus: Vec<CpuId>,
 }
 
-/// What a cache holds.
+/// Content of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CacheKind {
     /// Data and instructions.
@@ -143,7 +143,7 @@ pub enum LatencySource {
 pub struct Device {
     /// The kernel's name: `nvme0n1`, `eth0`.
     pub name: String,
-    /// What it is.
+    /// Kind of the device.
     pub kind: DeviceKind,
     /// The node it is attached to, where the machine tells.
     pub home: Option<NodeId>,
@@ -151,7 +151,7 @@ pub struct Device {
     pub queues: Vec<DeviceQueue>,
 }
 
-/// What a device is.
+/// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceKind {
     /// A disk.
@@ -164,7 +164,7 @@ pub enum DeviceKind {
     Accelerator,
 }
 
-/// One hardware queue of a device.
+/// A hardware queue of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceQueue {
     /// The kernel's name within the device: `0` for a disk, `rx-0` or `tx-0` for a network card.

@@ -121,7 +121,7 @@ fn readers_that_gain_too_little_on_busy_cpus_are_bound_nowhere() {
     assert_eq!(plan.actions, []);
 }
 
-/// One that moves too little to be looked at is in the way of another, which is put beside its buffers.
+/// Tests a reader put on another node than its buffers, because a reader too small to move has their CPU.
 #[test]
 fn reader_that_was_put_elsewhere_makes_way_however_little_it_moves() {
     let mut rates = SLOW;

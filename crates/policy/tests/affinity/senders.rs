@@ -32,7 +32,7 @@ fn go_over(world: &mut World) {
     world.observe();
 }
 
-/// By flow: whether it is processed on its thread's node.
+/// Returns for each flow whether its packets are processed on its thread's node.
 fn local(world: &World) -> Vec<bool> {
     let node = |cpu: CpuId| world.snapshot.node(cpu);
     let queues = world.card_queues();

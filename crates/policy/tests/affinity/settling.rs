@@ -17,7 +17,7 @@ fn policies() -> impl Strategy<Value = Policy> {
     ]
 }
 
-/// One period: the plan, carried out.
+/// Decides the plan of a period, and carries it out.
 fn period(world: &mut World, config: &Config, previous: &mut Previous) -> Plan {
     let plan = decide(&world.snapshot, config, previous);
     *previous = previous.after(&plan, &world.snapshot);

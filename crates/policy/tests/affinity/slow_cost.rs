@@ -1,4 +1,4 @@
-//! What a placement costs, computed from the words of `affinity::cost` and nothing else.
+//! Cost of a placement, computed from the words of `affinity::cost` and nothing else.
 
 use crate::world::World;
 use homenode_policy::affinity::cost::{
@@ -110,7 +110,7 @@ impl World {
         ways
     }
 
-    /// What a thread's bytes cost from a set of CPUs.
+    /// Returns the cost of a thread's bytes from a set of CPUs.
     pub(crate) fn way_cost(&self, ways: &[Way<'_>], from: &[CpuId], queues: &[CpuId]) -> f64 {
         let one = |cpu: CpuId| -> f64 {
             let here = usize::from(self.snapshot.node(cpu).expect("as the world was made").0);
@@ -158,7 +158,7 @@ impl World {
             .collect()
     }
 
-    /// What is beyond 80 % of the CPUs, as cost.
+    /// Returns the cost of the load beyond 80 % of the CPUs.
     pub(crate) fn overload_cost(&self, placement: &Placement, facts: &[(f64, f64)]) -> f64 {
         let mut left = self.snapshot.online.clone();
         let mut over = 0.0;
@@ -190,7 +190,7 @@ impl World {
         over / 1e9 * OVERLOAD_BYTES_PER_CPU as f64
     }
 
-    /// What a placement costs, in bytes a second.
+    /// Returns the cost of a placement, in bytes a second.
     pub(crate) fn slow_cost(&self, placement: &Placement) -> f64 {
         let facts = self.queue_facts();
         let threads = placement.threads.iter().enumerate();

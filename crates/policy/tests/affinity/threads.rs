@@ -1,4 +1,4 @@
-//! What becomes of single threads, queues and interrupts, worked out by hand on two nodes of two CPUs each.
+//! Decisions for single threads, queues and interrupts, worked out by hand on two nodes of two CPUs each.
 
 use crate::world::{MB, World, cpus};
 use homenode_policy::affinity::{
@@ -477,7 +477,7 @@ fn queues_of_one_cpu_go_to_their_own_readers() {
     }
 }
 
-/// What only sends may be in another network namespace: a virtual card is nobody's by default.
+/// Checks that sent bytes belong to no virtual card by default: the card may be in another network namespace.
 #[test]
 fn what_is_sent_is_not_taken_for_a_virtual_cards() {
     let mut world = two_nodes();

@@ -1,4 +1,4 @@
-//! What the doctor finds, and what it does not: every finding on a machine that has the problem, and on one that has not.
+//! Findings of the doctor: each on a machine that has the problem, and none on a machine that has not.
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
 mod devices;

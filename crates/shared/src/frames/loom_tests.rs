@@ -6,7 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread::{spawn, yield_now};
 
-/// One block of a disk, one frame, one file, and what is on the disk.
+/// Model of one disk block, its frame, its file, and the bytes on the disk.
 struct World {
     slots: std::sync::Arc<Slots>,
     gate: Gate,

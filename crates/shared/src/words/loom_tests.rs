@@ -22,7 +22,7 @@ struct Inode {
     stamps: u32,
 }
 
-/// What the client has learned before.
+/// Counters and file size that the client has read before.
 #[derive(Clone, Copy)]
 struct Known {
     cuts: u64,

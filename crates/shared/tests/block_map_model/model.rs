@@ -4,7 +4,7 @@ use homenode_policy::Block;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a stretch of file blocks holds; of `Placed`, the first block.
+/// Content of a stretch of file blocks; `Placed` has the first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Placed(Block),
@@ -21,7 +21,7 @@ impl Content {
     }
 }
 
-/// By start: end and content.
+/// End and content of each stretch, by its start.
 #[derive(Default)]
 pub(crate) struct Model(BTreeMap<u64, (u64, Content)>);
 

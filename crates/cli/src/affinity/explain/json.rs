@@ -1,4 +1,4 @@
-//! What is told of threads, interrupts and queues as JSON, `output_version` 1. Bytes are those of the period.
+//! JSON report about threads, interrupts and queues, `output_version` 1. Bytes are counted over the period.
 
 use super::story::Story;
 use crate::affinity::plan::json::{
@@ -27,7 +27,7 @@ struct FoundReport<'a> {
     target: TargetReport,
     name: Option<String>,
     seen: Seen<'a>,
-    /// What the journal has of it.
+    /// Change of the target in the journal.
     set: Option<SetReport>,
     /// At most one of these is there, and none of what is not placed.
     action: Option<ActionReport>,
@@ -40,7 +40,7 @@ struct SetReport {
     old: Vec<u32>,
 }
 
-/// What was seen, by the target's kind.
+/// Observations about a target, by its kind.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Seen<'a> {

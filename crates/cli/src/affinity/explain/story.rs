@@ -1,4 +1,4 @@
-//! What is told of one thread, interrupt or queue: a heading, and a line for each thing that is known.
+//! Text about a thread, interrupt or queue: a heading, and a line for each known fact.
 
 use crate::affinity::known::Known;
 use crate::affinity::plan::text::cpus;
@@ -22,7 +22,7 @@ fn line(label: &str, text: &str) -> String {
     format!("  {label:<9} {}\n", plain(text))
 }
 
-/// As `explain` takes it: `eth0/tx-0`.
+/// Returns a queue's name as `explain` takes it: `eth0/tx-0`.
 pub(super) fn queue_name(queue: &Queue) -> String {
     let (device, index) = (&queue.device, queue.index);
     match queue.kind {
@@ -189,7 +189,7 @@ impl Story<'_> {
         self.set(target) + &self.planned(target)
     }
 
-    /// What the journal has of it.
+    /// Returns the line about the target's change in the journal, if any.
     pub(super) fn set(&self, target: &Target) -> String {
         let changed = self.known.changed.iter().find(|changed| changed.target == *target);
         let told = changed.map(|changed| {

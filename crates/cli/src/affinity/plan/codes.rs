@@ -28,7 +28,7 @@ pub(super) fn of_file(reason: FileReason) -> &'static str {
     }
 }
 
-/// What became of an action.
+/// Returns the code for the outcome of an action.
 pub(in crate::affinity) fn of_outcome(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Done => "done",
@@ -43,7 +43,7 @@ pub(in crate::affinity) fn of_outcome(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// What became of a setting of a card.
+/// Returns the code for the outcome of a card's setting.
 pub(super) fn of_card_outcome(outcome: &CardOutcome) -> &'static str {
     match outcome {
         CardOutcome::Done => "done",

@@ -42,7 +42,7 @@ pub(in crate::affinity) struct FileReport {
     reason_text: String,
     cost_before_bytes_per_s: u64,
     cost_after_bytes_per_s: u64,
-    /// Of `apply` only.
+    /// Outcome of the file's move, for `apply` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeReport>,
 }
@@ -57,12 +57,12 @@ pub(in crate::affinity) struct ActionReport {
     reason_text: String,
     cost_before_bytes_per_s: u64,
     cost_after_bytes_per_s: u64,
-    /// Of `apply` only.
+    /// Outcome of the action, for `apply` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeReport>,
 }
 
-/// What became of an action.
+/// Outcome of an action, a file's move or a card's setting.
 #[derive(Serialize)]
 struct OutcomeReport {
     code: &'static str,
@@ -70,7 +70,7 @@ struct OutcomeReport {
     is_done: bool,
 }
 
-/// What became of a setting of a card that the configuration asks for.
+/// Setting of a card that the configuration asks for, with its outcome.
 #[derive(Serialize)]
 pub(in crate::affinity) struct ArrangedReport {
     what: String,
@@ -87,7 +87,7 @@ pub(in crate::affinity) struct StayReport {
     cost_bytes_per_s: u64,
 }
 
-/// What is placed, by its kind.
+/// Thread, interrupt or queue, by its kind.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(in crate::affinity) enum TargetReport {
@@ -128,7 +128,7 @@ pub(in crate::affinity) struct CardReport {
     device: String,
     queues: Option<u32>,
     queues_max: Option<u32>,
-    /// By receive queue.
+    /// Number of RSS table entries by receive queue.
     rss_entries: BTreeMap<u32, usize>,
     ntuple_filters: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! One period after the other: sense, decide, act, look whether it holds.
+//! Periods of `run`, one after the other: sense, decide, act, check whether it holds.
 
 use super::super::cards;
 use super::super::known::{Known, failure, of_others};
@@ -20,9 +20,9 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 
-/// What changes rarely is looked at in every so many periods.
+/// Periods between two looks at state that changes rarely.
 const AROUND_PERIODS: u64 = 30;
-/// What is to be in effect only later is looked at in every so many: an interrupt that never arrives stays so.
+/// Periods between two looks at pending changes: an interrupt that never arrives leaves its change pending.
 const PENDING_PERIODS: u64 = 5;
 
 #[derive(Debug)]
@@ -31,26 +31,26 @@ pub(super) struct Daemon {
     actor: Actor<Live>,
     sensor: Sensor,
     topology: Topology,
-    /// What the topology was read for.
+    /// Hardware of the last period; a change has the topology read again.
     hardware: Option<Hardware>,
     known: Known,
     metrics: Metrics,
     period: u64,
     /// Files on the way, with what becomes of each.
     moving: Option<Receiver<(MoveFile, FileMoved)>>,
-    /// So that each is told once.
+    /// Messages told so far, each to be told once.
     told: Told,
     status: String,
 }
 
-/// What a period came to.
+/// Summary of a period.
 struct Moved {
     threads: usize,
     cost: String,
     is_to_be_verified: bool,
 }
 
-/// What was said last.
+/// Messages that were told last.
 #[derive(Debug, Default)]
 struct Told {
     problem: Option<String>,
@@ -296,7 +296,7 @@ impl Daemon {
     }
 }
 
-/// What cannot be done is told, and all else goes on.
+/// Applies the settings of cards. A setting that fails is logged, and the others go on.
 fn arrange(actor: &mut Actor<Live>, settings: &Settings) -> Result<()> {
     for one in cards::arrange(actor, settings)? {
         if one.1.is_done() {

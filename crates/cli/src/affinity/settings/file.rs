@@ -33,7 +33,7 @@ pub(super) struct File {
     cards: Table<CardKeys>,
 }
 
-/// What is asked for of a card.
+/// Settings asked for of a card.
 #[derive(Debug, Deserialize)]
 #[serde(
     deny_unknown_fields,
@@ -59,7 +59,7 @@ impl File {
     }
 }
 
-/// What the parser says of unknown keys and of values that are no tables, in our words.
+/// Rewords the parser's messages about unknown keys and about values that are no tables.
 fn plain(message: &str) -> String {
     if let Some((key, expected)) = message
         .strip_prefix("unknown field ")
@@ -113,7 +113,7 @@ impl From<File> for Settings {
     }
 }
 
-/// What a key may be set to.
+/// Type whose values a key may be set to.
 trait Written: Sized {
     /// The problem, if it cannot be.
     fn of(value: &Value) -> Result<Self, String>;
@@ -165,7 +165,7 @@ impl<'de, T: Deserialize<'de>, N: Deserialize<'de> + Ord> Deserialize<'de> for T
     }
 }
 
-/// As the kernel has it.
+/// Name of a process in the kernel, 15 bytes at most.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ProcessName(String);
 
@@ -210,7 +210,7 @@ impl Written for Address {
     }
 }
 
-/// What is done about interrupts while irqbalance runs.
+/// Handling of interrupts while irqbalance runs.
 #[derive(Debug)]
 enum Irqbalance {
     /// Interrupts are left to it.

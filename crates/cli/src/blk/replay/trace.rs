@@ -13,7 +13,7 @@ use std::path::Path;
 const CORES_MAX: usize = 1024;
 const PAGE: u32 = 4096;
 
-/// What is to be submitted again.
+/// Requests of a trace, to be submitted again.
 #[derive(Debug)]
 pub(super) struct Trace {
     pub(super) device_bytes: u64,

@@ -115,7 +115,7 @@ fn node_box(page: &mut String, outcome: &Outcome, node: &Node, height: usize) ->
     Ok(())
 }
 
-/// What fits a box.
+/// Shortens a list to fit into a box.
 fn shortened(list: &str) -> String {
     const LETTERS_MAX: usize = 32;
     if list.len() <= LETTERS_MAX {

@@ -157,7 +157,7 @@ fn of_devices() -> Vec<(Problem, &'static str)> {
     ]
 }
 
-/// Those of memory and settings.
+/// Problems of memory and settings, with their commands.
 fn of_memory() -> Vec<(Problem, &'static str)> {
     let (home, node) = (NodeId(1), NodeId(0));
     let heap = Heap {

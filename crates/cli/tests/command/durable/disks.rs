@@ -300,7 +300,7 @@ fn requests_that_meet_at_blocks_that_are_being_read_do_not_wait_for_each_other()
 
 const MET_BYTES: usize = 40 << 20;
 
-/// What the thread `number` does with the file for a while: at the same places as all others, one after the other.
+/// Works on the file for 2 s as thread `number`, at the same places as all other threads, in order.
 fn meet(number: u64, path: &Path) {
     let bytes = content(9, MET_BYTES);
     let mut cpu = rustix::thread::CpuSet::new();

@@ -100,7 +100,7 @@ impl<Q: DriverQueue, B: Buffers, S: FnMut() -> u64> Suite<'_, Q, B, S> {
         }
     }
 
-    /// Of a request, or a chain, `bytes` bytes are done: carries out the rest, each of a chain alone.
+    /// Carries out the rest of a request or chain with `bytes` bytes done; each request of a chain alone.
     fn ask_again(&mut self, head: Tag, bytes: u32) {
         let (mut left, mut next) = (bytes, head);
         while next != Tag::NONE {

@@ -18,7 +18,7 @@ pub enum Distribution {
         usual: u64,
         /// The others.
         rare: u64,
-        /// One in so many; at least 1.
+        /// Number of requests of which one takes `rare`, on average; at least 1.
         every: u64,
     },
 }

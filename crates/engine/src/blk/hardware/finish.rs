@@ -1,4 +1,4 @@
-//! What becomes of a request that the driver has finished, or is late with.
+//! Handling of requests that the driver has finished, or is late with.
 
 use super::{Hardware, STARTED_SHIFT, units};
 use crate::blk::driver::{DriverQueue, Late, is_transient};

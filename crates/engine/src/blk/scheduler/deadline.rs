@@ -1,5 +1,5 @@
-//! By offset, with deadlines, as Linux's mq-deadline: batches of one direction upwards over the device; reads before
-//! writes, but writes are not passed over for ever; a request beyond its deadline is where the next batch begins.
+//! Scheduler by offset, with deadlines, as Linux's mq-deadline. Batches of one direction go upwards over the device; reads go
+//! before writes, but writes are not passed over for ever; a request beyond its deadline is where the next batch begins.
 
 use super::Merging;
 use crate::blk::request::{Durability, Operation};
@@ -124,7 +124,7 @@ impl Deadline {
 }
 
 impl Entry {
-    /// Of a request and what is merged into it already.
+    /// Makes the entry of a request and of the requests merged into it already.
     fn new(head: Tag, slots: &Slots) -> Self {
         let first = slots.at(head);
         let (mut tail, mut segments) = (head, 1);

@@ -20,11 +20,11 @@ const ROW: usize = 8;
 const LEAD_MAX: u64 = 1 << 20;
 /// A core that has not looked after its requests for so long is waited for no more, ns.
 const ABSENT_NS: u64 = 10_000_000;
-/// What a request costs at least: it takes a device's time even if it is short, bytes.
+/// Least cost of a request, bytes: even a short request takes a device's time.
 const COST_MIN: u64 = 4096;
 const WEIGHT_MAX: u16 = 64;
 
-/// One of the streams among which a device is divided.
+/// Weight and limits of a stream; a device is divided among its streams.
 #[derive(Clone, Debug)]
 pub struct Stream {
     /// Its share of the bytes, in proportion to the others': 1 to 64.
@@ -45,7 +45,7 @@ impl Default for Stream {
     }
 }
 
-/// What was done for each stream, over all devices it is shared by.
+/// Work done for each stream, over all devices that share the stream.
 #[derive(Debug)]
 pub struct Shares {
     /// Bytes divided by weight. Relaxed: they only weigh.

@@ -13,7 +13,7 @@ const READS_AT_A_TIME: usize = 8;
 /// Blocks that are looked at before others can take blocks of the file away.
 const STEP_BLOCKS: u64 = 4096;
 
-/// What a program says about how it will use bytes of a file.
+/// Advice of a program about its use of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// Nothing: takes back what was said of the file.

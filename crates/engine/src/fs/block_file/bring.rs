@@ -97,7 +97,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         self.fetch(&self.missing_to_read(asking, inode, file, blocks)?)
     }
 
-    /// What is away of some file blocks that are to be read. Asks for what is likely to follow them.
+    /// Finds which of some file blocks to be read are away. Asks for the blocks that are likely to be read next.
     fn missing_to_read(
         &self,
         asking: &Asking<'_>,
@@ -177,7 +177,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// What is away of the blocks that a write of `bytes` leaves a part of.
+    /// Finds the blocks that are away and that a write of `bytes` changes only in part.
     fn missing_to_write(
         &self,
         asking: &Asking<'_>,
@@ -222,7 +222,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         }
     }
 
-    /// What is placed in some stretches of file blocks and is away, of so many blocks and [`BLOCKS_MAX`] at most.
+    /// Finds the placed blocks that are away in some stretches of file blocks. Looks at no more placed blocks than `most` and [`BLOCKS_MAX`].
     pub(super) fn missing<const N: usize>(
         &self,
         asking: &Asking<'_>,

@@ -186,7 +186,7 @@ impl<M: Memory, C: Clock> Fs<M, C> {
         is_stored
     }
 
-    /// What comes before the bytes are stored.
+    /// Counts a write and touches the times of its inode, before the bytes are stored.
     #[inline(always)]
     fn begin_write(&self, slot: SlotNumber, cpu: CpuId, inode: &Inode, from: &[u8], block: Block) {
         self.pool.count(slot.index(), cpu, block, Direction::Write, from.len());

@@ -29,7 +29,7 @@ pub enum VolumeError {
     /// Somebody relies on its size.
     #[error("it is attached: detach it first")]
     Attached,
-    /// What would be cut off has data.
+    /// The part that would be cut off holds data.
     #[error("{bytes} bytes of data lie in what would be cut off")]
     HoldsData {
         /// How much.

@@ -150,7 +150,7 @@ fn times_follow_what_is_done() {
     assert_eq!(fs.attr(&inode).btime_ns, born);
 }
 
-/// As mounted with relatime.
+/// Access times are kept as on a mount with relatime.
 #[test]
 fn reading_shows_once_after_each_change_and_once_a_day() {
     let (fs, clock) = filesystem(1, 100);

@@ -34,7 +34,7 @@ struct World {
     cores: Vec<Core<Queue>>,
     now: u64,
     pending: BTreeMap<u64, Pending>,
-    /// What each block holds, when nobody writes it.
+    /// Byte that fills each block, when no request writes the block; `None`: not known.
     content: Vec<Option<u8>>,
     busy: Vec<bool>,
     next: u64,

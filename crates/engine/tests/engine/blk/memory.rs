@@ -20,7 +20,7 @@ struct State {
     device: Vec<u8>,
     durable: Vec<u8>,
     buffers: Vec<u8>,
-    /// What the driver was given, in order: operation, offset, bytes.
+    /// Requests that the driver was given, in order: operation, offset, bytes.
     calls: Vec<(Operation, u64, u32)>,
     /// Requests that the driver still takes; then it refuses.
     credit: usize,
@@ -59,7 +59,7 @@ impl Memory {
         self.state.lock().durable[offset..offset + bytes].to_vec()
     }
 
-    /// What the driver was given since the last call of this.
+    /// Takes the requests that the driver was given since the last call of this function.
     pub(crate) fn calls(&self) -> Vec<(Operation, u64, u32)> {
         std::mem::take(&mut self.state.lock().calls)
     }

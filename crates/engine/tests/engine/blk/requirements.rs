@@ -1,5 +1,5 @@
-//! What the paper asks of a block layer (section 3), by name; and what one queue per device keeps from being: scheduling
-//! across devices (section 4.1).
+//! Requirements of the paper on a block layer (section 3), by name. Also scheduling across devices, which one queue per device
+//! prevents (section 4.1).
 
 use super::memory::{Memory, MemoryQueue};
 use homenode_engine::NodeId;
@@ -203,7 +203,7 @@ fn scheduling_across_devices() {
     assert!((0.85..=1.15).contains(&ratio), "{of_one} {of_two}");
 }
 
-/// One limit spans two devices.
+/// A limit spans two devices.
 #[test]
 fn limits_across_devices() {
     let limit = Arc::new(Bucket::new(10_000, 10));
@@ -359,7 +359,7 @@ fn late_writes_leave_turns_to_reads() {
     assert_eq!(writes, 100);
 }
 
-/// What a limit counts is what was submitted, however the driver gets it: piece by piece, merged, or behind a flush.
+/// Limits count requests and bytes as submitted, however the driver gets them: piece by piece, merged, or behind a flush.
 #[test]
 fn limits_count_what_was_submitted() {
     let bytes = |burst| Some(Arc::new(Bucket::new(1 << 20, burst)));

@@ -1,4 +1,4 @@
-//! One core and one hardware queue, step by step.
+//! A core and a hardware queue, step by step.
 
 use super::memory::{Memory, MemoryQueue};
 use homenode_engine::NodeId;

@@ -1,4 +1,4 @@
-//! What was asked for is in the trace, and can be read again.
+//! Requests are recorded in the trace, and can be read again.
 
 use super::memory::Memory;
 use homenode_engine::NodeId;

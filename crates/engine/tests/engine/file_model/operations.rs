@@ -1,4 +1,4 @@
-//! What may be done to the files, at random.
+//! Operations on the files, at random.
 
 use super::model::LARGEST;
 use super::{FILES, NODES};

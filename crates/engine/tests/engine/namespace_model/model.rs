@@ -19,7 +19,7 @@ pub(crate) struct Model {
 }
 
 struct Inode {
-    /// Of a directory.
+    /// Entries, if the inode is a directory.
     entries: Option<BTreeMap<Vec<u8>, Id>>,
     parent: Id,
     links: u32,

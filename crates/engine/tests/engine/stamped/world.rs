@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 
 /// Threads that have a region of each file for themselves.
 pub(crate) const OWNERS: u64 = 2;
-/// So that each has a whole aligned 2 MiB.
+/// Bytes of each owner's region: enough for a whole aligned 2 MiB.
 const OWN_BYTES: u64 = 3 * MIB;
 /// Where everyone writes and takes away.
 pub(crate) const SHARED: Range<u64> = OWNERS * OWN_BYTES..SIZE;
@@ -105,7 +105,7 @@ pub(crate) fn stretch(random: &mut Random, within: &Range<u64>) -> (u64, u64) {
     (from, (from + units * unit).min(within.end))
 }
 
-/// What is written from byte `from` to `to` of `file`: file, writer, a number of the write, and the word's place.
+/// Returns the words to write from byte `from` to `to` of `file`: file, writer, a number of the write, and the word's place.
 pub(crate) fn stamps(file: usize, writer: u64, from: u64, to: u64, turn: u64) -> Vec<u64> {
     let common = (file as u64 + 1) << 56 | writer << 48 | (turn & 0xffff) << 32;
     (from / WORD..to / WORD).map(|place| common | place).collect()

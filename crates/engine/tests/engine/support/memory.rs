@@ -95,7 +95,7 @@ impl Requests {
 struct Storage {
     blocks: u64,
     runs: Box<[RunWords]>,
-    /// Of a disk.
+    /// Requests, if the member is a disk.
     requests: Option<Requests>,
     /// Blocks that the home node has memory for.
     limit_blocks: AtomicU64,

@@ -246,7 +246,7 @@ impl Run {
         }
     }
 
-    /// What the name stands for from then on is another one; the old one has nothing any more.
+    /// Replaces a volume by a new one of the same name; the old volume has nothing any more.
     fn replace(&mut self, number: usize, size: u64, placement: Placement) {
         let (fs, name) = (&self.fs, name(number));
         fs.remove_volume(&self.volumes[number]).expect("it is there");

@@ -1,4 +1,4 @@
-//! What a volume cannot be and what cannot be done with it; each leaves everything as it was.
+//! Refused volumes, and refused operations on volumes; each leaves everything as it was.
 
 use crate::support::{BLOCK, Caller, assert_empty, filesystem};
 use homenode_engine::NodeId;

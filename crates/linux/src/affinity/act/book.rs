@@ -1,4 +1,4 @@
-//! What a journal knows of each target and of files that were moved; of cards in `cards_book`.
+//! Entries of a journal about targets and files that were moved; entries about cards are in `cards_book`.
 
 use super::cards_book::{self, Cards};
 use super::mask::{Mask, is_what_became_of};
@@ -7,7 +7,7 @@ use homenode_policy::affinity::{FileId, Target};
 use homenode_policy::{CpuId, NodeId};
 use std::collections::BTreeMap;
 
-/// What is known of one target.
+/// Old and set masks of one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) identity: String,
@@ -16,7 +16,7 @@ pub(super) struct Entry {
     pub(super) session: u32,
     /// The CPUs that were set, the last ones last, each with when they were first.
     pub(super) set: Vec<(Vec<CpuId>, u64)>,
-    /// Of the first record: later changes are taken back first.
+    /// Place of the first record: later changes are taken back first.
     order: usize,
 }
 

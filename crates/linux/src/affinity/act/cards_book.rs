@@ -1,4 +1,4 @@
-//! What a journal knows of cards.
+//! Entries of a journal about cards.
 
 use super::cards::{Masks, numbers, texts};
 use super::mask::Mask;
@@ -6,7 +6,7 @@ use super::record::{Key, Place, Record};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What of a card is set; in the order in which it is taken back.
+/// Setting of a card; in the order in which settings are taken back.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CardSetting {
     /// The table by which it spreads packets over its queues.
@@ -21,16 +21,16 @@ pub enum CardSetting {
     },
 }
 
-/// What is known of one setting. Values are as `cards` has them.
+/// Old and set values of one setting. Values are as `cards` has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CardEntry {
     pub(super) identity: String,
     pub(super) old: Vec<u32>,
     /// The values that were set, the last one last, each with when it was first.
     set: Vec<(Vec<u32>, u64)>,
-    /// Those that queues are to have without us.
+    /// Masks that queues are to have without us.
     pub(super) masks: Masks,
-    /// Those that queues had after the last change; none when that was not seen to its end.
+    /// Masks that queues had after the last change; `None` when that change was not seen to its end.
     pub(super) made: Option<Masks>,
 }
 
@@ -61,7 +61,7 @@ impl CardEntry {
         self.set.iter().any(|(set, _)| set == now)
     }
 
-    /// What it was, and what was set.
+    /// Returns the values that were set, and the old value.
     pub(super) fn values(&self) -> impl Iterator<Item = &[u32]> {
         let set = self.set.iter().map(|(set, _)| &**set);
         set.chain([&*self.old])

@@ -30,16 +30,16 @@ use tuned::tuned;
 pub struct Conflict {
     /// Which program.
     pub who: Helper,
-    /// What it does: `irqbalance (process 812) moves interrupts every ten seconds`.
+    /// Action of the program: `irqbalance (process 812) moves interrupts every ten seconds`.
     pub what: String,
-    /// What comes of it: what is left alone, or may be changed back.
+    /// Consequence: targets that are left alone, or may be changed back.
     pub effect: String,
-    /// What an operator may do.
+    /// Steps that an operator may take.
     pub remedy: String,
     sets: Sets,
 }
 
-/// What is to be left alone.
+/// Targets that are to be left alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Sets {
     Nothing,

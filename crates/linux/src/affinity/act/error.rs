@@ -18,7 +18,7 @@ pub enum Error {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it has instead.
+        /// Difference from a journal of this version.
         problem: String,
     },
     /// A file without a byte, which this program never leaves.
@@ -34,7 +34,7 @@ pub enum Error {
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// Fault of the line.
         problem: String,
     },
     /// A journal of this boot whose numbers of threads and names of cards are those of other namespaces.
@@ -44,7 +44,7 @@ pub enum Error {
         path: PathBuf,
         /// The namespaces it was written in.
         there: String,
-        /// Those of this process.
+        /// Namespaces of this process.
         here: String,
     },
     /// The journal cannot be read or written.
@@ -54,7 +54,7 @@ pub enum Error {
         what: &'static str,
         /// The journal.
         path: PathBuf,
-        /// What the kernel said.
+        /// Cause of the failure.
         source: io::Error,
     },
     /// The lock that keeps two programs from acting on one machine cannot be taken.
@@ -62,15 +62,15 @@ pub enum Error {
     Machine {
         /// The lock's file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The errno.
         source: io::Error,
     },
     /// Something without which nothing can be done.
     #[error("cannot read {what}: {source}{remedy}", remedy = kernel_remedy(source))]
     Kernel {
-        /// What.
+        /// Object that cannot be read.
         what: &'static str,
-        /// What the kernel said.
+        /// The errno.
         source: io::Error,
     },
 }
@@ -95,7 +95,7 @@ fn with(holder: Option<&(u32, PathBuf)>) -> String {
     })
 }
 
-/// What helps whoever has changes in the journal too: another one would not take them back.
+/// Returns a remedy that keeps the journal: another journal would not take back the changes in this one.
 fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => ": run it as root",

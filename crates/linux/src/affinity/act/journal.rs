@@ -47,11 +47,11 @@ pub(super) struct Journal<S> {
     kept: usize,
     /// There was one of another boot.
     pub(super) rebooted: bool,
-    /// What there was of a last line that is cut.
+    /// Text of the last line, if that line is cut.
     pub(super) cut: Option<String>,
 }
 
-/// What a file says that is of this boot and these namespaces.
+/// Content of a file of this boot and these namespaces.
 #[derive(Debug)]
 struct Parsed {
     book: Book,
@@ -59,7 +59,7 @@ struct Parsed {
     cut: Option<String>,
 }
 
-/// None for a journal of another boot.
+/// Parses a file; `None` for a journal of another boot.
 fn parse(bytes: &[u8], path: &Path, boot: &str, namespaces: &str) -> Result<Option<Parsed>, Error> {
     if record::boot(bytes).map_err(|broken| broken.at(path))? != boot {
         return Ok(None);

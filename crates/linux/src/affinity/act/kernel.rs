@@ -6,8 +6,8 @@ use homenode_policy::CpuId;
 use homenode_policy::affinity::{Target, ThreadId};
 use std::io;
 
-/// What acting needs of a machine. Errors are those of the system calls: `ESRCH`, `ENOENT` and `ENODEV` say that the
-/// target has vanished.
+/// Operations on a machine that acting needs. Errors are those of the system calls: `ESRCH`, `ENOENT` and `ENODEV` say
+/// that the target has vanished.
 pub trait Kernel {
     /// Names this boot: nothing that was set survives it.
     ///
@@ -39,7 +39,8 @@ pub trait Kernel {
     /// They cannot be read.
     fn possible(&self) -> io::Result<Vec<CpuId>>;
 
-    /// What a target's name does not tell: an interrupt's name, a card's index. None when there is no such target.
+    /// Returns the identity that a target's name does not tell: an interrupt's name, a card's index. `None` when there is no
+    /// such target.
     ///
     /// # Errors
     /// It cannot be read.
@@ -99,7 +100,7 @@ pub trait Kernel {
     /// The kernel refuses. `EINVAL`: among others, when its table has queues that would go.
     fn set_queues(&self, device: &str, queues: [u32; 3]) -> io::Result<()>;
 
-    /// By which queues a card receives.
+    /// Returns the table by which a card spreads packets over its receive queues.
     ///
     /// # Errors
     /// `EOPNOTSUPP`: it has no table.

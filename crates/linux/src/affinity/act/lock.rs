@@ -1,11 +1,11 @@
-//! One actor at a time: on the whole machine, and for each journal.
+//! Locks that let one actor act at a time: on the whole machine, and for each journal.
 //!
-//! The machine's lock is a file in /run, which does not depend on where a journal is; who may not write there (not root)
-//! can change its own threads only, and does without it. The journal's is beside it, for those, and for programs that
-//! share a directory and not /run.
+//! The machine's lock is a file in /run, which does not depend on where a journal is; a process that may not write there
+//! (not root) can change its own threads only, and does without this lock. A journal's lock is beside the journal, for such
+//! processes, and for programs that share a directory and not /run.
 //!
-//! A lock is a file that stays: were it removed, who opened it before and locks it after that would have one beside
-//! somebody else's. It says who has it; that is believed only while it is locked, and of a process that lives.
+//! A lock is a file that stays: were it removed, a process that opened it before and locks it after that would have a lock
+//! beside another process's. It names its holder; that is believed only while it is locked, and of a process that lives.
 
 use super::error::Error;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -25,7 +25,7 @@ pub(super) struct Lock {
 }
 
 impl Lock {
-    /// None where this process may write nothing that others would find.
+    /// Takes the machine's lock; `None` where this process may not write the lock's file.
     pub(super) fn of_machine(journal: &Path) -> Result<Option<Self>, Error> {
         match Self::in_directory(Path::new(DIRECTORY), journal) {
             Err(Error::Machine { source, .. }) if is_forbidden(&source) => Ok(None),
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(last_in(directory.path()).unwrap(), Some(here));
     }
 
-    /// As by one that has just taken it, over what a killed one left.
+    /// The lock is held by a process that has just taken it, over the line that a killed process left.
     #[test]
     fn a_process_that_does_not_live_does_not_have_it() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What became of each change.
+//! Outcomes of changes.
 
 use super::cards::numbers;
 use super::cards_book::CardSetting;
@@ -8,7 +8,7 @@ use homenode_policy::{CpuId, NodeId};
 use std::fmt;
 use std::io;
 
-/// What became of one action of a plan.
+/// Outcome of one action of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -22,7 +22,7 @@ pub enum Outcome {
     Changed(Vec<CpuId>),
     /// It is not there any more, or is another one.
     Vanished,
-    /// None of the CPUs can be had: they have gone, or the cpuset has changed. It stays where it was.
+    /// The target can have none of the CPUs: they have gone, or the cpuset has changed. The target stays where it was.
     NoCpu,
     /// The kernel refuses, with this errno; it is not asked again.
     Refused(i32),
@@ -44,10 +44,10 @@ pub enum Hold {
     Conflict(Box<Conflict>),
 }
 
-/// What became of a plan.
+/// Outcome of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// By action, in the plan's order.
+    /// Outcomes by action, in the plan's order.
     pub outcomes: Vec<(Target, Outcome)>,
 }
 
@@ -66,8 +66,8 @@ impl Applied {
         self.outcomes.iter().filter(|(_, outcome)| outcome.is_done()).count()
     }
 
-    /// What the next decision is to know: what was carried out counts as set, what was refused is not planned again, and
-    /// where something was left undone everything is looked at anew.
+    /// Returns the state for the next decision. Actions that were carried out count as set, refused targets are not planned
+    /// again, and where an action was left undone everything is looked at anew.
     #[must_use]
     pub fn next(&self, previous: &Previous, plan: &Plan, snapshot: &Snapshot) -> Previous {
         let done = |target: &Target| {
@@ -99,9 +99,9 @@ impl Applied {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Standing {
-    /// As it was set, and in effect.
+    /// The target is as it was set, and the CPUs are in effect.
     InForce,
-    /// As it was set; the interrupt has not arrived since.
+    /// The target is as it was set; the interrupt has not arrived since.
     Pending,
     /// It has these CPUs: somebody else has changed it, or the kernel has, as the CPUs went.
     Changed(Vec<CpuId>),
@@ -111,7 +111,7 @@ pub enum Standing {
     Unreadable(i32),
 }
 
-/// What became of one thing that is to be as it was.
+/// Outcome of restoring one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Restore {
@@ -131,10 +131,10 @@ pub enum Restore {
     Failed(i32),
 }
 
-/// What became of everything that was changed.
+/// Outcome of taking back everything that was changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reverted {
-    /// What the journal named, the latest change first.
+    /// Targets that the journal named, the latest change first.
     pub targets: Vec<(Target, Restore)>,
     /// Threads and processes that have inherited a mask of ours.
     pub inherited: Vec<(ThreadId, Restore)>,
@@ -152,7 +152,7 @@ pub struct Reverted {
     pub stale: Option<String>,
 }
 
-/// What became of one setting of a card that was asked for.
+/// Outcome of one setting of a card that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CardOutcome {
@@ -166,9 +166,9 @@ pub enum CardOutcome {
     Changed(Vec<u32>),
     /// There can be 1 to `max` queues.
     Number {
-        /// So many were asked for.
+        /// Number that was asked for.
         asked: u32,
-        /// What the card can have.
+        /// Most queues that the card can have; 0 when their number is fixed.
         max: u32,
     },
     /// The card has no such receive queue.
@@ -188,7 +188,7 @@ pub enum CardOutcome {
     Refused(i32),
 }
 
-/// What became of one setting of a card that is to be as it was.
+/// Outcome of restoring one setting of a card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CardRestore {

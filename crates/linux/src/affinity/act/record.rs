@@ -9,13 +9,13 @@ use std::path::Path;
 const MAGIC: &str = "homenode-affinity";
 const VERSION: &str = "1";
 
-/// One change, as it is written down before it is made.
+/// Change, as it is written down before it is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
     pub(super) target: Key,
     pub(super) identity: String,
-    /// What it is to have again, byte for byte.
+    /// Value to restore, byte for byte.
     pub(super) old: String,
     /// A thread's old mask had all CPUs of its cpuset.
     pub(super) whole: bool,
@@ -24,10 +24,10 @@ pub(super) struct Record {
     pub(super) to: Vec<u32>,
     /// When it was written, in clock ticks since boot.
     pub(super) at: u64,
-    /// Those that a card's queues are to have again, when their number is changed.
+    /// Masks that a card's queues are to have again, when their number is changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) masks: Vec<(Key, String)>,
-    /// Those that the change has made; none before it.
+    /// Masks that the change has made; `None` before the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) made: Option<Vec<(Key, String)>>,
     /// It is not taken back: a file stays where it was moved to.
@@ -53,7 +53,7 @@ pub(super) enum Key {
     File { major: u32, minor: u32, inode: u64 },
 }
 
-/// What a record is of.
+/// Object of a record.
 pub(super) enum Place {
     Target(Target),
     Card(CardSetting),
@@ -70,13 +70,13 @@ pub(super) fn header_line(header: &str) -> String {
     format!("{header} {:08x}\n", crc32c::crc32c(header.as_bytes()))
 }
 
-/// What a file says.
+/// Content of a journal's file.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) namespaces: String,
     /// With the numbers of their lines.
     pub(super) records: Vec<(usize, Record)>,
-    /// What there is of the last line, if that is cut.
+    /// Text of the last line, if that line is cut.
     pub(super) cut: Option<String>,
 }
 

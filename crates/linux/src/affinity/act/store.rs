@@ -55,7 +55,7 @@ impl Disk {
         Self::locked(path, None)
     }
 
-    /// The same as the only one on this machine.
+    /// Takes a file as [`Disk::open`] does, for the only program that acts on this machine.
     ///
     /// # Errors
     /// Another program acts on this machine, also with another file; or the lock cannot be made.

@@ -6,7 +6,7 @@
 
 use std::arch::asm;
 
-/// What one turn of the loops copies.
+/// Bytes that one turn of the loops copies.
 pub(super) const TURN_BYTES: usize = 256;
 
 /// Asks for the lines of `bytes` bytes from `from` on, in whole turns.

@@ -1,4 +1,4 @@
-//! What opening a file as a device can end in, said to a person.
+//! Errors of opening a file as a device, with messages for a person.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ pub enum OpenError {
     Open {
         /// It.
         path: PathBuf,
-        /// What it was to be opened for.
+        /// Purpose of opening: `reading`, or `reading and writing`.
         purpose: &'static str,
         /// The errno.
         source: io::Error,
@@ -33,25 +33,25 @@ pub enum OpenError {
         path: PathBuf,
         /// Its size.
         bytes: u64,
-        /// What can be read and written of it at once, at least.
+        /// Bytes of a block, the least that can be read or written at once.
         block_bytes: u32,
     },
     /// Its filesystem knows the page cache only.
     #[error("the filesystem of {0} has no direct I/O: use it without, or put the file on another filesystem")]
     NotDirect(PathBuf),
-    /// What it is cannot be found out.
+    /// A property of the file or disk cannot be found out.
     #[error("{doing} of {path}: {source}")]
     Inspect {
         /// It.
         path: PathBuf,
-        /// What was asked.
+        /// Property that was asked for: `the size`, for example.
         doing: &'static str,
         /// The errno.
         source: io::Error,
     },
 }
 
-/// What can be done about it, where that is known.
+/// Returns advice for an errno; empty where there is none.
 fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOENT) => ": check the name, or make it first (`truncate --size`)",

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct UringQueue {
     /// For data, and, last, for all else: polled rings take data only. None once they are closed.
     rings: Vec<Ring>,
-    /// By tag: what its entry was pushed with; 0 when it is not under way.
+    /// User data of each tag's entry, by tag; 0 when no request of the tag is under way.
     pushed: Vec<u64>,
     /// Requests pushed ever.
     sequence: u64,
@@ -36,7 +36,7 @@ struct Vectors(Vec<libc::iovec>);
 // SAFETY: addresses of an arena's bytes, the same for every thread; nobody reads or writes through them but the kernel.
 unsafe impl Send for Vectors {}
 
-/// What the entries of cancellations are pushed with.
+/// User data of the entries of cancellations.
 const CANCELLATION: u64 = 0;
 /// Bits of a tag in what its entry is pushed with; above is the sequence, which begins with 1.
 const TAG_BITS: u32 = 16;
@@ -177,7 +177,7 @@ impl UringQueue {
         }
     }
 
-    /// What was under way when the rings were closed has ended.
+    /// Ends the requests that were under way when the rings were closed, with [`Errno::NO_DEVICE`].
     #[cold]
     fn give_up(&mut self, done: &mut Done) {
         for (tag, pushed) in (0..).map(Tag).zip(&mut self.pushed) {
@@ -262,7 +262,7 @@ fn chunk(place: u64, bytes: usize) -> Option<u16> {
     u16::try_from(first).ok().filter(|_| first == last)
 }
 
-/// What became of a request, by the kernel's result.
+/// Returns the outcome of a request from the kernel's result.
 fn outcome(result: i32, tag: Tag, slots: &Slots, block_bytes: u32) -> Outcome {
     match u32::try_from(result) {
         // A file may end within a block.

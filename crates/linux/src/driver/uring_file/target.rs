@@ -1,4 +1,4 @@
-//! What a file or disk is and can do, found out when it is opened.
+//! Properties and abilities of a file or disk, found out when the file or disk is opened.
 
 use super::OpenError;
 use crate::direct;
@@ -123,7 +123,7 @@ fn is_disk(path: &Path, metadata: &Metadata) -> Result<bool, OpenError> {
     }
 }
 
-/// What can be read and written at once, at least; none when there is no direct I/O.
+/// Returns the least bytes that can be read or written at once; `None` when there is no direct I/O.
 fn block_bytes(file: &File, is_disk: bool, is_direct: bool) -> io::Result<Option<u32>> {
     match (is_direct, is_disk) {
         (true, _) => direct::block_bytes(file, is_disk),

@@ -106,7 +106,7 @@ fn finish(core: &mut Core<UringQueue>) -> Vec<Outcome> {
 }
 
 const LONG: Duration = Duration::from_secs(3600);
-/// One by itself, and two that are not merged with it, in memory that is not the first one's.
+/// Three reads that cannot be merged, each into memory of its own.
 const READS: [Request; 3] = [
     Request::read(0, 512, 0),
     Request::read(4096, 512, 8192),

@@ -63,7 +63,7 @@ fn recorded() -> tempfile::TempDir {
     root
 }
 
-/// What hwloc makes of it: it lends the memory-only node the CPUs of node 1.
+/// Returns hwloc's view of [`recorded`]: the memory-only node has the CPU of node 1.
 fn seen_by_hwloc() -> Parts {
     let node = |id, cpus: &[u32]| Node {
         cpus: cpus.iter().copied().map(CpuId).collect(),

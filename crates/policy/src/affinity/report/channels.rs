@@ -1,4 +1,4 @@
-//! What a plan says of channels: which of their parts go along where one moves, and why the rest stays.
+//! Channels in a plan: which parts of a moved channel go along, and why the rest stays.
 
 use super::too_little;
 use crate::affinity::channels::Channel;
@@ -94,7 +94,7 @@ pub(super) fn staying(plan: &mut Plan, channel: usize, before: &State<'_>, state
     }
 }
 
-/// By channel: the task that moves most bytes through it.
+/// Returns for each channel the task that moves most bytes through it.
 pub(super) fn takers(state: &State<'_>) -> Vec<Option<usize>> {
     let mut most: Vec<Option<(u64, usize)>> = vec![None; state.cpu_of.len()];
     for (task, place) in state.place_of.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a plan says of threads: where each is put, or why it stays.
+//! Threads in a plan: where each thread is put, or why it stays.
 
 use super::too_little;
 use crate::affinity::cost::Cost;

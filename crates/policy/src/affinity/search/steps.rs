@@ -11,7 +11,7 @@ pub(super) enum Item {
     Task(usize),
 }
 
-/// What the search may move, the heaviest first.
+/// Tasks and channels that the search may move, the heaviest first.
 pub(super) struct Free {
     pub(super) tasks: Vec<usize>,
     pub(super) channels: Vec<usize>,

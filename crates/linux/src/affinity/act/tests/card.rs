@@ -10,7 +10,7 @@ const ENTRIES: usize = 8;
 pub(super) struct Card {
     pub(super) index: u32,
     pub(super) queues: Both<u32>,
-    /// None: nobody has set it.
+    /// Entries of the table; `None` when nobody has set the table.
     table: Both<Option<Vec<u32>>>,
     /// For so many queues a table is that nobody has set.
     spread: u32,
@@ -105,7 +105,7 @@ impl Card {
         }
     }
 
-    /// What is not as it would be without us.
+    /// Describes the values of a card that is not as it would be without us.
     pub(super) fn difference(&self) -> Option<String> {
         let is_same = self.queues.now == self.queues.wanted && self.table.now == self.table.wanted;
         (!is_same).then(|| format!("queues {:?}, table {:?}", self.queues, self.table))

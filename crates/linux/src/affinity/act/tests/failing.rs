@@ -1,4 +1,4 @@
-//! What goes wrong while everything is taken back, and journals that cannot be written.
+//! Failures while everything is taken back, and journals that cannot be written.
 
 use super::super::{Actor, Error, Kernel, Restore};
 use super::model::{ALL, Handle, Listing, Set};

@@ -27,14 +27,14 @@ const INIT: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Both<T> {
     pub(super) now: T,
-    /// What it would be without us.
+    /// Value that would be there without us.
     pub(super) wanted: T,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Thread {
     pub(super) id: ThreadId,
-    /// What was asked for; the mask is what the cpuset has of it.
+    /// CPUs that were asked for; the mask is the part of these CPUs in the cpuset.
     pub(super) asked: Both<Set>,
     pub(super) group: usize,
 }
@@ -74,7 +74,7 @@ pub(super) struct Machine {
     pub(super) comes: Set,
     /// Writes that reached the journal.
     pub(super) saves: usize,
-    /// So many more fit on the disk.
+    /// Writes that still fit on the disk; `None` without a limit.
     pub(super) saves_left: Option<usize>,
     /// Nothing can be written to the disk, nor removed from it.
     pub(super) is_read_only: bool,
@@ -82,18 +82,18 @@ pub(super) struct Machine {
     next_number: u32,
 }
 
-/// What happens when threads are listed.
+/// Event while threads are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listing {
     Plain,
     /// The first process starts a thread before it, by one that had this mask of ours.
     Breeds(Set),
-    /// One that is listed has ended when it is looked at.
+    /// A listed thread has ended when it is looked at.
     Ends,
     Fails(i32),
 }
 
-/// One operation may be followed by what others do between any two of ours.
+/// Kind of an operation of ours, which decides the changes that others may make there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     /// The first look at a target: others may have changed it, and numbers may be others' by now.
@@ -227,7 +227,7 @@ impl Machine {
         }
     }
 
-    /// What a thread's cpuset has of what was asked for; all of it when that is nothing.
+    /// Returns the part of `asked` that a thread's cpuset has; the whole cpuset when that part is empty.
     pub(super) fn mask(&self, asked: Set, group: usize) -> Set {
         let room = self.cpusets[group];
         match asked & room {
@@ -236,7 +236,7 @@ impl Machine {
         }
     }
 
-    /// What a thread, an interrupt or a queue has.
+    /// Returns the CPUs of a thread, an interrupt or a queue; `None` when the target is gone.
     pub(super) fn has(&self, target: &Target) -> Option<Set> {
         match target {
             Target::Thread(id) => {
@@ -305,7 +305,7 @@ impl Machine {
     }
 }
 
-/// What the driver gives one of so many queues to send by: for some numbers the same as for others.
+/// Returns the driver's mask for sending by a queue. Some numbers of queues give the same masks as others.
 fn made(index: u32, queues: u32) -> Set {
     let kind = if queues == Card::QUEUES_MAX { 2 } else { queues / 3 };
     match u8::try_from(kind << 3 | index) {

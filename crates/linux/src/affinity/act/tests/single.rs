@@ -1,4 +1,4 @@
-//! One situation each, on a machine where nobody else is at work.
+//! Tests of one situation each, on a machine where nobody else is at work.
 
 use super::super::conflicts::{conflicts, leave_alone};
 use super::super::{Actor, Error, Hold, Outcome, Restore, Standing};

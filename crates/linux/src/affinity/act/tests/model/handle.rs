@@ -1,4 +1,4 @@
-//! What the program has of the machine: its kernel and its disk.
+//! Access of the program to the machine: to its kernel and its disk.
 
 use super::super::super::{Error, Kernel, Mask, Process, Store};
 use super::{ALL, At, Both, Cut, INIT, Listing, Machine, cpus, device, set_of};
@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 const PATH: &str = "/model/journal";
 
-/// What the program has of the machine.
+/// Access of the program to the machine.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Handle(pub(in super::super) Rc<RefCell<Machine>>);
 

@@ -1,4 +1,4 @@
-//! What others do to the machine between any two operations of ours.
+//! Changes that others make to the machine between any two operations of ours.
 
 use super::super::super::Process;
 use super::super::super::record::{self, Key, Record};
@@ -132,7 +132,7 @@ impl Machine {
         self.has(queue) != Some(0) && self.last_change(queue).is_none_or(is_known)
     }
 
-    /// Of the number of the queue's card, in the journal.
+    /// Returns the journal's last record that changes the number of queues of the queue's card.
     fn last_change(&self, queue: &Target) -> Option<Record> {
         let read = record::read(self.file.as_deref()?).ok()?;
         let changed = |key: &Key| matches!(key, Key::Queues { device: of } if device(queue) == Some(of));

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Finds documentation comments that open with a word that leaves the reader without a subject. Prints each, and fails if there is one.
+# usage: scripts/check-prose.sh [DIRECTORY…]
+set -eu
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || set -- crates fuzz
+find "$@" -name '*.rs' ! -path '*/target/*' -print0 | xargs -0 awk '
+    FNR == 1 { inside = 0 }
+    {
+        is_doc = $0 ~ /^[ \t]*\/\/[\/!]/
+        if (is_doc && !inside && $0 ~ /^[ \t]*\/\/[\/!] (What|Of|Those|The same|So|None|As|One|By)[^A-Za-z0-9_]/) {
+            print FILENAME ":" FNR ": " $0
+            found = 1
+        }
+        inside = is_doc
+    }
+    END { exit found }'

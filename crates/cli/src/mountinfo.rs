@@ -3,6 +3,7 @@
 //! A path is opened with O_PATH, which asks no file server: so it also works on a mount whose server is dead.
 
 use crate::failure::plain;
+use homenode_shared::{MountLine, unescaped};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs;
@@ -91,57 +92,17 @@ pub(crate) fn mounts() -> io::Result<Vec<MountEntry>> {
 pub(crate) fn mounts_of(process: &str) -> io::Result<Vec<MountEntry>> {
     // Bytes, not text: mount points need not be UTF-8.
     let table = fs::read(format!("/proc/{process}/mountinfo"))?;
-    Ok(table.split(|&byte| byte == b'\n').filter_map(parse_line).collect())
+    Ok(MountLine::all(&table).filter_map(entry).collect())
 }
 
-/// `36 35 98:0 /root /mount\040point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
-fn parse_line(line: &[u8]) -> Option<MountEntry> {
-    let mut fields = line.split(|&byte| byte == b' ');
-    let id = text(fields.next()?)?.parse().ok()?;
-    let device = text(fields.nth(1)?)?;
-    let (major, minor) = device.split_once(':')?;
-    let device = Device {
-        major: major.parse().ok()?,
-        minor: minor.parse().ok()?,
-    };
-    let mount_point = PathBuf::from(unescape(fields.nth(1)?));
-    // Any number of optional fields, then a hyphen.
-    fields.find(|field| *field == b"-")?;
-    let filesystem_type = text(fields.next()?)?.to_owned();
-    let source = unescape(fields.next()?);
+fn entry(line: MountLine<'_>) -> Option<MountEntry> {
+    let (major, minor) = line.device;
     Some(MountEntry {
-        id,
-        device,
-        mount_point,
-        filesystem_type,
-        source,
-    })
-}
-
-fn text(field: &[u8]) -> Option<&str> {
-    std::str::from_utf8(field).ok()
-}
-
-/// The kernel writes space, tab, newline and backslash as `\` and three octal digits.
-fn unescape(field: &[u8]) -> OsString {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, behind)) = rest.split_first() {
-        let escaped = if byte == b'\\' {
-            behind.get(..3).and_then(octal)
-        } else {
-            None
-        };
-        bytes.push(escaped.unwrap_or(byte));
-        rest = if escaped.is_some() { &behind[3..] } else { behind };
-    }
-    OsString::from_vec(bytes)
-}
-
-fn octal(digits: &[u8]) -> Option<u8> {
-    digits.iter().try_fold(0_u8, |value, digit| match digit {
-        b'0'..=b'7' => value.checked_mul(8)?.checked_add(digit - b'0'),
-        _ => None,
+        id: line.id,
+        device: Device { major, minor },
+        mount_point: OsString::from_vec(unescaped(line.mount_point).collect()).into(),
+        filesystem_type: std::str::from_utf8(line.filesystem_type).ok()?.to_owned(),
+        source: OsString::from_vec(unescaped(line.source).collect()),
     })
 }
 
@@ -178,46 +139,6 @@ impl std::str::FromStr for Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_with_and_without_optional_fields() {
-        let with = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:7 - fuse.homenode homenode rw,user_id=0";
-        let without = b"36 35 98:0 /mnt1 /mnt2 rw,noatime - fuse.homenode homenode rw,user_id=0";
-        let expected = MountEntry {
-            id: 36,
-            device: Device { major: 98, minor: 0 },
-            mount_point: "/mnt2".into(),
-            filesystem_type: "fuse.homenode".into(),
-            source: "homenode".into(),
-        };
-        assert_eq!(parse_line(with), Some(expected.clone()));
-        assert_eq!(parse_line(without), Some(expected));
-    }
-
-    #[test]
-    fn escaped_and_foreign_bytes_in_the_mount_point() {
-        let line = b"1 2 0:57 / /a\\040b\\011c\\012d\\134e\xff\\99 rw - tmpfs none rw";
-        let entry = parse_line(line).unwrap();
-        assert_eq!(entry.mount_point.as_os_str().as_bytes(), b"/a b\tc\nd\\e\xff\\99");
-    }
-
-    #[test]
-    fn broken_lines_are_no_mounts() {
-        let broken: [&[u8]; 6] = [
-            b"",
-            b" ",
-            b"36",
-            b"36 35 98 / / rw - a b c",
-            b"x 35 9:8 / / rw - a b c",
-            b"1 2 3:4 / / rw",
-        ];
-        for line in broken {
-            assert_eq!(parse_line(line), None, "{line:?}");
-        }
-        assert_eq!(unescape(b"\\"), "\\");
-        assert_eq!(unescape(b"\\04"), "\\04");
-        assert_eq!(unescape(b"\\777"), "\\777", "more than a byte");
-    }
 
     #[test]
     fn this_process_root_and_proc_are_found() {

@@ -7,6 +7,7 @@
 use crate::device::Device;
 use crate::error::Error;
 use crate::options::Options;
+use homenode_shared::{MountLine, unescaped};
 use std::ffi::{CString, OsStr};
 use std::fs;
 use std::io;
@@ -120,30 +121,12 @@ pub(crate) fn is_listed(dir: &Path, device: u64) -> io::Result<bool> {
     Ok(lists(&table, dir, device))
 }
 
-/// A line: `36 35 0:57 /root /mount\040point rw,noatime master:1 - fuse.homenode homenode rw,user_id=0`
 fn lists(table: &[u8], dir: &Path, device: u64) -> bool {
-    let device = format!("{}:{}", libc::major(device), libc::minor(device));
-    let point = escaped(dir);
-    table.split(|&byte| byte == b'\n').any(|line| {
-        let mut fields = line.split(|&byte| byte == b' ');
-        fields.nth(2) == Some(device.as_bytes())
-            && fields.nth(1) == Some(&point)
-            && fields.any(|field| field == b"-")
-            && fields.next() == Some(FILESYSTEM_TYPE.as_bytes())
+    MountLine::all(table).any(|mount| {
+        mount.device == (libc::major(device), libc::minor(device))
+            && mount.filesystem_type == FILESYSTEM_TYPE.as_bytes()
+            && unescaped(mount.mount_point).eq(dir.as_os_str().as_bytes().iter().copied())
     })
-}
-
-/// Escapes a mount point as the kernel does: space, tab, newline and backslash as `\` and three octal digits.
-fn escaped(dir: &Path) -> Vec<u8> {
-    let mut text = Vec::new();
-    for &byte in dir.as_os_str().as_bytes() {
-        if matches!(byte, b' ' | b'\t' | b'\n' | b'\\') {
-            text.extend(format!("\\{byte:03o}").bytes());
-        } else {
-            text.push(byte);
-        }
-    }
-    text
 }
 
 /// Whether nobody serves what is mounted on `dir`.

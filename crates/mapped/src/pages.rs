@@ -5,7 +5,7 @@
 
 use crate::apart::apart;
 use crate::attributes;
-use homenode_shared::{LINES, Line, PIECE_WORDS, Words};
+use homenode_shared::{LINES, Line, MountLine, PIECE_WORDS, Words, unescaped};
 use std::ffi::{CStr, c_int};
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -270,9 +270,6 @@ fn open_to_read(path: &CStr) -> Option<BorrowedFd<'static>> {
 
 /// Writes the directory on which the root of a device is mounted, if root has mounted it as a pool; returns the path's length. Anybody else's mount may tell anything.
 fn directory_of(device: u64, path: &mut [u8]) -> Option<usize> {
-    let mut wanted = [0_u8; 32];
-    write!(&mut wanted[..], "{}:{}", libc::major(device), libc::minor(device)).ok()?;
-    let wanted = CStr::from_bytes_until_nul(&wanted).ok()?.to_bytes();
     let file = open_to_read(c"/proc/self/mountinfo")?;
     let (mut line, mut length) = ([0_u8; 2 * PATH_BYTES_MAX], 0);
     let mut buffer = [0_u8; 4096];
@@ -288,7 +285,7 @@ fn directory_of(device: u64, path: &mut [u8]) -> Option<usize> {
                 length += 1;
                 continue;
             }
-            if let Some(found) = line.get(..length).and_then(|line| directory_in(line, wanted, path)) {
+            if let Some(found) = line.get(..length).and_then(|line| directory_in(line, device, path)) {
                 return Some(found);
             }
             length = 0;
@@ -297,36 +294,14 @@ fn directory_of(device: u64, path: &mut [u8]) -> Option<usize> {
 }
 
 /// The directory in a line of mountinfo, if that is root's mount of a device's root as a pool.
-fn directory_in(line: &[u8], device: &[u8], path: &mut [u8]) -> Option<usize> {
-    let mut kind = line
-        .windows(3)
-        .position(|part| part == b" - ")
-        .map(|at| line[at + 3..].split(|byte| *byte == b' '))?;
-    // Type, source, options.
-    let is_pool = kind.next()? == b"fuse.homenode"
-        && kind
-            .nth(1)?
-            .split(|byte| *byte == b',')
-            .any(|option| option == b"user_id=0");
-    if !is_pool {
+fn directory_in(line: &[u8], device: u64, path: &mut [u8]) -> Option<usize> {
+    let mount = MountLine::parse(line)?;
+    let is_pool = mount.filesystem_type == b"fuse.homenode" && mount.has_option("user_id=0");
+    if !is_pool || mount.device != (libc::major(device), libc::minor(device)) || mount.root != b"/" {
         return None;
     }
-    // Number, parent, device, root, directory.
-    let mut fields = line.split(|byte| *byte == b' ').skip(2);
-    if fields.next()? != device || fields.next()? != b"/" {
-        return None;
-    }
-    let mut escaped = fields.next()?.iter();
     let mut length = 0;
-    while let Some(byte) = escaped.next() {
-        let byte = match byte {
-            b'\\' => {
-                // Three octal digits.
-                let digits = [*escaped.next()?, *escaped.next()?, *escaped.next()?];
-                digits.iter().fold(0_u8, |byte, digit| byte << 3 | (digit & 7))
-            }
-            byte => *byte,
-        };
+    for byte in unescaped(mount.mount_point) {
         *path.get_mut(length)? = byte;
         length += 1;
     }

@@ -1,4 +1,5 @@
 //! Memory that threads share without a lock: slots, gates and block maps of files; rings, tags and token buckets of cores.
+//! And the parser of mountinfo that crates above use.
 //!
 //! Loom checks each structure; scripts/test.sh says how far. Block maps are compared with a slow, obvious model as well.
 
@@ -10,6 +11,7 @@ mod fault;
 mod frames;
 mod freeze;
 mod gate;
+mod mountinfo;
 mod remap;
 mod ring;
 mod slots;
@@ -28,6 +30,7 @@ pub use fault::{Guarded, is_lost};
 pub use frames::{Away, Cooled, Epochs, Forgotten, FrameIndex};
 pub use freeze::Freeze;
 pub use gate::{Baton, Gate};
+pub use mountinfo::{MountLine, unescaped};
 pub use remap::{Door, Map};
 pub use ring::{Receiver, Sender, ring};
 pub use slots::{Pass, Slot, SlotNumber, Slots};

@@ -77,7 +77,7 @@ const KINDS: &[Kind] = &[Kind::File, Kind::Pmem, DISK];
 /// States that a test looks at, together with the others.
 fn states() -> u64 {
     let set = std::env::var("HOMENODE_CRASH_STATES").ok();
-    set.map_or(150_000, |count| {
+    set.map_or(50_000, |count| {
         count.parse().expect("HOMENODE_CRASH_STATES is a number")
     })
 }

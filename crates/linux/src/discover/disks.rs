@@ -3,6 +3,7 @@
 use super::{InUse, Offer, OfferKind};
 use crate::topology::sysfs::{Tree, number_after};
 use homenode_policy::NodeId;
+use homenode_shared::{MountLine, unescaped};
 use std::path::Path;
 
 const DISKS: &str = "sys/block";
@@ -103,15 +104,12 @@ fn in_use(tree: &Tree, disk: &str) -> Option<InUse> {
 fn mounted(tree: &Tree, part: &str) -> Option<String> {
     let number = tree.text(format!("sys/class/block/{part}/dev"));
     let mounts = tree.text("proc/self/mountinfo")?;
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let device = fields.nth(2)?;
-        let at = fields.nth(1)?;
-        let source = line.split_once(" - ")?.1.split(' ').nth(1)?;
-        let same = number.as_deref() == Some(device) || source == format!("/dev/{part}");
-        // Spaces in paths are written as \040.
-        same.then(|| at.replace("\\040", " "))
-    })
+    let same = |mount: &MountLine<'_>| {
+        let (major, minor) = mount.device;
+        number == Some(format!("{major}:{minor}")) || mount.source == format!("/dev/{part}").as_bytes()
+    };
+    let found = MountLine::all(mounts.as_bytes()).find(same)?;
+    String::from_utf8(unescaped(found.mount_point).collect()).ok()
 }
 
 fn has_line(tree: &Tree, file: &str, part: &str) -> bool {

@@ -3,7 +3,10 @@
 //! Pages of a member are charged to the group of the thread that populates them. A group at its limit calls its own OOM
 //! killer, so the room is asked before.
 
+use homenode_shared::{MountLine, unescaped};
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// The least a group keeps, as a node does, for what the process needs besides: its text, which counts as page cache, and
@@ -114,29 +117,26 @@ fn directories(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
         if !version_2 && !controllers.split(',').any(|name| name == "memory") {
             continue;
         }
-        let Some((root, mounted)) = mountinfo.lines().find_map(|line| mount(line, version_2)) else {
+        let mut mounts = MountLine::all(mountinfo.as_bytes());
+        let Some((root, mounted)) = mounts.find_map(|mount| place(mount, version_2)) else {
             continue;
         };
         // Inside a container the mount may show a part of the hierarchy only; what lies above cannot be read.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
-        found.extend(below.ancestors().map(|group| Path::new(mounted).join(group)));
+        found.extend(below.ancestors().map(|group| mounted.join(group)));
     }
     found
 }
 
 /// Root and place of a mount of the memory controller.
-fn mount(line: &str, version_2: bool) -> Option<(&str, &str)> {
-    let (place, kind) = line.split_once(" - ")?;
-    let mut kind = kind.split(' ');
-    let name = kind.next()?;
-    let options = kind.nth(1)?;
+fn place(mount: MountLine<'_>, version_2: bool) -> Option<(PathBuf, PathBuf)> {
     let fits = if version_2 {
-        name == "cgroup2"
+        mount.filesystem_type == b"cgroup2"
     } else {
-        name == "cgroup" && options.split(',').any(|option| option == "memory")
+        mount.filesystem_type == b"cgroup" && mount.has_option("memory")
     };
-    let mut place = place.split(' ').skip(3);
-    fits.then_some((place.next()?, place.next()?))
+    let path = |field| PathBuf::from(OsString::from_vec(unescaped(field).collect()));
+    fits.then(|| (path(mount.root), path(mount.mount_point)))
 }
 
 #[cfg(test)]

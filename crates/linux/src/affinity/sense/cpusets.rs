@@ -6,6 +6,7 @@
 use super::gaps::Gaps;
 use crate::topology::sysfs::{Tree, parse_list};
 use homenode_policy::CpuId;
+use homenode_shared::{MountLine, unescaped};
 use std::collections::HashMap;
 
 /// Where systemd and others mount the groups: the first version's cpusets, and the second version alone or beside it.
@@ -132,7 +133,7 @@ impl Version {
         let is_there = |place: &Place| tree.exists(format!("{}/{file}", place.directory));
         VIEWS.into_iter().find_map(|(mounts, root)| {
             let mounts = tree.text(mounts).unwrap_or_default();
-            let places = mounts.lines().filter_map(|line| self.mounted(line, root));
+            let places = MountLine::all(mounts.as_bytes()).filter_map(|mount| self.mounted(mount, root));
             // The one with the most groups.
             let found = places.filter(is_there).min_by_key(|place| place.group.len());
             found.or_else(|| {
@@ -145,18 +146,14 @@ impl Version {
         })
     }
 
-    /// Returns the place that a line of `mountinfo` mounts; none if that is not of this version. The line is like
-    /// `33 31 0:30 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset`.
-    fn mounted(self, line: &str, root: &str) -> Option<Place> {
-        let (mount, kind) = line.split_once(" - ")?;
-        let kind: Vec<&str> = kind.split(' ').collect();
-        let is_it = match (self, &kind[..]) {
-            (Self::First, ["cgroup", _, options]) => options.split(',').any(|option| option == "cpuset"),
-            (Self::Second, ["cgroup2", ..]) => true,
-            _ => false,
+    /// Returns the place of a mount; `None` if the mount is not of this version.
+    fn mounted(self, mount: MountLine<'_>, root: &str) -> Option<Place> {
+        let is_it = match self {
+            Self::First => mount.filesystem_type == b"cgroup" && mount.has_option("cpuset"),
+            Self::Second => mount.filesystem_type == b"cgroup2",
         };
-        let mut words = mount.split(' ').skip(3);
-        let (group, directory) = (words.next()?, words.next()?);
+        let text = |field| String::from_utf8(unescaped(field).collect()).ok();
+        let (group, directory) = (text(mount.root)?, text(mount.mount_point)?);
         is_it.then(|| Place {
             directory: format!("{root}{}", directory.trim_start_matches('/')),
             group: group.trim_end_matches('/').to_owned(),

@@ -5,6 +5,7 @@
 use super::Error;
 use crate::topology::sysfs::Tree;
 use homenode_policy::NodeId;
+use homenode_shared::MountLine;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -80,13 +81,12 @@ struct Mounts(Vec<(String, bool)>);
 
 impl Mounts {
     fn parse(mountinfo: &str) -> Self {
-        let mount = |line: &str| {
-            let at = line.split(' ').nth(4)?;
-            let kind = line.split_once(" - ")?.1.split(' ').next()?;
-            let in_memory = ["tmpfs", "ramfs", "devtmpfs", "hugetlbfs"].contains(&kind);
+        let mount = |line: MountLine<'_>| {
+            let at = std::str::from_utf8(line.mount_point).ok()?;
+            let in_memory = [&b"tmpfs"[..], b"ramfs", b"devtmpfs", b"hugetlbfs"].contains(&line.filesystem_type);
             Some((at.trim_end_matches('/').to_owned(), in_memory))
         };
-        Self(mountinfo.lines().filter_map(mount).collect())
+        Self(MountLine::all(mountinfo.as_bytes()).filter_map(mount).collect())
     }
 
     /// Both files write spaces in names as `\040`. Shared memory without a name has one that no mount has.

@@ -1,6 +1,7 @@
 //! The disks that the open files of a process are on.
 
 use crate::topology::sysfs::Tree;
+use homenode_shared::MountLine;
 use std::collections::{BTreeSet, HashMap};
 
 /// No more files of a process are looked at: a server of many connections would cost much.
@@ -47,7 +48,7 @@ impl OpenFiles {
         if numbers.len() > FILES_MAX {
             return Self::default();
         }
-        let mounts: HashMap<u32, Mount> = mounts.lines().filter_map(mount).collect();
+        let mounts: HashMap<u64, Mount> = MountLine::all(mounts.as_bytes()).map(mount).collect();
         let (mut read, mut written) = (BTreeSet::new(), BTreeSet::new());
         for number in numbers {
             let Some(info) = tree.text(format!("proc/{process}/fdinfo/{number}")) else {
@@ -94,22 +95,16 @@ enum Mount {
     Unknown,
 }
 
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
-fn mount(line: &str) -> Option<(u32, Mount)> {
-    let (mount, filesystem) = line.split_once(" - ")?;
-    let mut words = mount.split(' ');
-    let number = words.next()?.parse().ok()?;
-    let device = words.nth(1)?;
-    let kind = filesystem.split(' ').next()?;
-    let (major, _) = device.split_once(':')?;
-    let place = if major != "0" {
-        Mount::Device(format!("sys/dev/block/{device}"))
-    } else if WITHOUT_DISK.contains(&kind) {
+fn mount(line: MountLine<'_>) -> (u64, Mount) {
+    let (major, minor) = line.device;
+    let place = if major != 0 {
+        Mount::Device(format!("sys/dev/block/{major}:{minor}"))
+    } else if WITHOUT_DISK.iter().any(|kind| kind.as_bytes() == line.filesystem_type) {
         Mount::WithoutDisk
     } else {
         Mount::Unknown
     };
-    Some((number, place))
+    (line.id, place)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +114,7 @@ struct Access {
 }
 
 /// How a file is open, and the number of its mount, of `fdinfo`.
-fn open_file(info: &str) -> Option<(Access, u32)> {
+fn open_file(info: &str) -> Option<(Access, u64)> {
     /// `include/uapi/asm-generic/fcntl.h`; the file itself is not open.
     const PATH_ONLY: u32 = 0o10_000_000;
     const ACCESS: u32 = 0o3;

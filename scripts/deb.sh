@@ -30,7 +30,6 @@ HOMENODE_BINARY=$binary DESTDIR=$root PREFIX=/usr ZSH_COMPLETIONS=/usr/share/zsh
     scripts/install.sh install
 gzip -9n "$root"/usr/share/man/man*/*
 
-install -D -m 644 README.md "$documentation/README.md"
 gzip -9nc CHANGELOG.md >"$documentation/changelog.gz"
 gzip -9nc >"$documentation/changelog.Debian.gz" <<END
 homenode ($version) unstable; urgency=medium

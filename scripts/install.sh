@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the command with its mount helper, man pages, completions and systemd units, or removes them again:
+# Installs the command with its mount helper, man pages, completions, systemd units and guides, or removes them again:
 #     install.sh install|uninstall
 # PREFIX (/usr/local) is where to; DESTDIR, put before every path, is for those who make packages. HOMENODE_BINARY is the
 # command to install; default: the release build.
@@ -27,7 +27,10 @@ bash=$prefix/share/bash-completion/completions
 zsh=${ZSH_COMPLETIONS:-$prefix/share/zsh/site-functions}
 fish=$prefix/share/fish/vendor_completions.d
 defaults=/etc/default/homenode
-example=$prefix/share/doc/homenode/affinity.toml
+documentation=$prefix/share/doc/homenode
+example=$documentation/affinity.toml
+# Below the documentation's directory, in the places that their links name.
+guides='README.md docs/limits.md docs/guide/*.md'
 # mount(8) looks for helpers in /sbin only; below /usr that is the same directory.
 case $prefix in
 /usr) sbin=/usr/sbin helped_by=../bin/homenode ;;
@@ -78,6 +81,11 @@ install_all() {
         put 644 "$generated/unit" "$units/$unit"
     done
     put 644 packaging/affinity.toml "$example"
+    # The pattern's expansion is meant.
+    # shellcheck disable=SC2086
+    for guide in $guides; do
+        put 644 "$guide" "$documentation/$guide"
+    done
     # What somebody has written there stays.
     [ -e "$destination$defaults" ] || put 644 packaging/default "$defaults"
 }
@@ -91,6 +99,11 @@ uninstall_all() {
     rm -f "$destination$bash/homenode" "$destination$zsh/_homenode" "$destination$fish/homenode.fish"
     rm -f "$destination$units/homenode@.service" "$destination$units/homenode-durable@.service" "$destination$units/homenode-steer@.service" \
         "$destination$units/homenode-affinity.service" "$destination$example"
+    # The pattern's expansion is meant.
+    # shellcheck disable=SC2086
+    for guide in $guides; do
+        rm -f "$destination$documentation/$guide"
+    done
     for helper in $helpers; do
         # Another installation's stays.
         if [ "$(readlink "$destination$helper")" = "$helped_by" ]; then

@@ -23,6 +23,9 @@ lib/systemd/system/homenode-durable@.service
 lib/systemd/system/homenode-affinity.service
 lib/systemd/system/homenode-steer@.service
 share/doc/homenode/affinity.toml
+share/doc/homenode/README.md
+share/doc/homenode/docs/limits.md
+share/doc/homenode/docs/guide/pools.md
 share/bash-completion/completions/homenode
 share/fish/vendor_completions.d/homenode.fish
 share/man/man1/homenode.1

@@ -120,7 +120,7 @@ fn every_kind_answers_every_operation_as_the_table_says() {
 }
 
 #[test]
-fn the_readme_shows_the_table() {
+fn the_limits_page_shows_the_table() {
     let mut table = String::from("| |");
     BodyKind::ALL
         .iter()
@@ -137,10 +137,10 @@ fn the_readme_shows_the_table() {
             table += &format!(" {cell} |");
         }
     }
-    let readme = include_str!("../../../../README.md");
+    let limits = include_str!("../../../../docs/limits.md");
     assert!(
-        readme.contains(&table),
-        "README.md has another table than this:\n{table}"
+        limits.contains(&table),
+        "docs/limits.md has another table than this:\n{table}"
     );
 }
 

@@ -146,11 +146,8 @@ pub(crate) fn make(name: &PoolName, args: &FilesArgs) -> Result<(Vec<PathBuf>, u
         }
         if !is_there {
             made.make(path, args.size)?;
-        } else if args.size.is_some() && is_disk(path) {
-            complain!(
-                "homenode: {} is a disk: all of it is taken, whatever --size says",
-                shown(path)
-            );
+        } else if let Some(size) = args.size {
+            complain_of_size(path, size);
         }
     }
     let members = args
@@ -251,6 +248,26 @@ pub(crate) fn to_be_added(path: &Path, force: bool) -> Result<String> {
 /// Files that go again unless their pool is made.
 #[derive(Default)]
 pub(crate) struct Made(Vec<PathBuf>);
+
+/// Says where `--size` changes nothing.
+fn complain_of_size(path: &Path, size: u64) {
+    if is_disk(path) {
+        complain!(
+            "homenode: {} is a disk: all of it is taken, whatever --size says",
+            shown(path)
+        );
+    } else if let Some(bytes) = fs::metadata(path)
+        .ok()
+        .map(|found| found.len())
+        .filter(|bytes| *bytes != size)
+    {
+        complain!(
+            "homenode: {} is there and keeps its {}, whatever --size says",
+            shown(path),
+            human_bytes(bytes)
+        );
+    }
+}
 
 impl Made {
     /// The files stay.

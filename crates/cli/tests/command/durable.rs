@@ -117,6 +117,24 @@ fn a_pool_is_mounted_by_its_name_and_keeps_what_it_holds() {
 }
 
 #[test]
+fn file_that_is_there_keeps_its_size_and_create_says_so() {
+    let pools = Pools::new("kept-size");
+    let file = fs::File::create(pools.path("a")).unwrap();
+    file.set_len(64 << 20).unwrap();
+    for (size, is_told) in [("32M", true), ("64M", false)] {
+        let made = pools
+            .homenode(&format!("pool create tank a --force --size {size}"))
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", describe(&made));
+        let said = String::from_utf8(made.stderr).unwrap();
+        assert_eq!(said.contains("a is there and keeps its 64 MiB"), is_told, "{said}");
+        assert_eq!(file.metadata().unwrap().len(), 64 << 20);
+        succeed(&mut pools.homenode("pool export tank"));
+    }
+}
+
+#[test]
 fn what_is_no_new_pool_is_refused_and_leaves_nothing() {
     let pools = Pools::new("refused-pools");
     refused(&mut pools.homenode("pool create tank a"), &["there is no a", "--size"]);

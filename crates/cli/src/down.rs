@@ -207,8 +207,13 @@ fn refuse_nested(located: &Located) -> Result<()> {
         return Ok(());
     };
     let (name, inner) = (shown(&located.path), shown(&nested.mount_point));
+    let verb = if nested.is_homenode() {
+        "homenode down"
+    } else {
+        "umount"
+    };
     fail!(
-        "{name} is in use: {inner} ({}) is mounted inside it: `umount {inner}` first",
+        "{name} is in use: {inner} ({}) is mounted inside it: `{verb} {inner}` first",
         nested.filesystem_type
     )
 }

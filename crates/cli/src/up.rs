@@ -42,14 +42,14 @@ pub(crate) struct UpArgs {
     /// Size of each node's member: bytes (512M, 1.5G, 2T) or a share of the node's memory (25%). Memory is taken as
     /// files fill it. Default: 50%, or what is free on the node if that is less; what other pools may still fill counts as
     /// free, so give a size where there are several.
-    #[arg(long, value_name = "SIZE", value_parser = argument::size)]
+    #[arg(long, value_name = "SIZE", value_parser = argument::size, allow_negative_numbers = true)]
     pub(crate) size_per_node: Option<Size>,
     /// Take memory of this node only; may be given several times. Default: every node with memory.
-    #[arg(long = "node", value_name = "N", value_parser = argument::one_of_several_nodes)]
+    #[arg(long = "node", value_name = "N", value_parser = argument::one_of_several_nodes, allow_negative_numbers = true)]
     pub(crate) nodes: Vec<u16>,
     /// Memory that names, attributes and block maps may take besides the members: bytes, or a share of the members' size (25%).
     /// Default: 25%, at least 16M; where files are the kernel's 50%, at least 64M. Taken only as files need it. A user other than root gets at most half of what is left.
-    #[arg(long, value_name = "SIZE", value_parser = argument::metadata)]
+    #[arg(long, value_name = "SIZE", value_parser = argument::metadata, allow_negative_numbers = true)]
     pub(crate) metadata: Option<Size>,
     /// Seconds between two commits of a durable pool, 1 to 300: as long may a power cut take back what was not synced. Default: 1, and 5 with disks.
     /// More writes less of what changes again soon, and keeps the room of removed files back for longer. fsync(2) does not wait for a commit.
@@ -244,6 +244,8 @@ fn start_server(args: &UpArgs) -> Result<()> {
 
 /// The server's `main`.
 fn serve_detached(args: &UpArgs) -> Result<()> {
+    // It was started by the name /proc/self/exe. Fails for no name this short.
+    let _ = rustix::thread::set_name(c"homenode");
     // Fails only for the leader of a process group, which a process just started is not.
     let _ = rustix::process::setsid();
     let started = Serving::start(args, &mut |notice| drop(tell(&Message::Notice(notice.to_owned()))));

@@ -53,21 +53,34 @@ impl Condvar {
     }
 }
 
-/// Waits a little: spins first, then lets other threads run.
+/// Waits a little: spins first, then lets other threads run, at last sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff(u32);
 
 impl Backoff {
     /// Rounds of spinning (a few hundred ns) before the CPU is offered to others.
+    #[cfg(not(loom))]
     const SPINS: u32 = 64;
 
+    /// Rounds before the thread sleeps. A thread of real-time priority offers its CPU to no other thread by yielding.
+    #[cfg(not(loom))]
+    const YIELDS: u32 = 1024;
+    #[cfg(not(loom))]
+    const SLEEP: std::time::Duration = std::time::Duration::from_micros(50);
+
+    #[cfg(not(loom))]
     pub(crate) fn wait(&mut self) {
-        self.0 += 1;
-        if self.0 < Self::SPINS && cfg!(not(loom)) {
-            spin_loop();
-        } else {
-            yield_now();
+        self.0 = self.0.saturating_add(1);
+        match self.0 {
+            ..Self::SPINS => spin_loop(),
+            Self::SPINS..Self::YIELDS => yield_now(),
+            _ => std::thread::sleep(Self::SLEEP),
         }
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn wait(&mut self) {
+        yield_now();
     }
 }
 
@@ -78,3 +91,27 @@ pub(crate) struct OwnLine<T>(pub(crate) T);
 
 /// Bytes of one [`OwnLine`].
 pub(crate) const LINE_BYTES: usize = 128;
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    /// CPU time of this thread.
+    fn used() -> Duration {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts CPU time");
+        let used = text.split(' ').next().and_then(|used| used.parse().ok());
+        Duration::from_nanos(used.expect("its first number is the time on a CPU, in ns"))
+    }
+
+    /// By spinning alone it would use all of it, and a thread of real-time priority would keep others away.
+    #[test]
+    fn long_wait_leaves_the_cpu_to_others() {
+        let (begun, before, mut backoff) = (Instant::now(), used(), Backoff::default());
+        while begun.elapsed() < Duration::from_millis(300) {
+            backoff.wait();
+        }
+        let used = used() - before;
+        assert!(used < Duration::from_millis(150), "{used:?}");
+    }
+}

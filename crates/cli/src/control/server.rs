@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const CONNECTIONS_MAX: usize = 64;
 /// Progress lines are at least this far apart.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
+/// Time in which a client must begin its first request: silent ones would take the places of all others.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time in which a client must take a reply: a stopped client must not hold a thread for ever.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -174,7 +176,7 @@ fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity
     }
     let handler = Arc::clone(handler);
     let spawned = thread::Builder::new().name("command".into()).spawn(move || {
-        if let Err(error) = converse(&stream, &*handler, &connection.activity) {
+        if let Err(error) = converse(&stream, &*handler, &connection.activity, FIRST_TIMEOUT) {
             tracing::debug!("a command went away: {error}");
         }
     });
@@ -183,14 +185,17 @@ fn serve(stream: UnixStream, handler: &Arc<dyn Handler>, activity: &Arc<Activity
     }
 }
 
-fn converse(stream: &UnixStream, handler: &dyn Handler, activity: &Arc<Activity>) -> io::Result<()> {
+/// Answers the requests of a connection, which must begin the first one within `first`: later pauses may be long.
+fn converse(stream: &UnixStream, handler: &dyn Handler, activity: &Arc<Activity>, first: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    stream.set_read_timeout(Some(first))?;
     let mut input = BufReader::new(stream);
     loop {
         let mut line = String::new();
         if input.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)? == 0 {
             return Ok(());
         }
+        stream.set_read_timeout(None)?;
         let _request = Counted::new(activity, |counts| &mut counts.requests);
         answer(stream, &line, handler)?;
     }

@@ -19,6 +19,8 @@ fn sizes_that_do_not_parse_are_usage_errors() {
             "{message}"
         );
     }
+    let message = fail(2, &mut homenode(["up", "/nonexistent", "--size-per-node", "-5"]));
+    assert!(message.contains("512M"), "{message}");
     let message = fail(2, &mut homenode(["up", "/nonexistent", "--size-per-node=1GB"]));
     assert!(message.contains("1GiB"), "{message}");
     let message = fail(2, &mut homenode(["up", "/nonexistent", "--node=0,1"]));

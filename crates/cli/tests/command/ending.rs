@@ -318,6 +318,10 @@ fn down_names_the_mount_inside() {
     let remedy = format!("`umount {}`", inner.display());
     refused(homenode(["down"]).arg(&dir), &["tmpfs", "inside", &remedy]);
     rustix::mount::unmount(&inner, rustix::mount::UnmountFlags::empty()).unwrap();
+    up(&inner);
+    let remedy = format!("`homenode down {}`", inner.display());
+    refused(homenode(["down"]).arg(&dir), &["inside", &remedy]);
+    down(&inner);
     down(&dir);
     assert_nothing_mounted(scratch.path());
 }

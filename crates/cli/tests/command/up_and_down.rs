@@ -238,6 +238,7 @@ fn the_server_keeps_nothing_of_who_started_it() {
     assert!(relock.success(), "the server does not hold the script's lock");
     let pid = server_pid(&dir).unwrap().as_raw_nonzero();
     assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), Path::new("/"));
+    assert_eq!(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(), "homenode\n");
     down(&dir);
 }
 

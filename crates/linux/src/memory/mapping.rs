@@ -111,10 +111,11 @@ impl Mapping {
         // SAFETY: MAP_FIXED replaces exactly our own range, which nobody else was given and no reference points into.
         let mapped = unsafe { libc::mmap(base, self.bytes, protection, flags | libc::MAP_FIXED, fd, offset) };
         if mapped == libc::MAP_FAILED {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
+            return Err(io::Error::last_os_error());
         }
+        // A child of fork(2) would share the parent's bytes; it faults instead. Best effort: fails for no mapping of ours.
+        let _ = self.advise(libc::MADV_DONTFORK);
+        Ok(())
     }
 
     /// `madvise` over the whole range.
@@ -304,12 +305,17 @@ impl Mapping {
 
     /// Bytes of the range that the page tables reach through huge pages.
     pub(crate) fn huge_bytes(&self) -> Option<u64> {
+        let told = self.told("ShmemPmdMapped:")?;
+        let kilobytes = told.split_whitespace().next()?.parse::<u64>().ok()?;
+        Some(kilobytes * 1024)
+    }
+
+    /// Returns the text of a field that the kernel tells of this mapping.
+    fn told(&self, field: &str) -> Option<String> {
         let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
         let start = format!("{:x}-", self.base.addr());
         let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&start)).skip(1);
-        let line = lines.find_map(|line| line.strip_prefix("ShmemPmdMapped:"))?;
-        let kilobytes = line.split_whitespace().next()?.parse::<u64>().ok()?;
-        Some(kilobytes * 1024)
+        lines.find_map(|line| line.strip_prefix(field)).map(str::to_owned)
     }
 
     /// Keeps pages from being swapped out once they are present.
@@ -394,6 +400,20 @@ mod tests {
         assert_eq!(large.base().addr() % GIGABYTE, 0);
         let (small, large) = (small.base().addr(), large.base().addr());
         assert!(small + 3 * HUGE_BYTES <= large || large + GIGABYTE + HUGE_BYTES <= small);
+    }
+
+    /// Also after its bytes were put elsewhere, by a new mapping in its place.
+    #[test]
+    fn child_of_fork_has_no_part_of_it() {
+        let mapping = Mapping::reserve(2 * HUGE_BYTES).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(2 * HUGE_BYTES as u64).unwrap();
+        for _ in 0..2 {
+            mapping.attach(std::os::fd::AsFd::as_fd(&file)).unwrap();
+            let flags = mapping.told("VmFlags:").unwrap();
+            assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{flags}");
+            mapping.vacate().unwrap();
+        }
     }
 
     #[test]

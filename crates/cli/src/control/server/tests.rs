@@ -32,7 +32,7 @@ fn talk(lines: &[u8]) -> Vec<Reply> {
     let (client, server) = UnixStream::pair().unwrap();
     let activity = Arc::new(Activity::default());
     let thread_activity = Arc::clone(&activity);
-    let thread = thread::spawn(move || converse(&server, &Echo, &thread_activity));
+    let thread = thread::spawn(move || converse(&server, &Echo, &thread_activity, FIRST_TIMEOUT));
     (&client).write_all(lines).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
     let replies = BufReader::new(&client)
@@ -52,6 +52,26 @@ fn a_panic_is_answered_and_the_connection_lives_on() {
 }
 
 #[test]
+fn silent_connection_ends_and_one_that_has_asked_may_pause() {
+    const FIRST: Duration = Duration::from_millis(50);
+    let (silent, server) = UnixStream::pair().unwrap();
+    let end = converse(&server, &Echo, &Arc::default(), FIRST).unwrap_err();
+    assert_eq!(end.kind(), io::ErrorKind::WouldBlock, "{end}");
+    drop(silent);
+    let (mut client, server) = UnixStream::pair().unwrap();
+    let thread = thread::spawn(move || converse(&server, &Echo, &Arc::default(), FIRST));
+    for _ in 0..2 {
+        client.write_all(b"{\"request\":\"status\"}\n").unwrap();
+        let mut answer = String::new();
+        BufReader::new(&client).read_line(&mut answer).unwrap();
+        assert!(answer.contains("no"), "{answer}");
+        thread::sleep(2 * FIRST);
+    }
+    drop(client);
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
 fn what_nobody_waits_for_any_more_is_not_begun() {
     struct Never;
     impl Handler for Never {
@@ -68,7 +88,7 @@ fn what_nobody_waits_for_any_more_is_not_begun() {
     let lines = b"{\"request\":\"pool_remove\",\"member\":1}\n{\"request\":\"status\"}\n";
     client.write_all(lines).unwrap();
     drop(client);
-    converse(&server, &Never, &Arc::default()).unwrap();
+    converse(&server, &Never, &Arc::default(), FIRST_TIMEOUT).unwrap();
 }
 
 #[test]
@@ -100,7 +120,7 @@ fn what_was_begun_is_done_when_nobody_waits_for_it_any_more() {
         is_done: AtomicBool::new(false),
     };
     assert!(
-        converse(&server, &slow, &Arc::default()).is_err(),
+        converse(&server, &slow, &Arc::default(), FIRST_TIMEOUT).is_err(),
         "the answer reaches nobody"
     );
     assert!(slow.is_done.into_inner());

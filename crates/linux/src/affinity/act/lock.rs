@@ -64,6 +64,8 @@ impl Lock {
         let mut options = OpenOptions::new();
         // Whoever can open it can lock it.
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        // The directory may be one that others can write.
+        options.custom_flags(libc::O_NOFOLLOW);
         let mut file = options.open(path).map_err(&failed)?;
         match file.try_lock() {
             Ok(()) => {}

@@ -125,7 +125,13 @@ impl Store for Disk {
     fn replace(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let new = beside(&self.path, NEW);
         let write = || {
-            let mut file = File::create(&new)?;
+            // Never through a link: the directory may be one that others can write.
+            if let Err(error) = fs::remove_file(&new)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                return Err(error);
+            }
+            let mut file = File::create_new(&new)?;
             file.write_all(bytes)?;
             file.sync_all()?;
             fs::rename(&new, &self.path)?;

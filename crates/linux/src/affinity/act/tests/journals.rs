@@ -198,6 +198,23 @@ fn one_at_a_time_has_the_file() {
 }
 
 #[test]
+fn link_that_somebody_has_put_there_is_not_followed() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, victim) = (directory.path().join("journal"), directory.path().join("victim"));
+    let untouched = || assert_eq!(std::fs::read(&victim).unwrap(), b"theirs");
+    std::fs::write(&victim, "theirs").unwrap();
+    std::os::unix::fs::symlink(&victim, directory.path().join("journal.lock")).unwrap();
+    Disk::open(&path).unwrap_err();
+    untouched();
+    std::fs::remove_file(directory.path().join("journal.lock")).unwrap();
+    std::os::unix::fs::symlink(&victim, directory.path().join("journal.new")).unwrap();
+    let mut disk = Disk::open(&path).unwrap();
+    disk.replace(b"ours").unwrap();
+    assert_eq!(disk.load().unwrap().as_deref(), Some(&b"ours"[..]));
+    untouched();
+}
+
+#[test]
 fn what_is_no_file_is_no_journal() {
     let directory = tempfile::tempdir().unwrap();
     let error = Disk::open(directory.path()).unwrap_err().to_string();

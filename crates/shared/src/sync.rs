@@ -104,7 +104,7 @@ mod tests {
         Duration::from_nanos(used.expect("its first number is the time on a CPU, in ns"))
     }
 
-    /// By spinning alone it would use all of it, and a thread of real-time priority would keep others away.
+    /// Spinning alone would use all CPU time, and a thread of real-time priority would keep others away.
     #[test]
     fn long_wait_leaves_the_cpu_to_others() {
         let (begun, before, mut backoff) = (Instant::now(), used(), Backoff::default());

@@ -5,13 +5,14 @@ set -eu
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- crates fuzz
 find "$@" -name '*.rs' ! -path '*/target/*' -print0 | xargs -0 awk '
-    FNR == 1 { inside = 0 }
+    FNR == 1 { inside = "" }
     {
         is_doc = $0 ~ /^[ \t]*\/\/[\/!]/
-        if (is_doc && !inside && $0 ~ /^[ \t]*\/\/[\/!] (What|Of|Those|The same|So|None|As|One|By)[^A-Za-z0-9_]/) {
+        kind = $0 ~ /^[ \t]*\/\/!/ ? "inner" : "outer"
+        if (is_doc && inside != kind && $0 ~ /^[ \t]*\/\/[\/!] (What|Of|Those|The same|So|None|As|One|By)([^A-Za-z0-9_]|$)/) {
             print FILENAME ":" FNR ": " $0
             found = 1
         }
-        inside = is_doc
+        inside = is_doc ? kind : ""
     }
     END { exit found }'

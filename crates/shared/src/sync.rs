@@ -80,6 +80,7 @@ impl Backoff {
 
     #[cfg(loom)]
     pub(crate) fn wait(&mut self) {
+        self.0 = self.0.saturating_add(1);
         yield_now();
     }
 }

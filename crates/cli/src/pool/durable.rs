@@ -251,21 +251,16 @@ pub(crate) struct Made(Vec<PathBuf>);
 
 /// Says where `--size` changes nothing.
 fn complain_of_size(path: &Path, size: u64) {
-    if is_disk(path) {
-        complain!(
-            "homenode: {} is a disk: all of it is taken, whatever --size says",
-            shown(path)
-        );
-    } else if let Some(bytes) = fs::metadata(path)
-        .ok()
-        .map(|found| found.len())
-        .filter(|bytes| *bytes != size)
-    {
-        complain!(
-            "homenode: {} is there and keeps its {}, whatever --size says",
-            shown(path),
-            human_bytes(bytes)
-        );
+    let name = shown(path);
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => {
+            complain!("homenode: {name} is a device: all of it is taken, whatever --size says");
+        }
+        Ok(found) if found.len() != size => {
+            let bytes = human_bytes(found.len());
+            complain!("homenode: {name} is there and keeps its {bytes}, whatever --size says");
+        }
+        _ => {}
     }
 }
 

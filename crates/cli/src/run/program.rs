@@ -26,6 +26,8 @@ const SHELL: &str = "/bin/sh";
 const CAPABILITIES: &str = "security.capability";
 /// Bytes of a program that are read at once: those that tell as a rule.
 const START_BYTES: usize = 1024;
+/// Number of this machine's kind in an ELF file.
+const MACHINE: u64 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 /// Header of a part of an ELF file of 64 bits.
 const PART_BYTES: usize = 56;
 /// The part that names the dynamic linker, and bytes of a name at most.
@@ -46,9 +48,7 @@ pub(crate) fn look_at(command: &OsStr) -> Option<Fit> {
             return Some(unfit("it is set-uid or set-gid, and runs with another's rights"));
         }
         // Root has them all already, and the dynamic linker does as ever.
-        if !rustix::process::geteuid().is_root()
-            && rustix::fs::fgetxattr(&file, CAPABILITIES, &mut [0_u8; 0]).is_ok()
-        {
+        if !rustix::process::geteuid().is_root() && rustix::fs::fgetxattr(&file, CAPABILITIES, &mut [0_u8; 0]).is_ok() {
             return Some(unfit("it has file capabilities, and runs with more rights"));
         }
         let mut start = [0; START_BYTES];
@@ -108,6 +108,9 @@ fn fit(file: &File, start: &[u8]) -> Option<Fit> {
             .rev()
             .fold(0, |number, byte| number << 8 | u64::from(*byte))
     };
+    if number(&bytes(18, 2)?) != MACHINE {
+        return Some(Fit::Other("it is for machines of another kind".to_owned()));
+    }
     let (parts, count) = (number(&bytes(32, 8)?), number(&bytes(56, 2)?));
     for nth in 0..count {
         let part = bytes(parts.saturating_add(nth * PART_BYTES as u64), PART_BYTES)?;

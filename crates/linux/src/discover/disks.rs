@@ -109,7 +109,8 @@ fn mounted(tree: &Tree, part: &str) -> Option<String> {
         number == Some(format!("{major}:{minor}")) || mount.source == format!("/dev/{part}").as_bytes()
     };
     let found = MountLine::all(mounts.as_bytes()).find(same)?;
-    String::from_utf8(unescaped(found.mount_point).collect()).ok()
+    let at: Vec<u8> = unescaped(found.mount_point).collect();
+    Some(String::from_utf8_lossy(&at).into_owned())
 }
 
 fn has_line(tree: &Tree, file: &str, part: &str) -> bool {

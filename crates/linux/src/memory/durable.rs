@@ -43,7 +43,7 @@ const WRITE_BYTES_MAX: usize = 64 << 10;
 const DIRECT_BYTES_MAX: usize = 1 << 20;
 /// Zeros that a new member has in the page cache at a time.
 const CACHED_BYTES_MAX: usize = 64 << 20;
-/// For so long a disk that is in use is asked for again.
+/// Time for which a file or disk that is in use is asked for again.
 const CHILD_TIME: Duration = Duration::from_millis(200);
 /// Bytes at each end of what becomes a member that are looked at for other data.
 const LOOKED_AT_BYTES: u64 = 1 << 20;
@@ -58,14 +58,6 @@ pub struct MemberFile {
     device: Option<Devdax>,
     /// Set for what is reached past the page cache: disks and their partitions, and files when that was asked for.
     direct: Option<Direct>,
-}
-
-impl Drop for MemberFile {
-    /// Ends the lock. To close the file is not enough: a child that another thread starts has it open until it begins its own program.
-    fn drop(&mut self) {
-        // It fails for what cannot be locked, which never was.
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
-    }
 }
 
 /// Why a file cannot be a member.
@@ -210,7 +202,8 @@ impl MemberFile {
         if is_disk {
             flags |= libc::O_DIRECT | locked.map_or(0, |_| libc::O_EXCL);
         }
-        let file = open_when_free(path, options.clone().custom_flags(flags), is_disk);
+        let is_busy = |error: &io::Error| is_disk && error.raw_os_error() == Some(libc::EBUSY);
+        let file = try_while(is_busy, || options.clone().custom_flags(flags).open(path));
         let file = file.map_err(|error| match error.raw_os_error() {
             Some(libc::EISDIR) => none(),
             Some(libc::EBUSY) if is_disk => in_use(path),
@@ -244,7 +237,8 @@ impl MemberFile {
         }
         // A disk is this open file's alone, if it is locked at all; udev(7) locks it while it looks at what was written.
         if let Some(operation) = locked.filter(|_| !is_disk) {
-            rustix::fs::flock(&file, operation).map_err(|errno| match errno {
+            let is_busy = |errno: &rustix::io::Errno| *errno == rustix::io::Errno::WOULDBLOCK;
+            try_while(is_busy, || rustix::fs::flock(&file, operation)).map_err(|errno| match errno {
                 rustix::io::Errno::WOULDBLOCK => MemberFileError::InUse {
                     path: path.to_owned(),
                     by: None,
@@ -467,21 +461,19 @@ impl MemberFile {
     }
 }
 
-/// A disk that another has.
-/// Opens a file, or a disk that some process has to itself for a moment: a child that another thread starts has all open files, closed ones too,
-/// until it begins its own program.
-fn open_when_free(path: &Path, options: &OpenOptions, is_disk: bool) -> io::Result<File> {
+/// Tries again for a moment while `is_busy`: a child that another thread starts has all files of this process open until the child begins its own
+/// program, files that were closed meanwhile too.
+fn try_while<T, E>(is_busy: impl Fn(&E) -> bool, mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let end = Instant::now() + CHILD_TIME;
     loop {
-        match options.open(path) {
-            Err(error) if is_disk && error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            opened => return opened,
+        match attempt() {
+            Err(error) if is_busy(&error) && Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            done => return done,
         }
     }
 }
 
+/// Returns the error for a disk that another process has.
 fn in_use(path: &Path) -> MemberFileError {
     let found = std::fs::metadata(path).ok();
     let number = found.map(|found| (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev())));
@@ -740,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_ends_with_the_member_though_a_child_has_the_file() {
+    fn member_is_opened_when_a_child_has_begun_its_program() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let member = MemberFile::open(file.path()).unwrap();
         let in_use = MemberFile::open(file.path()).unwrap_err();
@@ -748,8 +740,12 @@ mod tests {
         // As a child has it between fork(2) and exec(2).
         let of_child = member.file.try_clone().unwrap();
         drop(member);
+        let child = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            drop(of_child);
+        });
         MemberFile::open(file.path()).unwrap();
-        drop(of_child);
+        child.join().unwrap();
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use super::error::Error;
 use super::lock::Lock;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 const NEW: &str = ".new";
@@ -69,7 +70,8 @@ impl Disk {
             path: path.to_path_buf(),
             source,
         };
-        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        // A link neither: who can write to the directory could point it anywhere.
+        if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
             return Err(error(io::Error::other("it is no regular file")));
         }
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -104,7 +106,16 @@ impl Store for Disk {
     }
 
     fn load(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        match fs::read(&self.path) {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut bytes = Vec::new();
+            let file = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&self.path);
+            file?.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        match read() {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.failed("read")(error)),
@@ -113,7 +124,8 @@ impl Store for Disk {
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let write = || {
-            let mut file = OpenOptions::new().append(true).open(&self.path)?;
+            let mut options = OpenOptions::new();
+            let mut file = options.append(true).custom_flags(libc::O_NOFOLLOW).open(&self.path)?;
             let before = file.metadata()?.len();
             let written = file.write_all(bytes).and_then(|()| file.sync_data());
             // What was not written whole is not done, and a part of it would look like a kill.

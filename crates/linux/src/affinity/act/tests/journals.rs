@@ -207,6 +207,10 @@ fn link_that_somebody_has_put_there_is_not_followed() {
     Disk::open(&path).unwrap_err();
     untouched();
     std::fs::remove_file(directory.path().join("journal.lock")).unwrap();
+    std::os::unix::fs::symlink(&victim, &path).unwrap();
+    let error = Disk::open(&path).unwrap_err().to_string();
+    assert!(error.contains("no regular file"), "{error}");
+    std::fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&victim, directory.path().join("journal.new")).unwrap();
     let mut disk = Disk::open(&path).unwrap();
     disk.replace(b"ours").unwrap();

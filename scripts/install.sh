@@ -30,7 +30,7 @@ defaults=/etc/default/homenode
 documentation=$prefix/share/doc/homenode
 example=$documentation/affinity.toml
 # Below the documentation's directory, in the places that their links name.
-guides='README.md docs/limits.md docs/guide/*.md'
+guides='README.md CHANGELOG.md docs/*.md docs/report.png docs/guide/*.md docs/decisions/*.md'
 # mount(8) looks for helpers in /sbin only; below /usr that is the same directory.
 case $prefix in
 /usr) sbin=/usr/sbin helped_by=../bin/homenode ;;
@@ -103,6 +103,9 @@ uninstall_all() {
     # shellcheck disable=SC2086
     for guide in $guides; do
         rm -f "$destination$documentation/$guide"
+    done
+    for directory in docs/decisions docs/guide docs .; do
+        rmdir "$destination$documentation/$directory" 2>/dev/null || true
     done
     for helper in $helpers; do
         # Another installation's stays.

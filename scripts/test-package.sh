@@ -24,6 +24,7 @@ lib/systemd/system/homenode-affinity.service
 lib/systemd/system/homenode-steer@.service
 share/doc/homenode/affinity.toml
 share/doc/homenode/README.md
+share/doc/homenode/docs/claims.md
 share/doc/homenode/docs/limits.md
 share/doc/homenode/docs/guide/pools.md
 share/bash-completion/completions/homenode

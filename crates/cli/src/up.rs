@@ -9,6 +9,7 @@ use crate::argument;
 use crate::control;
 use crate::failure::{Failure, Result, fail};
 use crate::mountinfo::shown;
+use crate::pool::known;
 use crate::progress::Progress;
 use crate::serve::{self, Serving};
 use clap::Args;
@@ -144,11 +145,23 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         return serve_detached(args);
     }
     args.check(mounting::as_flag)?;
+    refuse_lone_name(args)?;
     check_machine()?;
     if args.foreground {
         serve_in_foreground(args)
     } else {
         start_server(args)
+    }
+}
+
+/// Refuses a durable pool's name in the place of a directory: a pool of memory would be mounted, which loses what is written to it.
+fn refuse_lone_name(args: &UpArgs) -> Result<()> {
+    let name = args.directory.to_str().and_then(|word| word.parse::<PoolName>().ok());
+    match name.filter(|_| args.pool().is_none()) {
+        Some(name) if known::find(&name)?.is_some() => fail!(
+            "{name} is a durable pool: `homenode up {name} DIR` mounts it; for a pool of memory on the directory of this name give ./{name}"
+        ),
+        _ => Ok(()),
     }
 }
 

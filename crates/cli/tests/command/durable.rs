@@ -117,6 +117,25 @@ fn a_pool_is_mounted_by_its_name_and_keeps_what_it_holds() {
 }
 
 #[test]
+fn lone_name_of_a_durable_pool_mounts_no_pool_of_memory() {
+    need_mounts!();
+    let pools = Pools::new("lone-name");
+    succeed(&mut pools.homenode("pool create tank a --size 32M"));
+    for is_directory in [false, true] {
+        if is_directory {
+            pools.0.dir("tank");
+        }
+        refused(
+            &mut pools.homenode("up tank --size-per-node 16M"),
+            &["tank is a durable pool", "homenode up tank DIR", "./tank"],
+        );
+    }
+    succeed(&mut pools.homenode("up ./tank --size-per-node 16M"));
+    down(&pools.path("tank"));
+    succeed(&mut pools.homenode("pool export tank"));
+}
+
+#[test]
 fn file_that_is_there_keeps_its_size_and_create_says_so() {
     let pools = Pools::new("kept-size");
     let file = fs::File::create(pools.path("a")).unwrap();

@@ -1,10 +1,8 @@
 #!/bin/sh
 # Finds documentation comments that open with a word that leaves the reader without a subject. Prints each, and fails if there is one.
-# usage: scripts/check-prose.sh [DIRECTORY…]
 set -eu
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- crates fuzz
-find "$@" -name '*.rs' ! -path '*/target/*' -print0 | xargs -0 awk '
+find crates fuzz -name '*.rs' ! -path '*/target/*' -print0 | xargs -0 awk '
     FNR == 1 { inside = "" }
     {
         is_doc = $0 ~ /^[ \t]*\/\/[\/!]/

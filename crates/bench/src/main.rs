@@ -3,11 +3,17 @@
 //! Each bench prints a table for people and writes rows for machines (`--json`). Ratios say how many times faster (or
 //! smaller) homenode is than a peer of the same run; nothing is ever compared with a stored number.
 
-/// `println!` of the bench: a reader that goes away ends nothing.
+/// `println!` of the bench: a reader that goes away ends nothing, numbers that cannot be written end the bench.
 macro_rules! println {
     ($($words:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($words)*);
+        match writeln!(std::io::stdout(), $($words)*) {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                eprintln!("homenode-bench: cannot write to standard output: {error}");
+                std::process::exit(1)
+            }
+            _ => {}
+        }
     }};
 }
 

@@ -93,11 +93,10 @@ enum MemberCommand {
 
 fn main() -> ExitCode {
     let called = std::env::args_os().next().unwrap_or_default();
-    match called.as_encoded_bytes().rsplit(|byte| *byte == b'/').next() {
-        Some(name) if name == mount_helper::NAME.as_bytes() => return mount_helper::main(),
-        Some(name) if name == mount_helper::NAME_FOR_MOUNTED.as_bytes() => return mount_helper::main(),
-        Some(name) if name == mkfs::MKFS.as_bytes() => return mkfs::main(),
-        Some(name) if name == mkfs::FSCK.as_bytes() => return mkfs::main_of_fsck(),
+    match called.to_str().and_then(|path| path.rsplit('/').next()) {
+        Some(mount_helper::NAME | mount_helper::NAME_FOR_MOUNTED) => return mount_helper::main(),
+        Some(mkfs::MKFS) => return mkfs::main(),
+        Some(mkfs::FSCK) => return mkfs::main_of_fsck(),
         _ => {}
     }
     // Building the arguments of all verbs takes longer than many a program that it starts.

@@ -84,11 +84,11 @@ impl RunArgs {
     }
 }
 
-/// Exit codes where no command ran, as env(1) has them.
+/// Exit codes where the command is not there or cannot be run, as env(1) has them.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
 
-/// Exit code of what could not be run: no return else.
+/// Runs the command in the place of this process. Returns the exit code where that failed.
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
     let Err((code, failure)) = run_or_fail(args);
     complain!("homenode: {failure}");

@@ -328,11 +328,14 @@ fn make_directory_for_each_node(pool: &Pool, mode: u32) -> Result<()> {
 
 /// The pool's memory counts as this process's, so it would be the first to go, and everything in the pool with it.
 fn spare_from_oom_killer() {
-    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-1000")
-        // Containers forbid it each time.
-        && error.kind() != std::io::ErrorKind::PermissionDenied
-    {
-        tracing::warn!("the kernel may end this server when memory runs out: {error}");
+    let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-1000") else {
+        return;
+    };
+    let text = format!("the kernel may end this server when memory runs out: {error}");
+    // Containers forbid it each time, and nobody there can change that.
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => tracing::debug!("{text}"),
+        _ => tracing::warn!("{text}"),
     }
 }
 

@@ -145,8 +145,8 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         return serve_detached(args);
     }
     args.check(mounting::as_flag)?;
-    refuse_lone_name(args)?;
     check_machine()?;
+    refuse_lone_name(args)?;
     if args.foreground {
         serve_in_foreground(args)
     } else {
@@ -257,7 +257,7 @@ fn start_server(args: &UpArgs) -> Result<()> {
 
 /// The server's `main`.
 fn serve_detached(args: &UpArgs) -> Result<()> {
-    // It was started by the name /proc/self/exe. Fails for no name this short.
+    // The process was started by the name /proc/self/exe. A name of less than 16 bytes is always taken.
     let _ = rustix::thread::set_name(c"homenode");
     // Fails only for the leader of a process group, which a process just started is not.
     let _ = rustix::process::setsid();

@@ -58,7 +58,7 @@ pub enum Verdict {
 }
 
 /// Finds the problems, the largest gain first. Problems without a gain follow in this order: threads, devices, queues,
-/// memory, settings.
+/// memory, settings, pools.
 #[must_use]
 pub fn findings(facts: &Facts, snapshot: &Snapshot, plan: &Plan) -> Vec<Finding> {
     let mut findings = Vec::new();

@@ -245,10 +245,6 @@ pub(crate) fn to_be_added(path: &Path, force: bool) -> Result<String> {
     })
 }
 
-/// Files that go again unless their pool is made.
-#[derive(Default)]
-pub(crate) struct Made(Vec<PathBuf>);
-
 /// Says where `--size` changes nothing.
 fn complain_of_size(path: &Path, size: u64) {
     let name = shown(path);
@@ -263,6 +259,10 @@ fn complain_of_size(path: &Path, size: u64) {
         _ => {}
     }
 }
+
+/// Files that go again unless their pool is made.
+#[derive(Default)]
+pub(crate) struct Made(Vec<PathBuf>);
 
 impl Made {
     /// The files stay.

@@ -20,11 +20,11 @@ pub(crate) enum Fit {
 
 /// Scripts that name scripts: as many as the kernel takes.
 const SCRIPTS_MAX: usize = 5;
-/// Runs what has no such line.
+/// Shell that runs a file without a first line that names a program.
 const SHELL: &str = "/bin/sh";
 /// Capabilities of a file, as an attribute.
 const CAPABILITIES: &str = "security.capability";
-/// Bytes of a program that are read at once: those that tell as a rule.
+/// Bytes of a program that are read at once: headers and the dynamic linker's name are among them as a rule.
 const START_BYTES: usize = 1024;
 /// Number of this machine's kind in an ELF file.
 const MACHINE: u64 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
@@ -170,6 +170,10 @@ mod tests {
         short[4] = 1;
         fs::write(path("short"), &short).expect("there is room");
         assert!(matches!(look("short"), Some(Fit::Other(reason)) if reason.contains("64 bits")));
+        let mut foreign = bytes.clone();
+        foreign[18] = 0xF3;
+        fs::write(path("foreign"), &foreign).expect("there is room");
+        assert!(matches!(look("foreign"), Some(Fit::Other(reason)) if reason.contains("another kind")));
         let mut other = bytes.clone();
         let at = (name..)
             .find(|at| other[*at..].starts_with(b"ld-linux"))

@@ -24,7 +24,7 @@ fn apart(load: &Load, arguments: &[&str]) -> Child {
 }
 
 /// Returns the output of an `apply` that cannot read the machine in the look after it moved the load. On a busy machine
-/// that may be the last look: then `apply` is reverted, and tried again.
+/// that may be the last look: then `apply` is tried again. Each is reverted.
 fn failed_later(load: &Load, arguments: &[&str]) -> (String, String) {
     let mut said = None;
     load::wait_until("a look that fails", || {

@@ -103,12 +103,12 @@ fn in_use(tree: &Tree, disk: &str) -> Option<InUse> {
 /// Where a device is mounted. mountinfo has its number, whatever name it was mounted by.
 fn mounted(tree: &Tree, part: &str) -> Option<String> {
     let number = tree.text(format!("sys/class/block/{part}/dev"));
-    let mounts = tree.text("proc/self/mountinfo")?;
+    let mounts = tree.bytes("proc/self/mountinfo")?;
     let same = |mount: &MountLine<'_>| {
         let (major, minor) = mount.device;
         number == Some(format!("{major}:{minor}")) || mount.source == format!("/dev/{part}").as_bytes()
     };
-    let found = MountLine::all(mounts.as_bytes()).find(same)?;
+    let found = MountLine::all(&mounts).find(same)?;
     let at: Vec<u8> = unescaped(found.mount_point).collect();
     Some(String::from_utf8_lossy(&at).into_owned())
 }

@@ -191,6 +191,21 @@ fn nvme_disks_and_who_uses_them() {
     assert_eq!(state(6), (None, None), "the firmware does not say where");
 }
 
+/// A name that cannot be shown whole is no reason to offer the disk.
+#[test]
+fn disk_that_is_mounted_beside_a_name_that_is_no_text_is_in_use() {
+    let machine = Machine::new();
+    machine.node(0, "0", 1).nvme(7, 0);
+    let mountinfo = machine.place("proc/self/mountinfo");
+    for name in [&b"/mnt/caf\xe9"[..], b"/mnt"] {
+        let other = [b"29 1 0:30 / ", &b"/mnt/\xff"[..], b" rw - tmpfs none rw\n"].concat();
+        let disk = [b"30 1 259:7 / ", name, b" rw - xfs /dev/root rw\n"].concat();
+        fs::write(&mountinfo, [other, disk].concat()).unwrap();
+        let in_use = machine.offer("nvme7n1").in_use;
+        assert!(matches!(in_use, Some(InUse::Mounted(_))), "{in_use:?}");
+    }
+}
+
 #[test]
 fn a_disk_with_several_paths_is_where_they_are() {
     let machine = Machine::new();

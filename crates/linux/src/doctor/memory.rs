@@ -3,6 +3,7 @@
 use crate::topology::sysfs::{Tree, meminfo_bytes, number_after};
 use homenode_policy::NodeId;
 use homenode_policy::doctor::{NodeMemory, Tmpfs};
+use homenode_shared::unescaped;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -112,12 +113,8 @@ fn parse(line: &str) -> Option<(String, String)> {
     let at = fields.nth(1)?;
     let options = fields.next().filter(|kind| *kind == "tmpfs").and(fields.next())?;
     let policy = options.split(',').find_map(|option| option.strip_prefix("mpol="));
-    Some((unescaped(at), policy.unwrap_or_default().to_owned()))
-}
-
-/// Spaces are written as `\040`. Other escapes are of names that nobody gives a mount.
-fn unescaped(at: &str) -> String {
-    at.replace("\\040", " ")
+    let at: Vec<u8> = unescaped(at.as_bytes()).collect();
+    Some((String::from_utf8(at).ok()?, policy.unwrap_or_default().to_owned()))
 }
 
 fn used_bytes(at: &Path) -> Option<u64> {

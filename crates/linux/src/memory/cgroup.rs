@@ -34,8 +34,9 @@ struct Group {
 impl Limits {
     /// Returns the groups of this process; none where there are no groups, or they cannot be read.
     pub(crate) fn of_this_process() -> Self {
-        let text = |path| fs::read_to_string(path).unwrap_or_default();
-        Self::of(&directories(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo")))
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        Self::of(&directories(&groups, &mounts))
     }
 
     /// Returns the groups at these directories.
@@ -106,7 +107,7 @@ fn sum(text: &str, names: &[&str]) -> u64 {
 }
 
 /// The directories of the groups of a process, innermost first, from its /proc cgroup and mountinfo.
-fn directories(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
+fn directories(cgroup: &str, mountinfo: &[u8]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in cgroup.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -117,7 +118,7 @@ fn directories(cgroup: &str, mountinfo: &str) -> Vec<PathBuf> {
         if !version_2 && !controllers.split(',').any(|name| name == "memory") {
             continue;
         }
-        let mut mounts = MountLine::all(mountinfo.as_bytes());
+        let mut mounts = MountLine::all(mountinfo);
         let Some((root, mounted)) = mounts.find_map(|mount| place(mount, version_2)) else {
             continue;
         };
@@ -143,7 +144,7 @@ fn place(mount: MountLine<'_>, version_2: bool) -> Option<(PathBuf, PathBuf)> {
 mod tests {
     use super::*;
 
-    const MOUNTS: &str = "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
+    const MOUNTS: &[u8] = b"31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
         33 31 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
         35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
         41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
@@ -172,13 +173,13 @@ mod tests {
 
     #[test]
     fn a_mount_of_a_part_of_the_hierarchy() {
-        let mounts = "41 31 0:38 /docker/1 /sys/fs/cgroup rw,relatime - cgroup2 cgroup rw\n";
+        let mounts = b"41 31 0:38 /docker/1 /sys/fs/cgroup rw,relatime - cgroup2 cgroup rw\n";
         assert_eq!(
             paths(&directories("0::/docker/1/inner\n", mounts)),
             ["/sys/fs/cgroup/inner", "/sys/fs/cgroup"]
         );
         assert_eq!(paths(&directories("0::/elsewhere\n", mounts)), ["/sys/fs/cgroup"]);
-        assert!(directories("0::/\n", "").is_empty());
+        assert!(directories("0::/\n", b"").is_empty());
     }
 
     #[test]

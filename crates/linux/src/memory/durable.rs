@@ -723,8 +723,10 @@ mod tests {
         let device = crate::memory::devdax::tests::found("read", "dax", &[("size", "1048576\n")]);
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 20).unwrap();
-        let mut member = MemberFile::open_to_read(file.path()).unwrap();
-        member.device = device;
+        let member = MemberFile {
+            device,
+            ..MemberFile::open_to_read(file.path()).unwrap()
+        };
         let memory = crate::memory::NodeMemory::new();
         let refused = memory.attach_to_read(MemberId(0), MemberKind::Pmem, member);
         let text = refused.unwrap_err().to_string();

@@ -113,7 +113,8 @@ impl Mapping {
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // A child of fork(2) would share the parent's bytes; it faults instead. Best effort: fails for no mapping of ours.
+        // A child of fork(2) would share the parent's bytes; it faults instead. The kernel refuses that for
+        // mappings of devices only.
         let _ = self.advise(libc::MADV_DONTFORK);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Members on the machine's own nodes. What needs privilege or huge pages says SKIPPED where they lack.
 
 use super::*;
+use homenode_shared::MountLine;
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
@@ -290,10 +291,9 @@ fn the_tmpfs_is_in_no_mount_table() {
     };
     // By its device: other tests mount and unmount meanwhile.
     let device = rustix::fs::fstat(&tmpfs.file).unwrap().st_dev;
-    let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let listed = table.lines().find(|line| line.split(' ').nth(2) == Some(&*device));
-    assert_eq!(listed, None);
+    let device = (rustix::fs::major(device), rustix::fs::minor(device));
+    let table = std::fs::read("/proc/self/mountinfo").unwrap();
+    assert_eq!(MountLine::all(&table).find(|mount| mount.device == device), None);
 }
 
 #[test]

@@ -102,6 +102,13 @@ impl Tree {
         result
     }
 
+    /// The whole of a file that need not be text.
+    pub(crate) fn bytes(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.read(path, &mut bytes).ok()?;
+        Some(bytes)
+    }
+
     /// The text of a file without white space around it.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         self.try_text(path).ok()

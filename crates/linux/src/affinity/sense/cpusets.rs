@@ -132,8 +132,8 @@ impl Version {
         };
         let is_there = |place: &Place| tree.exists(format!("{}/{file}", place.directory));
         VIEWS.into_iter().find_map(|(mounts, root)| {
-            let mounts = tree.text(mounts).unwrap_or_default();
-            let places = MountLine::all(mounts.as_bytes()).filter_map(|mount| self.mounted(mount, root));
+            let mounts = tree.bytes(mounts).unwrap_or_default();
+            let places = MountLine::all(&mounts).filter_map(|mount| self.mounted(mount, root));
             // The one with the most groups.
             let found = places.filter(is_there).min_by_key(|place| place.group.len());
             found.or_else(|| {
@@ -152,9 +152,12 @@ impl Version {
             Self::First => mount.filesystem_type == b"cgroup" && mount.has_option("cpuset"),
             Self::Second => mount.filesystem_type == b"cgroup2",
         };
+        if !is_it {
+            return None;
+        }
         let text = |field| String::from_utf8(unescaped(field).collect()).ok();
         let (group, directory) = (text(mount.root)?, text(mount.mount_point)?);
-        is_it.then(|| Place {
+        Some(Place {
             directory: format!("{root}{}", directory.trim_start_matches('/')),
             group: group.trim_end_matches('/').to_owned(),
         })

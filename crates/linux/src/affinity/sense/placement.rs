@@ -30,7 +30,7 @@ pub fn placement(root: &Path, process: u32) -> Result<BTreeMap<NodeId, NodeBytes
     let maps = tree
         .try_text(&path)
         .map_err(|source| Error::read(&tree, &path, source))?;
-    let mounts = tree.text(format!("proc/{process}/mountinfo")).unwrap_or_default();
+    let mounts = tree.bytes(format!("proc/{process}/mountinfo")).unwrap_or_default();
     Ok(sum(&maps, &Mounts::parse(&mounts)))
 }
 
@@ -80,13 +80,13 @@ pub(crate) fn pages(word: &str) -> Option<(NodeId, u64)> {
 struct Mounts(Vec<(String, bool)>);
 
 impl Mounts {
-    fn parse(mountinfo: &str) -> Self {
+    fn parse(mountinfo: &[u8]) -> Self {
         let mount = |line: MountLine<'_>| {
             let at = std::str::from_utf8(line.mount_point).ok()?;
             let in_memory = [&b"tmpfs"[..], b"ramfs", b"devtmpfs", b"hugetlbfs"].contains(&line.filesystem_type);
             Some((at.trim_end_matches('/').to_owned(), in_memory))
         };
-        Self(MountLine::all(mountinfo.as_bytes()).filter_map(mount).collect())
+        Self(MountLine::all(mountinfo).filter_map(mount).collect())
     }
 
     /// Both files write spaces in names as `\040`. Shared memory without a name has one that no mount has.
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn pages_by_kind_and_node() {
         let mounts = Mounts::parse(
-            "21 1 254:0 / / rw - ext4 /dev/vda rw\n22 21 0:20 / /dev/shm rw shared:1 - tmpfs shm rw\n\
+            b"21 1 254:0 / / rw - ext4 /dev/vda rw\n22 21 0:20 / /dev/shm rw shared:1 - tmpfs shm rw\n\
              23 22 254:1 / /dev/shm/disk rw - ext4 /dev/vdb rw\n",
         );
         let maps = "\

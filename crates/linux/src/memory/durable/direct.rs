@@ -40,7 +40,7 @@ impl MemberFile {
         let block_bytes = block_bytes.ok_or_else(not_direct)?;
         if block_bytes as usize > BLOCK_BYTES {
             return Err(MemberFileError::LargeBlocks {
-                path: self.path.clone(),
+                path: self.path,
                 block_bytes,
             });
         }

@@ -41,14 +41,14 @@ impl OpenFiles {
     pub(super) fn read(tree: &Tree, process: u32, disk: impl Fn(&str) -> Option<String>) -> Self {
         let mut numbers = Vec::new();
         let listed = tree.numbers(format!("proc/{process}/fdinfo"), &mut numbers);
-        let mounts = tree.text(format!("proc/{process}/mountinfo"));
+        let mounts = tree.bytes(format!("proc/{process}/mountinfo"));
         let (Ok(()), Some(mounts)) = (listed, mounts) else {
             return Self::default();
         };
         if numbers.len() > FILES_MAX {
             return Self::default();
         }
-        let mounts: HashMap<u64, Mount> = MountLine::all(mounts.as_bytes()).map(mount).collect();
+        let mounts: HashMap<u64, Mount> = MountLine::all(&mounts).map(mount).collect();
         let (mut read, mut written) = (BTreeSet::new(), BTreeSet::new());
         for number in numbers {
             let Some(info) = tree.text(format!("proc/{process}/fdinfo/{number}")) else {
